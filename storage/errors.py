@@ -1,0 +1,120 @@
+"""One tree of errors. Each says what, where, what was expected, what was found, and what to do next.
+
+`kafkafs.errnos` maps these classes to errno values; nothing in `storage` knows about errno.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class StorageError(Exception):
+    """Base of all errors that `storage` raises on purpose.
+
+    `position` is a byte position in the file `path`; `offset` is a record offset. Whatever is unknown is None.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        path: Path | str | None = None,
+        position: int | None = None,
+        offset: int | None = None,
+        expected: object = None,
+        found: object = None,
+        advice: str | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.path = None if path is None else Path(path)
+        self.position = position
+        self.offset = offset
+        self.expected = expected
+        self.found = found
+        self.advice = advice
+
+    def __str__(self) -> str:
+        where = [
+            f"{name} {value}"
+            for name, value in (("position", self.position), ("offset", self.offset))
+            if value is not None
+        ]
+        text = f"{self.path}: {self.what}" if self.path is not None else self.what
+        if where:
+            text += f" at {', '.join(where)}"
+        if self.expected is not None:
+            text += f"; expected {self.expected}"
+        if self.found is not None:
+            text += f", found {self.found}" if self.expected is not None else f"; found {self.found}"
+        if self.advice:
+            text += f". {self.advice}"
+        return text
+
+
+class CorruptData(StorageError):
+    """Bytes on disk are not what they should be."""
+
+
+class CorruptBatch(CorruptData):
+    """A record batch fails a check: length, CRC, record structure (Kafka's CorruptRecordException)."""
+
+
+class DecompressionFailed(CorruptBatch):
+    """A batch's compressed records do not decompress, or to more than the cap."""
+
+
+class CorruptIndex(CorruptData):
+    """An .index, .timeindex or .txnindex fails its checks (Kafka's CorruptIndexException)."""
+
+
+class CorruptCheckpoint(CorruptData):
+    """A checkpoint, snapshot or properties file does not parse."""
+
+
+class UnsupportedFormat(StorageError):
+    """A magic value, codec or file version that nobody has defined."""
+
+
+class OffsetOutOfRange(StorageError):
+    """An offset below the log start offset or above the log end offset (Kafka's OffsetOutOfRangeException)."""
+
+
+class SegmentGone(OffsetOutOfRange):
+    """The file that held these messages was removed by retention, compaction or truncation."""
+
+
+class RecordTooLarge(StorageError):
+    """A batch above max.message.bytes or segment.bytes (Kafka's RecordTooLargeException)."""
+
+
+class InvalidRecord(StorageError):
+    """A record that the topic does not take (Kafka's InvalidRecordException), or an input line that does not parse."""
+
+
+class InvalidConfig(StorageError):
+    """An unknown configuration key or a value that it does not take (Kafka's ConfigException)."""
+
+
+class InvalidTopic(StorageError):
+    """A topic name that Kafka refuses (Kafka's InvalidTopicException)."""
+
+
+class UnknownTopicOrPartition(StorageError):
+    """No such topic or partition in this log directory."""
+
+
+class NotPermitted(StorageError):
+    """Allowed to the broker that owns this directory, not to us (product.md, section 7)."""
+
+
+class LogLocked(StorageError):
+    """Another process, a broker or another kafkafs, holds the log directory."""
+
+
+class ReadOnlyLog(StorageError):
+    """A change was asked of a log directory that was opened read-only."""
+
+
+class PartitionOffline(StorageError):
+    """The partition failed earlier (its disk or its data) and was taken offline; others go on."""

@@ -1,0 +1,31 @@
+"""What long work reports to; the command line and @status.json implement it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """A sink for progress. Called from worker threads: implementations lock for themselves."""
+
+    def begin(self, what: str, total: int) -> None:
+        """Work named `what` begins; `total` is in the unit that `advance` counts (bytes, if not said otherwise)."""
+
+    def advance(self, amount: int) -> None:
+        """`amount` more is done."""
+
+    def end(self) -> None:
+        """The work named last is over, successfully or not."""
+
+
+class NoProgress:
+    """Reports to nobody."""
+
+    def begin(self, what: str, total: int) -> None:
+        pass
+
+    def advance(self, amount: int) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
