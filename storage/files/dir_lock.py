@@ -1,0 +1,126 @@
+"""`.lock`: one process writes a log directory. Compatible with a broker's lock (Kafka's FileLock).
+
+Both take a POSIX record lock (fcntl(2)) on the whole file. Such a lock does not survive fork(2) and goes with *any*
+closed descriptor of the file in the process: it is opened once, by the process that serves, and nowhere else
+(`_held` keeps a second opening in the same process away from it, as the JVM's OverlappingFileLockException does).
+A broker unlinks the file when it stops, so after locking we check that the name still means the file we hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import threading
+from pathlib import Path
+
+import psutil
+
+from storage.errors import LogLocked
+from storage.files.disk import Disk, DiskFile
+
+NAME = ".lock"
+
+# struct flock of fcntl(2) on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid.
+_FLOCK = struct.Struct("hhqqi4x")
+
+# Directories that this process holds. Empty in a forked child, where the locks are gone too.
+_held: set[Path] = set()
+_held_guard = threading.Lock()
+os.register_at_fork(after_in_child=_held.clear)
+
+
+class DirLock:
+    """The lock on one log directory, held from construction until `release`. Errors: LogLocked, OSError."""
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._path = directory.resolve() / NAME
+        with _held_guard:
+            if self._path in _held:
+                raise locked_error(self._path, os.getpid())
+            self._file = self._acquire()
+            _held.add(self._path)
+
+    def _acquire(self) -> DiskFile:
+        while True:
+            file = self._disk.open(self._path, create=True)
+            try:
+                fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                pid = _holder_of(file.fileno())
+                file.close()
+                if not isinstance(error, BlockingIOError | PermissionError):
+                    raise
+                raise locked_error(self._path, pid) from None
+            if _same_file(file.fileno(), self._path):
+                return file
+            # The holder before us unlinked it between our open and our lock: that file guards nothing any more.
+            file.close()
+
+    def release(self) -> None:
+        """Unlinks the file while it is still locked, as a broker does, then lets go. Safe to call twice."""
+        with _held_guard:
+            if self._file.fileno() < 0:
+                return
+            _held.discard(self._path)
+            try:
+                if _same_file(self._file.fileno(), self._path):
+                    self._disk.unlink(self._path)
+            finally:
+                self._file.close()
+
+
+def holder(directory: Path) -> int | None:
+    """The pid of the process that holds the directory's lock, None if there is none. Changes nothing."""
+    path = directory.resolve() / NAME
+    with _held_guard:
+        if path in _held:
+            return os.getpid()
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            return _holder_of(fd)
+        finally:
+            os.close(fd)
+
+
+def locked_error(path: Path, pid: int | None) -> LogLocked:
+    """What a person needs to know about who holds the directory of the lock file `path`."""
+    return LogLocked(
+        "the log directory is in use",
+        path=path.parent,
+        found=f"its lock held by {describe_process(pid)}",
+        advice="Stop that process, or open the directory read-only (--read-only)",
+    )
+
+
+def describe_process(pid: int | None) -> str:
+    """`kafkafs mount (process 4711)`; as much as can be known."""
+    if pid is None or pid <= 0:
+        return "another process"
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        command = process.cmdline()
+        # A broker's command line is a class path of kilobytes: its main class is what a person knows it by.
+        broker = next((word for word in command if word.startswith("kafka.")), None)
+        return f"{broker or ' '.join(command[:4]) or process.name()} (process {pid})"
+    return f"process {pid}"
+
+
+def _holder_of(fd: int) -> int | None:
+    request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, request))
+    return None if kind == fcntl.F_UNLCK else pid
+
+
+def _same_file(fd: int, path: Path) -> bool:
+    try:
+        named = path.stat()
+    except FileNotFoundError:
+        return False
+    ours = os.fstat(fd)
+    return (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)

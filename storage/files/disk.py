@@ -1,0 +1,163 @@
+"""The only module that changes a log directory. It is handed in, so that a test can fail, tear or lose any operation.
+
+Every call is one disk operation: it either happened or it did not, and nothing is durable until the `sync` that
+covers it returned: `DiskFile.sync` for a file's bytes, `Disk.sync_dir` for the names in a directory (fsync(2)).
+Errors are the OSErrors of the system calls; none is swallowed here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+# Linux takes at most IOV_MAX buffers a call.
+_MAX_BUFFERS = 1024
+
+
+class DiskFile(Protocol):
+    """A file open for writing. Not thread-safe: its owner holds the partition's lock."""
+
+    path: Path
+
+    def fileno(self) -> int:
+        """The descriptor, for fcntl locks and sendfile."""
+
+    def size(self) -> int:
+        """The file's size in bytes, from the system."""
+
+    def write_at(self, position: int, *buffers: Buffer) -> int:
+        """Writes all buffers back to back at a byte position; returns the position behind them.
+
+        A write that fails half-way (ENOSPC, EIO) raises; how much of it reached the file is then unknown.
+        """
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cuts or zero-extends the file."""
+
+    def sync(self) -> None:
+        """Makes the file's bytes and size durable (fdatasync)."""
+
+    def close(self) -> None:
+        """Closes the descriptor. Nothing is synced by it."""
+
+
+class Disk(Protocol):
+    """All that the engine may do to a log directory."""
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        """Opens an existing file for writing; with `create`, makes an empty one where there is none."""
+
+    def mkdir(self, path: Path) -> None: ...
+
+    def rmdir(self, path: Path) -> None: ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomic; replaces a target file."""
+
+    def unlink(self, path: Path) -> None: ...
+
+    def set_mtime(self, path: Path, mtime_ns: int) -> None:
+        """Sets the modification time, as Kafka's cleaner does with the files that it makes."""
+
+    def sync_dir(self, path: Path) -> None:
+        """Makes the creations, renames and removals of names in a directory durable."""
+
+
+class RealFile:
+    """A DiskFile on the real file system."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def write_at(self, position: int, *buffers: Buffer) -> int:
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        views = [view for view in views if len(view)]
+        while views:
+            written = os.pwritev(self._fd, views[:_MAX_BUFFERS], position)
+            position += written
+            while views and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if written:
+                views[0] = views[0][written:]
+        return position
+
+    def truncate(self, size_bytes: int) -> None:
+        os.ftruncate(self._fd, size_bytes)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RealDisk:
+    """A Disk that is the real file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(path, os.open(path, flags, 0o644))
+
+    def mkdir(self, path: Path) -> None:
+        path.mkdir()
+
+    def rmdir(self, path: Path) -> None:
+        path.rmdir()
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def set_mtime(self, path: Path, mtime_ns: int) -> None:
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+
+    def sync_dir(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+@contextlib.contextmanager
+def opened(disk: Disk, path: Path, *, create: bool = False) -> Iterator[DiskFile]:
+    """A file that is closed at the end of the block."""
+    file = disk.open(path, create=create)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def replace_file(disk: Disk, path: Path, content: bytes) -> None:
+    """Replaces a small file as a whole (Kafka's CheckpointFile.write). Crash-safe:
+
+    1. write `<path>.tmp` and sync it → old content stands; recovery ignores `.tmp`
+    2. rename it over `path`          → old or new content stands
+    3. sync the directory             → new content stands, also after a power loss
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    with opened(disk, temporary, create=True) as file:
+        file.truncate(0)
+        file.write_at(0, content)
+        file.sync()
+    disk.rename(temporary, path)
+    disk.sync_dir(path.parent)
