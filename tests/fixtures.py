@@ -1,0 +1,144 @@
+"""The log directories written by real brokers, and what real consumers read from them (the golden files).
+
+They lie outside the project: KAFKAFS_FIXTURES names the directory, by default `../shared/fixtures`. Where there are
+none the tests that need them are skipped, and say so; with CI=true they run all the same and fail.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FIXTURES = Path(os.environ.get("KAFKAFS_FIXTURES") or ROOT.parent / "shared" / "fixtures")
+
+HAVE_FIXTURES = (FIXTURES / "MANIFEST.json").is_file()
+REQUIRED = os.environ.get("CI", "").lower() in ("true", "1")
+NO_FIXTURES = f"no fixtures at {FIXTURES} (KAFKAFS_FIXTURES names another place)"
+
+requires_fixtures = pytest.mark.skipif(not HAVE_FIXTURES and not REQUIRED, reason=NO_FIXTURES)
+
+READ_UNCOMMITTED = "read_uncommitted"
+READ_COMMITTED = "read_committed"
+
+# Kafka 4.3's own consumer may skip data behind these garbage indexes; a reader of ours must not (fixtures' README).
+KAFKA_SKIPS_DATA = frozenset(
+    {"rec-f3-garbage-index-below-recovery-point", "rec-f4-plausible-index-below-recovery-point"}
+)
+
+
+class Golden(NamedTuple):
+    """One record as a consumer saw it. `timestamp` in epoch ms; header names as UTF-8 bytes, None is null."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenCase:
+    """A partition of a fixture under one isolation, and where its golden file is."""
+
+    fixture: str
+    log_dir: Path
+    topic: str
+    partition: int
+    isolation: str
+    golden: Path
+
+    @property
+    def partition_dir(self) -> Path:
+        return self.log_dir / f"{self.topic}-{self.partition}"
+
+    def records(self) -> list[Golden]:
+        """What the consumer saw, in offset order."""
+        return read_golden(self.golden)
+
+    def __str__(self) -> str:
+        committed = ":committed" if self.isolation == READ_COMMITTED else ""
+        return f"{self.fixture}:{self.topic}-{self.partition}{committed}"
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text, validate=True)
+
+
+def iter_golden(path: Path) -> Iterator[Golden]:
+    """The records of a golden `.jsonl.gz`, one after the other."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            record = json.loads(line)
+            yield Golden(
+                record["offset"],
+                record["timestamp"],
+                record["timestamp_type"],
+                _bytes(record["key"]),
+                _bytes(record["value"]),
+                tuple((name.encode(), _bytes(value)) for name, value in record["headers"]),
+            )
+
+
+def read_golden(path: Path) -> list[Golden]:
+    """All records of a golden `.jsonl.gz`."""
+    return list(iter_golden(path))
+
+
+def log_dir_of(fixture: str) -> Path:
+    """The log directory that a fixture's golden files tell of (of `recovery`: the recovered one)."""
+    return FIXTURES / fixture / ("after" if fixture == "recovery" else "log")
+
+
+def topics_of(fixture: str) -> dict[str, Any]:
+    """`topics` of the fixture's topics.json: config, effective_config and counts by topic."""
+    topics: dict[str, Any] = json.loads((FIXTURES / fixture / "topics.json").read_text())["topics"]
+    return topics
+
+
+@cache
+def golden_cases() -> tuple[GoldenCase, ...]:
+    """Every (fixture, topic, partition, isolation) that has a golden file; () without fixtures."""
+    if not HAVE_FIXTURES:
+        if REQUIRED:
+            raise FileNotFoundError(NO_FIXTURES)
+        return ()
+    cases = []
+    for fixture in sorted(path.name for path in FIXTURES.iterdir() if (path / "golden").is_dir()):
+        for golden in sorted((FIXTURES / fixture / "golden").glob("*.jsonl.gz")):
+            name = golden.name.removesuffix(".jsonl.gz")
+            partition_dir = name.removesuffix(".read_committed")
+            isolation = READ_UNCOMMITTED if partition_dir == name else READ_COMMITTED
+            topic, _, partition = partition_dir.rpartition("-")
+            if topic not in KAFKA_SKIPS_DATA:
+                cases.append(GoldenCase(fixture, log_dir_of(fixture), topic, int(partition), isolation, golden))
+    return tuple(cases)
+
+
+def case_params(cases: Iterable[GoldenCase] | None = None) -> list[Any]:
+    """For `@pytest.mark.parametrize("case", case_params())`: named cases, or one skipped one without fixtures."""
+    chosen = golden_cases() if cases is None else tuple(cases)
+    if not chosen:
+        return [pytest.param(None, id="no-fixtures", marks=pytest.mark.skip(reason=NO_FIXTURES))]
+    return [pytest.param(case, id=str(case)) for case in chosen]
+
+
+def copy_log_dir(source: Path, destination: Path) -> Path:
+    """A copy that may be written to (fixtures are read-only), with the files' times kept."""
+    shutil.copytree(source, destination, symlinks=True)
+    for folder, _, names in os.walk(destination):
+        Path(folder).chmod(0o755)
+        for name in names:
+            (Path(folder) / name).chmod(0o644)
+    return destination

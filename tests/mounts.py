@@ -1,0 +1,85 @@
+"""Mounts for tests: what the system says is mounted, and a context manager that mounts and always cleans up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+KAFKAFS = (str(Path(sys.executable).with_name("kafkafs")),)
+
+requires_fuse = pytest.mark.skipif(
+    not os.access("/dev/fuse", os.R_OK | os.W_OK) and os.environ.get("CI", "").lower() not in ("true", "1"),
+    reason="no usable /dev/fuse: nothing can be mounted here",
+)
+
+
+def kafkafs_mounts() -> list[Path]:
+    """The mountpoints of every kafkafs in /proc/mounts."""
+    found = []
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mountpoint, kind, *_ = line.split(" ")
+        if kind in ("fuse.kafkafs", "fuse.kafkafs-noop"):
+            # /proc/mounts writes blanks and backslashes in octal
+            found.append(Path(mountpoint.encode().decode("unicode_escape")))
+    return found
+
+
+def detach(mountpoint: Path) -> None:
+    """Unmount, whatever still uses it."""
+    tool = shutil.which("fusermount") or shutil.which("fusermount3") or "fusermount3"
+    subprocess.run([tool, "-u", "-z", str(mountpoint)], check=False, capture_output=True)
+
+
+def run_kafkafs(*arguments: str | Path, check: bool = True, timeout: float = 120) -> subprocess.CompletedProcess[bytes]:
+    """`kafkafs ARGUMENTS…` as a process of its own; with `check` a failure shows what it said."""
+    result = subprocess.run([*KAFKAFS, *map(str, arguments)], capture_output=True, timeout=timeout, check=False)
+    if check and result.returncode != 0:
+        raise AssertionError(f"kafkafs {arguments}: exit {result.returncode}\n{result.stderr.decode()}")
+    return result
+
+
+class Mounted:
+    """A mounted tree: `path` is the mountpoint, `process` the serving one (foreground)."""
+
+    def __init__(self, path: Path, process: subprocess.Popen[bytes]) -> None:
+        self.path = path
+        self.process = process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+@contextmanager
+def mounted(log_dir: Path, mountpoint: Path, *options: str, read_only: bool = True) -> Iterator[Mounted]:
+    """`kafkafs mount -f` as a child; yields when the tree is there, unmounts on leaving and demands exit code 0."""
+    mountpoint.mkdir(parents=True, exist_ok=True)
+    mode = ["--read-only"] if read_only else []
+    command = [*KAFKAFS, "mount", str(log_dir), str(mountpoint), "-f", *mode, *options]
+    messages = mountpoint.with_name(mountpoint.name + ".messages")
+    with messages.open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 30
+        while mountpoint not in kafkafs_mounts():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"{command}: exit {process.returncode}\n{messages.read_text()}")
+            time.sleep(0.01)
+        yield Mounted(mountpoint, process)
+        umount = run_kafkafs("umount", mountpoint)
+        assert process.wait(timeout=30) == 0, messages.read_text()
+        assert umount.returncode == 0
+    finally:
+        if mountpoint in kafkafs_mounts():
+            detach(mountpoint)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
