@@ -1,0 +1,325 @@
+"""Paths of the mounted tree: path text to node, and back to names. Pure; product.md section 1 is the contract.
+
+A node says what a path means, not that it exists: `/t/7` is a Partition whether or not the topic has eight partitions.
+Two spellings of one range (`20261120`, `2026-11-20`) give equal nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import quote, unquote_to_bytes
+
+from kafkafs.ranges import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
+from storage.types import TopicPartition
+
+_Spec = TypeVar("_Spec")
+
+EXTENSIONS = ("txt", "jsonl", "log")
+MAX_TOPIC_LENGTH = 249
+_MAX_PARTITION = 2**31 - 1
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+
+
+class NoSuchPath(Exception):
+    """No file of the tree can have this name (ENOENT)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The mountpoint itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """`@help`"""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusJson:
+    """`@status.json`"""
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """`@metrics`"""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """`@groups`"""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`@groups/<group>`; `group` is decoded."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTopic:
+    """`@groups/<group>/<topic>`"""
+
+    group: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """`@groups/<group>/<topic>/<partition>`: a committed offset."""
+
+    group: str
+    tp: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """`<topic>`"""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """`<topic>/@config`"""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """`@append` (lines) or `@append.jsonl` of a topic (`partition` None) or a partition."""
+
+    topic: str
+    partition: int | None
+    jsonl: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """`<topic>/<partition>`"""
+
+    tp: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """`messages.EXT`: the whole partition, growing."""
+
+    tp: TopicPartition
+    ext: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """`@info.json`"""
+
+    tp: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsDir:
+    """`offsets`"""
+
+    tp: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsView:
+    """`offsets/RANGE.EXT`"""
+
+    tp: TopicPartition
+    spec: OffsetSpec
+    ext: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimeDir:
+    """`time`"""
+
+    tp: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class TimeView:
+    """`time/RANGE.EXT`"""
+
+    tp: TopicPartition
+    spec: TimeSpec
+    ext: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsDir:
+    """`segments`"""
+
+    tp: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """`segments/<name>`: any name; whether the file is there is the view's question."""
+
+    tp: TopicPartition
+    name: str
+
+
+Node = (
+    Root
+    | Help
+    | StatusJson
+    | Metrics
+    | Groups
+    | Group
+    | GroupTopic
+    | GroupOffset
+    | Topic
+    | TopicConfig
+    | Append
+    | Partition
+    | Messages
+    | PartitionInfo
+    | OffsetsDir
+    | OffsetsView
+    | TimeDir
+    | TimeView
+    | SegmentsDir
+    | SegmentFile
+)
+
+_ROOT_FILES: dict[str, Node] = {"@help": Help(), "@status.json": StatusJson(), "@metrics": Metrics()}
+
+
+def parse(path: str) -> Node:
+    """The node at `path`, as FUSE hands it over: `/`-separated from the mountpoint, `/` for the mountpoint itself.
+
+    Raises NoSuchPath for whatever cannot be a name of the tree.
+    """
+    names = [name for name in path.split("/") if name]
+    if not names:
+        return Root()
+    first, rest = names[0], names[1:]
+    if first == "@groups":
+        return _parse_group(path, rest)
+    if first.startswith("@"):
+        if rest or first not in _ROOT_FILES:
+            raise NoSuchPath(path)
+        return _ROOT_FILES[first]
+    return _parse_topic(path, _topic(path, first), rest)
+
+
+def is_topic_name(name: str) -> bool:
+    """Kafka's rule for one name (Topic.validate): 1 to 249 of `[a-zA-Z0-9._-]`, neither `.` nor `..`."""
+    return _TOPIC.fullmatch(name) is not None and len(name) <= MAX_TOPIC_LENGTH and name not in (".", "..")
+
+
+def partition_number(name: str) -> int | None:
+    """A partition's number, written as Kafka writes it (no leading zeros), or None."""
+    if _PARTITION.fullmatch(name) is None or int(name) > _MAX_PARTITION:
+        return None
+    return int(name)
+
+
+def group_name(group: str) -> str:
+    """A group id as a file name: `/`, `%`, NUL and a leading `.` percent-encoded; the empty id is a lone `%`."""
+    if not group:
+        return "%"
+    encoded = "".join(quote(char, safe="") if char in "/%\0" else char for char in group)
+    return "%2E" + encoded[1:] if encoded.startswith(".") else encoded
+
+
+def group_from_name(name: str) -> str:
+    """The inverse of `group_name`. Raises NoSuchPath for a name that it never gives."""
+    if name == "%":
+        return ""
+    try:
+        group = unquote_to_bytes(name.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise NoSuchPath(name) from None
+    if group_name(group) != name:
+        raise NoSuchPath(name)  # one file, one name
+    return group
+
+
+def _topic(path: str, name: str) -> str:
+    if not is_topic_name(name):
+        raise NoSuchPath(path)
+    return name
+
+
+def _tp(path: str, topic: str, name: str) -> TopicPartition:
+    partition = partition_number(name)
+    if partition is None:
+        raise NoSuchPath(path)
+    return TopicPartition(topic, partition)
+
+
+def _parse_group(path: str, names: list[str]) -> Node:
+    match names:
+        case []:
+            return Groups()
+        case [group]:
+            return Group(group_from_name(group))
+        case [group, topic]:
+            return GroupTopic(group_from_name(group), _topic(path, topic))
+        case [group, topic, partition]:
+            return GroupOffset(group_from_name(group), _tp(path, _topic(path, topic), partition))
+    raise NoSuchPath(path)
+
+
+def _parse_topic(path: str, topic: str, names: list[str]) -> Node:
+    match names:
+        case []:
+            return Topic(topic)
+        case ["@config"]:
+            return TopicConfig(topic)
+        case ["@append"]:
+            return Append(topic, None, jsonl=False)
+        case ["@append.jsonl"]:
+            return Append(topic, None, jsonl=True)
+        case [partition, *rest]:
+            return _parse_partition(path, _tp(path, topic, partition), rest)
+    raise NoSuchPath(path)
+
+
+def _parse_partition(path: str, tp: TopicPartition, names: list[str]) -> Node:
+    match names:
+        case []:
+            return Partition(tp)
+        case ["@info.json"]:
+            return PartitionInfo(tp)
+        case ["@append"]:
+            return Append(tp.topic, tp.partition, jsonl=False)
+        case ["@append.jsonl"]:
+            return Append(tp.topic, tp.partition, jsonl=True)
+        case ["offsets"]:
+            return OffsetsDir(tp)
+        case ["offsets", name]:
+            offsets, ext = _range(path, name, parse_offset_spec)
+            return OffsetsView(tp, offsets, ext)
+        case ["time"]:
+            return TimeDir(tp)
+        case ["time", name]:
+            times, ext = _range(path, name, parse_time_spec)
+            return TimeView(tp, times, ext)
+        case ["segments"]:
+            return SegmentsDir(tp)
+        case ["segments", name] if name not in (".", ".."):
+            return SegmentFile(tp, name)
+        case [name] if name.startswith("messages.") and name.removeprefix("messages.") in EXTENSIONS:
+            return Messages(tp, name.removeprefix("messages."))
+    raise NoSuchPath(path)
+
+
+def _range(path: str, name: str, parse_spec: Callable[[str], _Spec]) -> tuple[_Spec, str]:
+    text, dot, ext = name.rpartition(".")
+    if not dot or ext not in EXTENSIONS:
+        raise NoSuchPath(path)
+    try:
+        return parse_spec(text), ext
+    except MalformedRange as error:
+        raise NoSuchPath(f"{path}: {error}") from None

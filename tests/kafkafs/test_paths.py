@@ -1,0 +1,109 @@
+"""Path to node."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkafs import paths
+from kafkafs.paths import NoSuchPath, group_from_name, group_name, parse
+from kafkafs.ranges import LastDuration, LastMessages, OffsetsBetween, OffsetsFrom, SingleOffset, TimeBetween
+from storage.types import TopicPartition
+
+TP = TopicPartition("my.topic-1", 12)
+AT = "/my.topic-1/12"
+
+
+@pytest.mark.parametrize(
+    ("path", "node"),
+    [
+        ("/", paths.Root()),
+        ("/@help", paths.Help()),
+        ("/@status.json", paths.StatusJson()),
+        ("/@metrics", paths.Metrics()),
+        ("/@groups", paths.Groups()),
+        ("/@groups/g", paths.Group("g")),
+        ("/@groups/a%2Fb/t", paths.GroupTopic("a/b", "t")),
+        ("/@groups/%/t/3", paths.GroupOffset("", TopicPartition("t", 3))),
+        ("/my.topic-1", paths.Topic("my.topic-1")),
+        ("/__consumer_offsets", paths.Topic("__consumer_offsets")),
+        ("/t/@config", paths.TopicConfig("t")),
+        ("/t/@append", paths.Append("t", None, jsonl=False)),
+        ("/t/@append.jsonl", paths.Append("t", None, jsonl=True)),
+        (AT, paths.Partition(TP)),
+        (f"{AT}/messages.txt", paths.Messages(TP, "txt")),
+        (f"{AT}/messages.jsonl", paths.Messages(TP, "jsonl")),
+        (f"{AT}/messages.log", paths.Messages(TP, "log")),
+        (f"{AT}/@append", paths.Append(TP.topic, 12, jsonl=False)),
+        (f"{AT}/@append.jsonl", paths.Append(TP.topic, 12, jsonl=True)),
+        (f"{AT}/@info.json", paths.PartitionInfo(TP)),
+        (f"{AT}/offsets", paths.OffsetsDir(TP)),
+        (f"{AT}/offsets/5-7.txt", paths.OffsetsView(TP, OffsetsBetween(5, 7), "txt")),
+        (f"{AT}/offsets/5-.log", paths.OffsetsView(TP, OffsetsFrom(5), "log")),
+        (f"{AT}/offsets/-3.jsonl", paths.OffsetsView(TP, LastMessages(3), "jsonl")),
+        (f"{AT}/offsets/5.txt", paths.OffsetsView(TP, SingleOffset(5), "txt")),
+        (f"{AT}/time", paths.TimeDir(TP)),
+        (f"{AT}/time/last-2h.txt", paths.TimeView(TP, LastDuration(7_200_000), "txt")),
+        (
+            f"{AT}/time/1763683200000--1763683200500.txt",
+            paths.TimeView(TP, TimeBetween(1763683200000, 1763683200500), "txt"),
+        ),
+        (f"{AT}/time/1970-01-01T00:00:01.5--.log", paths.TimeView(TP, TimeBetween(1500, None), "log")),
+        (f"{AT}/segments", paths.SegmentsDir(TP)),
+        (f"{AT}/segments/00000000000000000000.log", paths.SegmentFile(TP, "00000000000000000000.log")),
+    ],
+)
+def test_paths(path: str, node: paths.Node) -> None:
+    assert parse(path) == node
+
+
+NO_PATHS = """
+    /@ /@nothing /@help/x /@groups/g/t/1/x /@groups/.x /@groups/g/t/01 /@groups/a%41 /@groups/a%2 /a@b /é /. /..
+    /t/x /t/01 /t/-1 /t/2147483648 /t/٣ /t/@nothing /t/@config/x /t/0/messages /t/0/messages.csv
+    /t/0/messages.txt/x /t/0/messages.txt.txt /t/0/offsets/5 /t/0/offsets/5.csv /t/0/offsets/.txt
+    /t/0/offsets/7-5.txt /t/0/offsets/5-7.txt/x /t/0/offsets/5-7.TXT /t/0/offsets/5-7 /t/0/time/2026-02-30.txt
+    /t/0/time/2026 /t/0/time/x.txt /t/0/segments/a/b /t/0/segments/.. /t/0/whatever
+"""
+
+
+@pytest.mark.parametrize("path", [*NO_PATHS.split(), "/a b", "/" + "x" * 250])
+def test_no_such_path(path: str) -> None:
+    with pytest.raises(NoSuchPath):
+        parse(path)
+
+
+def test_spellings_of_one_range_are_one_node() -> None:
+    assert len({parse(f"{AT}/time/{name}.txt") for name in ("2026-11-20", "20261120", "2026-11-20--2026-11-21")}) == 1
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8")))
+def test_group_names_go_there_and_back(group: str) -> None:
+    name = group_name(group)
+    assert name
+    assert "/" not in name
+    assert not name.startswith(".")
+    assert group_from_name(name) == group
+
+
+@given(st.text(alphabet="%/2Ff.x@", max_size=8))
+def test_a_group_has_one_name(name: str) -> None:
+    try:
+        group = group_from_name(name)
+    except NoSuchPath:
+        return
+    assert group_name(group) == name
+
+
+@given(
+    st.lists(
+        st.text(max_size=12) | st.sampled_from(["t", "0", "offsets", "time", "segments", "@groups", "@append"]),
+        max_size=5,
+    )
+)
+def test_any_path_is_a_node_or_none(names: list[str]) -> None:
+    try:
+        node = parse("/" + "/".join(names))
+    except NoSuchPath:
+        return
+    assert isinstance(node, paths.Node)
