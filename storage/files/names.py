@@ -1,0 +1,232 @@
+"""File and directory names of a log directory, built and parsed in one place.
+
+Sources: Kafka's LogFileUtils, LocalLog (directory names), Topic (topic names), Snapshots (metadata snapshots).
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from storage.errors import InvalidTopic
+from storage.types import MAX_OFFSET, TopicPartition
+
+# In a log directory.
+META_PROPERTIES = "meta.properties"
+LOCK = ".lock"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+REMOTE_INDEX_CACHE = "remote-log-index-cache"
+
+# In a partition's directory.
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+TOPIC_PROPERTIES = "topic.properties"  # ours: brokers ignore it
+QUORUM_STATE = "quorum-state"  # only in __cluster_metadata-0
+
+TEMPORARY_SUFFIX = ".tmp"  # of a checkpoint being written
+
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+SHARE_GROUP_STATE_TOPIC = "__share_group_state"
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
+
+MAX_TOPIC_LENGTH = 249  # leaves room for "-" and a partition number within 255 bytes
+_MAX_NAME_LENGTH = 255
+_MAX_PARTITION = 2**31 - 1
+_OFFSET_DIGITS = 20
+
+
+class FileKind(Enum):
+    """What a file named by an offset is; the value is its suffix."""
+
+    LOG = ".log"
+    OFFSET_INDEX = ".index"
+    TIME_INDEX = ".timeindex"
+    TRANSACTION_INDEX = ".txnindex"
+    PRODUCER_SNAPSHOT = ".snapshot"
+
+
+class FileState(Enum):
+    """Where in its life a file is; the value stands after the whole name."""
+
+    LIVE = ""
+    CLEANED = ".cleaned"  # being built by the cleaner
+    SWAP = ".swap"  # complete, about to replace live files
+    DELETED = ".deleted"  # awaiting removal
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFileName:
+    """`<20 digits><kind><state>`: a file that belongs to the segment at `offset`.
+
+    Of a producer snapshot, `offset` is the end (excluded) of what it covers.
+    """
+
+    offset: int
+    kind: FileKind
+    state: FileState = FileState.LIVE
+
+    def __str__(self) -> str:
+        return f"{self.offset:0{_OFFSET_DIGITS}d}{self.kind.value}{self.state.value}"
+
+
+_SEGMENT_FILE = re.compile(
+    rf"([0-9]{{{_OFFSET_DIGITS}}})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(|\.cleaned|\.swap|\.deleted)"
+)
+_KINDS = {kind.value: kind for kind in FileKind}
+_STATES = {state.value: state for state in FileState}
+_KNOWN_ENDS = (*_KINDS, *(kind + state for kind in _KINDS for state in _STATES))
+
+
+def segment_file(offset: int, kind: FileKind, state: FileState = FileState.LIVE) -> str:
+    """The file name for an offset: `segment_file(5, FileKind.LOG)` is `00000000000000000005.log`."""
+    return str(SegmentFileName(offset, kind, state))
+
+
+def parse_segment_file(name: str) -> SegmentFileName | None:
+    """The parts of a segment file's name; None when it is none (see also `is_misnamed`)."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    if match is None:
+        return None
+    offset = int(match[1])
+    if offset > MAX_OFFSET:
+        return None
+    return SegmentFileName(offset, _KINDS[match[2]], _STATES[match[3]])
+
+
+def is_misnamed(name: str) -> bool:
+    """True for a name with a segment file's suffix but no offset before it, on which a broker refuses to start."""
+    return name.endswith(_KNOWN_ENDS) and parse_segment_file(name) is None
+
+
+_METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MetadataSnapshotName:
+    """`<20 digits>-<10 digits>.checkpoint` in `__cluster_metadata-0`: the state before `end_offset`, as of `epoch`.
+
+    Ordered as Kafka orders them (OffsetAndEpoch: epoch first would equal this, for a log's epochs never fall).
+    """
+
+    end_offset: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
+
+
+def parse_metadata_snapshot(name: str) -> MetadataSnapshotName | None:
+    """The parts of a KRaft snapshot's name; None when it is none (unfinished ones end in `.part`)."""
+    match = _METADATA_SNAPSHOT.fullmatch(name)
+    return None if match is None else MetadataSnapshotName(int(match[1]), int(match[2]))
+
+
+class DirKind(Enum):
+    """What a directory within a log directory is."""
+
+    PARTITION = "partition"
+    DELETED = "deleted"  # <topic>-<p>.<32 hex>-delete
+    STRAY = "stray"  # <topic>-<p>.<32 hex>-stray: not in the broker's metadata
+    FUTURE = "future"  # <topic>-<p>.<32 hex>-future: being moved here from another log directory
+    CLUSTER_METADATA = "cluster metadata"  # the KRaft log, which brokers do not load as a partition
+    REMOTE_INDEX_CACHE = "remote index cache"
+    UNPARSABLE = "unparsable"  # a broker refuses to start on it
+
+
+@dataclass(frozen=True, slots=True)
+class DirName:
+    """A directory's name, understood. `partition` is None where the name holds none; `reason` says what is wrong.
+
+    The topic in a `-delete` or `-stray` name may be cut short.
+    """
+
+    name: str
+    kind: DirKind
+    partition: TopicPartition | None = None
+    reason: str = ""
+
+
+_MARKED_DIR = re.compile(r"(\S+)-(\S+)\.(\S+)(-delete|-stray|-future)")
+_MARKS = {"-delete": DirKind.DELETED, "-stray": DirKind.STRAY, "-future": DirKind.FUTURE}
+_PARTITION_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+_NO_PARTITION_NAME = "is not in the form topic-partition; a broker refuses to start beside it"
+
+
+def parse_dir(name: str) -> DirName:
+    """What the directory `name` in a log directory is (LocalLog.parseTopicPartitionName, LogManager.loadLogs)."""
+    if name == REMOTE_INDEX_CACHE:
+        return DirName(name, DirKind.REMOTE_INDEX_CACHE)
+    kind = DirKind.PARTITION
+    bare = name
+    if name.endswith(tuple(_MARKS)):
+        match = _MARKED_DIR.fullmatch(name)
+        if match is None:
+            return DirName(name, DirKind.UNPARSABLE, None, _NO_PARTITION_NAME)
+        kind = _MARKS[match[4]]
+        bare = name[: name.rindex(".")]
+    topic, dash, number = bare.rpartition("-")
+    if not dash or not topic or not _PARTITION_NUMBER.fullmatch(number) or int(number) > _MAX_PARTITION:
+        return DirName(name, DirKind.UNPARSABLE, None, _NO_PARTITION_NAME)
+    problem = topic_name_problem(topic)
+    if problem is not None:
+        return DirName(name, DirKind.UNPARSABLE, None, f"holds no valid topic name: {problem}")
+    if topic == CLUSTER_METADATA_TOPIC and kind is DirKind.PARTITION:
+        kind = DirKind.CLUSTER_METADATA
+    return DirName(name, kind, TopicPartition(topic, int(number)))
+
+
+def deleted_dir(partition: TopicPartition, unique: str | None = None) -> str:
+    """A name to move a partition's directory to before it is removed; `unique` is 32 hex digits, by default random.
+
+    A long topic is cut so that the name fits 255 bytes (LocalLog.logDeleteDirName).
+    """
+    suffix = f"-{partition.partition}.{uuid.uuid4().hex if unique is None else unique}-delete"
+    return partition.topic[: _MAX_NAME_LENGTH - len(suffix)] + suffix
+
+
+_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def topic_name_problem(topic: str) -> str | None:
+    """Why Kafka refuses this topic name (Topic.detectInvalidTopic); None when it takes it."""
+    if not topic:
+        return "it is empty"
+    if topic in (".", ".."):
+        return f"'{topic}' is not allowed"
+    if len(topic) > MAX_TOPIC_LENGTH:
+        return f"it has {len(topic)} characters, at most {MAX_TOPIC_LENGTH} are allowed"
+    if not _LEGAL_TOPIC.fullmatch(topic):
+        return "only ASCII letters, digits, '.', '_' and '-' are allowed"
+    return None
+
+
+def check_topic_name(topic: str) -> None:
+    """Raises InvalidTopic when Kafka would refuse the name."""
+    problem = topic_name_problem(topic)
+    if problem is not None:
+        shown = topic if len(topic) <= MAX_TOPIC_LENGTH else topic[:32] + "…"
+        raise InvalidTopic(f"topic name {shown!r} is invalid: {problem}")
+
+
+def check_topic_is_new(topic: str, existing: Iterable[str]) -> None:
+    """Raises InvalidTopic when the name is invalid, exists, or collides with an existing one (`.` against `_`).
+
+    Kafka's metric names replace `.` by `_`, so `a.b` and `a_b` cannot live in one cluster (Topic.hasCollision).
+    """
+    check_topic_name(topic)
+    unified = topic.replace(".", "_")
+    for other in existing:
+        if other == topic:
+            raise InvalidTopic(f"topic {topic!r} exists already")
+        if other.replace(".", "_") == unified:
+            raise InvalidTopic(f"topic {topic!r} collides with topic {other!r}: Kafka's metrics mix up '.' and '_'")

@@ -1,0 +1,138 @@
+"""What the offset index and the time index share: fixed-width big-endian entries in ascending order.
+
+An index is a hint, the log is the truth. So loading one never fails: what can be trusted is kept (the longest prefix
+of entries that hold their rules), and what is wrong beyond it is told in `problem`. A running broker's index is
+preallocated with zeros; its end is where the zeros begin.
+
+Below this nothing locks: an index object is immutable once loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import CorruptIndex
+
+# Read in steps, so that a preallocated file costs what it holds and not 10 MiB of zeros.
+_STEP_ENTRIES = 8192
+_REINDEX = "Readers work around it; `kafkafs reindex` rebuilds it from the log"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexBytes:
+    """An index file as read: whole entries up to the zeros at its end, and what was wrong with the file."""
+
+    entries: bytes
+    size_bytes: int  # of the file
+    missing: bool
+    problem: CorruptIndex | None
+
+
+def read_index(path: Path, entry_size: int) -> IndexBytes:
+    """Reads an index file up to its preallocated zeros. Never fails: see IndexBytes.problem."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            parts = list(_used_parts(file.fileno(), entry_size))
+    except FileNotFoundError:
+        return IndexBytes(b"", 0, True, None)
+    except OSError as error:
+        return IndexBytes(b"", 0, False, CorruptIndex(f"cannot be read: {error.strerror}", path=path))
+    data = b"".join(parts)
+    problem = None
+    if size_bytes % entry_size:
+        problem = CorruptIndex(
+            "index file ends within an entry",
+            path=path,
+            position=size_bytes - size_bytes % entry_size,
+            expected=f"a size that is a multiple of {entry_size}",
+            found=size_bytes,
+            advice=_REINDEX,
+        )
+    return IndexBytes(data[: len(data) - len(data) % entry_size], size_bytes, False, problem)
+
+
+def _used_parts(fd: int, entry_size: int) -> Iterator[bytes]:
+    step = _STEP_ENTRIES * entry_size
+    zero = bytes(entry_size)
+    position = 0
+    while True:
+        part = os.pread(fd, step, position)
+        yield part
+        position += len(part)
+        # A short read is the end of the file (or its growing end, which the next load sees).
+        if len(part) < step or part.endswith(zero):
+            return
+
+
+def used_entries(words: npt.NDArray[np.int64]) -> int:
+    """The number of rows up to the last one that is not all zero. `words`: shape (rows, fields)."""
+    used = np.flatnonzero(words.any(axis=1))
+    return int(used[-1]) + 1 if len(used) else 0
+
+
+def first_failure(failed: npt.NDArray[np.bool_]) -> int:
+    """The first row where `failed` holds; its length when there is none."""
+    if not len(failed):
+        return 0
+    row = int(failed.argmax())
+    return row if failed[row] else len(failed)
+
+
+def broken_entry(what: str, *, path: Path | None, position: int, expected: object, found: object) -> CorruptIndex:
+    """The error for the first entry that breaks a rule; `position` is the entry's byte position in the index."""
+    return CorruptIndex(what, path=path, position=position, expected=expected, found=found, advice=_REINDEX)
+
+
+class SparseIndex:
+    """The trusted entries of one index file, as two native columns: `keys` (ascending, searched) and `values`.
+
+    `problem`: why entries beyond these (or the file as a whole) are not trusted; None for a sound file.
+    `missing`: there is no such file (which is right for a segment that nobody has indexed yet).
+    """
+
+    __slots__ = ("_keys", "_values", "base_offset", "missing", "problem")
+
+    def __init__(
+        self,
+        base_offset: int,
+        keys: npt.NDArray[Any],
+        values: npt.NDArray[Any],
+        *,
+        problem: CorruptIndex | None,
+        missing: bool,
+    ) -> None:
+        self.base_offset = base_offset
+        self._keys = keys
+        self._values = values
+        self.problem = problem
+        self.missing = missing
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def entries(self) -> int:
+        """The number of trusted entries."""
+        return len(self._keys)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the columns take."""
+        return self._keys.nbytes + self._values.nbytes
+
+    def _floor_slot(self, key: int) -> int:
+        """The last entry with a key <= `key`; -1 when there is none (AbstractIndex.largestLowerBoundSlotFor)."""
+        limits = np.iinfo(self._keys.dtype)
+        if key < limits.min:
+            return -1
+        # The needle must have the column's own type, or numpy converts the whole column at each search.
+        needle = self._keys.dtype.type(min(key, int(limits.max)))
+        return int(self._keys.searchsorted(needle, side="right")) - 1

@@ -1,0 +1,134 @@
+"""The time index (.timeindex): from a timestamp to an offset.
+
+Entries of 12 bytes: int64 timestamp, int32 offset - base offset; timestamps strictly ascending, offsets never
+descending. An entry (t, o) says: t is the greatest timestamp up to offset o, and o the last offset of the first
+batch that has it. So messages later than t lie beyond o. Source: Kafka's TimeIndex.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import CorruptIndex
+from storage.files.sparse_index import SparseIndex, broken_entry, first_failure, read_index, used_entries
+from storage.types import NO_TIMESTAMP, TimestampOffset
+
+ENTRY_SIZE = 12
+_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+_MAX_INT32 = 2**31 - 1
+
+
+class TimeIndex(SparseIndex):
+    """The trusted entries of a .timeindex, in memory 12 bytes an entry as on disk."""
+
+    __slots__ = ()
+
+    @property
+    def timestamps(self) -> npt.NDArray[np.int64]:
+        """Epoch milliseconds, int64, read-only."""
+        return self._keys
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """Absolute offsets, int64, a new array."""
+        return self._values.astype(np.int64) + self.base_offset
+
+    def entry(self, slot: int) -> TimestampOffset:
+        """The entry in this slot."""
+        return TimestampOffset(int(self._keys[slot]), self.base_offset + int(self._values[slot]))
+
+    @property
+    def last(self) -> TimestampOffset:
+        """The last entry; (-1, base offset) when there is none (TimeIndex.lastEntry)."""
+        return self.entry(-1) if len(self) else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+
+    def floor(self, timestamp: int) -> TimestampOffset:
+        """The last entry with a timestamp <= `timestamp`; (-1, base offset) when there is none (TimeIndex.lookup)."""
+        slot = self._floor_slot(timestamp)
+        return TimestampOffset(NO_TIMESTAMP, self.base_offset) if slot < 0 else self.entry(slot)
+
+
+def parse(
+    data: bytes, base_offset: int, end_offset: int | None = None, *, growing: bool = False, path: Path | None = None
+) -> TimeIndex:
+    """The entries in the bytes of a .timeindex file.
+
+    `end_offset`: entries at or beyond it are not trusted. `growing`: the log has grown since that offset was taken, so
+    such entries are left out but are no problem. Never raises.
+    """
+    whole = len(data) // ENTRY_SIZE
+    table = np.frombuffer(data, dtype=_ENTRY, count=whole)
+    timestamps = table["timestamp"].astype(np.int64)
+    offsets = table["offset"].astype(np.int32)
+    rows = used_entries(np.stack((timestamps, offsets.astype(np.int64)), axis=1))
+    if rows == 0 and whole == 1:
+        # A trimmed file of one zero entry: the segment's messages have timestamp 0, and only its first offset.
+        rows = 1
+    problem = None
+
+    timestamps, offsets = timestamps[:rows], offsets[:rows]
+    failed = (timestamps < 0) | (offsets < 0)
+    failed[1:] |= (timestamps[1:] <= timestamps[:-1]) | (offsets[1:] < offsets[:-1])
+    row = first_failure(failed)
+    if row < rows:
+        if not (growing and row == rows - 1):  # the broker may be writing its last entry this moment
+            problem = _broken(timestamps, offsets, row, base_offset, path)
+        rows = row
+    if end_offset is not None and rows and base_offset + int(offsets[rows - 1]) >= end_offset:
+        limit = np.int32(min(max(end_offset - base_offset, 0), _MAX_INT32))
+        row = int(offsets[:rows].searchsorted(limit, side="left"))
+        if not growing:
+            problem = broken_entry(
+                "time index entry points beyond the end of the segment",
+                path=path,
+                position=row * ENTRY_SIZE,
+                expected=f"an offset below {end_offset}",
+                found=base_offset + int(offsets[row]),
+            )
+        rows = row
+    keys = timestamps[:rows].copy()
+    keys.flags.writeable = False
+    return TimeIndex(base_offset, keys, offsets[:rows].copy(), problem=problem, missing=False)
+
+
+def _broken(
+    timestamps: npt.NDArray[np.int64], offsets: npt.NDArray[np.int32], row: int, base_offset: int, path: Path | None
+) -> CorruptIndex:
+    previous = (NO_TIMESTAMP, 0) if row == 0 else (int(timestamps[row - 1]), int(offsets[row - 1]))
+    return broken_entry(
+        "time index entries are not ascending",
+        path=path,
+        position=row * ENTRY_SIZE,
+        expected=f"a timestamp above {previous[0]} and an offset from {base_offset + previous[1]}",
+        found=f"timestamp {int(timestamps[row])}, offset {base_offset + int(offsets[row])}",
+    )
+
+
+def load(path: Path, base_offset: int, end_offset: int | None = None, *, growing: bool = False) -> TimeIndex:
+    """Reads a .timeindex; see `parse`. Never raises: a missing or unreadable file gives an index without entries."""
+    read = read_index(path, ENTRY_SIZE)
+    index = parse(read.entries, base_offset, end_offset, growing=growing, path=path)
+    index.missing = read.missing
+    index.problem = index.problem or read.problem
+    return index
+
+
+def encode(timestamps: npt.ArrayLike, offsets: npt.ArrayLike, base_offset: int) -> bytes:
+    """The bytes of a .timeindex with these entries (absolute offsets). ValueError when they break the rules above."""
+    times = np.asarray(timestamps, dtype=np.int64)
+    relative = np.asarray(offsets, dtype=np.int64) - base_offset
+    table = np.empty(len(times), dtype=_ENTRY)
+    if len(times) and (
+        times.min() < 0
+        or relative.min() < 0
+        or relative.max() > _MAX_INT32
+        or (np.diff(times) <= 0).any()
+        or (np.diff(relative) < 0).any()
+    ):
+        raise ValueError("time index entries must be ascending, from the base offset on, within 32 bits")
+    table["timestamp"] = times
+    table["offset"] = relative
+    return table.tobytes()
