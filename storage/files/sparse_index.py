@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import CorruptIndex
+from storage.files.log_file import open_quietly
 
 # Read in steps, so that a preallocated file costs what it holds and not 10 MiB of zeros.
 _STEP_ENTRIES = 8192
@@ -38,7 +39,7 @@ class IndexBytes:
 def read_index(path: Path, entry_size: int) -> IndexBytes:
     """Reads an index file up to its preallocated zeros. Never fails: see IndexBytes.problem."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=open_quietly) as file:
             size_bytes = os.fstat(file.fileno()).st_size
             parts = list(_used_parts(file.fileno(), entry_size))
     except FileNotFoundError:

@@ -1,0 +1,76 @@
+"""The topic id of a partition (partition.metadata), and how Kafka writes ids.
+
+`version: 0`, a newline, `topic_id: <22 characters>`, no final newline. A topic id is 16 bytes, shown as URL-safe base64
+without padding. Sources: Kafka's PartitionMetadataFile, PartitionMetadataReadBuffer, Uuid.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import uuid
+from pathlib import Path
+
+from storage.errors import CorruptCheckpoint
+from storage.files.whole_file import read_whole
+
+VERSION = 0
+_LINE = re.compile(r"[^:]*:\s+(\S+)\s*")
+_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+_ID_BYTES = 16
+_ZERO_ID = "A" * 22
+
+
+def id_text(data: bytes) -> str:
+    """An id of 16 bytes as Kafka shows it, 22 characters (Uuid.toString)."""
+    return base64.urlsafe_b64encode(data).decode("ascii").rstrip("=")
+
+
+def id_bytes(text: str) -> bytes:
+    """The 16 bytes of an id of 22 characters; ValueError for other text (Uuid.fromString)."""
+    if _ID.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no Kafka id: 22 characters of URL-safe base64 are expected")
+    try:
+        return base64.urlsafe_b64decode(text + "==")
+    except binascii.Error as error:  # pragma: no cover - 22 legal characters always decode
+        raise ValueError(str(error)) from None
+
+
+def random_id() -> str:
+    """A new id; never one that begins with `-`, which command lines would take for an option (Uuid.randomUuid)."""
+    while True:
+        text = id_text(uuid.uuid4().bytes)
+        if not text.startswith("-"):
+            return text
+
+
+def parse(data: bytes, path: Path | None = None) -> str:
+    """The topic id in the bytes of a partition.metadata. CorruptCheckpoint when it does not parse."""
+    lines = data.decode("utf-8", "replace").splitlines()
+    values = [match[1] for match in map(_LINE.fullmatch, lines[:2]) if match is not None]
+    if len(values) < 2:
+        raise _corrupt("partition metadata does not parse", path, "two lines, version and topic_id", data[:80])
+    version, topic_id = values
+    # Later versions are taken too, as Kafka does, so that a downgrade works.
+    if not version.isascii() or not version.isdigit():
+        raise _corrupt("partition metadata has an unknown version", path, VERSION, version)
+    if _ID.fullmatch(topic_id) is None or topic_id == _ZERO_ID:
+        raise _corrupt("partition metadata holds no topic id", path, "22 characters of URL-safe base64", topic_id)
+    return topic_id
+
+
+def _corrupt(what: str, path: Path | None, expected: object, found: object) -> CorruptCheckpoint:
+    return CorruptCheckpoint(what, path=path, expected=expected, found=repr(found))
+
+
+def encode(topic_id: str) -> bytes:
+    """The bytes of a partition.metadata; ValueError when `topic_id` is no id."""
+    id_bytes(topic_id)
+    return f"version: {VERSION}\ntopic_id: {topic_id}".encode("ascii")
+
+
+def read(path: Path) -> str | None:
+    """Reads a partition.metadata; None when there is none (Kafka before 2.8). CorruptCheckpoint, or OSError."""
+    data = read_whole(path)
+    return None if data is None else parse(data, path)

@@ -1,0 +1,36 @@
+"""A topic's own configuration beside its data (topic.properties): Java properties with Kafka's topic config names.
+
+Ours: brokers ignore the file. It lies in each partition's directory, so that a copied topic describes itself. The
+values are texts; `storage.config` understands them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from storage.errors import CorruptCheckpoint
+from storage.files.whole_file import read_whole
+from storage.format import properties
+
+_COMMENT = "Configuration of this topic, kept by kafkafs; brokers ignore this file"
+
+
+def parse(data: bytes, path: Path | None = None) -> dict[str, str]:
+    """The overrides in the bytes of a topic.properties. CorruptCheckpoint when it does not parse."""
+    try:
+        return properties.parse(data)
+    except CorruptCheckpoint as error:
+        error.path = path
+        raise
+
+
+def encode(overrides: Mapping[str, str]) -> bytes:
+    """The bytes of a topic.properties, keys in ascending order."""
+    return properties.encode(dict(sorted(overrides.items())), [_COMMENT])
+
+
+def read(path: Path) -> dict[str, str] | None:
+    """Reads a topic.properties; None when there is none. CorruptCheckpoint, or OSError when it cannot be read."""
+    data = read_whole(path)
+    return None if data is None else parse(data, path)
