@@ -1,0 +1,211 @@
+"""Talking to a broker in plain calls: make topics, produce, consume, ask for offsets. Over aiokafka and kcat."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from tests.fixtures import Golden
+
+T = TypeVar("T")
+TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
+
+
+class Message(NamedTuple):
+    """What to produce: `timestamp` None lets the client choose."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: int | None = None
+
+
+class Client:
+    """Synchronous calls on one broker. Each opens its own connections: slow, simple, nothing to close."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def _with_admin(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        async def run() -> T:
+            admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
+            await admin.start()
+            try:
+                return await work(admin)
+            finally:
+                await admin.close()
+
+        return asyncio.run(run())
+
+    def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> None:
+        """Make a topic with one replica; error codes are raised."""
+        settings = {key: str(value) for key, value in (config or {}).items()}
+        new = NewTopic(topic, partitions, 1, topic_configs=settings)
+
+        async def work(admin: Any) -> None:
+            answer = await admin.create_topics([new])
+            errors = [error for error in answer.topic_errors if error[1]]
+            if errors:
+                raise AssertionError(errors)
+
+        self._with_admin(work)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+        self._with_admin(lambda admin: admin.delete_topics([topic]))
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Move the log start offset (kafka-delete-records)."""
+        from aiokafka.admin import RecordsToDelete
+
+        target = {TopicPartition(topic, partition): RecordsToDelete(before_offset=before)}
+        self._with_admin(lambda admin: admin.delete_records(target))
+
+    def topics(self) -> dict[str, int]:
+        """Number of partitions by topic, internal ones included."""
+
+        async def work(admin: Any) -> dict[str, int]:
+            described = await admin.describe_topics()
+            return {topic["topic"]: len(topic["partitions"]) for topic in described}
+
+        return self._with_admin(work)
+
+    def topic_config(self, topic: str) -> dict[str, str]:
+        """A topic's own settings (config source 1: DYNAMIC_TOPIC_CONFIG)."""
+
+        async def work(admin: Any) -> dict[str, str]:
+            answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+            (resource,) = answers[0].resources
+            return {entry[0]: entry[1] for entry in resource[4] if entry[3] == 1}
+
+        return self._with_admin(work)
+
+    def produce(
+        self, topic: str, messages: Iterable[Message], partition: int = 0, *, batch: int = 50, **options: Any
+    ) -> None:
+        """Produce to one partition, `batch` messages a record batch; `options` go to the producer."""
+
+        async def run() -> None:
+            async with AIOKafkaProducer(bootstrap_servers=self.address, **options) as producer:
+                await send(producer, topic, messages, partition, batch=batch)
+
+        asyncio.run(run())
+
+    def transactions(
+        self, topic: str, rounds: Sequence[tuple[bool, Sequence[Message]]], partition: int = 0, *, id: str = "tx"
+    ) -> None:
+        """One transaction a round: (commit or abort, its messages)."""
+
+        async def run() -> None:
+            async with AIOKafkaProducer(bootstrap_servers=self.address, transactional_id=id) as producer:
+                for commit, messages in rounds:
+                    await producer.begin_transaction()
+                    await send(producer, topic, messages, partition)
+                    await (producer.commit_transaction() if commit else producer.abort_transaction())
+
+        asyncio.run(run())
+
+    def consume(
+        self,
+        topic: str,
+        partition: int = 0,
+        *,
+        committed: bool = False,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> list[Golden]:
+        """All that a consumer gets from `start` (default: the log start) up to `end` (default: the log end) now."""
+        isolation = "read_committed" if committed else "read_uncommitted"
+
+        async def run() -> list[Golden]:
+            tp = TopicPartition(topic, partition)
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=self.address, isolation_level=isolation, enable_auto_commit=False
+            )
+            await consumer.start()
+            try:
+                consumer.assign([tp])
+                first = (await consumer.beginning_offsets([tp]))[tp] if start is None else start
+                # under read_committed this is the last stable offset
+                last = (await consumer.end_offsets([tp]))[tp] if end is None else end
+                consumer.seek(tp, first)
+                found: list[Golden] = []
+                while await consumer.position(tp) < last:
+                    got = await consumer.getmany(tp, timeout_ms=500)
+                    found.extend(golden(record) for record in got.get(tp, ()) if record.offset < last)
+                return found
+            finally:
+                await consumer.stop()
+
+        return asyncio.run(run())
+
+    def offsets(self, topic: str, partition: int = 0) -> tuple[int, int]:
+        """(log start offset, high watermark)."""
+
+        async def work(consumer: AIOKafkaConsumer, tp: TopicPartition) -> tuple[int, int]:
+            return (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+
+        return self._with_consumer(topic, partition, work)
+
+    def offset_for_time(self, topic: str, timestamp_ms: int, partition: int = 0) -> tuple[int, int] | None:
+        """ListOffsets by timestamp: (offset, its timestamp) of the first record at or after it, or None."""
+
+        async def work(consumer: AIOKafkaConsumer, tp: TopicPartition) -> tuple[int, int] | None:
+            found = (await consumer.offsets_for_times({tp: timestamp_ms}))[tp]
+            return None if found is None else (found.offset, found.timestamp)
+
+        return self._with_consumer(topic, partition, work)
+
+    def _with_consumer(
+        self, topic: str, partition: int, work: Callable[[AIOKafkaConsumer, TopicPartition], Awaitable[T]]
+    ) -> T:
+        async def run() -> T:
+            consumer = AIOKafkaConsumer(bootstrap_servers=self.address, enable_auto_commit=False)
+            await consumer.start()
+            try:
+                return await work(consumer, TopicPartition(topic, partition))
+            finally:
+                await consumer.stop()
+
+        return asyncio.run(run())
+
+    def kcat_produce(self, topic: str, lines: bytes, partition: int = 0, *options: str) -> None:
+        """librdkafka's producer: one message a line."""
+        command = ["kcat", "-P", "-b", self.address, "-t", topic, "-p", str(partition), *options]
+        done = subprocess.run(command, input=lines, capture_output=True, check=False, timeout=120)
+        if done.returncode != 0:
+            raise AssertionError(f"{command}: {done.stderr.decode()}")
+
+
+async def send(
+    producer: AIOKafkaProducer, topic: str, messages: Iterable[Message], partition: int, *, batch: int = 50
+) -> None:
+    """Send in order and wait; at most `batch` messages go into a record batch."""
+    waiting: list[Any] = []
+    for message in messages:
+        waiting.append(
+            await producer.send(
+                topic,
+                message.value,
+                key=message.key,
+                partition=partition,
+                timestamp_ms=message.timestamp,
+                headers=list(message.headers),
+            )
+        )
+        if len(waiting) == batch:
+            await asyncio.gather(*waiting)
+            waiting.clear()
+    await asyncio.gather(*waiting)
+
+
+def golden(record: ConsumerRecord[Any, Any]) -> Golden:
+    """A consumer's record in the form of the golden files."""
+    headers = tuple((name.encode(), value) for name, value in record.headers)
+    return Golden(record.offset, record.timestamp, TYPES[record.timestamp_type], record.key, record.value, headers)

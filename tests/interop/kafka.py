@@ -1,0 +1,192 @@
+"""A real Kafka broker as a child process: the jars that tests/run.sh fetched, KRaft, one node, free ports.
+
+Processes are ended by the Popen that started them, never by name.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+VERSION = "4.3.0"
+CLUSTER_ID = "a2Fma2Fmcy1pbnRlcm9wLTE"
+
+
+def _cache_dir() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+JARS = Path(os.environ.get("KAFKAFS_KAFKA") or _cache_dir() / "kafkafs" / f"kafka-{VERSION}")
+HAVE_KAFKA = bool(shutil.which("java")) and (JARS / f"kafka-clients-{VERSION}.jar").is_file()
+REQUIRED = os.environ.get("CI", "").lower() in ("true", "1")
+
+requires_kafka = pytest.mark.skipif(
+    not HAVE_KAFKA and not REQUIRED, reason=f"no Java, or no Kafka {VERSION} in {JARS} (tests/run.sh fetches it)"
+)
+
+LOG4J = """\
+Configuration:
+  Appenders:
+    File:
+      name: File
+      fileName: ${sys:kafkafs.log}
+      PatternLayout:
+        pattern: "%d %p %m (%c)%n%throwable"
+  Loggers:
+    Root:
+      level: INFO
+      AppenderRef:
+        - ref: File
+"""
+
+# Small and quick, for tests: short delays, one internal partition each, no waiting for groups to fill.
+QUICK = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.initial.task.delay.ms": "500",
+    "log.retention.check.interval.ms": "500",
+    "log.segment.delete.delay.ms": "500",
+    "log.cleaner.backoff.ms": "300",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+    "auto.create.topics.enable": "false",
+}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listened on a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for opened in sockets:
+            opened.bind(("127.0.0.1", 0))
+        return [int(opened.getsockname()[1]) for opened in sockets]
+    finally:
+        for opened in sockets:
+            opened.close()
+
+
+def java(*arguments: str | Path, heap: str = "256m", options: tuple[str, ...] = ()) -> list[str]:
+    """The command line of one of Kafka's tools. Client compilation only: they live for seconds."""
+    return [
+        "java", f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options,
+        "-cp", f"{JARS}/*", *map(str, arguments),
+    ]  # fmt: skip
+
+
+def run_tool(*arguments: str | Path, timeout: float = 120) -> str:
+    """Run one of Kafka's tools to its end and give what it printed; it must succeed."""
+    done = subprocess.run(java(*arguments), capture_output=True, text=True, timeout=timeout, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def dump_log_segments(*files: Path, deep: bool = True) -> str:
+    """What Kafka's DumpLogSegments says of `files`."""
+    names = ",".join(map(str, files))
+    more = ["--deep-iteration", "--print-data-log"] if deep else []
+    return run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", names, *more)
+
+
+class Broker:
+    """One KRaft node (broker and controller) over `directory`/log. `start` may follow `stop` or `kill`."""
+
+    def __init__(self, directory: Path, config: Mapping[str, str] | None = None, *, quick_jvm: bool = True) -> None:
+        self.directory = directory
+        self.log_dir = directory / "log"
+        self.log_file = directory / "broker.log"
+        self._config = {**QUICK, **(config or {})}
+        self._jvm = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC") if quick_jvm else ("-XX:+UseG1GC",)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port, self._controller_port = free_ports(2)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "log4j2.yaml").write_text(LOG4J)
+        self._properties = directory / "server.properties"
+        self._write_properties()
+
+    @property
+    def address(self) -> str:
+        """host:port for bootstrap.servers."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def _write_properties(self) -> None:
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "log.dirs": str(self.log_dir),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            **self._config,
+        }
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+    def start(self, timeout: float = 60) -> Broker:
+        """Format the directory if it is new, start the broker, and wait until it answers."""
+        if not (self.log_dir / "meta.properties").exists():
+            run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._properties)
+        logging = (f"-Dkafkafs.log={self.log_file}", f"-Dlog4j2.configurationFile={self.directory}/log4j2.yaml")
+        command = ["java", "-Xmx512m", *self._jvm, *logging, "-cp", f"{JARS}/*", "kafka.Kafka", str(self._properties)]
+        said_before = len(self.log_text())
+        with (self.directory / "broker.out").open("ab") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        deadline = time.monotonic() + timeout
+        while not self._answers(said_before):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"the broker did not start:\n{self.log_text()[-4000:]}")
+            time.sleep(0.1)
+        return self
+
+    def _answers(self, said_before: int) -> bool:
+        """Whether the listener is open and the broker says, after `said_before` characters of log, that it serves."""
+        try:
+            socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+        except OSError:
+            return False
+        return "Kafka Server started" in self.log_text()[said_before:]
+
+    def log_text(self) -> str:
+        """All that the broker has logged so far, and what the JVM wrote."""
+        texts = [path.read_text(errors="replace") for path in (self.directory / "broker.out", self.log_file)
+                 if path.exists()]  # fmt: skip
+        return "".join(texts)
+
+    def complaints(self) -> list[str]:
+        """The log's lines of level ERROR or FATAL, and those that tell of a failed log directory."""
+        return [
+            line
+            for line in self.log_text().splitlines()
+            if " ERROR " in line or " FATAL " in line or (" WARN " in line and "offline" in line.lower())
+        ]
+
+    def stop(self, timeout: float = 60) -> None:
+        """A clean stop (SIGTERM): indexes are trimmed, .kafka_cleanshutdown is written."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(timeout)
+            self._process = None
+
+    def kill(self) -> None:
+        """kill -9: what a crash leaves."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
