@@ -1,0 +1,272 @@
+"""What open files share: rendered blocks in one bounded cache, and workers that render ahead of sequential readers.
+
+A block is rendered once, however many readers wait for it, into a recycled buffer, and stays in the cache until it is
+the least recently used. A reader pins a block while it copies out of it; a pinned buffer is never recycled.
+
+Threads are started by `Workers.start` alone: FUSE forks, and threads started before vanish in the daemon.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+import numpy as np
+
+from storage.errors import StorageError
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_CACHE_BYTES = 64 << 20
+_SIZE_CLASS = 128 << 10  # buffers come in multiples of this, so that most fit the next block
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedPlace:
+    """Bytes of a block, `start` to `end` (excluded), that stand for what cannot be read, and why."""
+
+    start: int
+    end: int
+    error: StorageError
+
+
+class Buffer:
+    """Memory that does not move, with its address."""
+
+    __slots__ = ("address", "array", "capacity")
+
+    def __init__(self, capacity: int) -> None:
+        self.array = np.empty(capacity, dtype=np.uint8)
+        self.address: int = self.array.ctypes.data
+        self.capacity = capacity
+
+
+class Block:
+    """The rendered bytes of one piece: `size` bytes at `address`, valid while pinned."""
+
+    __slots__ = ("address", "buffer", "damage", "key", "pins", "size")
+
+    def __init__(self, key: Hashable, buffer: Buffer, size: int, damage: Sequence[DamagedPlace]) -> None:
+        self.key = key
+        self.buffer = buffer
+        self.address = buffer.address
+        self.size = size
+        self.damage = tuple(damage)
+        self.pins = 1
+
+    def readable_until(self, start: int) -> int:
+        """Where reading from `start` must stop: at the next damaged place or the end. Raises the damage at `start`."""
+        for place in self.damage:
+            if place.start <= start < place.end:
+                raise place.error
+            if start < place.start:
+                return place.start
+        return self.size
+
+
+class _Pending:
+    """A block that somebody is rendering; `done` is held until then."""
+
+    __slots__ = ("block", "done", "error", "waiters")
+
+    def __init__(self) -> None:
+        self.done = threading.Lock()
+        self.done.acquire()
+        self.waiters = 0
+        self.block: Block | None = None
+        self.error: BaseException | None = None
+
+
+Fill = Callable[[Buffer], Sequence[DamagedPlace]]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatus:
+    """Of the block cache: bytes allocated and allowed, blocks held, requests answered with and without rendering."""
+
+    used_bytes: int
+    max_bytes: int
+    blocks: int
+    hits: int
+    misses: int
+
+
+class BlockCache:
+    """Rendered blocks by key, least recently used first out. Thread-safe.
+
+    `max_bytes` bounds all buffers, the free ones included; it is exceeded only while everything is pinned.
+    """
+
+    def __init__(self, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+        # constant after construction
+        self.max_bytes = max_bytes
+        # guarded by the lock
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[Hashable, Block] = OrderedDict()
+        self._pending: dict[Hashable, _Pending] = {}
+        self._free: dict[int, list[Buffer]] = {}
+        self._used_bytes = 0
+        self._hits = 0
+        self._misses = 0
+
+    def get(self, key: Hashable, size: int, fill: Fill) -> Block:
+        """The block of `key`, pinned: call `release` when done with it.
+
+        `fill` renders its `size` bytes into a buffer and tells the damaged places; it is called by one thread only.
+        Raises what `fill` raises, in all threads that wait for this block.
+        """
+        with self._lock:
+            block = self._blocks.get(key)
+            if block is not None:
+                self._blocks.move_to_end(key)
+                block.pins += 1
+                self._hits += 1
+                return block
+            pending = self._pending.get(key)
+            if pending is None:
+                self._misses += 1
+                mine = self._pending[key] = _Pending()
+                buffer = self._allocate_locked(size)
+            else:
+                self._hits += 1
+                pending.waiters += 1
+        if pending is not None:
+            return self._wait(pending)
+        try:
+            block = Block(key, buffer, size, fill(buffer))
+        except BaseException as error:
+            with self._lock:
+                del self._pending[key]
+                self._recycle_locked(buffer)
+                mine.error = error
+            mine.done.release()
+            raise
+        with self._lock:
+            del self._pending[key]
+            block.pins += mine.waiters
+            self._blocks[key] = block
+            mine.block = block
+        mine.done.release()
+        return block
+
+    def holds(self, key: Hashable) -> bool:
+        """Whether the block is there or being rendered."""
+        with self._lock:
+            return key in self._blocks or key in self._pending
+
+    def release(self, block: Block) -> None:
+        """Ends a pin."""
+        with self._lock:
+            block.pins -= 1
+            if block.pins == 0 and self._blocks.get(block.key) is not block:
+                self._recycle_locked(block.buffer)  # was dropped meanwhile
+
+    def drop(self, chosen: Callable[[Hashable], bool]) -> None:
+        """Forgets the blocks whose key is `chosen`."""
+        with self._lock:
+            for key in [key for key in self._blocks if chosen(key)]:
+                block = self._blocks.pop(key)
+                if block.pins == 0:
+                    self._recycle_locked(block.buffer)
+
+    def status(self) -> CacheStatus:
+        with self._lock:
+            return CacheStatus(self._used_bytes, self.max_bytes, len(self._blocks), self._hits, self._misses)
+
+    @staticmethod
+    def _wait(pending: _Pending) -> Block:
+        with pending.done:
+            pass
+        if pending.block is None:
+            assert pending.error is not None
+            raise pending.error
+        return pending.block
+
+    def _allocate_locked(self, size: int) -> Buffer:
+        capacity = max(1, -(-size // _SIZE_CLASS)) * _SIZE_CLASS
+        while True:
+            free = self._free.get(capacity)
+            if free:
+                return free.pop()
+            if self._used_bytes + capacity <= self.max_bytes or not self._shrink_locked(capacity):
+                self._used_bytes += capacity
+                return Buffer(capacity)
+
+    def _shrink_locked(self, wanted: int) -> bool:
+        """Frees a buffer of the wanted capacity, or gives memory back; False if nothing is left to give."""
+        for capacity, buffers in self._free.items():
+            if buffers:
+                buffers.pop()
+                self._used_bytes -= capacity
+                return True
+        for key, block in self._blocks.items():
+            if block.pins == 0:
+                del self._blocks[key]
+                if block.buffer.capacity == wanted:
+                    self._free.setdefault(wanted, []).append(block.buffer)
+                else:
+                    self._used_bytes -= block.buffer.capacity
+                return True
+        return False
+
+    def _recycle_locked(self, buffer: Buffer) -> None:
+        if self._used_bytes > self.max_bytes:
+            self._used_bytes -= buffer.capacity
+        else:
+            self._free.setdefault(buffer.capacity, []).append(buffer)
+
+
+class Workers:
+    """A few threads that take jobs from one queue. Without `start` there are none, and nothing is done ahead."""
+
+    def __init__(self, count: int = 2) -> None:
+        # constant after construction
+        self.count = count
+        # has its own locking
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        # guarded by the lock
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def running(self) -> bool:
+        return bool(self._threads)
+
+    def start(self) -> None:
+        """Starts the threads (after any fork)."""
+        with self._lock:
+            if self._threads:
+                return
+            for number in range(self.count):
+                thread = threading.Thread(target=self._work, name=f"render-{number}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Lets the jobs under way finish, drops the others, and ends the threads."""
+        with self._lock:
+            threads, self._threads = self._threads, []
+        while not self._jobs.empty():
+            self._jobs.get()
+        for _ in threads:
+            self._jobs.put(None)
+        for thread in threads:
+            thread.join()
+
+    def submit(self, job: Callable[[], None]) -> bool:
+        """Queues a job; False if there is nobody to do it."""
+        if not self._threads:
+            return False
+        self._jobs.put(job)
+        return True
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception:  # noqa: BLE001 - a job's failure must not end the thread; the reader meets it itself
+                _log.debug("work ahead failed", exc_info=True)

@@ -1,0 +1,1 @@
+"""Where in a rendered file each batch lies, without reading what lies before it."""

@@ -1,0 +1,204 @@
+"""Pieces: how a stretch of one segment's file becomes a stretch of rendered bytes. Values only, no I/O.
+
+A piece is some 256 KiB of rendered bytes made from whole batches. A batch that renders to many MiB is shared by several
+pieces: they have the same file span, and each skips what the ones before it gave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.format.batches import BatchTable
+from storage.format.block import RecordBlock
+from storage.types import NO_TIMESTAMP, TimeRange
+
+PIECE_BYTES = 256 << 10  # rendered
+PIECE_SPAN_BYTES = 1 << 20  # of the file: tombstones and aborted messages render to little or nothing
+SPLIT_BYTES = 4 << 20  # a batch that renders to more is cut between records
+
+NO_LEAST = 2**63 - 1  # least and greatest timestamp of no message at all
+NO_GREATEST = -(2**63)
+
+
+class Piece(NamedTuple):
+    """One piece. Positions and sizes in bytes; `position` to `file_end` is the span of whole batches it is made of."""
+
+    end: int  # rendered position after it, counted from where the pieces begin
+    size: int  # rendered
+    position: int
+    file_end: int
+    skip: int  # rendered bytes of the span that earlier pieces give
+    base_offset: int  # of the batch at `position`: checked before use, with the CRC it has
+    crc: int
+    least: int  # timestamps; NO_LEAST, NO_GREATEST when no message is in it
+    greatest: int
+    records: int
+
+    @property
+    def start(self) -> int:
+        """Rendered position of its first byte."""
+        return self.end - self.size
+
+
+END, SIZE, POSITION, FILE_END, SKIP, BASE_OFFSET, CRC, LEAST, GREATEST, RECORDS = range(len(Piece._fields))
+COLUMNS = len(Piece._fields)
+
+
+class BatchMark(NamedTuple):
+    """The last batch that was measured: its header is looked at again before more is added behind it."""
+
+    position: int
+    base_offset: int
+    crc: int
+
+
+class Pieces:
+    """All pieces of a stretch from the file position `start` to `file_end`, in order. Immutable.
+
+    `columns`: int64, shape (COLUMNS, pieces), see Piece. `last_batch` is None while no batch was measured.
+    """
+
+    __slots__ = ("columns", "file_end", "last_batch", "size", "start")
+
+    def __init__(
+        self, columns: npt.NDArray[np.int64], start: int, file_end: int, last_batch: BatchMark | None = None
+    ) -> None:
+        self.columns = columns
+        self.start = start
+        self.file_end = file_end
+        self.last_batch = last_batch
+        self.size = int(columns[END, -1]) if columns.shape[1] else 0
+
+    @staticmethod
+    def none(start: int) -> Pieces:
+        """Nothing measured yet."""
+        return Pieces(np.empty((COLUMNS, 0), dtype=np.int64), start, start)
+
+    def __len__(self) -> int:
+        return int(self.columns.shape[1])
+
+    def piece(self, row: int) -> Piece:
+        return Piece._make(self.columns[:, row].tolist())
+
+    def row_at(self, rendered: int) -> int:
+        """The piece that holds the byte at this rendered position; the number of pieces when that is the end."""
+        return int(self.columns[END].searchsorted(rendered, side="right"))
+
+    def row_of(self, position: int) -> int:
+        """The first piece that ends behind this file position."""
+        return int(self.columns[FILE_END].searchsorted(position, side="right"))
+
+    def rendered_start(self, row: int) -> int:
+        """Rendered position where the piece `row` begins; the whole size for the row behind the last."""
+        return int(self.columns[END, row] - self.columns[SIZE, row]) if row < len(self) else self.size
+
+    @property
+    def records(self) -> int:
+        """Messages in all pieces."""
+        return int(self.columns[RECORDS].sum())
+
+    @property
+    def greatest_timestamp(self) -> int:
+        """-1 when no message has one."""
+        return max(int(self.columns[GREATEST].max()), NO_TIMESTAMP) if len(self) else NO_TIMESTAMP
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.columns.nbytes
+
+
+class PieceBuilder:
+    """Adds pieces behind those that there are; small neighbours become one."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._before = pieces
+        self._rows: list[Piece] = []
+        if len(pieces):
+            self._rows.append(pieces.piece(len(pieces) - 1))
+
+    def add(self, piece: Piece) -> None:
+        """`piece.end` is not looked at; pieces without rendered bytes are left out."""
+        if piece.size == 0:
+            return
+        if not self._rows:
+            self._rows.append(piece._replace(end=piece.size))
+            return
+        last = self._rows[-1]
+        end = last.end + piece.size
+        if (
+            last.size + piece.size > PIECE_BYTES
+            or piece.file_end - last.position > PIECE_SPAN_BYTES
+            or piece.position < last.file_end  # both are parts of one batch
+            or last.skip
+        ):
+            self._rows.append(piece._replace(end=end))
+            return
+        self._rows[-1] = last._replace(
+            end=end,
+            size=last.size + piece.size,
+            file_end=piece.file_end,
+            least=min(last.least, piece.least),
+            greatest=max(last.greatest, piece.greatest),
+            records=last.records + piece.records,
+        )
+
+    def build(self, file_end: int, last_batch: BatchMark | None) -> Pieces:
+        """All pieces, up to the file position `file_end`."""
+        kept = self._before.columns[:, : max(0, len(self._before) - 1)]
+        added = np.array(self._rows, dtype=np.int64).reshape(-1, COLUMNS).T
+        columns = np.ascontiguousarray(np.concatenate((kept, added), axis=1))
+        return Pieces(columns, self._before.start, file_end, last_batch or self._before.last_batch)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """Which messages of a stretch are wanted: offsets from `first` to `end` (excluded; None: all), and times.
+
+    Messages without a timestamp lie in no time range.
+    """
+
+    first: int = 0
+    end: int | None = None
+    times: TimeRange | None = None
+
+    def mask(self, block: RecordBlock) -> npt.NDArray[np.bool_] | None:
+        """By record, True for the wanted; None when all are."""
+        if len(block) == 0:
+            return None
+        mask: npt.NDArray[np.bool_] | None = None
+        if int(block.offset.min()) < self.first:
+            mask = block.offset >= self.first
+        if self.end is not None and int(block.offset.max()) >= self.end:
+            below = block.offset < self.end
+            mask = below if mask is None else mask & below
+        if self.times is not None:
+            within = time_mask(block.timestamp, self.times)
+            mask = within if mask is None else mask & within
+        return None if mask is None or mask.all() else mask
+
+    def may_hold(self, table: BatchTable, row: int) -> bool:
+        """Whether the batch in `row`, which does not decode, may hold a wanted message, by its header."""
+        base_offset, last_offset = int(table.base_offset[row]), int(table.last_offset[row])
+        if last_offset < self.first or (self.end is not None and base_offset >= self.end):
+            return False
+        if self.times is None or table.magic[row] == 0:
+            return self.times is None
+        greatest = int(table.max_timestamp[row])
+        if self.times.start_ms is not None and greatest < self.times.start_ms:
+            return False
+        least = int(table.base_timestamp[row]) if table.magic[row] == 2 else greatest
+        return self.times.end_ms is None or min(least, greatest) < self.times.end_ms
+
+
+def time_mask(timestamps: npt.NDArray[np.int64], times: TimeRange) -> npt.NDArray[np.bool_]:
+    """True where a timestamp lies in the range."""
+    mask: npt.NDArray[np.bool_] = timestamps > NO_TIMESTAMP
+    if times.start_ms is not None:
+        mask &= timestamps >= times.start_ms
+    if times.end_ms is not None:
+        mask &= timestamps < times.end_ms
+    return mask

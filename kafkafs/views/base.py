@@ -1,0 +1,153 @@
+"""What every kind of node offers, and the small things that most of them share. The tree is made of views.
+
+A view is cheap to make and holds no descriptor; `kafkafs.operations` asks the tree for one at each call. Errors are
+StorageErrors, NoSuchPath or OSErrors: `kafkafs.errnos` knows what each means to FUSE.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+FILE_MODE = 0o444
+DIRECTORY_MODE = 0o555
+
+
+class Kind(Enum):
+    """What FUSE distinguishes."""
+
+    DIRECTORY = "dir"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What stat shows. `size` in bytes, `mtime_ns` since the epoch; `mode` is the permission bits without the type."""
+
+    kind: Kind
+    size: int
+    mtime_ns: int
+    mode: int
+    nlink: int = 1
+
+
+class Entry(NamedTuple):
+    """A name in a directory."""
+
+    name: str
+    kind: Kind
+
+
+class Handle(Protocol):
+    """An open file. Reads may come from several threads and in any order."""
+
+    @property
+    def size(self) -> int:
+        """Exact, in bytes, as of now."""
+
+    @property
+    def direct_io(self) -> bool:
+        """Do not go through the kernel's page cache: the file grows, or is made anew at each open."""
+
+    @property
+    def keep_cache(self) -> bool:
+        """What the page cache holds of this path, from an earlier open, is still right."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from the byte position `offset`; fewer before damage or at the end, none at the end."""
+
+    def read_into(self, address: int, offset: int, size: int) -> int:
+        """The same into memory at `address`, which has room for `size` bytes. Returns how many were put there."""
+
+    def close(self) -> None:
+        """Ends the use of the handle; a second call does nothing."""
+
+
+class View(Protocol):
+    """A node of the tree that exists."""
+
+    def attributes(self) -> Attributes:
+        """Fast enough for every stat of the path."""
+
+    def list(self) -> Iterable[Entry]:
+        """The names in a directory, without `.` and `..`. NotADirectoryError for a file."""
+
+    def xattrs(self) -> Mapping[str, bytes]:
+        """Extended attributes by full name (`user.kafka.…`)."""
+
+    def open(self) -> Handle:
+        """Opens a file for reading. IsADirectoryError for a directory."""
+
+
+class Directory:
+    """What directories have in common."""
+
+    def open(self) -> Handle:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+    def xattrs(self) -> Mapping[str, bytes]:
+        return {}
+
+
+class File:
+    """What files have in common."""
+
+    def list(self) -> Iterable[Entry]:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+    def xattrs(self) -> Mapping[str, bytes]:
+        return {}
+
+
+def read_through(handle: Handle, offset: int, size: int) -> bytes:
+    """`read` in terms of `read_into`, for handles whose fast way is the latter."""
+    size = max(0, min(size, handle.size - offset))
+    if size == 0:
+        return b""
+    buffer = ctypes.create_string_buffer(size)
+    count = handle.read_into(ctypes.addressof(buffer), offset, size)
+    return buffer.raw[:count]
+
+
+class BytesHandle:
+    """A small file whose content was made when it was opened."""
+
+    direct_io = True
+    keep_cache = False
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    @property
+    def size(self) -> int:
+        return len(self._content)
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._content[offset : offset + size]
+
+    def read_into(self, address: int, offset: int, size: int) -> int:
+        part = self._content[offset : offset + size]
+        ctypes.memmove(address, part, len(part))
+        return len(part)
+
+    def close(self) -> None:
+        pass
+
+
+class GeneratedFile(File):
+    """A small text made at each open: `@info.json`, `@config`, `@help`, `@status.json`, `@metrics`."""
+
+    def __init__(self, make: Callable[[], bytes], mtime_ns: Callable[[], int]) -> None:
+        self._make = make
+        self._mtime_ns = mtime_ns
+
+    def attributes(self) -> Attributes:
+        return Attributes(Kind.FILE, len(self._make()), self._mtime_ns(), FILE_MODE)
+
+    def open(self) -> Handle:
+        return BytesHandle(self._make())
