@@ -1,0 +1,239 @@
+"""The adapter between FUSE and the tree. Nothing is decided here: paths go to `tree.lookup`, errors to `errnos`.
+
+The only module that imports fuse (fusepy 3.0.1 over libfuse 2.9). What that asks for:
+
+- `raw_fi`, so that `open` can choose direct_io or the page cache for each file;
+- attr_timeout=0: sizes grow, and the exact size of a view is known from its first open on. Names may stay in the
+  kernel's cache for a second: every stat and every open of one asks us anyway;
+- `flag_nopath`: libfuse need not build the path of a file that is open, its handle says enough;
+- reads go straight into libfuse's buffer, past fusepy's copy.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+from collections.abc import Callable, Iterator
+from ctypes import addressof
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import fuse
+
+from kafkafs.errnos import answer
+from kafkafs.views.base import Attributes, Handle, Kind, View
+
+_TYPE = {Kind.DIRECTORY: stat.S_IFDIR, Kind.FILE: stat.S_IFREG}
+
+# How much tools read at a time if they ask: as much as one FUSE request carries.
+_BLOCK_BYTES = 128 << 10
+_MAX_NAME_BYTES = 255
+
+
+class Lookup(Protocol):
+    """What is asked of a tree."""
+
+    def lookup(self, path: str) -> View:
+        """The view at a path (`/` is the mountpoint). Raises NoSuchPath, StorageError, OSError."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What was asked of the mount so far. Counted without a lock: figures for people, exact to a few."""
+
+    opens: int = 0
+    reads: int = 0
+    read_bytes: int = 0
+    open_files: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How a tree is served. `disk` is the directory that statfs speaks of; `options` are libfuse's."""
+
+    mountpoint: Path
+    disk: Path
+    uid: int
+    gid: int
+    options: dict[str, str | bool] = field(default_factory=dict)
+
+
+class Operations(fuse.Operations):  # type: ignore[misc]
+    """FUSE's calls on a tree that nobody may write to. Raises whatever the tree raises: `answer` stands around it.
+
+    `start` is called once the mount is there, from a thread of FUSE's and after all forking; `stop` when it has gone.
+    """
+
+    use_ns = True
+    flag_nullpath_ok = True
+    flag_nopath = True
+    # Refused once (ENOSYS), never sent again: a close costs one request less.
+    flush = None
+
+    def __init__(
+        self, tree: Lookup, serving: Serving, traffic: Traffic, start: Callable[[], None], stop: Callable[[], None]
+    ) -> None:
+        self._tree = tree
+        self._serving = serving
+        self._start = start
+        self._stop = stop
+        self._numbers = itertools.count(1)
+        self._paths: dict[int, str] = {}  # of open files and directories, by FUSE's handle number
+        self.handles: dict[int, Handle] = {}
+        self.traffic = traffic
+        self.failure: BaseException | None = None
+
+    def init(self, path: str) -> None:
+        try:
+            self._start()
+        except BaseException as error:  # noqa: BLE001 - `serve` raises it once libfuse has let go
+            self.failure = error
+            fuse.fuse_exit()
+
+    def destroy(self, path: str) -> None:
+        self._stop()
+
+    def getattr(self, path: str | None, info: Any = None) -> dict[str, int]:
+        path = self._paths[info.fh] if path is None else path
+        return self._stat(path, self._tree.lookup(path).attributes())
+
+    def opendir(self, path: str) -> int:
+        if self._tree.lookup(path).attributes().kind is not Kind.DIRECTORY:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return self._number(path)
+
+    def readdir(self, path: None, number: int) -> Iterator[tuple[str, dict[str, int], int]]:
+        # The type alone, which saves `find` its stats; the offset is always 0, others make libfuse loop for ever.
+        path_ = self._paths[number]
+        for name in (".", ".."):
+            yield name, {"st_mode": stat.S_IFDIR, "st_ino": inode(path_)}, 0
+        for entry in self._tree.lookup(path_).list():
+            if _is_text(entry.name):
+                ino = inode(f"{path_.rstrip('/')}/{entry.name}")
+                yield entry.name, {"st_mode": _TYPE[entry.kind], "st_ino": ino}, 0
+
+    def releasedir(self, path: None, number: int) -> int:
+        del self._paths[number]
+        return 0
+
+    def open(self, path: str, info: Any) -> int:
+        if info.flags & (os.O_ACCMODE | os.O_TRUNC):
+            self._refuse()
+        handle = self._tree.lookup(path).open()
+        info.direct_io, info.keep_cache = handle.direct_io, handle.keep_cache
+        info.fh = self._number(path)
+        self.handles[info.fh] = handle
+        self.traffic.opens += 1
+        self.traffic.open_files = len(self.handles)
+        return 0
+
+    def read_into(self, number: int, address: int, offset: int, size: int) -> int:
+        """Up to `size` bytes from `offset` of an open file to `address`; returns how many. Never waits for more."""
+        count = self.handles[number].read_into(address, offset, size)
+        traffic = self.traffic
+        traffic.reads += 1
+        traffic.read_bytes += count
+        return count
+
+    def release(self, path: None, info: Any) -> int:
+        del self._paths[info.fh]
+        handle = self.handles.pop(info.fh)
+        self.traffic.open_files = len(self.handles)
+        handle.close()
+        return 0
+
+    def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
+        if not name.startswith("user."):
+            # Not ENODATA: at this answer `ls -l` stops asking for system.* and security.* of each file.
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        value = self._tree.lookup(path).xattrs().get(name)
+        if value is None:
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+        return value
+
+    def listxattr(self, path: str) -> list[str]:
+        return list(self._tree.lookup(path).xattrs())
+
+    def statfs(self, path: str) -> dict[str, int]:
+        disk = os.statvfs(self._serving.disk)
+        names = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail")
+        return {name: getattr(disk, name) for name in names} | {"f_namemax": _MAX_NAME_BYTES}
+
+    def _refuse(self, *arguments: object) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    # The mount says `ro`, and the kernel asks for none of these; `mount -o remount,rw` would make it ask.
+    mknod = mkdir = unlink = rmdir = symlink = rename = link = _refuse
+    create = write = truncate = chmod = chown = utimens = setxattr = removexattr = _refuse
+
+    def _number(self, path: str) -> int:
+        number = next(self._numbers)
+        self._paths[number] = path
+        return number
+
+    def _stat(self, path: str, attributes: Attributes) -> dict[str, int]:
+        return {
+            "st_mode": _TYPE[attributes.kind] | attributes.mode,
+            "st_ino": inode(path),
+            "st_nlink": attributes.nlink,
+            "st_uid": self._serving.uid,
+            "st_gid": self._serving.gid,
+            "st_size": attributes.size,
+            "st_blocks": -(-attributes.size // 512),
+            "st_blksize": _BLOCK_BYTES,
+            "st_atime": attributes.mtime_ns,
+            "st_mtime": attributes.mtime_ns,
+            "st_ctime": attributes.mtime_ns,
+        }
+
+
+class _Session(fuse.FUSE):  # type: ignore[misc]
+    """fusepy's callbacks, with our errors around them and a read that does not copy twice."""
+
+    operations: Operations
+    _wrapper = staticmethod(answer)
+
+    def read(self, path: None, buffer: Any, size: int, offset: int, info: Any) -> int:
+        return self.operations.read_into(info.contents.fh, addressof(buffer.contents), offset, size)
+
+
+def serve(operations: Operations, serving: Serving) -> int:
+    """Mounts and serves, in this process and thread, until unmounted or signalled. Returns libfuse's exit code.
+
+    0 is a clean end. Otherwise libfuse has written to stderr why. Raises what `start` raised.
+    """
+    options: dict[str, str | bool] = {
+        "attr_timeout": "0",
+        "entry_timeout": "1",
+        "use_ino": True,
+        "big_writes": True,
+        "default_permissions": True,
+        "subtype": "kafkafs",
+        **serving.options,
+    }
+    code = 0
+    try:
+        _Session(operations, os.fspath(serving.mountpoint), raw_fi=True, foreground=True, **options)
+    except RuntimeError as error:  # how fusepy reports libfuse's exit code
+        code = int(error.args[0])
+    if operations.failure is not None:
+        raise operations.failure
+    return code
+
+
+def inode(path: str) -> int:
+    """A number for `path` that stays the same from mount to mount."""
+    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little") >> 1 or 1
+
+
+def _is_text(name: str) -> bool:
+    """Whether the name can be handed to fusepy: files whose names are not UTF-8 are none of Kafka's, and not listed."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
