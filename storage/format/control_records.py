@@ -1,0 +1,156 @@
+"""Control records: the markers that end transactions, and what else the broker writes between the data.
+
+Source: `ControlRecordType`, `EndTransactionMarker`, `MemoryRecords.withEndTransactionMarker` (kafka-facts 1.3).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from storage.errors import CorruptBatch
+from storage.format.record_batch import NO_LEADER_EPOCH, BatchFields, encode_batch
+from storage.format.record_columns import Record
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from storage.format.block import RecordBlock
+
+_KEY = struct.Struct(">hh")  # version, type
+_MARKER = struct.Struct(">hi")  # version, coordinator epoch
+_VERSION = 0
+
+
+class ControlType(IntEnum):
+    """Kafka's ControlRecordType. Readers ignore UNKNOWN; 2 to 6 occur in `__cluster_metadata` only."""
+
+    UNKNOWN = -1
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+    @property
+    def key(self) -> bytes:
+        """The record key that says so."""
+        if self is ControlType.UNKNOWN:
+            raise ValueError("an unknown control type has no key")
+        return _KEY.pack(_VERSION, self)
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactionMarker:
+    """The record that commits or aborts a producer's transaction."""
+
+    type: ControlType
+    coordinator_epoch: int = 0
+
+    @property
+    def value(self) -> bytes:
+        """The record's value."""
+        return _MARKER.pack(_VERSION, self.coordinator_epoch)
+
+
+class ControlRecord(NamedTuple):
+    """One control record of a block; `row` is its batch's in the block's table. The epoch is a marker's, else None."""
+
+    offset: int
+    timestamp: int
+    row: int
+    type: ControlType
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int | None
+
+
+def control_type(key: Buffer | None) -> ControlType:
+    """What a control record's key says. Raises CorruptBatch for a null or short key or a negative version."""
+    size = 0 if key is None else len(memoryview(key))
+    if key is None or size < _KEY.size:
+        raise CorruptBatch("control record key", expected=f"at least {_KEY.size} bytes", found=size)
+    version, number = _KEY.unpack_from(key)
+    if version < 0:
+        raise CorruptBatch("version of a control record key", expected="0 or more", found=version)
+    try:
+        return ControlType(number)
+    except ValueError:
+        return ControlType.UNKNOWN
+
+
+def parse_marker(key: Buffer | None, value: Buffer | None) -> EndTransactionMarker | None:
+    """The transaction marker that a control record is; None for other types. Raises CorruptBatch as Kafka does."""
+    kind = control_type(key)
+    if kind not in (ControlType.ABORT, ControlType.COMMIT):
+        return None
+    size = 0 if value is None else len(memoryview(value))
+    if value is None or size < _MARKER.size:
+        raise CorruptBatch("value of a transaction marker", expected=f"at least {_MARKER.size} bytes", found=size)
+    version, coordinator_epoch = _MARKER.unpack_from(value)
+    if version < 0:
+        raise CorruptBatch("version of a transaction marker", expected="0 or more", found=version)
+    return EndTransactionMarker(kind, coordinator_epoch)
+
+
+def control_records(block: RecordBlock) -> list[ControlRecord]:
+    """The records of control batches in a block that was decoded with `control=True`, in offset order.
+
+    Raises CorruptBatch, with the record's offset, where one does not parse.
+    """
+    table = block.table
+    is_control = table.is_control
+    found = []
+    for index in is_control[block.batch].nonzero()[0].tolist():
+        row = int(block.batch[index])
+        offset = int(block.offset[index])
+        key = block.key(index)
+        try:
+            marker = parse_marker(key, block.value(index))
+            kind = control_type(key) if marker is None else marker.type
+        except CorruptBatch as error:
+            error.offset = offset
+            raise
+        found.append(
+            ControlRecord(
+                offset,
+                int(block.timestamp[index]),
+                row,
+                kind,
+                int(table.producer_id[row]),
+                int(table.producer_epoch[row]),
+                None if marker is None else marker.coordinator_epoch,
+            )
+        )
+    return found
+
+
+def control_batch(
+    kind: ControlType, value: bytes | None, *, base_offset: int, timestamp: int, fields: BatchFields
+) -> bytes:
+    """A batch of one control record; the control flag is set here."""
+    return encode_batch(
+        [Record(kind.key, value, (), timestamp)], base_offset=base_offset, fields=replace(fields, control=True)
+    )
+
+
+def marker_batch(
+    marker: EndTransactionMarker,
+    *,
+    base_offset: int,
+    timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytes:
+    """The 78-byte batch that ends a transaction."""
+    if marker.type not in (ControlType.ABORT, ControlType.COMMIT):
+        raise ValueError(f"{marker.type.name} does not end a transaction")
+    fields = BatchFields(
+        leader_epoch=leader_epoch, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True
+    )
+    return control_batch(marker.type, marker.value, base_offset=base_offset, timestamp=timestamp, fields=fields)

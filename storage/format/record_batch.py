@@ -1,0 +1,312 @@
+"""Encoding of record batches, format v2 (`DefaultRecordBatch`, `MemoryRecordsBuilder`; kafka-facts 1.1 to 1.3).
+
+Uncompressed batches are byte for byte what Kafka's Java producer makes of the same records and header fields; of
+compressed ones only the content is the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from storage.errors import CorruptBatch, RecordTooLarge, UnsupportedFormat
+from storage.format import encoder_kernel
+from storage.format.batches import (
+    BATCH_HEADER_SIZE,
+    CODEC_MASK,
+    CONTROL_MASK,
+    DELETE_HORIZON_MASK,
+    LOG_OVERHEAD,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+)
+from storage.format.checksum import crc32c
+from storage.format.compression import Codec, compress
+from storage.format.record_columns import Record, RecordColumns
+from storage.types import NO_TIMESTAMP, TimestampType
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MAGIC = 2
+NO_LEADER_EPOCH = -1
+NO_PRODUCER_EPOCH = -1
+MAX_BATCH_SIZE = 2**31 - 1 + LOG_OVERHEAD
+
+_HEADER = struct.Struct(
+    ">"
+    "q"  # base offset
+    "i"  # length: bytes after this field
+    "i"  # partition leader epoch
+    "b"  # magic
+    "I"  # CRC-32C of all that follows
+    "h"  # attributes
+    "i"  # last offset delta
+    "q"  # base timestamp
+    "q"  # max timestamp
+    "q"  # producer id
+    "h"  # producer epoch
+    "i"  # base sequence
+    "i"  # records count
+)
+_LENGTH_POSITION = 8
+_LEADER_EPOCH_POSITION = 12
+_MAGIC_POSITION = 16
+_CRC_POSITION = 17
+_ATTRIBUTES_POSITION = 21  # what the CRC covers begins here
+_MAX_TIMESTAMP_POSITION = 35
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFields:
+    """What a batch header says beside base offset, codec and the records themselves.
+
+    `log_append_time_ms` makes every record read with that timestamp. `delete_horizon_ms` takes the base timestamp's
+    place. `base_timestamp`, `max_timestamp` and `last_offset_delta` come from the records where they are None; the
+    cleaner keeps the original's.
+    """
+
+    leader_epoch: int = NO_LEADER_EPOCH
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    base_sequence: int = NO_SEQUENCE
+    transactional: bool = False
+    control: bool = False
+    log_append_time_ms: int | None = None
+    delete_horizon_ms: int | None = None
+    base_timestamp: int | None = None
+    max_timestamp: int | None = None
+    last_offset_delta: int | None = None
+
+    def attributes(self, codec: Codec) -> int:
+        """The attribute bits."""
+        bits = int(codec) & CODEC_MASK
+        if self.log_append_time_ms is not None:
+            bits |= TIMESTAMP_TYPE_MASK
+        if self.transactional:
+            bits |= TRANSACTIONAL_MASK
+        if self.control:
+            bits |= CONTROL_MASK
+        if self.delete_horizon_ms is not None:
+            bits |= DELETE_HORIZON_MASK
+        return bits
+
+
+PLAIN = BatchFields()
+
+
+class Encoded(NamedTuple):
+    """Outcome of `encode_into`: the first row not encoded, and the position after the batch."""
+
+    next_row: int
+    end: int
+
+
+def encode_batch(
+    records: RecordColumns | Sequence[Record],
+    *,
+    base_offset: int = 0,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    fields: BatchFields = PLAIN,
+) -> bytes:
+    """One batch of all `records` (at least one). `level` is the codec's, None its default.
+
+    Raises RecordTooLarge where the batch would pass 2^31 - 1 bytes, ValueError for columns or fields out of range.
+    """
+    columns = records if isinstance(records, RecordColumns) else RecordColumns.from_records(records)
+    out = bytearray(BATCH_HEADER_SIZE + columns.max_size(0, len(columns)))
+    encoded = encode_into(out, 0, columns, base_offset=base_offset, codec=codec, level=level, fields=fields)
+    return bytes(memoryview(out)[: encoded.end])
+
+
+def encode_into(
+    out: Buffer,
+    position: int,
+    columns: RecordColumns,
+    first: int = 0,
+    last: int | None = None,
+    *,
+    base_offset: int = 0,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    fields: BatchFields = PLAIN,
+) -> Encoded:
+    """Write one batch of rows [first, last) into the writable `out` at `position`: as many rows as fit before its end.
+
+    No row fits: next_row is `first`, end is `position`, and nothing is written. With a codec the rows are those that
+    would fit uncompressed. Offset deltas of a batch are 0, 1, 2 … from `first`, or the columns' own. Errors as
+    `encode_batch`.
+    """
+    target = memoryview(out).cast("B")
+    last = len(columns) if last is None else last
+    if not 0 <= first < last <= len(columns):
+        raise ValueError(f"rows [{first}, {last}) of {len(columns)}; a batch without records is empty_batch()")
+    if fields.delete_horizon_ms is not None:
+        base_timestamp = fields.delete_horizon_ms
+    elif fields.base_timestamp is not None:
+        base_timestamp = fields.base_timestamp
+    else:
+        base_timestamp = int(columns.timestamp[first if len(columns.timestamp) > 1 else 0])
+    start = position + BATCH_HEADER_SIZE
+    if start > len(target):
+        return Encoded(first, position)
+    if codec == Codec.NONE:
+        rows, end, max_timestamp = _encode_records(columns, first, last, base_timestamp, target, start)
+    else:
+        room = min(len(target) - start, columns.max_size(first, last))
+        scratch = memoryview(bytearray(room))
+        rows, used, max_timestamp = _encode_records(columns, first, last, base_timestamp, scratch, 0)
+        compressed = compress(codec, scratch[:used], level=level) if rows > first else b""
+        end = start + len(compressed)
+        if end > len(target):
+            raise ValueError("no room for the compressed records, which are larger than the records")
+        target[start:end] = compressed
+    if rows == first:
+        return Encoded(first, position)
+    delta = rows - first - 1 if not len(columns.offset_delta) else int(columns.offset_delta[rows - 1])
+    if fields.log_append_time_ms is not None:
+        max_timestamp = fields.log_append_time_ms
+    if fields.max_timestamp is not None:
+        max_timestamp = fields.max_timestamp
+    _write_header(
+        target[position:end],
+        base_offset,
+        delta if fields.last_offset_delta is None else fields.last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        rows - first,
+        fields.attributes(codec),
+        fields,
+    )
+    return Encoded(rows, end)
+
+
+def empty_batch(*, base_offset: int, last_offset: int, max_timestamp: int, fields: BatchFields = PLAIN) -> bytes:
+    """The 61-byte header that compaction leaves of a batch whose producer must stay known (`writeEmptyHeader`).
+
+    Timestamp type, producer fields, sequence, transactional, control and leader epoch come from `fields`.
+    """
+    out = bytearray(BATCH_HEADER_SIZE)
+    attributes = fields.attributes(Codec.NONE) & ~DELETE_HORIZON_MASK
+    _write_header(
+        memoryview(out), base_offset, last_offset - base_offset, NO_TIMESTAMP, max_timestamp, 0, attributes, fields
+    )
+    return bytes(out)
+
+
+def set_base_offset_and_epoch(buffer: Buffer, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Give the v2 batch at `position` its place in a log, as a leader does: both fields lie outside the CRC."""
+    view = _writable_batch(buffer, position)
+    struct.pack_into(">q", view, 0, base_offset)
+    struct.pack_into(">i", view, _LEADER_EPOCH_POSITION, leader_epoch)
+
+
+def set_max_timestamp(buffer: Buffer, position: int, timestamp_type: TimestampType, max_timestamp: int) -> None:
+    """Set type and greatest timestamp of the v2 batch at `position`, and its CRC if that changes anything.
+
+    As `DefaultRecordBatch.setMaxTimestamp`: unused attribute bits go when it does.
+    """
+    view = _writable_batch(buffer, position)
+    (attributes,) = struct.unpack_from(">h", view, _ATTRIBUTES_POSITION)
+    (current,) = struct.unpack_from(">q", view, _MAX_TIMESTAMP_POSITION)
+    append_time = timestamp_type == TimestampType.LOG_APPEND_TIME
+    if bool(attributes & TIMESTAMP_TYPE_MASK) == append_time and current == max_timestamp:
+        return
+    kept = CODEC_MASK | TRANSACTIONAL_MASK | CONTROL_MASK | DELETE_HORIZON_MASK
+    attributes = attributes & kept | (TIMESTAMP_TYPE_MASK if append_time else 0)
+    struct.pack_into(">h", view, _ATTRIBUTES_POSITION, attributes)
+    struct.pack_into(">q", view, _MAX_TIMESTAMP_POSITION, max_timestamp)
+    struct.pack_into(">I", view, _CRC_POSITION, crc32c(view[_ATTRIBUTES_POSITION:]))
+
+
+def set_log_append_time(buffer: Buffer, position: int, append_time_ms: int) -> None:
+    """Make every record of the v2 batch at `position` read with the broker's time (message.timestamp.type)."""
+    set_max_timestamp(buffer, position, TimestampType.LOG_APPEND_TIME, append_time_ms)
+
+
+def _encode_records(
+    columns: RecordColumns, first: int, last: int, base_timestamp: int, out: memoryview, position: int
+) -> tuple[int, int, int]:
+    """Rows encoded up to, end position, greatest timestamp."""
+    result = np.empty(encoder_kernel.RESULTS, np.int64)
+    status = encoder_kernel.encode_records(
+        memoryview(columns.buffer).cast("B"),
+        columns.key_start,
+        columns.key_length,
+        columns.value_start,
+        columns.value_length,
+        columns.timestamp,
+        columns.headers_start,
+        columns.headers_length,
+        columns.headers_count,
+        columns.offset_delta,
+        first,
+        last,
+        base_timestamp,
+        out,
+        position,
+        result,
+    )
+    rows, end, max_timestamp = (int(value) for value in result)
+    if status == encoder_kernel.BAD_COLUMN:
+        raise ValueError(f"row {rows} points outside its buffer, or its header count or offset delta is no int32")
+    if status == encoder_kernel.TOO_LARGE:
+        raise RecordTooLarge(f"record {rows - first} of the batch", expected="at most 2147483647 bytes")
+    return rows, end, max(max_timestamp, NO_TIMESTAMP)
+
+
+def _write_header(
+    batch: memoryview,
+    base_offset: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    count: int,
+    attributes: int,
+    fields: BatchFields,
+) -> None:
+    """The header of `batch`, whose records are in place already."""
+    if len(batch) > MAX_BATCH_SIZE:
+        raise RecordTooLarge("record batch", expected=f"at most {MAX_BATCH_SIZE} bytes", found=len(batch))
+    try:
+        _HEADER.pack_into(
+            batch,
+            0,
+            base_offset,
+            len(batch) - LOG_OVERHEAD,
+            fields.leader_epoch,
+            MAGIC,
+            0,
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            fields.producer_id,
+            fields.producer_epoch,
+            fields.base_sequence,
+            count,
+        )
+    except struct.error as error:
+        raise ValueError(f"batch header field out of range: {error}") from None
+    struct.pack_into(">I", batch, _CRC_POSITION, crc32c(batch[_ATTRIBUTES_POSITION:]))
+
+
+def _writable_batch(buffer: Buffer, position: int) -> memoryview:
+    """The whole v2 batch at `position`, checked to be one."""
+    view = memoryview(buffer).cast("B")
+    left = len(view) - position
+    if position < 0 or left < BATCH_HEADER_SIZE:
+        raise CorruptBatch("batch header cut off", position=position, expected=BATCH_HEADER_SIZE, found=left)
+    if view[position + _MAGIC_POSITION] != MAGIC:
+        raise UnsupportedFormat("not a v2 batch", position=position, found=f"magic {view[position + _MAGIC_POSITION]}")
+    (length,) = struct.unpack_from(">i", view, position + _LENGTH_POSITION)
+    if not BATCH_HEADER_SIZE <= length + LOG_OVERHEAD <= left:
+        raise CorruptBatch("batch length", position=position, expected=f"at most {left}", found=length + LOG_OVERHEAD)
+    return view[position : position + length + LOG_OVERHEAD]
