@@ -96,6 +96,26 @@ def read_golden(path: Path) -> list[Golden]:
     return list(iter_golden(path))
 
 
+def read_jsonl(text: bytes) -> list[Golden]:
+    """The records of a `messages.jsonl` as product.md lays it down; keys in their order, or KeyError."""
+    records = []
+    for line in text.splitlines(keepends=True):
+        assert line.endswith(b"\n"), f"a line without its end: {line!r}"
+        record = json.loads(line)
+        fields = ["topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers"]
+        assert list(record) == fields, line
+        headers = tuple((name.encode(), _json_bytes(value)) for name, value in record["headers"])
+        key, value = _json_bytes(record["key"]), _json_bytes(record["value"])
+        records.append(Golden(record["offset"], record["timestamp"], record["timestampType"], key, value, headers))
+    return records
+
+
+def _json_bytes(value: str | dict[str, str] | None) -> bytes | None:
+    if isinstance(value, dict):
+        return base64.b64decode(value["base64"], validate=True)
+    return None if value is None else value.encode()
+
+
 def log_dir_of(fixture: str) -> Path:
     """The log directory that a fixture's golden files tell of (of `recovery`: the recovered one)."""
     return FIXTURES / fixture / ("after" if fixture == "recovery" else "log")

@@ -86,6 +86,18 @@ class Client:
 
         return self._with_admin(work)
 
+    def alter_topic(self, topic: str, config: Mapping[str, object]) -> None:
+        """Replace a topic's own settings."""
+        settings = {key: str(value) for key, value in config.items()}
+
+        async def work(admin: Any) -> None:
+            answers = await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, settings)])
+            errors = [resource for answer in answers for resource in answer.resources if resource[0]]
+            if errors:
+                raise AssertionError(errors)
+
+        self._with_admin(work)
+
     def produce(
         self, topic: str, messages: Iterable[Message], partition: int = 0, *, batch: int = 50, **options: Any
     ) -> None:

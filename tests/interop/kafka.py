@@ -52,6 +52,7 @@ QUICK = {
     "transaction.state.log.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
     "log.initial.task.delay.ms": "500",
+    "log.flush.start.offset.checkpoint.interval.ms": "500",
     "log.retention.check.interval.ms": "500",
     "log.segment.delete.delay.ms": "500",
     "log.cleaner.backoff.ms": "300",

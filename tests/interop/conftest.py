@@ -1,0 +1,52 @@
+"""One broker for all tests here, its live directory mounted twice, and the rule that it must not notice us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interop.client import Client
+from tests.interop.kafka import Broker
+from tests.mounts import Mounted, mounted
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    running = Broker(tmp_path_factory.mktemp("broker"))
+    try:
+        running.start()
+        yield running
+        running.stop()
+        assert not running.complaints()
+    finally:
+        running.kill()
+
+
+@pytest.fixture(scope="session")
+def client(broker: Broker) -> Client:
+    return Client(broker.address)
+
+
+@pytest.fixture(scope="session")
+def live(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    """The running broker's directory, mounted read-only."""
+    with mounted(broker.log_dir, tmp_path_factory.mktemp("live") / "mnt") as tree:
+        yield tree
+
+
+@pytest.fixture(scope="session")
+def live_committed(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    """The same, as a read_committed consumer sees it."""
+    point = tmp_path_factory.mktemp("live-committed") / "mnt"
+    with mounted(broker.log_dir, point, "-o", "isolation=read_committed") as tree:
+        yield tree
+
+
+@pytest.fixture(autouse=True)
+def the_broker_does_not_notice(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test on the shared broker its log holds no error."""
+    yield
+    if "broker" in request.fixturenames:
+        running: Broker = request.getfixturevalue("broker")
+        assert not running.complaints()
