@@ -1,6 +1,551 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The hot loops of reading: scan batch headers, decode records of format v2, gather columns.
+
+Cython in pure-Python mode; the same file runs uncompiled, some hundred times slower. Nothing here trusts a length: each
+is checked against what is left before it is used, by subtraction, so that no sum can overflow. All integers of the log
+are big-endian (kafka-facts 1.1 and 1.2: DefaultRecordBatch, DefaultRecord, ByteUtils).
+"""
+
+from __future__ import annotations
+
 import cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+
+# A byte buffer: a C pointer when compiled, a memoryview of bytes when not.
+Bytes = cython.typedef(cython.pointer(cython.const[cython.uchar]))
+
+# Columns of a BatchTable; batches.py has the same numbers.
+POSITION = cython.declare(cython.int, 0)
+SIZE = cython.declare(cython.int, 1)
+BASE_OFFSET = cython.declare(cython.int, 2)
+LAST_OFFSET = cython.declare(cython.int, 3)
+COUNT = cython.declare(cython.int, 4)
+MAGIC = cython.declare(cython.int, 5)
+ATTRIBUTES = cython.declare(cython.int, 6)
+BASE_TIMESTAMP = cython.declare(cython.int, 7)
+MAX_TIMESTAMP = cython.declare(cython.int, 8)
+PRODUCER_ID = cython.declare(cython.int, 9)
+PRODUCER_EPOCH = cython.declare(cython.int, 10)
+BASE_SEQUENCE = cython.declare(cython.int, 11)
+LEADER_EPOCH = cython.declare(cython.int, 12)
+CRC = cython.declare(cython.int, 13)
+
+# Why a header scan stopped; batches.ScanStop has the same numbers.
+STOP_END = cython.declare(cython.int, 0)
+STOP_FULL = cython.declare(cython.int, 1)
+STOP_CORRUPT = cython.declare(cython.int, 2)
+STOP_UNSUPPORTED = cython.declare(cython.int, 3)
+
+OVERHEAD = cython.declare(cython.longlong, 12)  # offset and length, which the length does not count
+BYTES_UP_TO_MAGIC = cython.declare(cython.longlong, 17)
+V0_SIZE = cython.declare(cython.longlong, 26)  # the smallest message of format v0, with the 12
+V1_SIZE = cython.declare(cython.longlong, 34)
+V2_SIZE = cython.declare(cython.longlong, 61)  # a batch header of format v2
+LEAST_RECORD = cython.declare(cython.longlong, 7)  # no key, no value, no header: one byte for each field
+LEAST_BODY = cython.declare(cython.longlong, 6)
+MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+MIN_INT64 = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF - 1)
+
+# What is wrong with a batch: index into FAULTS. The numbers that come along are (expected, found).
+COUNT_FAULT = cython.declare(cython.int, 1)
+LENGTH_FAULT = cython.declare(cython.int, 2)
+VARINT_FAULT = cython.declare(cython.int, 3)
+OFFSET_FAULT = cython.declare(cython.int, 4)
+KEY_FAULT = cython.declare(cython.int, 5)
+VALUE_FAULT = cython.declare(cython.int, 6)
+HEADER_COUNT_FAULT = cython.declare(cython.int, 7)
+HEADER_KEY_FAULT = cython.declare(cython.int, 8)
+HEADER_VALUE_FAULT = cython.declare(cython.int, 9)
+BODY_FAULT = cython.declare(cython.int, 10)
+LEFTOVER_FAULT = cython.declare(cython.int, 11)
+OFFSETS_FAULT = cython.declare(cython.int, 12)
+CAPACITY_FAULT = cython.declare(cython.int, 13)
+BOUNDS_FAULT = cython.declare(cython.int, 14)
+
+FAULTS = (
+    "",
+    "record count does not fit the batch's size",
+    "record length does not fit the batch",
+    "a variable-length integer does not end in time",
+    "offset delta passes the 64-bit limit",
+    "key length does not fit the record",
+    "value length does not fit the record",
+    "header count does not fit the record",
+    "header key length does not fit the record",
+    "header value length does not fit the record",
+    "record fields do not fill the record",
+    "bytes are left after the batch's last record",
+    "base offset or last offset delta is negative or passes the 64-bit limit",
+    "more records than columns have room for",
+    "batch lies outside of the buffer",
+)
 
 
 def is_compiled() -> bool:
+    """True for the built kernel, False when this file runs as plain Python."""
     return bool(cython.compiled)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def load_u32(data: Bytes, at: cython.longlong) -> cython.longlong:
+    return (
+        cython.cast(cython.ulonglong, data[at]) << 24
+        | cython.cast(cython.ulonglong, data[at + 1]) << 16
+        | cython.cast(cython.ulonglong, data[at + 2]) << 8
+        | cython.cast(cython.ulonglong, data[at + 3])
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def load_i32(data: Bytes, at: cython.longlong) -> cython.longlong:
+    if cython.compiled:
+        return cython.cast(cython.int, load_u32(data, at))
+    else:
+        return (load_u32(data, at) ^ 0x80000000) - 0x80000000
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def load_i16(data: Bytes, at: cython.longlong) -> cython.longlong:
+    return ((cython.cast(cython.longlong, data[at]) << 8 | data[at + 1]) ^ 0x8000) - 0x8000
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def load_i64(data: Bytes, at: cython.longlong) -> cython.longlong:
+    if cython.compiled:
+        return cython.cast(
+            cython.longlong, cython.cast(cython.ulonglong, load_u32(data, at)) << 32 | load_u32(data, at + 4)
+        )
+    else:
+        return (load_i32(data, at) << 32) + load_u32(data, at + 4)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def wrapping_add(left: cython.longlong, right: cython.longlong) -> cython.longlong:
+    """The sum modulo 2**64, as Java adds timestamps."""
+    if cython.compiled:
+        return cython.cast(cython.longlong, cython.cast(cython.ulonglong, left) + cython.cast(cython.ulonglong, right))
+    else:
+        return ((left + right + 0x8000000000000000) & 0xFFFFFFFFFFFFFFFF) - 0x8000000000000000
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def unzigzag(raw: cython.ulonglong) -> cython.longlong:
+    return cython.cast(cython.longlong, (raw >> 1) ^ -(raw & 1))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def long_varint(
+    data: Bytes, at: cython.longlong, end: cython.longlong, bits: cython.int
+) -> tuple[cython.longlong, cython.longlong]:
+    """(value, position after it) of a zigzag integer of `bits` bits; position -1: it does not end or overflows."""
+    raw: cython.ulonglong = 0
+    shift: cython.int = 0
+    byte: cython.ulonglong
+    while at < end:
+        byte = data[at]
+        at += 1
+        if bits - shift < 7 and (byte & 0x7F) >> (bits - shift) != 0:
+            return 0, -1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return unzigzag(raw), at
+        shift += 7
+        if shift >= bits:
+            return 0, -1
+    return 0, -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def varint(
+    data: Bytes, at: cython.longlong, end: cython.longlong, bits: cython.int
+) -> tuple[cython.longlong, cython.longlong]:
+    """`long_varint` with the one- and two-byte forms inlined."""
+    first: cython.ulonglong
+    second: cython.ulonglong
+    if at < end:
+        first = data[at]
+        if first < 0x80:
+            return unzigzag(first), at + 1
+        if end - at > 1:
+            second = data[at + 1]
+            if second < 0x80:
+                return unzigzag((first & 0x7F) | second << 7), at + 2
+    return long_varint(data, at, end, bits)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def scan_v2(data: Bytes, at: cython.longlong, table: cython.longlong[:, ::1], row: cython.Py_ssize_t) -> cython.void:
+    base: cython.longlong = load_i64(data, at)
+    delta: cython.longlong = load_i32(data, at + 23)
+    table[BASE_OFFSET, row] = base
+    # Kept within 64 bits here; decoding refuses such a batch.
+    if delta > 0 and base > MAX_INT64 - delta:
+        table[LAST_OFFSET, row] = MAX_INT64
+    elif delta < 0 and base < MIN_INT64 - delta:
+        table[LAST_OFFSET, row] = MIN_INT64
+    else:
+        table[LAST_OFFSET, row] = base + delta
+    table[LEADER_EPOCH, row] = load_i32(data, at + 12)
+    table[MAGIC, row] = 2
+    table[CRC, row] = load_u32(data, at + 17)
+    table[ATTRIBUTES, row] = cython.cast(cython.longlong, data[at + 21]) << 8 | data[at + 22]
+    table[BASE_TIMESTAMP, row] = load_i64(data, at + 27)
+    table[MAX_TIMESTAMP, row] = load_i64(data, at + 35)
+    table[PRODUCER_ID, row] = load_i64(data, at + 43)
+    table[PRODUCER_EPOCH, row] = load_i16(data, at + 51)
+    table[BASE_SEQUENCE, row] = load_i32(data, at + 53)
+    table[COUNT, row] = load_i32(data, at + 57)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def scan_legacy(
+    data: Bytes, at: cython.longlong, table: cython.longlong[:, ::1], row: cython.Py_ssize_t
+) -> cython.void:
+    compressed: cython.bint = (data[at + 17] & 7) != 0
+    offset: cython.longlong = load_i64(data, at)
+    timestamp: cython.longlong = load_i64(data, at + 18) if data[at + 16] == 1 else -1
+    table[BASE_OFFSET, row] = -1 if compressed else offset
+    table[LAST_OFFSET, row] = offset
+    table[LEADER_EPOCH, row] = -1
+    table[MAGIC, row] = data[at + 16]
+    table[CRC, row] = load_u32(data, at + 12)
+    table[ATTRIBUTES, row] = data[at + 17]
+    table[BASE_TIMESTAMP, row] = timestamp
+    table[MAX_TIMESTAMP, row] = timestamp
+    table[PRODUCER_ID, row] = -1
+    table[PRODUCER_EPOCH, row] = -1
+    table[BASE_SEQUENCE, row] = -1
+    table[COUNT, row] = -1 if compressed else 1
+
+
+def scan(
+    buffer: cython.const[cython.uchar][::1],
+    start: cython.longlong,
+    end: cython.longlong,
+    origin: cython.longlong,
+    table: cython.longlong[:, ::1],
+    row: cython.Py_ssize_t,
+) -> tuple[int, int, int]:
+    """Append the headers of the whole batches in buffer[start:end] to `table` from `row` on: (row, next start, stop).
+
+    `origin` is the file position of buffer[0]. `end` must not pass the buffer.
+    """
+    at: cython.longlong = start
+    length: cython.longlong
+    size: cython.longlong
+    magic: cython.int
+    least: cython.longlong
+    stop: cython.int = STOP_END
+    capacity: cython.Py_ssize_t = table.shape[1]
+    data: Bytes
+    if cython.compiled:
+        data = cython.address(buffer[0])
+    else:
+        data = memoryview(buffer)
+        table = memoryview(table)
+    if start < 0 or end > len(buffer) or row < 0:
+        raise ValueError("span outside of the buffer or table")
+    with cython.nogil:
+        # A header up to the magic is not a batch yet (FileLogInputStream.nextBatch).
+        while end - at > BYTES_UP_TO_MAGIC:
+            length = load_i32(data, at + 8)
+            if length < V0_SIZE - OVERHEAD:
+                stop = STOP_CORRUPT
+                break
+            magic = data[at + 16]
+            if magic > 2:
+                stop = STOP_UNSUPPORTED
+                break
+            size = length + OVERHEAD
+            least = V2_SIZE if magic == 2 else (V1_SIZE if magic == 1 else V0_SIZE)
+            if size < least:
+                stop = STOP_CORRUPT
+                break
+            if size > end - at:
+                break
+            if row >= capacity:
+                stop = STOP_FULL
+                break
+            table[POSITION, row] = origin + at
+            table[SIZE, row] = size
+            if magic == 2:
+                scan_v2(data, at, table, row)
+            else:
+                scan_legacy(data, at, table, row)
+            row += 1
+            at += size
+    return row, at, stop
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def skip_headers(
+    data: Bytes, at: cython.longlong, end: cython.longlong, count: cython.longlong, fault: cython.longlong[::1]
+) -> cython.longlong:
+    """The position after `count` headers, or -1 with `fault` filled in."""
+    length: cython.longlong
+    after: cython.longlong
+    while count > 0:
+        length, after = varint(data, at, end, 32)
+        if after < 0:
+            return failed(fault, VARINT_FAULT, 0, at)
+        if length < 0 or length > end - after:
+            return failed(fault, HEADER_KEY_FAULT, end - after, length)
+        at = after + length
+        length, after = varint(data, at, end, 32)
+        if after < 0:
+            return failed(fault, VARINT_FAULT, 0, at)
+        if length > end - after:
+            return failed(fault, HEADER_VALUE_FAULT, end - after, length)
+        at = after + length if length > 0 else after
+        count -= 1
+    return at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def failed(
+    fault: cython.longlong[::1], code: cython.longlong, expected: cython.longlong, found: cython.longlong
+) -> cython.longlong:
+    fault[0] = code
+    fault[2] = expected
+    fault[3] = found
+    return -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def decode_batch(
+    data: Bytes,
+    at: cython.longlong,
+    end: cython.longlong,
+    table: cython.const[cython.longlong][:, ::1],
+    row: cython.Py_ssize_t,
+    columns: cython.longlong[:, ::1],
+    used: cython.Py_ssize_t,
+    fault: cython.longlong[::1],
+) -> cython.longlong:
+    """Decode the records data[at:end] of the v2 batch in `row`: the end of used columns, or -1 and `fault`."""
+    base_offset: cython.longlong = table[BASE_OFFSET, row]
+    base_timestamp: cython.longlong = table[BASE_TIMESTAMP, row]
+    max_timestamp: cython.longlong = table[MAX_TIMESTAMP, row]
+    append_time: cython.bint = (table[ATTRIBUTES, row] & 8) != 0
+    count: cython.longlong = table[COUNT, row]
+    record: cython.longlong
+    length: cython.longlong
+    body: cython.longlong
+    body_end: cython.longlong
+    value: cython.longlong
+    after: cython.longlong
+
+    fault[1] = -1
+    if base_offset < 0 or table[LAST_OFFSET, row] < base_offset or table[LAST_OFFSET, row] - base_offset > 0x7FFFFFFF:
+        return failed(fault, OFFSETS_FAULT, 0, base_offset)
+    if count < 0 or count > (end - at) // LEAST_RECORD:
+        return failed(fault, COUNT_FAULT, (end - at) // LEAST_RECORD, count)
+    if count > columns.shape[1] - used:
+        return failed(fault, CAPACITY_FAULT, columns.shape[1] - used, count)
+    for record in range(count):
+        fault[1] = record
+        length, body = varint(data, at, end, 32)
+        if body < 0:
+            return failed(fault, VARINT_FAULT, 0, at)
+        if length < LEAST_BODY or length > end - body:
+            return failed(fault, LENGTH_FAULT, end - body, length)
+        body_end = body + length
+
+        value, after = varint(data, body + 1, body_end, 64)  # the attributes byte has no meaning yet
+        if after < 0:
+            return failed(fault, VARINT_FAULT, 0, body + 1)
+        columns[1, used] = max_timestamp if append_time else wrapping_add(base_timestamp, value)
+
+        at = after
+        value, after = varint(data, at, body_end, 32)
+        if after < 0:
+            return failed(fault, VARINT_FAULT, 0, at)
+        if value > MAX_INT64 - base_offset or value < -base_offset:
+            return failed(fault, OFFSET_FAULT, base_offset, value)
+        columns[0, used] = base_offset + value
+
+        at = after
+        value, after = varint(data, at, body_end, 32)
+        if after < 0:
+            return failed(fault, VARINT_FAULT, 0, at)
+        if value > body_end - after:
+            return failed(fault, KEY_FAULT, body_end - after, value)
+        columns[2, used] = after
+        columns[3, used] = value if value >= 0 else -1
+        at = after + value if value > 0 else after
+
+        value, after = varint(data, at, body_end, 32)
+        if after < 0:
+            return failed(fault, VARINT_FAULT, 0, at)
+        if value > body_end - after:
+            return failed(fault, VALUE_FAULT, body_end - after, value)
+        columns[4, used] = after
+        columns[5, used] = value if value >= 0 else -1
+        at = after + value if value > 0 else after
+
+        value, after = varint(data, at, body_end, 32)
+        if after < 0:
+            return failed(fault, VARINT_FAULT, 0, at)
+        if value < 0 or value > body_end - after:
+            return failed(fault, HEADER_COUNT_FAULT, body_end - after, value)
+        columns[6, used] = after
+        columns[7, used] = value
+        columns[8, used] = row
+        at = after
+        if value > 0:
+            at = skip_headers(data, at, body_end, value, fault)
+            if at < 0:
+                return -1
+        if at != body_end:
+            return failed(fault, BODY_FAULT, length, at - body)
+        used += 1
+    if at != end:
+        fault[1] = -1
+        return failed(fault, LEFTOVER_FAULT, 0, end - at)
+    return used
+
+
+def decode_records(
+    buffer: cython.const[cython.uchar][::1],
+    table: cython.const[cython.longlong][:, ::1],
+    first_row: cython.Py_ssize_t,
+    last_row: cython.Py_ssize_t,
+    starts: cython.const[cython.longlong][::1],
+    ends: cython.const[cython.longlong][::1],
+    wanted: cython.const[cython.uchar][::1],
+    columns: cython.longlong[:, ::1],
+    used: cython.Py_ssize_t,
+    fault: cython.longlong[::1],
+) -> tuple[int, int]:
+    """Decode v2 batches of rows [first_row, last_row) into `columns` from `used` on: (next row, used).
+
+    `starts`, `ends` and `wanted` are indexed by row - first_row: where the row's uncompressed records lie in `buffer`,
+    and 0 for rows to leave out. Stops at a bad batch, of which nothing is kept: `fault` is then (index into FAULTS,
+    record within the batch or -1, expected, found); fault[0] is 0 otherwise.
+    """
+    row: cython.Py_ssize_t = first_row
+    size: cython.longlong = len(buffer)
+    after: cython.longlong
+    at: cython.Py_ssize_t
+    data: Bytes
+    if cython.compiled:
+        data = cython.address(buffer[0])
+    else:
+        data = memoryview(buffer)
+        table, columns, fault = memoryview(table), memoryview(columns), memoryview(fault)
+        starts, ends, wanted = memoryview(starts), memoryview(ends), memoryview(wanted)
+    at = last_row - first_row
+    if first_row < 0 or at < 0 or last_row > table.shape[1] or used < 0 or columns.shape[0] < 9:
+        raise ValueError("rows outside of the table")
+    if at > len(starts) or at > len(ends) or at > len(wanted):
+        raise ValueError("rows outside of the table")
+    fault[0] = 0
+    with cython.nogil:
+        while row < last_row:
+            at = row - first_row
+            if wanted[at] != 0:
+                if starts[at] < 0 or ends[at] > size or starts[at] > ends[at]:
+                    failed(fault, BOUNDS_FAULT, size, ends[at])
+                    break
+                after = decode_batch(data, starts[at], ends[at], table, row, columns, used, fault)
+                if after < 0:
+                    break
+                used = after
+            row += 1
+    return row, used
+
+
+def gather(
+    buffer: cython.const[cython.uchar][::1],
+    starts: cython.const[cython.longlong][::1],
+    lengths: cython.const[cython.longlong][::1],
+    separator: cython.const[cython.uchar][::1],
+    out: cython.uchar[::1],
+    ends: cython.longlong[::1],
+) -> int:
+    """Copy the byte strings (start, length; below 0 is null: nothing) and a separator after each into `out`.
+
+    `ends` gets where each ends in `out`, before its separator. Returns the bytes used; ValueError if one lies outside
+    of `buffer` or `out` is too small.
+    """
+    count: cython.Py_ssize_t = len(starts)
+    index: cython.Py_ssize_t
+    size: cython.longlong = len(buffer)
+    room: cython.longlong = len(out)
+    gap: cython.longlong = len(separator)
+    at: cython.longlong = 0
+    start: cython.longlong
+    length: cython.longlong
+    bad: cython.bint = False
+    if not cython.compiled:
+        buffer, starts, lengths = memoryview(buffer), memoryview(starts), memoryview(lengths)
+        separator, out, ends = memoryview(separator), memoryview(out), memoryview(ends)
+    if len(lengths) != count or len(ends) < count:
+        raise ValueError("columns of different lengths")
+    with cython.nogil:
+        for index in range(count):
+            length = lengths[index]
+            if length > 0:
+                start = starts[index]
+                if start < 0 or start > size or length > size - start or length > room - at:
+                    bad = True
+                    break
+                if cython.compiled:
+                    memcpy(cython.address(out[at]), cython.address(buffer[start]), length)
+                else:
+                    out[at : at + length] = buffer[start : start + length]
+                at += length
+            ends[index] = at
+            if gap > 0:
+                if gap > room - at:
+                    bad = True
+                    break
+                if gap == 1:
+                    out[at] = separator[0]
+                elif cython.compiled:
+                    memcpy(cython.address(out[at]), cython.address(separator[0]), gap)
+                else:
+                    out[at : at + gap] = separator
+                at += gap
+    if bad:
+        raise ValueError("a byte string lies outside of the buffer, or the output is too small")
+    return at

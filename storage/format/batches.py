@@ -1,0 +1,233 @@
+"""BatchTable: the headers of many record batches as columns, and the scan that fills it.
+
+Source of the layouts: kafka-facts 1.1 and 1.4 (DefaultRecordBatch, LegacyRecord, FileLogInputStream).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from storage.format import kernel
+from storage.types import TimestampType
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+    Int64s = NDArray[np.int64]
+
+NO_PRODUCER_ID = -1
+NO_SEQUENCE = -1
+UNKNOWN = -1  # a base offset or record count that only decompressing tells
+
+LOG_OVERHEAD = 12  # bytes of offset and length before what the length counts
+BATCH_HEADER_SIZE = 61  # of format v2
+
+CODEC_MASK = 0x07
+TIMESTAMP_TYPE_MASK = 0x08
+TRANSACTIONAL_MASK = 0x10
+CONTROL_MASK = 0x20
+DELETE_HORIZON_MASK = 0x40
+
+
+class Column(IntEnum):
+    """Rows of `BatchTable.data`; the kernels have the same numbers."""
+
+    POSITION = 0
+    SIZE = 1
+    BASE_OFFSET = 2
+    LAST_OFFSET = 3
+    COUNT = 4
+    MAGIC = 5
+    ATTRIBUTES = 6
+    BASE_TIMESTAMP = 7
+    MAX_TIMESTAMP = 8
+    PRODUCER_ID = 9
+    PRODUCER_EPOCH = 10
+    BASE_SEQUENCE = 11
+    LEADER_EPOCH = 12
+    CRC = 13
+
+
+class ScanStop(IntEnum):
+    """Why a header scan stopped at `Scan.next_start`."""
+
+    END = 0  # the span ended, exactly or within a batch: more bytes are needed
+    FULL = 1  # the table is full
+    CORRUPT = 2  # a length that no batch has; 0 in a preallocated tail
+    UNSUPPORTED = 3  # a magic value other than 0, 1, 2
+
+
+class Scan(NamedTuple):
+    """Outcome of a scan: where in the buffer the next batch begins, and why the scan went no further."""
+
+    next_start: int
+    stop: ScanStop
+
+
+class BatchTable:
+    """Batch headers in log order; every property is an int64 (or bool) array over the `rows` batches, mostly a view.
+
+    `data` has shape (len(Column), capacity). Offsets are record offsets, `position` and `size` are bytes in the file,
+    timestamps are epoch milliseconds, -1 is "none". A format v0 or v1 message is a batch of one when it is not
+    compressed; when it is, `base_offset` and `count` are -1, unknown without decompressing.
+    """
+
+    __slots__ = ("data", "rows")
+
+    def __init__(self, data: Int64s, rows: int) -> None:
+        self.data = data
+        self.rows = rows
+
+    @classmethod
+    def empty(cls, capacity: int) -> Self:
+        """A table of no rows with room for `capacity`."""
+        return cls(np.empty((len(Column), capacity), np.int64), 0)
+
+    @classmethod
+    def concat(cls, tables: Iterable[BatchTable]) -> Self:
+        """The rows of all `tables`, copied, in order."""
+        parts = [table.data[:, : table.rows] for table in tables]
+        if not parts:
+            return cls.empty(0)
+        data = np.ascontiguousarray(np.concatenate(parts, axis=1))
+        return cls(data, data.shape[1])
+
+    def slice(self, first: int, last: int) -> Self:
+        """Rows [first, last) as a view: cheap, not C-contiguous, not to be scanned into."""
+        part = self.data[:, : self.rows][:, first:last]
+        return type(self)(part, part.shape[1])
+
+    def copy(self) -> Self:
+        """The rows in memory of their own."""
+        return type(self)(np.ascontiguousarray(self.data[:, : self.rows].copy()), self.rows)
+
+    def clear(self) -> None:
+        """Forget all rows, keep the capacity."""
+        self.rows = 0
+
+    def __len__(self) -> int:
+        return self.rows
+
+    @property
+    def capacity(self) -> int:
+        return int(self.data.shape[1])
+
+    def column(self, column: Column) -> Int64s:
+        """One column, a view."""
+        return self.data[column, : self.rows]
+
+    @property
+    def position(self) -> Int64s:
+        """Where the batch begins in the file."""
+        return self.data[Column.POSITION, : self.rows]
+
+    @property
+    def size(self) -> Int64s:
+        """Bytes of the whole batch, the 12 of offset and length included."""
+        return self.data[Column.SIZE, : self.rows]
+
+    @property
+    def end(self) -> Int64s:
+        """Where the batch ends in the file."""
+        return self.position + self.size
+
+    @property
+    def base_offset(self) -> Int64s:
+        return self.data[Column.BASE_OFFSET, : self.rows]
+
+    @property
+    def last_offset(self) -> Int64s:
+        return self.data[Column.LAST_OFFSET, : self.rows]
+
+    @property
+    def count(self) -> Int64s:
+        """Records declared by the header."""
+        return self.data[Column.COUNT, : self.rows]
+
+    @property
+    def magic(self) -> Int64s:
+        return self.data[Column.MAGIC, : self.rows]
+
+    @property
+    def attributes(self) -> Int64s:
+        """The attribute bits as stored: 16 in v2, 8 before."""
+        return self.data[Column.ATTRIBUTES, : self.rows]
+
+    @property
+    def base_timestamp(self) -> Int64s:
+        """The first record's timestamp, or the delete horizon."""
+        return self.data[Column.BASE_TIMESTAMP, : self.rows]
+
+    @property
+    def max_timestamp(self) -> Int64s:
+        """The largest record timestamp, or the append time."""
+        return self.data[Column.MAX_TIMESTAMP, : self.rows]
+
+    @property
+    def producer_id(self) -> Int64s:
+        return self.data[Column.PRODUCER_ID, : self.rows]
+
+    @property
+    def producer_epoch(self) -> Int64s:
+        return self.data[Column.PRODUCER_EPOCH, : self.rows]
+
+    @property
+    def base_sequence(self) -> Int64s:
+        return self.data[Column.BASE_SEQUENCE, : self.rows]
+
+    @property
+    def leader_epoch(self) -> Int64s:
+        return self.data[Column.LEADER_EPOCH, : self.rows]
+
+    @property
+    def crc(self) -> Int64s:
+        """The stored checksum, unsigned: CRC-32C in v2, CRC-32 before."""
+        return self.data[Column.CRC, : self.rows]
+
+    @property
+    def codec(self) -> Int64s:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_control(self) -> NDArray[np.bool_]:
+        return self._v2_flag(CONTROL_MASK)
+
+    @property
+    def is_transactional(self) -> NDArray[np.bool_]:
+        return self._v2_flag(TRANSACTIONAL_MASK)
+
+    @property
+    def has_delete_horizon(self) -> NDArray[np.bool_]:
+        return self._v2_flag(DELETE_HORIZON_MASK)
+
+    def _v2_flag(self, mask: int) -> NDArray[np.bool_]:
+        flags: NDArray[np.bool_] = (self.attributes & mask != 0) & (self.magic == 2)
+        return flags
+
+    @property
+    def timestamp_type(self) -> Int64s:
+        """Values of `TimestampType`; v0 has none."""
+        stored = (self.attributes & TIMESTAMP_TYPE_MASK) >> 3
+        return np.where(self.magic == 0, int(TimestampType.NO_TIMESTAMP_TYPE), stored)
+
+
+def scan(buffer: Buffer, position: int, table: BatchTable, start: int = 0, end: int | None = None) -> Scan:
+    """Append the headers of the whole batches in buffer[start:end] to `table`.
+
+    `position` is the file position of buffer[0]. Only lengths and the magic are checked: CRCs and records are the
+    decoder's. One compiled call without the GIL.
+    """
+    data = memoryview(buffer).cast("B")
+    rows, next_start, stop = kernel.scan(
+        data, start, len(data) if end is None else end, position, table.data, table.rows
+    )
+    table.rows = rows
+    return Scan(next_start, ScanStop(stop))

@@ -1,0 +1,165 @@
+"""RecordBlock: many decoded records as columns over one buffer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from storage.errors import CorruptBatch, StorageError
+from storage.format import kernel
+from storage.format.batches import BatchTable
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from numpy.typing import NDArray
+
+    Int64s = NDArray[np.int64]
+
+
+class RecordColumn(IntEnum):
+    """Rows of a block's column array; the kernels have the same numbers."""
+
+    OFFSET = 0
+    TIMESTAMP = 1
+    KEY_START = 2
+    KEY_LENGTH = 3
+    VALUE_START = 4
+    VALUE_LENGTH = 5
+    HEADERS_START = 6
+    HEADERS_COUNT = 7
+    BATCH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Where decoding stopped: the table row and file position of the first bad batch, and what is wrong with it."""
+
+    row: int
+    position: int
+    error: StorageError
+
+
+class RecordBlock:
+    """Records in log order: int64 columns over one read-only `buffer`.
+
+    Valid until the Decoder that made it decodes again; `detach` makes a copy that lasts. Starts are positions in
+    `buffer`, length -1 is null, `batch` is a row of `table`, `headers_start` is the first header of a v2 record.
+    `next_row` is the first row of the range that was not decoded: the end of the range, the row of `damage`, or where
+    the arena was full.
+    """
+
+    __slots__ = ("buffer", "columns", "damage", "next_row", "table")
+
+    def __init__(
+        self, buffer: memoryview, table: BatchTable, columns: Int64s, next_row: int, damage: Damage | None = None
+    ) -> None:
+        self.buffer = buffer
+        self.table = table
+        self.columns = columns
+        self.next_row = next_row
+        self.damage = damage
+
+    def __len__(self) -> int:
+        return int(self.columns.shape[1])
+
+    @property
+    def offset(self) -> Int64s:
+        return self.columns[RecordColumn.OFFSET, :]
+
+    @property
+    def timestamp(self) -> Int64s:
+        """Epoch milliseconds, -1 none; the append time where the batch says so."""
+        return self.columns[RecordColumn.TIMESTAMP, :]
+
+    @property
+    def key_start(self) -> Int64s:
+        return self.columns[RecordColumn.KEY_START, :]
+
+    @property
+    def key_length(self) -> Int64s:
+        return self.columns[RecordColumn.KEY_LENGTH, :]
+
+    @property
+    def value_start(self) -> Int64s:
+        return self.columns[RecordColumn.VALUE_START, :]
+
+    @property
+    def value_length(self) -> Int64s:
+        return self.columns[RecordColumn.VALUE_LENGTH, :]
+
+    @property
+    def headers_start(self) -> Int64s:
+        return self.columns[RecordColumn.HEADERS_START, :]
+
+    @property
+    def headers_count(self) -> Int64s:
+        return self.columns[RecordColumn.HEADERS_COUNT, :]
+
+    @property
+    def batch(self) -> Int64s:
+        return self.columns[RecordColumn.BATCH, :]
+
+    def select(self, rows: NDArray[np.bool_] | NDArray[np.integer] | slice) -> Self:
+        """The records that a mask, indices or a slice choose: columns copied, same buffer."""
+        columns = np.ascontiguousarray(self.columns[:, rows])
+        if columns.base is not None:
+            columns = columns.copy()
+        return type(self)(self.buffer, self.table, columns, self.next_row, self.damage)
+
+    def detach(self) -> Self:
+        """A copy that owns its memory. Holds the whole buffer: for few records of many, gather what you need."""
+        return type(self)(
+            memoryview(bytes(self.buffer)), self.table.copy(), self.columns.copy(), self.next_row, self.damage
+        )
+
+    def gather(self, column: Literal["key", "value"], separator: bytes | None = None) -> tuple[memoryview, Int64s]:
+        """All keys or values one after the other, each followed by `separator`, and where each ends before it.
+
+        Null counts as empty: `key_length` or `value_length` is below 0 there. The memory is the caller's.
+        """
+        first = RecordColumn.KEY_START if column == "key" else RecordColumn.VALUE_START
+        starts, lengths = self.columns[first], self.columns[first + 1]
+        gap = b"" if separator is None else separator
+        total = int(np.maximum(lengths, 0).sum()) + len(gap) * len(self)
+        out = np.empty(total, np.uint8)
+        ends = np.empty(len(self), np.int64)
+        kernel.gather(self.buffer, starts, lengths, gap, out, ends)
+        return out.data, ends
+
+    def key(self, index: int) -> bytes | None:
+        """One key; for API edges."""
+        return self._bytes(int(self.key_start[index]), int(self.key_length[index]))
+
+    def value(self, index: int) -> bytes | None:
+        """One value; for API edges."""
+        return self._bytes(int(self.value_start[index]), int(self.value_length[index]))
+
+    def headers(self, index: int) -> list[tuple[bytes, bytes | None]]:
+        """One record's headers in stored order; for API edges. Names are UTF-8 by Kafka's rule, unchecked."""
+        at = int(self.headers_start[index])
+        headers = []
+        for _ in range(int(self.headers_count[index])):
+            length, at = self._varint(at)
+            name = bytes(self.buffer[at : at + length])
+            length, at = self._varint(at + length)
+            headers.append((name, self._bytes(at, length)))
+            at += max(length, 0)
+        return headers
+
+    def _bytes(self, start: int, length: int) -> bytes | None:
+        return None if length < 0 else bytes(self.buffer[start : start + length])
+
+    def _varint(self, at: int) -> tuple[int, int]:
+        raw = shift = 0
+        while at < len(self.buffer) and shift < 35:
+            byte = self.buffer[at]
+            at += 1
+            raw |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (raw >> 1) ^ -(raw & 1), at
+            shift += 7
+        raise CorruptBatch("header does not parse", advice="Columns and buffer do not belong together")

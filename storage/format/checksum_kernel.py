@@ -1,0 +1,201 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Table-driven CRCs in compiled loops, for batches too small to be worth a library call each.
+
+Cython in pure-Python mode; runs uncompiled too. CRC: slicing-by-8, both polynomials by their tables (checksum.py makes
+those). A call to the crc32c package costs some 260 ns, this loop about 0.5 ns a byte.
+"""
+
+from __future__ import annotations
+
+import cython
+
+# A byte buffer and a CRC table set [8][256]: C pointers when compiled, memoryviews when not.
+Bytes = cython.typedef(cython.pointer(cython.const[cython.uchar]))
+Tables = cython.typedef(cython.pointer(cython.const[cython.uint]))
+
+# Columns of a BatchTable; batches.py has the same numbers.
+POSITION = cython.declare(cython.int, 0)
+SIZE = cython.declare(cython.int, 1)
+MAGIC = cython.declare(cython.int, 5)
+CRC_COLUMN = cython.declare(cython.int, 13)
+
+
+def is_compiled() -> bool:
+    """True for the built kernel, False when this file runs as plain Python."""
+    return bool(cython.compiled)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def load_u32le(data: Bytes, at: cython.longlong) -> cython.uint:
+    return (
+        cython.cast(cython.uint, data[at])
+        | cython.cast(cython.uint, data[at + 1]) << 8
+        | cython.cast(cython.uint, data[at + 2]) << 16
+        | cython.cast(cython.uint, data[at + 3]) << 24
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def load_u32be(data: Bytes, at: cython.longlong) -> cython.longlong:
+    return (
+        cython.cast(cython.ulonglong, data[at]) << 24
+        | cython.cast(cython.ulonglong, data[at + 1]) << 16
+        | cython.cast(cython.ulonglong, data[at + 2]) << 8
+        | cython.cast(cython.ulonglong, data[at + 3])
+    )
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def crc_of(data: Bytes, at: cython.longlong, end: cython.longlong, tables: Tables) -> cython.longlong:
+    """The reflected CRC of data[at:end]; `tables` flat, table k at 256 * k."""
+    crc: cython.uint = 0
+    low: cython.uint
+    high: cython.uint
+    crc = ~crc if cython.compiled else 0xFFFFFFFF
+    while end - at >= 8:
+        low = crc ^ load_u32le(data, at)
+        high = load_u32le(data, at + 4)
+        crc = (
+            tables[1792 + (low & 0xFF)]
+            ^ tables[1536 + (low >> 8 & 0xFF)]
+            ^ tables[1280 + (low >> 16 & 0xFF)]
+            ^ tables[1024 + (low >> 24)]
+            ^ tables[768 + (high & 0xFF)]
+            ^ tables[512 + (high >> 8 & 0xFF)]
+            ^ tables[256 + (high >> 16 & 0xFF)]
+            ^ tables[high >> 24]
+        )
+        at += 8
+    while at < end:
+        crc = tables[(crc ^ data[at]) & 0xFF] ^ crc >> 8
+        at += 1
+    return ~crc if cython.compiled else crc ^ 0xFFFFFFFF
+
+
+def table_crc(buffer: cython.const[cython.uchar][::1], tables: cython.const[cython.uint][::1]) -> int:
+    """The CRC of a whole buffer; `tables` is uint32[2048], slicing-by-8 tables one after the other."""
+    result: cython.longlong
+    data: Bytes
+    slices: Tables
+    if len(tables) < 2048:
+        raise ValueError("eight tables of 256 entries are needed")
+    if cython.compiled:
+        data = cython.address(buffer[0])
+        slices = cython.address(tables[0])
+    else:
+        data, slices = memoryview(buffer), memoryview(tables)
+    with cython.nogil:
+        result = crc_of(data, 0, len(buffer), slices)
+    return result
+
+
+def check_batches(
+    buffer: cython.const[cython.uchar][::1],
+    table: cython.const[cython.longlong][:, ::1],
+    first_row: cython.Py_ssize_t,
+    last_row: cython.Py_ssize_t,
+    origin: cython.longlong,
+    castagnoli: cython.const[cython.uint][::1],
+    ieee: cython.const[cython.uint][::1],
+    limit: cython.longlong,
+    large: cython.longlong[::1],
+) -> tuple[int, int, int]:
+    """Compare stored CRCs of rows [first_row, last_row): (row of the first mismatch or last_row, its CRC, large rows).
+
+    v2: CRC-32C from the attributes on. v0, v1: CRC-32 from the magic on. Batches of more than `limit` checksummed bytes
+    are left to the caller: their rows go into `large`, as far as they lie before the mismatch. `origin` is the file
+    position of buffer[0]; ValueError if a row lies outside of the buffer.
+    """
+    size: cython.longlong = len(buffer)
+    row: cython.Py_ssize_t
+    found: cython.longlong = -1
+    count: cython.Py_ssize_t = 0
+    at: cython.longlong
+    length: cython.longlong
+    skipped: cython.longlong
+    outside: cython.bint = False
+    data: Bytes
+    crc32c_tables: Tables
+    crc32_tables: Tables
+    if first_row < 0 or last_row > table.shape[1] or len(large) < last_row - first_row:
+        raise ValueError("rows outside of the table")
+    if len(castagnoli) < 2048 or len(ieee) < 2048:
+        raise ValueError("eight tables of 256 entries are needed")
+    if cython.compiled:
+        data = cython.address(buffer[0])
+        crc32c_tables = cython.address(castagnoli[0])
+        crc32_tables = cython.address(ieee[0])
+    else:
+        table, large = memoryview(table), memoryview(large)
+        data, crc32c_tables, crc32_tables = memoryview(buffer), memoryview(castagnoli), memoryview(ieee)
+    row = first_row
+    with cython.nogil:
+        while row < last_row:
+            at = table[POSITION, row]
+            length = table[SIZE, row]
+            skipped = 21 if table[MAGIC, row] == 2 else 16
+            if at < origin or at - origin > size or length < skipped or length > size - (at - origin):
+                outside = True
+                break
+            at -= origin
+            if length - skipped > limit:
+                large[count] = row
+                count += 1
+            else:
+                found = crc_of(data, at + skipped, at + length, crc32c_tables if skipped == 21 else crc32_tables)
+                if found != table[CRC_COLUMN, row]:
+                    break
+            row += 1
+    if outside:
+        raise ValueError("batch lies outside of the buffer")
+    return row, found, count
+
+
+def check_messages(
+    buffer: cython.const[cython.uchar][::1],
+    start: cython.longlong,
+    end: cython.longlong,
+    ieee: cython.const[cython.uint][::1],
+) -> tuple[int, int, int]:
+    """Check the CRCs of the v0 or v1 messages in buffer[start:end], a wrapper's content: (index, stored, computed).
+
+    The index is that of the first mismatch, or -1. Stops in silence where sizes make no sense: decoding says so.
+    """
+    at: cython.longlong = start
+    size: cython.longlong
+    index: cython.Py_ssize_t = 0
+    stored: cython.longlong = 0
+    found: cython.longlong = 0
+    data: Bytes
+    tables: Tables
+    if start < 0 or end > len(buffer) or len(ieee) < 2048:
+        raise ValueError("span outside of the buffer")
+    if cython.compiled:
+        data = cython.address(buffer[0])
+        tables = cython.address(ieee[0])
+    else:
+        data, tables = memoryview(buffer), memoryview(ieee)
+    with cython.nogil:
+        while end - at >= 26:
+            # Read as unsigned: a negative size is greater than what is left.
+            size = load_u32be(data, at + 8)
+            if size < 14 or size > end - at - 12:
+                break
+            stored = load_u32be(data, at + 12)
+            found = crc_of(data, at + 16, at + 12 + size, tables)
+            if stored != found:
+                break
+            stored = found = 0
+            at += 12 + size
+            index += 1
+    if stored == found:
+        index = -1
+    return index, stored, found

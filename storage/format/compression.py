@@ -1,0 +1,279 @@
+"""The four codecs of record batches, in the frames that Kafka's clients write and read (kafka-facts 1.5).
+
+Sources: common.compress of Kafka, Lz4BlockInputStream/OutputStream, snappy-java's SnappyInputStream. Output always goes
+into a buffer of the caller's, which caps it: a bomb cannot make us allocate. cramjam does the decoding; its gzip and
+zstd calls release the GIL, its snappy and lz4 block calls do not (they take 20 us for a block of 64 KiB).
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import cramjam
+
+from storage.errors import DecompressionFailed, UnsupportedFormat
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Codec(IntEnum):
+    """Attribute bits 0 to 2; names are those of compression.type."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @property
+    def config_name(self) -> str:
+        """The value of compression.type, `uncompressed` for none."""
+        return "uncompressed" if self is Codec.NONE else self.name.lower()
+
+
+class OutputFull(Exception):
+    """The output buffer is too small (or the data is a bomb): try again with a larger one."""
+
+
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER = struct.Struct(
+    ">"
+    "8s"  # magic
+    "i"  # version: 1
+    "i"  # least version that can read it: 1
+)
+XERIAL_BLOCK_SIZE = 32 * 1024
+INT32_BE = struct.Struct(">i")
+
+LZ4_MAGIC = b"\x04\x22\x4d\x18"
+LZ4_BLOCK_SIZE = 64 * 1024
+LZ4_STORED = 0x80000000  # top bit of a block's length: not compressed
+UINT32_LE = struct.Struct("<I")
+# FLG bits
+LZ4_VERSION = 0xC0  # must be 01
+LZ4_INDEPENDENT = 0x20
+LZ4_BLOCK_CHECKSUM = 0x10
+LZ4_CONTENT_SIZE = 0x08
+LZ4_CONTENT_CHECKSUM = 0x04
+LZ4_RESERVED = 0x03
+
+GZIP_LEVEL = 6
+ZSTD_LEVEL = 3
+
+
+def decompress_into(codec: int, data: Buffer, out: Buffer, magic: int = 2) -> int:
+    """Decompress `data` into the start of the writable `out`; the bytes written.
+
+    `magic` is the batch's format: 0 forgives a wrong lz4 header checksum. OutputFull: `out` is too small.
+    DecompressionFailed: not a whole stream of this codec. UnsupportedFormat: codec unknown, or zstd before v2.
+    """
+    source, target = memoryview(data).cast("B"), memoryview(out).cast("B")
+    try:
+        if codec == Codec.GZIP:
+            return int(cramjam.gzip.decompress_into(source, target))
+        if codec == Codec.SNAPPY:
+            return _snappy_into(source, target)
+        if codec == Codec.LZ4:
+            return _lz4_into(source, target, magic)
+        if codec == Codec.ZSTD and magic >= 2:
+            return int(cramjam.zstd.decompress_into(source, target))
+    except cramjam.DecompressionError as error:
+        # The text of Rust's io::Write::write_all, the only sign that cramjam gives; the tests pin it.
+        if "write whole buffer" in str(error):
+            raise OutputFull from None
+        raise DecompressionFailed(f"{Codec(codec).name.lower()} data does not decompress: {error}") from None
+    raise UnsupportedFormat(
+        "batch has a codec that its format does not know", expected="gzip, snappy, lz4, zstd (v2 only)", found=codec
+    )
+
+
+def output_hint(codec: int, data: Buffer) -> int:
+    """A guess at how many bytes `data` decompresses to: from headers where those tell, never to be trusted."""
+    source = memoryview(data).cast("B")
+    if codec == Codec.GZIP and len(source) >= 18:
+        return int.from_bytes(source[-4:], "little")  # ISIZE of the last member
+    return 4 * len(source)
+
+
+def decompress(codec: int, data: Buffer, max_bytes: int, magic: int = 2) -> bytes:
+    """Decompress at once; for API edges. DecompressionFailed beyond `max_bytes`."""
+    size = min(max(output_hint(codec, data), 4096), max_bytes)
+    while True:
+        out = bytearray(size)
+        try:
+            return bytes(memoryview(out)[: decompress_into(codec, data, out, magic)])
+        except OutputFull:
+            if size >= max_bytes:
+                raise too_large(max_bytes) from None
+            size = min(2 * size, max_bytes)
+
+
+def too_large(max_bytes: int) -> DecompressionFailed:
+    """The error of a batch beyond the cap."""
+    return DecompressionFailed(
+        "batch decompresses to more than the cap", expected=f"at most {max_bytes} bytes", found="more"
+    )
+
+
+def compress(codec: int, data: Buffer, magic: int = 2, level: int | None = None) -> bytes:
+    """Compress records as Kafka's producer frames them; UnsupportedFormat as for `decompress_into`."""
+    source = memoryview(data).cast("B")
+    if codec == Codec.GZIP:
+        return bytes(cramjam.gzip.compress(source, level=GZIP_LEVEL if level is None or level < 0 else level))
+    if codec == Codec.SNAPPY:
+        return _snappy_frame(source)
+    if codec == Codec.LZ4:
+        return _lz4_frame(source, magic, level)
+    if codec == Codec.ZSTD and magic >= 2:
+        return bytes(cramjam.zstd.compress(source, level=ZSTD_LEVEL if level is None else level))
+    raise UnsupportedFormat("no such codec for this format", expected="gzip, snappy, lz4, zstd (v2 only)", found=codec)
+
+
+def _snappy_into(source: memoryview, target: memoryview) -> int:
+    """Xerial frames, or one raw block as librdkafka writes (SnappyInputStream)."""
+    if bytes(source[:8]) != XERIAL_MAGIC:
+        return _snappy_block(source, target)
+    at = used = 0
+    while at < len(source):
+        if bytes(source[at : at + 8]) == XERIAL_MAGIC:  # again in the middle: streams written one after the other
+            if len(source) - at < XERIAL_HEADER.size:
+                raise DecompressionFailed(
+                    "snappy header is cut off", expected=XERIAL_HEADER.size, found=len(source) - at
+                )
+            _, version, _ = XERIAL_HEADER.unpack_from(source, at)
+            if version < 1:
+                raise DecompressionFailed("snappy frame of an unknown version", expected="1 or more", found=version)
+            at += XERIAL_HEADER.size
+            continue
+        left = len(source) - at - INT32_BE.size
+        length = INT32_BE.unpack_from(source, at)[0] if left >= 0 else -1
+        if length < 0 or length > left:
+            raise DecompressionFailed("snappy block passes the end", expected=f"at most {max(left, 0)}", found=length)
+        at += INT32_BE.size
+        used += _snappy_block(source[at : at + length], target[used:])
+        at += length
+    return used
+
+
+def _snappy_block(source: memoryview, target: memoryview) -> int:
+    if cramjam.snappy.decompress_raw_len(source) > len(target):
+        raise OutputFull
+    return int(cramjam.snappy.decompress_raw_into(source, target))
+
+
+def _snappy_frame(source: memoryview) -> bytes:
+    parts = [XERIAL_HEADER.pack(XERIAL_MAGIC, 1, 1)]
+    for at in range(0, len(source), XERIAL_BLOCK_SIZE):
+        block = bytes(cramjam.snappy.compress_raw(source[at : at + XERIAL_BLOCK_SIZE]))
+        parts += (INT32_BE.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _lz4_into(source: memoryview, target: memoryview, magic: int) -> int:
+    """An lz4 frame by Kafka's rules (Lz4BlockInputStream): independent blocks, content size skipped.
+
+    Block by block, which takes a third of the time of a frame call. Frames with checksums, which no Kafka client
+    writes, go to the frame call for their verification.
+    """
+    start, block_max, flags = _lz4_header(source, magic)
+    at, used = start, 0
+    checked = flags & (LZ4_BLOCK_CHECKSUM | LZ4_CONTENT_CHECKSUM)
+    while True:
+        left = len(source) - at - UINT32_LE.size
+        if left < 0:
+            raise DecompressionFailed("lz4 frame is cut off", expected="an end mark", found="the end")
+        (length,) = UINT32_LE.unpack_from(source, at)
+        at += UINT32_LE.size
+        stored, length = length & LZ4_STORED, length & ~LZ4_STORED
+        if length == 0:
+            break
+        if length > block_max or length > left:
+            raise DecompressionFailed(
+                "lz4 block does not fit", expected=f"at most {min(block_max, left)}", found=length
+            )
+        if not checked:
+            used += _lz4_block(source[at : at + length], target[used : used + block_max], bool(stored), block_max)
+        at += length + (4 if flags & LZ4_BLOCK_CHECKSUM else 0)
+    if checked:
+        at += 4 if flags & LZ4_CONTENT_CHECKSUM else 0
+        frame = bytearray(source[:at])
+        frame[start - 1] = _lz4_header_checksum(bytes(source[4 : start - 1]))
+        return int(cramjam.lz4.decompress_into(frame, target))
+    return used
+
+
+def _lz4_header(source: memoryview, magic: int) -> tuple[int, int, int]:
+    """(where blocks begin, greatest block size, FLG); DecompressionFailed."""
+    if len(source) < 7 or bytes(source[:4]) != LZ4_MAGIC:
+        raise DecompressionFailed("no lz4 frame", expected=LZ4_MAGIC.hex(), found=bytes(source[:4]).hex())
+    flags, descriptor = source[4], source[5]
+    if flags & LZ4_VERSION != 0x40 or flags & LZ4_RESERVED or not flags & LZ4_INDEPENDENT:
+        raise DecompressionFailed("lz4 frame of a kind that Kafka does not read", expected="0x60", found=hex(flags))
+    if descriptor & 0x8F or not 4 <= descriptor >> 4 <= 7:
+        raise DecompressionFailed(
+            "lz4 frame with an unknown block size", expected="0x40 to 0x70", found=hex(descriptor)
+        )
+    start = 15 if flags & LZ4_CONTENT_SIZE else 7
+    if len(source) < start:
+        raise DecompressionFailed("lz4 frame is cut off", expected=f"{start} bytes of header", found=len(source))
+    if magic > 0:  # format v0: the checksum was taken over the wrong bytes, readers ignore it
+        expected = _lz4_header_checksum(bytes(source[4 : start - 1]))
+        if source[start - 1] != expected:
+            raise DecompressionFailed("lz4 header checksum differs", expected=expected, found=source[start - 1])
+    return start, 1 << (8 + 2 * (descriptor >> 4)), flags
+
+
+def _lz4_block(source: memoryview, target: memoryview, stored: bool, block_max: int) -> int:
+    if stored:
+        if len(source) > len(target):
+            raise OutputFull
+        target[: len(source)] = source
+        return len(source)
+    try:
+        return int(cramjam.lz4.decompress_block_into(source, target, output_len=len(target)))
+    except cramjam.DecompressionError:
+        if len(target) < block_max:
+            raise OutputFull from None
+        raise
+
+
+def _lz4_frame(source: memoryview, magic: int, level: int | None) -> bytes:
+    descriptor = b"\x60\x40"
+    # Format v0 hashes from the frame's magic on: a mistake of the first clients that became the format.
+    checksum = _lz4_header_checksum(LZ4_MAGIC + descriptor if magic == 0 else descriptor)
+    parts = [LZ4_MAGIC, descriptor, bytes([checksum])]
+    for at in range(0, len(source), LZ4_BLOCK_SIZE):
+        block = source[at : at + LZ4_BLOCK_SIZE]
+        if level is None or level == 9:  # Kafka's level 9, the default, is the fast compressor
+            packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        else:
+            mode: Literal["high_compression"] = "high_compression"
+            packed = bytes(cramjam.lz4.compress_block(block, store_size=False, mode=mode, compression=level))
+        if len(packed) < len(block):
+            parts += (UINT32_LE.pack(len(packed)), packed)
+        else:
+            parts += (UINT32_LE.pack(len(block) | LZ4_STORED), bytes(block))
+    parts.append(UINT32_LE.pack(0))
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=64)
+def _lz4_header_checksum(descriptor: bytes) -> int:
+    """The second byte of xxHash32 with seed 0 of fewer than 16 bytes."""
+    mask = 0xFFFFFFFF
+    value = (374761393 + len(descriptor)) & mask
+    at = 0
+    while len(descriptor) - at >= 4:
+        value = (value + UINT32_LE.unpack_from(descriptor, at)[0] * 3266489917) & mask
+        value = ((value << 17 | value >> 15) & mask) * 668265263 & mask
+        at += 4
+    for byte in descriptor[at:]:
+        value = (value + byte * 374761393) & mask
+        value = ((value << 11 | value >> 21) & mask) * 2654435761 & mask
+    value = (value ^ value >> 15) * 2246822519 & mask
+    value = (value ^ value >> 13) * 3266489917 & mask
+    return (value ^ value >> 16) >> 8 & 0xFF
