@@ -1,0 +1,144 @@
+"""A .log file, read: byte spans by pread, from the file that was meant and no other.
+
+Kafka gives a segment's name to other files over time: retention and compaction rename it to `.deleted`, a compacted
+segment takes its name, a topic made anew starts over. So a LogFile is one inode. It is opened for each read, checked
+and closed again: no descriptor is kept that would hold a deleted file's disk space, and nothing is ever mapped (a
+mapped file that another process truncates kills the reader with SIGBUS).
+
+Below this nothing locks: a LogFile may be read from any number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.errors import SegmentGone
+from storage.files.names import FileState
+
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+_O_NOATIME: int = getattr(os, "O_NOATIME", 0)
+
+# A segment only ever moves to a later of these, keeping its inode (LocalLog.replaceSegments, deleteSegmentFiles).
+_LATER_STATES = {
+    FileState.CLEANED: (FileState.SWAP, FileState.LIVE, FileState.DELETED),
+    FileState.SWAP: (FileState.LIVE, FileState.DELETED),
+    FileState.LIVE: (FileState.DELETED,),
+    FileState.DELETED: (),
+}
+
+
+def open_quietly(path: str | os.PathLike[str], flags: int = _READ_FLAGS) -> int:
+    """A descriptor for reading that leaves the access time alone where that is permitted (open(2), O_NOATIME).
+
+    Also fit as `opener` of the built-in open. Only a file's owner, or root, may leave no trace.
+    """
+    if _O_NOATIME:
+        try:
+            return os.open(path, flags | _O_NOATIME)
+        except PermissionError:
+            pass
+    return os.open(path, flags)
+
+
+@dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """What stays the same when a file is renamed, and differs when another takes its name."""
+
+    device: int
+    inode: int
+
+    @staticmethod
+    def of(status: os.stat_result) -> FileIdentity:
+        return FileIdentity(status.st_dev, status.st_ino)
+
+
+class LogFile:
+    """One .log file by identity, wherever Kafka has renamed it to meanwhile."""
+
+    __slots__ = ("_flags", "_place", "identity")
+
+    def __init__(self, path: Path | str, identity: FileIdentity | None = None) -> None:
+        """`identity`: as the caller's stat found it; by default the file that is there now (FileNotFoundError)."""
+        self._place = os.fspath(path)
+        self._flags = _READ_FLAGS | _O_NOATIME
+        self.identity = FileIdentity.of(os.stat(self._place)) if identity is None else identity  # noqa: PTH116
+
+    @property
+    def path(self) -> Path:
+        """Where the file was when it was last looked at."""
+        return Path(self._place)
+
+    def read(self, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
+        """`size` bytes from a byte position, fewer where the file ends before.
+
+        `into`: a writable buffer of at least `size` bytes that takes them; the result is its filled part. SegmentGone
+        when the file was removed; OSError when the disk fails.
+        """
+        fd = self._open()
+        try:
+            if into is None:
+                data = os.pread(fd, size, position)
+                # A single pread gives at most 2 GiB, and may be cut short by a signal or a network file system.
+                while 0 < len(data) < size and (more := os.pread(fd, size - len(data), position + len(data))):
+                    data += more
+                return memoryview(data)
+            target = memoryview(into)[:size]
+            filled = 0
+            while filled < size:
+                count = os.preadv(fd, [target[filled:]], position + filled)
+                if count == 0:
+                    break
+                filled += count
+            return target[:filled]
+        finally:
+            os.close(fd)
+
+    def stat(self) -> os.stat_result:
+        """The file's status. SegmentGone when it was removed."""
+        for place in self._places():
+            try:
+                status = os.stat(place)  # noqa: PTH116
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            if self._is_it(status):
+                self._place = place
+                return status
+        raise self._gone()
+
+    def _open(self) -> int:
+        for place in self._places():
+            try:
+                fd = os.open(place, self._flags)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except PermissionError:
+                if not self._flags & _O_NOATIME:
+                    raise
+                self._flags &= ~_O_NOATIME
+                return self._open()
+            if self._is_it(os.fstat(fd)):
+                self._place = place
+                return fd
+            os.close(fd)
+        raise self._gone()
+
+    def _is_it(self, status: os.stat_result) -> bool:
+        return status.st_ino == self.identity.inode and status.st_dev == self.identity.device
+
+    def _places(self) -> Iterator[str]:
+        """Where the file may be: where it was, then Kafka's later names for it."""
+        place = self._place
+        yield place
+        state = next((state for state in _LATER_STATES if state.value and place.endswith(state.value)), FileState.LIVE)
+        bare = place.removesuffix(state.value) if state.value else place
+        for later in _LATER_STATES[state]:
+            yield bare + later.value
+
+    def _gone(self) -> SegmentGone:
+        return SegmentGone(
+            "segment file is gone: retention, compaction or truncation removed it, or its topic was deleted",
+            path=self._place,
+        )

@@ -1,0 +1,43 @@
+"""Whether a file or directory has changed since it was last looked at, from its stat alone.
+
+File times are as coarse as the kernel's clock tick. So a time that lies close to now is no proof that nothing happened
+since, and is not relied on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+_SETTLED_NS: Final = 50_000_000
+_SETTLED_SECONDS_NS: Final = 2_100_000_000  # for file systems that keep whole seconds
+
+
+@dataclass(frozen=True, slots=True)
+class FileMark:
+    """What a stat tells of a file's or directory's content, to be compared with a later one.
+
+    `settled`: the last change lies far enough back that another one would show in the times.
+    """
+
+    mtime_ns: int
+    size: int
+    inode: int
+    settled: bool = field(default=False, compare=False)
+
+    @staticmethod
+    def of(status: os.stat_result) -> FileMark:
+        coarse = status.st_mtime_ns % 1_000_000_000 == 0
+        settled_ns = _SETTLED_SECONDS_NS if coarse else _SETTLED_NS
+        # The system's own clock, since it is what stamps the files.
+        settled = abs(time.time_ns() - status.st_mtime_ns) > settled_ns
+        return FileMark(status.st_mtime_ns, status.st_size, status.st_ino, settled)
+
+    def proves_unchanged(self, now: FileMark) -> bool:
+        """True when nothing can have happened between this look and the one that gave `now`."""
+        return self.settled and self == now
+
+
+NEVER: Final = FileMark(-1, -1, -1)

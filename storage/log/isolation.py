@@ -1,0 +1,200 @@
+"""What a read_committed reader may see: up to the last stable offset, and nothing of aborted transactions.
+
+A transactional batch is aborted if the next marker of its producer after it is an ABORT. That is read off the log
+itself: a .txnindex names the aborted transactions too, but one that is missing, stale or cut off cannot be told from
+one that has nothing to say, and then a reader would give out aborted messages. So markers are collected by one scan of
+the headers of a segment that holds transactional batches (kept afterwards); segments without any cost nothing. The
+.txnindex is asked where the log is damaged and a marker may be lost. Compaction keeps a transaction's marker as long
+as any of its batches is there (CleanedTransactionMetadata), so the rule holds on compacted logs too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import CorruptBatch
+from storage.files import transaction_index
+from storage.files.names import FileKind
+from storage.format.batches import BatchTable
+from storage.format.control_records import ControlType, control_records
+from storage.format.decoder import Decoder
+from storage.log.producers import OpenTransactions
+from storage.log.scanning import Window, scan_batches
+from storage.log.segment import Segment
+
+if TYPE_CHECKING:
+    from storage.log.snapshot import LogSnapshot
+
+Int64s = npt.NDArray[np.int64]
+
+_MARKERS_KEPT: Final = 2_000_000  # 17 bytes each
+_STABLE_KEPT: Final = 64
+
+
+def last_stable_offset(snapshot: LogSnapshot) -> int:
+    """The first offset of the earliest transaction that is open at the log end; the log end when none is.
+
+    A broker bounds it by the high watermark too; to us all that is in the files counts as replicated.
+    """
+    return snapshot.transactions.last_stable_offset(snapshot)
+
+
+class AbortedTransactions:
+    """Says of a segment's batches which are of aborted transactions."""
+
+    __slots__ = ("_segment", "_snapshot")
+
+    def __init__(self, snapshot: LogSnapshot, segment: Segment) -> None:
+        self._snapshot = snapshot
+        self._segment = segment
+
+    def skip_rows(self, table: BatchTable) -> npt.NDArray[np.uint8] | None:
+        """1 for each row (of batches of the segment, below the last stable offset) whose transaction was aborted; None
+        when none was."""
+        return self._snapshot.transactions.aborted_rows(self._snapshot, self._segment, table)
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """The transaction markers of a segment up to the position `end`, ascending by producer id, then offset."""
+
+    producer_id: Int64s
+    offset: Int64s
+    aborts: npt.NDArray[np.bool_]
+    end: int
+
+    def outcomes(self, producer_id: int, offsets: Int64s) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Of a producer's batches (their last offsets): which have a later marker here, and which are aborted by it."""
+        first, last = np.searchsorted(self.producer_id, [producer_id, producer_id + 1]).tolist()
+        slots = first + np.searchsorted(self.offset[first:last], offsets, side="right")
+        decided = slots < last
+        aborted = np.zeros(len(offsets), np.bool_)
+        aborted[decided] = self.aborts[slots[decided]]
+        return decided, aborted
+
+
+_NO_MARKERS: Final = Markers(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_), 0)
+
+
+class Transactions:
+    """What is known of a log's transactions, kept from one snapshot to the next. Thread-safe."""
+
+    def __init__(self, directory: Path) -> None:
+        # Constant after construction.
+        self._directory = directory
+        # Guarded by the lock, which is held while a segment is scanned: others who ask need the same answer.
+        self._lock = Lock()
+        self._markers: OrderedDict[Segment, Markers] = OrderedDict()
+        self._kept = 0
+        self._open: OpenTransactions | None = None
+        self._generation = -1
+        self._stable: OrderedDict[int, int] = OrderedDict()
+        self._decoder = Decoder()
+
+    def last_stable_offset(self, snapshot: LogSnapshot) -> int:
+        """See the function of this name."""
+        end = snapshot.log_end_offset
+        with self._lock:
+            if snapshot.generation != self._generation:
+                self._open = None
+                self._generation = snapshot.generation
+                self._stable.clear()
+            known = self._stable.get(end)
+            if known is None:
+                known = self._stable_end_locked(snapshot)
+                self._stable[end] = known
+                if len(self._stable) > _STABLE_KEPT:
+                    self._stable.popitem(last=False)
+        return min(max(known, snapshot.log_start_offset), end)
+
+    def _stable_end_locked(self, snapshot: LogSnapshot) -> int:
+        state = self._open
+        if state is None or state.next_offset > snapshot.log_end_offset:
+            state = OpenTransactions.at_best_snapshot(self._directory, snapshot)
+        state.replay(snapshot)
+        if self._open is None or state.next_offset >= self._open.next_offset:
+            self._open = state
+        unstable = state.first_unstable_offset
+        return snapshot.log_end_offset if unstable is None else unstable
+
+    def aborted_rows(self, snapshot: LogSnapshot, segment: Segment, table: BatchTable) -> npt.NDArray[np.uint8] | None:
+        """See AbortedTransactions.skip_rows."""
+        rows = np.flatnonzero(table.is_transactional & ~table.is_control)
+        if not len(rows):
+            return None
+        skip = np.zeros(table.rows, np.uint8)
+        for later in snapshot.segments[max(snapshot.segment_index(segment.base_offset), 0) :]:
+            markers = self._markers_of(snapshot, later)
+            undecided = []
+            producers = table.producer_id[rows]
+            for producer in np.unique(producers).tolist():
+                own = rows[producers == producer]
+                decided, aborted = markers.outcomes(producer, table.last_offset[own])
+                skip[own[aborted]] = 1
+                undecided.append(own[~decided])
+            rows = np.sort(np.concatenate(undecided))
+            if not len(rows):
+                break
+        return skip if skip.any() else None
+
+    def _markers_of(self, snapshot: LogSnapshot, segment: Segment) -> Markers:
+        end = snapshot.end_position(segment)
+        with self._lock:
+            known = self._markers.get(segment, _NO_MARKERS)
+            if known.end < end:
+                markers = self._collect_locked(snapshot, segment, known, end)
+                self._kept += len(markers.offset) - len(known.offset)
+                self._markers[segment] = known = markers
+            self._markers.move_to_end(segment)
+            while self._kept > _MARKERS_KEPT and len(self._markers) > 2:
+                self._kept -= len(self._markers.popitem(last=False)[1].offset)
+        return known
+
+    def _collect_locked(self, snapshot: LogSnapshot, segment: Segment, known: Markers, end: int) -> Markers:
+        producers, offsets, aborts = [known.producer_id], [known.offset], [known.aborts]
+        whole = True
+        for window in scan_batches(snapshot, segment, known.end, end):
+            if window.damage is not None:
+                whole = False
+            elif window.table.rows:
+                found = self._read_markers_locked(window)
+                whole = whole and found is not None
+                if found is not None:
+                    producers.append(found[0])
+                    offsets.append(found[1])
+                    aborts.append(found[2])
+        if not whole:
+            index = transaction_index.load(
+                segment.path_of(FileKind.TRANSACTION_INDEX), segment.base_offset, growing=not segment.sealed
+            )
+            lost = ~np.isin(index.last_offset, np.concatenate(offsets))
+            producers.append(index.producer_id[lost])
+            offsets.append(index.last_offset[lost])
+            aborts.append(np.ones(int(lost.sum()), np.bool_))
+        producer, offset = np.concatenate(producers), np.concatenate(offsets)
+        order = np.lexsort((offset, producer))
+        return Markers(producer[order], offset[order], np.concatenate(aborts)[order], end)
+
+    def _read_markers_locked(self, window: Window) -> tuple[Int64s, Int64s, npt.NDArray[np.bool_]] | None:
+        """Producer ids, offsets, whether they abort, of the markers in a window; None where one does not read."""
+        table = window.table
+        rows = np.flatnonzero(table.is_control & table.is_transactional)
+        markers = BatchTable(np.ascontiguousarray(table.data[:, rows]), len(rows))
+        kinds: list[bool] = []
+        if len(rows):
+            block = self._decoder.decode(window.buffer, markers, origin=window.origin, control=True)
+            try:
+                records = control_records(block)
+            except CorruptBatch:
+                return None
+            if block.damage is not None or len(records) != len(rows):
+                return None
+            kinds = [record.type is ControlType.ABORT for record in records]
+        return markers.producer_id, markers.last_offset, np.array(kinds, np.bool_)

@@ -1,0 +1,167 @@
+"""All partitions of a log directory.
+
+The read-only opening takes no lock, changes nothing and opens no partition: it lists one directory. A partition's log
+is opened when it is first asked for, and then follows whoever writes it (`ReadOnlyLog`).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from storage.clock import Clock, SystemClock
+from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartition
+from storage.files import checkpoints, names
+from storage.files.names import DirKind
+from storage.log.file_mark import NEVER, FileMark
+from storage.log.read_only_log import ReadOnlyLog
+from storage.log.snapshot import Log
+from storage.types import TopicPartition
+
+_SHOWN: Final = frozenset({DirKind.PARTITION, DirKind.CLUSTER_METADATA})
+_REASONS: Final = {
+    DirKind.DELETED: "is being deleted",
+    DirKind.FUTURE: "is being moved here from another log directory",
+    DirKind.STRAY: "is not in the broker's metadata (a stray)",
+    DirKind.REMOTE_INDEX_CACHE: "is a cache of remote indexes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenDir:
+    """A directory that is no live partition, and why. `partition`: what its name says it was, if it does."""
+
+    name: str
+    reason: str
+    kind: DirKind
+    partition: TopicPartition | None = None
+
+
+class LogDir:
+    """A log directory: its topics, partitions and logs. Thread-safe."""
+
+    def __init__(self, path: Path, *, clock: Clock) -> None:
+        # Constant after construction.
+        self.path = path
+        self.clock = clock
+        self.is_broker = (path / names.META_PROPERTIES).exists()
+        self.read_only = True
+        # Has its own locking.
+        self._log_starts = LogStarts(path / names.LOG_START_CHECKPOINT)
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._mark = NEVER
+        self._topics: dict[str, list[int]] = {}
+        self._hidden: list[HiddenDir] = []
+        self._logs: dict[TopicPartition, ReadOnlyLog] = {}
+
+    @staticmethod
+    def open_read_only(path: Path | str, *, clock: Clock | None = None) -> LogDir:
+        """Opens a log directory to look at: one of ours, a broker's, running or not, a snapshot, a backup.
+
+        FileNotFoundError, NotADirectoryError or another OSError when it cannot be listed.
+        """
+        log_dir = LogDir(Path(path), clock=SystemClock() if clock is None else clock)
+        log_dir.refresh()
+        return log_dir
+
+    def refresh(self) -> None:
+        """Lists the directory anew if partitions came or went. OSError when it cannot be listed any more."""
+        with self._lock:
+            mark = FileMark.of(os.stat(self.path))  # noqa: PTH116
+            if self._mark.proves_unchanged(mark):
+                return
+            topics: dict[str, list[int]] = {}
+            hidden = []
+            with os.scandir(self.path) as entries:
+                for entry in entries:
+                    if not entry.is_dir():
+                        continue
+                    parsed = names.parse_dir(entry.name)
+                    if parsed.kind in _SHOWN and parsed.partition is not None:
+                        topics.setdefault(parsed.partition.topic, []).append(parsed.partition.partition)
+                    else:
+                        reason = parsed.reason or _REASONS.get(parsed.kind, parsed.kind.value)
+                        hidden.append(HiddenDir(entry.name, reason, parsed.kind, parsed.partition))
+            self._topics = {topic: sorted(topics[topic]) for topic in sorted(topics)}
+            self._hidden = sorted(hidden, key=lambda entry: entry.name)
+            self._logs = {tp: log for tp, log in self._logs.items() if tp.partition in topics.get(tp.topic, ())}
+            self._mark = mark
+
+    def topics(self) -> list[str]:
+        """The topics as of the last refresh, ascending."""
+        return list(self._topics)
+
+    def partitions(self, topic: str) -> list[int]:
+        """A topic's partitions that are here, ascending. UnknownTopicOrPartition."""
+        partitions = self._topics.get(topic)
+        if partitions is None:
+            raise UnknownTopicOrPartition(f"no topic {topic!r} here", path=self.path)
+        return list(partitions)
+
+    def hidden(self) -> list[HiddenDir]:
+        """Directories that are no live partition, by name."""
+        return list(self._hidden)
+
+    def log(self, tp: TopicPartition) -> Log:
+        """A partition's log. UnknownTopicOrPartition."""
+        with self._lock:
+            log = self._logs.get(tp)
+            if log is None:
+                if tp.partition not in self._topics.get(tp.topic, ()):
+                    raise UnknownTopicOrPartition(f"no partition {tp} here", path=self.path)
+                log = ReadOnlyLog(tp, self.path / tp.dir_name, lambda: self._log_starts.of(tp))
+                self._logs[tp] = log
+            return log
+
+    def stray_log(self, hidden: HiddenDir) -> Log:
+        """The log in a hidden directory whose name is a partition's (a stray's, say). UnknownTopicOrPartition."""
+        if hidden.partition is None:
+            raise UnknownTopicOrPartition("directory's name holds no partition", path=self.path / hidden.name)
+        return ReadOnlyLog(hidden.partition, self.path / hidden.name)
+
+    def problems(self) -> list[StorageError]:
+        """What is wrong with files of the log directory itself and was worked around."""
+        return [] if self._log_starts.problem is None else [self._log_starts.problem]
+
+    def close(self) -> None:
+        """Forgets all logs. Nothing was kept open."""
+        with self._lock:
+            self._logs.clear()
+
+
+class LogStarts:
+    """The log start offsets in log-start-offset-checkpoint, read again when a broker has replaced it. Thread-safe."""
+
+    __slots__ = ("_lock", "_mark", "_offsets", "_path", "problem")
+
+    def __init__(self, path: Path) -> None:
+        # Constant after construction.
+        self._path = path
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._mark = NEVER
+        self._offsets: dict[TopicPartition, int] = {}
+        self.problem: CorruptCheckpoint | None = None
+
+    def of(self, tp: TopicPartition) -> int:
+        """The partition's checkpointed log start offset, 0 where there is none.
+
+        A checkpoint that does not parse changes nothing: what the one before said still holds.
+        """
+        with self._lock:
+            try:
+                mark = FileMark.of(os.stat(self._path))  # noqa: PTH116
+            except (FileNotFoundError, NotADirectoryError):
+                mark = NEVER
+            if mark is not NEVER and not self._mark.proves_unchanged(mark):
+                try:
+                    self._offsets = checkpoints.read(self._path)
+                    self.problem = None
+                except CorruptCheckpoint as error:
+                    self.problem = error
+                self._mark = mark
+            return self._offsets.get(tp, 0)

@@ -1,0 +1,92 @@
+"""Which transactions are open at an offset: from a producer snapshot, then from the batches after it.
+
+Sources: Kafka's ProducerStateManager, UnifiedLog.rebuildProducerState.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from storage.errors import CorruptCheckpoint
+from storage.files import names, producer_state
+from storage.files.names import FileKind, FileState
+from storage.format.batches import BatchTable
+from storage.log.scanning import scan_batches
+
+if TYPE_CHECKING:
+    from storage.log.snapshot import LogSnapshot
+
+
+class OpenTransactions:
+    """The transactions that are open at `next_offset`: their first offsets by producer id."""
+
+    __slots__ = ("first_offsets", "next_offset")
+
+    def __init__(self, next_offset: int, first_offsets: dict[int, int]) -> None:
+        self.next_offset = next_offset
+        self.first_offsets = first_offsets
+
+    @staticmethod
+    def at_best_snapshot(directory: Path, snapshot: LogSnapshot) -> OpenTransactions:
+        """As the newest valid .snapshot file within the log has them; none at the log start when there is no such file.
+
+        Snapshots at or below the log start are not used, nor are those that fail their CRC (a broker deletes both).
+        """
+        for offset in _snapshot_offsets(directory, snapshot):
+            try:
+                read = producer_state.read(directory / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT))
+            except CorruptCheckpoint:
+                continue
+            if read is not None:
+                open_rows = read.table[read.table["current_txn_first_offset"] >= 0]
+                ids, firsts = open_rows["producer_id"].tolist(), open_rows["current_txn_first_offset"].tolist()
+                return OpenTransactions(offset, dict(zip(ids, firsts, strict=True)))
+        return OpenTransactions(snapshot.log_start_offset, {})
+
+    def replay(self, snapshot: LogSnapshot) -> None:
+        """Goes on to the snapshot's log end."""
+        first = max(snapshot.segment_index(self.next_offset), 0)
+        for index, segment in enumerate(snapshot.segments[first:]):
+            end = snapshot.end_position(segment)
+            start = segment.floor(self.next_offset, end) if index == 0 and end else 0
+            for window in scan_batches(snapshot, segment, start, end):
+                self.apply(window.table)
+        self.next_offset = max(self.next_offset, snapshot.log_end_offset)
+
+    def apply(self, table: BatchTable) -> None:
+        """Goes on over these batches; those below `next_offset` count for nothing."""
+        rows = np.flatnonzero(table.is_transactional & (table.last_offset >= self.next_offset))
+        if len(rows):
+            producers, control = table.producer_id[rows], table.is_control[rows]
+            # A batch after one of the same transaction changes nothing.
+            same = (producers[1:] == producers[:-1]) & ~control[1:] & ~control[:-1]
+            telling = np.concatenate(([True], ~same))
+            for row, producer, ends in zip(
+                rows[telling].tolist(), producers[telling].tolist(), control[telling].tolist(), strict=True
+            ):
+                if ends:
+                    self.first_offsets.pop(producer, None)
+                else:
+                    self.first_offsets.setdefault(producer, int(table.base_offset[row]))
+        if table.rows:
+            self.next_offset = max(self.next_offset, int(table.last_offset[-1]) + 1)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset of the earliest open transaction; None when none is open."""
+        return min(self.first_offsets.values(), default=None)
+
+
+def _snapshot_offsets(directory: Path, snapshot: LogSnapshot) -> list[int]:
+    """Offsets of the .snapshot files that may be used, the newest first."""
+    found = []
+    for path in directory.iterdir():
+        parsed = names.parse_segment_file(path.name)
+        if parsed is not None and parsed.kind is FileKind.PRODUCER_SNAPSHOT and parsed.state is FileState.LIVE:
+            found.append(parsed.offset)
+    return sorted(
+        (offset for offset in found if snapshot.log_start_offset < offset <= snapshot.log_end_offset), reverse=True
+    )

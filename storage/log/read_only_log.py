@@ -1,0 +1,153 @@
+"""A partition's log followed from outside: another process, perhaps a running broker, writes it, and we only look.
+
+Nothing is locked, written or kept open. Each `snapshot` looks whether something changed:
+
+- the directory's mtime tells of files that came, went or were renamed (a roll, retention, compaction, truncation);
+- the .log of the active segment tells of appends by its size and mtime;
+- the log start offset comes from the log directory's checkpoint.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from storage.errors import SegmentGone, UnknownTopicOrPartition
+from storage.files.log_file import FileIdentity, LogFile
+from storage.log import segments as segment_list
+from storage.log import tail
+from storage.log.file_mark import NEVER, FileMark
+from storage.log.isolation import Transactions
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+from storage.log.tail import Tail
+from storage.types import TopicPartition
+
+_LISTING_TRIES: Final = 20
+
+
+class ReadOnlyLog:
+    """A `Log` that changes nothing and follows whoever writes."""
+
+    def __init__(self, tp: TopicPartition, path: Path, log_start: Callable[[], int] = lambda: 0) -> None:
+        """`log_start`: the checkpointed log start offset as it is now, 0 where there is none."""
+        # Constant after construction.
+        self.tp = tp
+        self.path = path
+        self._log_start = log_start
+        # Has its own locking.
+        self._transactions = Transactions(path)
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._snapshot: LogSnapshot | None = None
+        self._dir_mark = NEVER
+        self._active_mark = NEVER
+        self._tail = Tail(0, 0)
+
+    def snapshot(self) -> LogSnapshot:
+        """The log as it is now; the same object as before when nothing has changed.
+
+        UnknownTopicOrPartition when the partition's directory is gone.
+        """
+        with self._lock:
+            before = self._snapshot
+            if before is not None and self._dir_mark.proves_unchanged(self._mark_dir()):
+                try:
+                    return self._look_locked(before, list(before.segments))
+                except SegmentGone:
+                    pass  # The active segment went this very moment: a listing tells what came instead.
+            return self._list_locked(before)
+
+    def _list_locked(self, before: LogSnapshot | None) -> LogSnapshot:
+        held = () if before is None else before.segments
+        for _ in range(_LISTING_TRIES):
+            mark = self._mark_dir()
+            try:
+                found = segment_list.load(self.path, segment_list.list_logs(self.path), held)
+                if self._mark_dir() != mark:
+                    continue  # Perhaps seen half-way through a replacement.
+                snapshot = self._look_locked(before, found)
+            except (FileNotFoundError, SegmentGone):
+                continue  # Renamed or removed since the listing.
+            self._dir_mark = mark
+            return snapshot
+        raise SegmentGone("the directory changes faster than it can be listed", path=self.path, advice="Try again")
+
+    def _look_locked(self, before: LogSnapshot | None, found: list[Segment]) -> LogSnapshot:
+        """Measures the active segment's end and puts the snapshot together. SegmentGone when a file went meanwhile."""
+        was_active = None if before is None else before.active
+        kept = self._kept_locked(was_active, found)
+        for segment in found[:-1]:
+            segment.sealed = True
+        active_size = 0
+        end = Tail(0, 0)
+        mark = NEVER
+        if found:
+            status = found[-1].log.stat()
+            active_size, mark = status.st_size, FileMark.of(status)
+            if found[-1] is not was_active:
+                end = tail.measure(found[-1], active_size)
+            elif self._active_mark.proves_unchanged(mark):
+                end = self._tail
+            else:
+                end = tail.extend(found[-1], self._tail, active_size)
+            found[-1].size = active_size
+        log_start = max(self._log_start(), found[0].base_offset if found else 0)
+        snapshot = LogSnapshot(
+            tp=self.tp,
+            segments=tuple(found),
+            log_start_offset=log_start,
+            # A log that ends below its start holds nothing: a broker would begin it anew there (LogLoader.load).
+            log_end_offset=max(end.next_offset, log_start),
+            active_end=end.end,
+            active_size=active_size,
+            generation=0 if before is None else before.generation + (not kept),
+            transactions=self._transactions,
+        )
+        self._tail, self._active_mark = end, mark
+        if before is not None and _same(before, snapshot):
+            return before
+        self._snapshot = snapshot
+        return snapshot
+
+    def _kept_locked(self, was_active: Segment | None, found: list[Segment]) -> bool:
+        """False when the segment that was active has lost messages that we know of, or is gone.
+
+        If its file is there and was truncated, it is replaced in `found` by a new segment.
+        """
+        if was_active is None:
+            return True
+        for slot in range(len(found) - 1, -1, -1):
+            if found[slot] is was_active:
+                status = was_active.log.stat()
+                if self._active_mark.proves_unchanged(FileMark.of(status)):
+                    return True
+                if status.st_size >= self._tail.end and tail.still_holds(was_active, self._tail):
+                    was_active.size = status.st_size
+                    return True
+                file = LogFile(was_active.log.path, FileIdentity.of(status))
+                found[slot] = Segment(self.path, was_active.base_offset, file, status.st_size)
+                return False
+        return False
+
+    def _mark_dir(self) -> FileMark:
+        try:
+            return FileMark.of(os.stat(self.path))  # noqa: PTH116 - a third of the time of Path.stat
+        except (FileNotFoundError, NotADirectoryError):
+            raise UnknownTopicOrPartition("partition's directory is gone", path=self.path) from None
+
+
+def _same(before: LogSnapshot, now: LogSnapshot) -> bool:
+    return (
+        len(before.segments) == len(now.segments)
+        and all(map(operator.is_, before.segments, now.segments))
+        and before.log_start_offset == now.log_start_offset
+        and before.log_end_offset == now.log_end_offset
+        and before.active_end == now.active_end
+        and before.active_size == now.active_size
+        and before.generation == now.generation
+    )

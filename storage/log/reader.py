@@ -1,0 +1,199 @@
+"""From an offset to a batch, and from a span of batches to records."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from storage.format.batches import BatchTable
+from storage.format.block import Damage, RecordBlock, RecordColumn
+from storage.format.decoder import Decoder
+from storage.log.buffers import WINDOW_BYTES
+from storage.log.isolation import AbortedTransactions, last_stable_offset
+from storage.log.scanning import SpanDamage, Window, scan_batches
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+from storage.types import MAX_OFFSET, Isolation
+
+__all__ = [
+    "BatchPosition",
+    "SpanDamage",
+    "Window",
+    "find_batch",
+    "read_blocks",
+    "read_range",
+    "scan_batches",
+]
+
+# Enough for the batches between two index entries of Kafka's default interval, and as a step when they are larger.
+_LOOKUP_WINDOW: Final = 64 << 10
+_DECODERS_KEPT: Final = 8
+_decoders: deque[Decoder] = deque(maxlen=_DECODERS_KEPT)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPosition:
+    """Where a batch begins. `segment_index` counts in the snapshot's segments."""
+
+    segment_index: int
+    segment: Segment
+    position: int
+
+
+def find_batch(snapshot: LogSnapshot, offset: int) -> BatchPosition | None:
+    """The first batch whose last offset is >= `offset`: the one that holds it, or the next one after a gap.
+
+    None when there is no such batch. Where damage hides the batch, the position of the damage, so that reading there
+    fails instead of passing over it. An offset below the log start counts as the log start; for Kafka's
+    OffsetOutOfRange see `LogSnapshot.check_offset`.
+    """
+    wanted = max(offset, snapshot.log_start_offset)
+    for index in range(max(snapshot.segment_index(wanted), 0), len(snapshot.segments)):
+        segment = snapshot.segments[index]
+        end = snapshot.end_position(segment)
+        if end == 0:
+            continue
+        start = segment.floor(wanted, end)
+        for window in scan_batches(snapshot, segment, start, end, window=_LOOKUP_WINDOW):
+            if window.damage is not None:
+                if not _resumes_at_or_below(snapshot, segment, window.damage.end, wanted):
+                    return BatchPosition(index, segment, window.damage.position)
+                continue
+            row = int(np.searchsorted(window.table.last_offset, wanted))
+            if row < window.table.rows:
+                return BatchPosition(index, segment, int(window.table.position[row]))
+    return None
+
+
+def _resumes_at_or_below(snapshot: LogSnapshot, segment: Segment, position: int, offset: int) -> bool:
+    """True when the batch at `position` begins at or below `offset`: then nothing before it can hold that."""
+    batch = segment.batch_at(position, snapshot.end_position(segment))
+    return batch is not None and 0 <= int(batch.base_offset[0]) <= offset
+
+
+def read_blocks(
+    snapshot: LogSnapshot,
+    segment: Segment,
+    start_position: int,
+    end_position: int | None = None,
+    *,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    decoder: Decoder | None = None,
+    window: int = WINDOW_BYTES,
+) -> Iterator[RecordBlock]:
+    """The records of the batches that begin in [start_position, end_position) of a segment, as a consumer sees them.
+
+    No control records, nothing below the log start offset; under read_committed nothing of aborted transactions and
+    nothing from the last stable offset on. Positions as in `scan_batches`. A block is valid until the next one is
+    taken. Damage stands in `RecordBlock.damage` (its error has the file's path); the records before it are in the
+    block, and the next block goes on behind it. A block may be empty only if it has damage.
+    """
+    reader = _take_decoder() if decoder is None else decoder
+    committed = AbortedTransactions(snapshot, segment) if isolation is Isolation.READ_COMMITTED else None
+    stable = MAX_OFFSET if committed is None else last_stable_offset(snapshot)
+    try:
+        for span in scan_batches(snapshot, segment, start_position, end_position, window=window):
+            if span.damage is not None:
+                yield _damaged(span)
+                continue
+            table = span.table
+            rows = int(np.searchsorted(table.last_offset, stable)) if stable != MAX_OFFSET else table.rows
+            # A batch may reach over the last stable offset only if it holds none of an open transaction: keep its part.
+            straddles = rows < table.rows and 0 <= int(table.base_offset[rows]) < stable
+            skip = None if committed is None else committed.skip_rows(table)
+            yield from _decoded(reader, segment, span, rows + straddles, skip, snapshot.log_start_offset, stable)
+            if rows < table.rows:
+                return
+    finally:
+        if decoder is None:
+            _decoders.append(reader)
+
+
+def _decoded(
+    decoder: Decoder,
+    segment: Segment,
+    window: Window,
+    rows: int,
+    skip: np.typing.NDArray[np.uint8] | None,
+    first_offset: int,
+    end_offset: int,
+) -> Iterator[RecordBlock]:
+    table = window.table
+    row = 0
+    while row < rows:
+        block = decoder.decode(window.buffer, table, row, rows, origin=window.origin, skip=skip)
+        row = block.next_row
+        if block.damage is not None:
+            block.damage.error.path = segment.log.path
+            row = block.damage.row + 1
+        if len(block) and (int(block.offset[0]) < first_offset or int(block.offset[-1]) >= end_offset):
+            block = block.select((block.offset >= first_offset) & (block.offset < end_offset))
+        if len(block) or block.damage is not None:
+            yield block
+
+
+def read_range(
+    snapshot: LogSnapshot,
+    start_offset: int,
+    end_offset: int | None = None,
+    *,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    decoder: Decoder | None = None,
+    window: int = WINDOW_BYTES,
+) -> Iterator[RecordBlock]:
+    """The records with offsets from `start_offset` (included) to `end_offset` (excluded, by default the log's end).
+
+    Blocks as from `read_blocks`, in offset order over all segments. OffsetOutOfRange when `start_offset` is below the
+    log start or above the log end; an `end_offset` above the log end is the log end.
+    """
+    snapshot.check_offset(start_offset)
+    end = snapshot.log_end_offset if end_offset is None else min(end_offset, snapshot.log_end_offset)
+    if isolation is Isolation.READ_COMMITTED:
+        end = min(end, last_stable_offset(snapshot))
+    first = find_batch(snapshot, start_offset) if start_offset < end else None
+    if first is None:
+        return
+    position = first.position
+    for segment in snapshot.segments[first.segment_index :]:
+        if segment.base_offset >= end:
+            return
+        for block in read_blocks(snapshot, segment, position, isolation=isolation, decoder=decoder, window=window):
+            begins, ends = _span(block)
+            if begins >= end:
+                return
+            if begins < start_offset or ends >= end:
+                block = block.select((block.offset >= start_offset) & (block.offset < end))
+            if len(block) or block.damage is not None:
+                yield block
+            if ends >= end:
+                return
+        position = 0
+
+
+def _span(block: RecordBlock) -> tuple[int, int]:
+    """First and last offset of a block; of one with damage alone, the damaged batch's as far as it is known."""
+    if len(block):
+        return int(block.offset[0]), int(block.offset[-1])
+    known = block.damage.error.offset if block.damage is not None else None
+    return (-1, -1) if known is None else (known, known)
+
+
+def _damaged(window: Window) -> RecordBlock:
+    """An empty block that reports the window's damage."""
+    damage = window.damage
+    assert damage is not None
+    nothing = np.empty((len(RecordColumn), 0), np.int64)
+    return RecordBlock(
+        window.buffer.toreadonly(), BatchTable.empty(0), nothing, 0, Damage(0, damage.position, damage.error)
+    )
+
+
+def _take_decoder() -> Decoder:
+    try:
+        return _decoders.pop()
+    except IndexError:
+        return Decoder()

@@ -1,0 +1,188 @@
+"""Headers of a span of a segment, window by window: the way that all reading of batches goes.
+
+The bytes are read once, headers become rows of a BatchTable, and nothing is copied. What is no batch is reported and
+stepped over, to the next place where the index, checked against the log, says that one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from storage.errors import CorruptBatch, SegmentGone, StorageError, UnsupportedFormat
+from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
+from storage.log import buffers
+from storage.log.buffers import WINDOW_BYTES
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+
+_ROWS: Final = 4096
+_ADVICE: Final = "`kafkafs verify` tells more, `kafkafs salvage` copies what is intact"
+
+
+@dataclass(frozen=True, slots=True)
+class SpanDamage:
+    """Bytes from `position` (included) to `end` (excluded) that are no batches; reading goes on at `end`."""
+
+    position: int
+    end: int
+    error: StorageError
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Whole batches of a segment: their headers in `table`, their bytes in `buffer`, whose first byte has the file
+    position `origin`. Where `damage` is set the table is empty. Valid until the next window is taken."""
+
+    buffer: memoryview
+    origin: int
+    table: BatchTable
+    damage: SpanDamage | None = None
+
+
+def scan_batches(
+    snapshot: LogSnapshot,
+    segment: Segment,
+    start_position: int,
+    end_position: int | None = None,
+    *,
+    window: int = WINDOW_BYTES,
+) -> Iterator[Window]:
+    """The batches that begin in [start_position, end_position) of a segment, in windows of about `window` bytes.
+
+    `start_position` must be where a batch begins (`find_batch`), `end_position` where one ends, by default the
+    segment's end. A batch larger than the window is a window of its own. Only headers are looked at; offsets that do
+    not ascend are damage, like lengths that no batch has. SegmentGone when the file goes, or shrinks, meanwhile.
+    """
+    limit = snapshot.end_position(segment)
+    end = limit if end_position is None else min(end_position, limit)
+    position = start_position
+    last_offset = segment.base_offset - 1
+    table = BatchTable.empty(_ROWS)
+    size = window
+    buffer = buffers.take(size)
+    try:
+        while position < end:
+            data = _read(segment, position, min(size, end - position), buffer)
+            start = 0
+            while True:
+                table.clear()
+                outcome = scan(data, position, table, start)
+                damage = None
+                good = _ascending(table, last_offset)
+                if good < table.rows:
+                    at = int(table.position[good])
+                    damage = _not_ascending(segment, at, limit, int(table.last_offset[good]), last_offset)
+                    table.rows = good
+                if table.rows:
+                    last_offset = int(table.last_offset[-1])
+                    yield Window(data, position, table)
+                start = outcome.next_start
+                if damage is not None or outcome.stop is not ScanStop.FULL:
+                    break
+            if damage is None and outcome.stop is ScanStop.END and start == 0:
+                claimed = segment.batch_size(data)
+                if claimed is not None and len(data) < claimed <= end - position:
+                    buffers.give(buffer)
+                    buffer = buffers.take(claimed)
+                    size = len(buffer)
+                    continue
+                if position + len(data) == end < limit:
+                    return  # The caller's end lies within a batch.
+                damage = _no_batch(segment, position, limit, last_offset)
+            elif damage is None and outcome.stop in (ScanStop.CORRUPT, ScanStop.UNSUPPORTED):
+                damage = _no_batch(segment, position + start, limit, last_offset)
+            if damage is None:
+                position += start
+                continue
+            table.clear()
+            yield Window(data, position, table, damage)
+            position = damage.end
+    finally:
+        buffers.give(buffer)
+
+
+def last_offset_of(segment: Segment, snapshot: LogSnapshot) -> int:
+    """The last offset in a segment, read from its last index entry on; its base offset - 1 when it holds none."""
+    end = snapshot.end_position(segment)
+    last = segment.base_offset - 1
+    for window in scan_batches(snapshot, segment, segment.floor(snapshot.log_end_offset, end), end):
+        if window.table.rows:
+            last = int(window.table.last_offset[-1])
+    return last
+
+
+def _read(segment: Segment, position: int, size: int, buffer: bytearray) -> memoryview:
+    data = segment.log.read(position, size, buffer)
+    if len(data) < size:
+        raise SegmentGone(
+            "segment was truncated while it was read",
+            path=segment.log.path,
+            position=position,
+            expected=f"{size} bytes",
+            found=len(data),
+        )
+    return data
+
+
+def _ascending(table: BatchTable, last_offset: int) -> int:
+    """How many batches' last offsets ascend from `last_offset` on."""
+    wrong = np.flatnonzero(np.diff(table.last_offset, prepend=last_offset) <= 0)
+    return int(wrong[0]) if len(wrong) else table.rows
+
+
+def _not_ascending(segment: Segment, position: int, limit: int, found: int, last_offset: int) -> SpanDamage:
+    error = CorruptBatch(
+        "offsets do not ascend",
+        path=segment.log.path,
+        position=position,
+        expected=f"a last offset above {last_offset}",
+        found=found,
+        advice=_ADVICE,
+    )
+    batch = segment.batch_at(position, limit)
+    if batch is not None:
+        return SpanDamage(position, int(batch.end[0]), error)
+    return SpanDamage(position, _resume(segment, position, limit, last_offset), error)
+
+
+def _no_batch(segment: Segment, position: int, limit: int, last_offset: int) -> SpanDamage:
+    """What is wrong at a position where a batch should begin, and where reading can go on."""
+    head = segment.log.read(position, min(BATCH_HEADER_SIZE, limit - position))
+    length = int.from_bytes(head[8:12], "big", signed=True)
+    magic = head[16] if len(head) > 16 else None
+    end = _resume(segment, position, limit, last_offset)
+    error: StorageError
+    if magic is not None and magic > 2:
+        # The header's length may well be right: then only this batch is lost to us.
+        behind = position + 12 + length
+        if position < behind < end and segment.batch_at(behind, limit) is not None:
+            end = behind
+        error = UnsupportedFormat(
+            "record batch has an unknown format version",
+            path=segment.log.path,
+            position=position,
+            offset=int.from_bytes(head[:8], "big", signed=True),
+            expected="magic 0, 1 or 2",
+            found=magic,
+            advice=_ADVICE,
+        )
+    else:
+        error = CorruptBatch(
+            "no record batch begins here",
+            path=segment.log.path,
+            position=position,
+            offset=last_offset + 1,
+            expected=f"a length from 14 to {limit - position - 12}",
+            found=length if len(head) >= 12 else f"{len(head)} bytes",
+            advice=_ADVICE,
+        )
+    return SpanDamage(position, end, error)
+
+
+def _resume(segment: Segment, position: int, limit: int, last_offset: int) -> int:
+    behind = segment.resume_after(position, last_offset, limit)
+    return limit if behind is None else behind

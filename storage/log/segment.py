@@ -1,0 +1,157 @@
+"""One segment: a .log and the indexes beside it, read.
+
+The log is the truth and an index a hint: whatever an index says is checked against the log before it is used, so a
+missing, stale or garbage index costs time and never data.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Final
+
+from storage.files import names, offset_index, time_index
+from storage.files.log_file import LogFile
+from storage.files.names import FileKind, FileState
+from storage.files.offset_index import OffsetIndex
+from storage.files.time_index import TimeIndex
+from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, scan
+from storage.format.decoder import verify_crcs
+from storage.log.index_cache import IndexCache
+from storage.types import OffsetPosition
+
+_MIN_LENGTH: Final = 14  # of a v0 message, the least that may follow the overhead
+_MAX_MAGIC: Final = 2
+_HEAD: Final = struct.Struct(
+    ">q"  # offset: a v2 batch's base offset, an older message's (last) offset
+    "i"  # bytes that follow
+    "4x"  # partition leader epoch (v2) or CRC (v0, v1)
+    "b"  # magic
+)
+_OFFSET_SPAN: Final = 2**31  # a segment's offsets lie within 32 bits above its base offset
+
+# Trust in an index entry is tried this often, further down each time, before the scan begins at position 0.
+_INDEX_TRIES: Final = 8
+
+_indexes = IndexCache()
+
+
+class Segment:
+    """One segment of a log. The same object stands for the same bytes: it stays the same while its file only grows, and
+    another takes its place in the next snapshot when the file is replaced, truncated or rewritten.
+
+    `base_offset`; `log`: the .log file. `size`: bytes of the .log as last seen, final once `sealed`, that is once a
+    later segment exists. What of the last segment's bytes is whole and valid only a snapshot knows
+    (`LogSnapshot.end_position`).
+    """
+
+    __slots__ = ("__weakref__", "base_offset", "directory", "log", "sealed", "size")
+
+    def __init__(self, directory: Path, base_offset: int, log: LogFile, size: int) -> None:
+        self.directory: Final = directory
+        self.base_offset: Final = base_offset
+        self.log: Final = log
+        # Written by the owning log alone, under its lock, before a snapshot with the new value is published.
+        self.size = size
+        self.sealed = False
+
+    def __repr__(self) -> str:
+        return f"Segment({self.directory.name}/{self.base_offset}, {self.size} bytes)"
+
+    @property
+    def state(self) -> FileState:
+        """LIVE; SWAP while a replacement is unfinished; DELETED when the file awaits removal."""
+        parsed = names.parse_segment_file(self.log.path.name)
+        return FileState.LIVE if parsed is None else parsed.state
+
+    def path_of(self, kind: FileKind) -> Path:
+        """Where the segment's file of this kind is, or would be."""
+        return self.directory / names.segment_file(self.base_offset, kind, self.state)
+
+    def mtime_ms(self) -> int:
+        """Modification time of the .log in epoch milliseconds, Kafka's stand-in where messages carry no timestamp."""
+        return self.log.stat().st_mtime_ns // 1_000_000
+
+    def offset_index(self, end: int | None = None) -> OffsetIndex:
+        """The .index as found, unverified. `end`: the valid end of the .log, by default its size."""
+        log_end = self.size if end is None else end
+        return _indexes.get(
+            self,
+            FileKind.OFFSET_INDEX,
+            log_end,
+            lambda path: offset_index.load(path, self.base_offset, log_end, growing=not self.sealed),
+        )
+
+    def time_index(self, end: int | None = None) -> TimeIndex:
+        """The .timeindex as found, unverified. `end` as in `offset_index`."""
+        log_end = self.size if end is None else end
+        return _indexes.get(
+            self,
+            FileKind.TIME_INDEX,
+            log_end,
+            lambda path: time_index.load(path, self.base_offset, growing=not self.sealed),
+        )
+
+    def floor(self, offset: int, end: int) -> int:
+        """A position at or before the first batch whose last offset is >= `offset`: where a batch truly begins.
+
+        The index entry's batch is read and its CRC checked; entries that fail are passed over. 0 without a good one.
+        """
+        index = self.offset_index(end)
+        entry = index.floor(offset)
+        for attempt in range(_INDEX_TRIES):
+            if entry.position <= 0:
+                break
+            if self._holds(entry, offset, end):
+                return entry.position
+            # Perhaps one bad entry, but more likely a bad index: one further down, then by halves.
+            below = entry.offset - 1 if attempt == 0 else (self.base_offset + entry.offset) // 2
+            entry = index.floor(below)
+        return 0
+
+    def resume_after(self, position: int, offset: int, end: int) -> int | None:
+        """Where reading can go on behind damage at `position`: the next position that the index names at which a whole
+        valid batch with offsets above `offset` begins; None when no index entry helps."""
+        index = self.offset_index(end)
+        entry = index.first_from_position(position + 1)
+        while entry is not None:
+            batch = self.batch_at(entry.position, end)
+            if batch is not None and int(batch.last_offset[0]) > offset:
+                return entry.position
+            entry = index.first_from_position(entry.position + 1)
+        return None
+
+    def batch_at(self, position: int, end: int) -> BatchTable | None:
+        """The header of the batch that begins at `position`, as a table of one row; None unless a whole batch with a
+        right CRC and offsets of this segment begins there and ends by `end`."""
+        head = self.log.read(position, min(BATCH_HEADER_SIZE, max(end - position, 0)))
+        size = self.batch_size(head)
+        if size is None or position + size > end:
+            return None
+        data = self.log.read(position, size)
+        table = BatchTable.empty(1)
+        scan(data, position, table)
+        if table.rows != 1 or int(table.size[0]) != size:
+            return None
+        return None if verify_crcs(data, table, 0, 1, position) is not None else table
+
+    def batch_size(self, head: memoryview | bytes) -> int | None:
+        """The whole size in bytes that a batch's first bytes claim; None when no batch of this segment begins so."""
+        if len(head) < _HEAD.size:
+            return None
+        offset, length, magic = _HEAD.unpack_from(head)
+        if length < _MIN_LENGTH or not 0 <= magic <= _MAX_MAGIC:
+            return None
+        if not 0 <= offset - self.base_offset < _OFFSET_SPAN:
+            return None
+        return int(length) + LOG_OVERHEAD
+
+    def _holds(self, entry: OffsetPosition, offset: int, end: int) -> bool:
+        batch = self.batch_at(entry.position, end)
+        if batch is None:
+            return False
+        # An entry's offset is its batch's last one, or that of the whole append which began there (before Kafka 3.9.1).
+        # Offsets ascend, so no batch before this one can hold the wanted offset if this one begins at or below it.
+        # A compressed message set tells only its last offset.
+        base = int(batch.base_offset[0])
+        return (base if base >= 0 else int(batch.last_offset[0])) <= offset

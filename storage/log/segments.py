@@ -1,0 +1,108 @@
+"""From a partition's directory to its segments: which files count, in any moment of the directory's life.
+
+    .log            a segment
+    .log.cleaned    being built by the cleaner: not yet anything
+    .log.deleted    awaiting removal: no more anything (readers who hold it read on)
+    .log.swap       complete, about to take the place of the live files that it was made of
+
+A broker (or a crash) may have stopped anywhere in a replacement (LocalLog.replaceSegments): .cleaned → .swap, sources →
+.deleted in ascending order, .swap → .log. Recovery completes what has reached .swap. We change nothing, so we read
+whichever is whole: the sources while they are all there, the .swap file as soon as one of them is gone.
+
+    on disk                               what is read
+    1. sources live, .cleaned             the sources
+    2. sources live, .swap                the sources (they hold more than the .swap, never less)
+    3. some sources .deleted, .swap       the .swap, in the place of all live files with offsets in its range
+    4. .swap renamed to .log              that
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from storage.files import names
+from storage.files.log_file import FileIdentity, LogFile
+from storage.files.names import FileKind, FileState
+from storage.log import tail
+from storage.log.segment import Segment
+
+_LOG: Final = FileKind.LOG
+_LOG_ENDS: Final = tuple(_LOG.value + state.value for state in (FileState.LIVE, FileState.SWAP))
+_CLEANED_END: Final = FileState.CLEANED.value
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The .log files of a directory: inode by base offset, live ones and complete replacements."""
+
+    live: dict[int, int]
+    swap: dict[int, int]
+
+
+def list_logs(directory: Path) -> Listing:
+    """Lists a partition's directory, opening nothing. FileNotFoundError when it is gone."""
+    live: dict[int, int] = {}
+    swap: dict[int, int] = {}
+    first_cleaned: int | None = None
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            name = entry.name
+            if name.endswith(_LOG_ENDS):
+                parsed = names.parse_segment_file(name)
+                if parsed is not None:
+                    (live if parsed.state is FileState.LIVE else swap)[parsed.offset] = entry.inode()
+            elif name.endswith(_CLEANED_END):
+                parsed = names.parse_segment_file(name)
+                if parsed is not None and (first_cleaned is None or parsed.offset < first_cleaned):
+                    first_cleaned = parsed.offset
+    if first_cleaned is not None:
+        # The replacement was not yet complete: recovery discards these (LogLoader.removeTempFilesAndCollectSwapFiles).
+        swap = {base: inode for base, inode in swap.items() if base < first_cleaned}
+    return Listing(live, swap)
+
+
+def load(directory: Path, listing: Listing, held: Iterable[Segment]) -> list[Segment]:
+    """The segments that a listing shows, ascending; those of `held` that still are the same file are kept.
+
+    Whether one that was not sealed still holds what it did is for the caller to find out. FileNotFoundError when the
+    directory has changed since the listing.
+    """
+    known = {segment.base_offset: segment for segment in held}
+    last = max(listing.live, default=-1)
+
+    def segment_of(base: int, inode: int, state: FileState) -> Segment:
+        old = known.get(base)
+        if old is not None and old.log.identity.inode == inode and old.sealed and base != last:
+            return old
+        path = directory / names.segment_file(base, _LOG, state)
+        status = path.stat()
+        identity = FileIdentity.of(status)
+        # One that was sealed and is the last now has lost what came after it, and may have lost its own end.
+        if old is not None and old.log.identity == identity and not old.sealed:
+            return old
+        return Segment(directory, base, LogFile(path, identity), status.st_size)
+
+    segments = {base: segment_of(base, inode, FileState.LIVE) for base, inode in listing.live.items()}
+    for base in sorted(listing.swap):
+        if base in segments or _covered(base, sorted(segments), segments.__getitem__):
+            continue
+        replacement = segment_of(base, listing.swap[base], FileState.SWAP)
+        end = tail.measure(replacement, replacement.size).next_offset
+        for other in [other for other in segments if base < other < end]:
+            del segments[other]
+        segments[base] = replacement
+    return [segments[base] for base in sorted(segments)]
+
+
+def _covered(offset: int, bases: list[int], segment_at: Callable[[int], Segment]) -> bool:
+    """True when a live segment's messages reach `offset`: the source that a replacement was made of is still there."""
+    slot = bisect_right(bases, offset) - 1
+    if slot < 0:
+        return False
+    below = segment_at(bases[slot])
+    return tail.measure(below, below.size).next_offset > offset

@@ -1,0 +1,83 @@
+"""What a reader holds: a log's segments and where it begins and ends, at one moment.
+
+A snapshot never changes. Readers take one and need no lock; a log whose files change gives a new one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from storage.errors import OffsetOutOfRange
+from storage.log.segment import Segment
+from storage.types import TopicPartition
+
+if TYPE_CHECKING:
+    from storage.log.isolation import Transactions
+
+
+@dataclass(frozen=True, slots=True)
+class LogSnapshot:
+    """A log at one moment.
+
+    `segments`: by ascending base offset; the last is the active one. `log_start_offset` (included) to `log_end_offset`
+    (excluded) is what may be read: records below it may still be in the files, and a batch may begin below it.
+    `active_end`: bytes of the last segment that are whole valid batches; `active_size`: bytes of its file, more where
+    the tail is torn, garbage, preallocated or being written. `generation`: grows with each truncation that was seen;
+    within one, an offset below `log_end_offset` keeps its meaning.
+    """
+
+    tp: TopicPartition
+    segments: tuple[Segment, ...]
+    log_start_offset: int
+    log_end_offset: int
+    active_end: int
+    active_size: int
+    generation: int
+    transactions: Transactions = field(repr=False, compare=False)
+
+    @property
+    def active(self) -> Segment | None:
+        """The last segment; None in a directory without any."""
+        return self.segments[-1] if self.segments else None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments, the active one up to its valid end."""
+        return sum(segment.size for segment in self.segments[:-1]) + self.active_end
+
+    def end_position(self, segment: Segment) -> int:
+        """The byte position where a segment's messages end."""
+        return self.active_end if self.segments and segment is self.segments[-1] else segment.size
+
+    def segment_index(self, offset: int) -> int:
+        """The index of the segment whose range holds `offset`, the last with a base offset up to it; -1 if none."""
+        return bisect_right(self.segments, offset, key=_base_offset) - 1
+
+    def check_offset(self, offset: int) -> None:
+        """Raises OffsetOutOfRange for an offset below the log start or above the log end, as a fetch does."""
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRange(
+                f"offset is out of the range of {self.tp}",
+                offset=offset,
+                expected=f"{self.log_start_offset} to {self.log_end_offset}",
+            )
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+class Log(Protocol):
+    """A partition's log, as its readers see it."""
+
+    tp: TopicPartition
+    path: Path
+
+    def snapshot(self) -> LogSnapshot:
+        """The log as it is now; the same object as before when nothing has changed. Thread-safe.
+
+        UnknownTopicOrPartition when the partition's directory is gone.
+        """

@@ -1,0 +1,133 @@
+"""Where the messages of a log's last segment end.
+
+A log is appended to while we read, may have been cut off by a crash, and may be preallocated with zeros. So its end is
+measured: from a batch that is known to be good, whole batches with right CRCs and ascending offsets are counted, up to
+the first that is not. What lies behind that is the tail: torn, garbage, zeros, or still being written. It is looked at
+again whenever the file changes. Damage before the point where measuring began is for readers to find.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, ScanStop, scan
+from storage.format.checksum import crc32c
+from storage.format.decoder import verify_crcs
+from storage.log import buffers
+from storage.log.segment import Segment
+
+_ROWS: Final = 4096
+_V2_HEAD: Final = struct.Struct(
+    ">q"  # base offset
+    "i"  # length
+    "4x"  # leader epoch
+    "b"  # magic
+    "I"  # CRC-32C
+    "2x"  # attributes
+    "i"  # last offset delta
+)
+_CRC_START: Final = 21
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The valid end of a segment.
+
+    `end`: the position behind the last whole valid batch; `next_offset`: that batch's last offset + 1, or the segment's
+    base offset. `last_position` and `last_header`: that batch's header, by which a rewritten file is recognised; -1 and
+    empty when there is no batch.
+    """
+
+    end: int
+    next_offset: int
+    last_position: int = -1
+    last_header: bytes = b""
+
+
+def measure(segment: Segment, size: int) -> Tail:
+    """The valid end of a segment of `size` bytes, not looked at before: scanned from its last good index entry."""
+    start = segment.floor(segment.base_offset + 2**31, size)
+    return extend(segment, Tail(start, segment.base_offset), size)
+
+
+def extend(segment: Segment, known: Tail, size: int) -> Tail:
+    """The valid end now that the file has `size` bytes, given that it was sound up to `known.end`."""
+    tail = known
+    buffer = buffers.take()
+    table = BatchTable.empty(_ROWS)
+    try:
+        while tail.end < size:
+            data = segment.log.read(tail.end, min(len(buffer), size - tail.end), buffer)
+            if not len(data):
+                break
+            table.clear()
+            outcome = scan(data, tail.end, table)
+            damage = verify_crcs(data, table, 0, table.rows, tail.end) if table.rows else None
+            rows = table.rows if damage is None else damage.row
+            good = _ascending(table, rows, tail.next_offset)
+            if good:
+                tail = _behind(data, table, good, tail.end)
+            if good < table.rows:
+                break
+            if table.rows == 0 or outcome.stop in (ScanStop.CORRUPT, ScanStop.UNSUPPORTED):
+                behind, grown = _behind_odd_batch(segment, tail, size, len(data))
+                if grown:
+                    buffers.give(buffer)
+                    buffer = buffers.take(grown)
+                elif behind is None:
+                    break
+                else:
+                    tail = behind
+    finally:
+        buffers.give(buffer)
+    return tail
+
+
+def still_holds(segment: Segment, tail: Tail) -> bool:
+    """False when the last known batch is not where it was: the file was truncated, and perhaps written on since."""
+    if tail.last_position < 0:
+        return True
+    header = segment.log.read(tail.last_position, len(tail.last_header))
+    return bytes(header) == tail.last_header
+
+
+def _ascending(table: BatchTable, rows: int, next_offset: int) -> int:
+    """How many of the first `rows` batches have last offsets that ascend from `next_offset` on."""
+    last = table.last_offset[:rows]
+    wrong = np.flatnonzero(np.diff(last, prepend=next_offset - 1) <= 0)
+    return int(wrong[0]) if len(wrong) else rows
+
+
+def _behind(data: memoryview, table: BatchTable, rows: int, origin: int) -> Tail:
+    position = int(table.position[rows - 1])
+    size = int(table.size[rows - 1])
+    header = bytes(data[position - origin : position - origin + min(size, BATCH_HEADER_SIZE)])
+    return Tail(position + size, int(table.last_offset[rows - 1]) + 1, position, header)
+
+
+def _behind_odd_batch(segment: Segment, tail: Tail, size: int, read: int) -> tuple[Tail | None, int]:
+    """Past a batch that the scan gave no row for: (the tail behind it, 0), or (None, the buffer size that it needs),
+    or (None, 0) when no valid batch is there.
+
+    A batch of an unknown magic whose CRC is right was written so: it belongs to the log, and readers fail at it.
+    """
+    head = segment.log.read(tail.end, min(BATCH_HEADER_SIZE, size - tail.end))
+    known = segment.batch_size(head)
+    if known is not None:
+        return None, known if read < known <= size - tail.end else 0
+    if len(head) < BATCH_HEADER_SIZE:
+        return None, 0
+    base, length, magic, crc, delta = _V2_HEAD.unpack_from(head)
+    whole = length + LOG_OVERHEAD
+    if magic in (0, 1, 2) or not BATCH_HEADER_SIZE <= whole <= size - tail.end:
+        return None, 0
+    if base < tail.next_offset or base >= segment.base_offset + 2**31 or not 0 <= delta < 2**31:
+        return None, 0
+    batch = segment.log.read(tail.end, whole)
+    if len(batch) < whole or crc32c(batch[_CRC_START:]) != crc:
+        return None, 0
+    return Tail(tail.end + whole, base + delta + 1, tail.end, bytes(head)), 0
