@@ -1,0 +1,170 @@
+"""The broker's configuration: the `log.*` keys of a server.properties, as far as a log directory is concerned.
+
+Source: KafkaConfig, LogConfig, CleanerConfig and ServerLogConfigs of Kafka 4.3, with its defaults and precedence
+(`log.retention.ms` over `.minutes` over `.hours`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from storage.config import known
+from storage.config.keys import (
+    ANY,
+    BOOLEAN,
+    DOUBLE,
+    INT,
+    LIST,
+    LONG,
+    MAX_LONG,
+    Key,
+    at_least,
+    key,
+    keys_of,
+    parse_value,
+)
+from storage.config.log_config import TOPIC_KEYS, LogConfig, Origin, replace_values
+from storage.errors import CorruptCheckpoint, InvalidConfig
+from storage.format import properties
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Frozen broker-level values. `topic_defaults` is the configuration of a topic that sets nothing itself.
+
+    `given`: all keys and texts that were set. `problems`: unknown keys, each with the nearest known one.
+    """
+
+    num_partitions: int = key("num.partitions", INT, 1, at_least(1), "Partitions of a new topic.")
+    log_dirs: tuple[str, ...] = key("log.dirs", LIST, (), ANY, "A broker's log directories; kafkafs is told its own.")
+    log_dir: tuple[str, ...] = key("log.dir", LIST, (), ANY, "As log.dirs, which wins.")
+    retention_check_interval_ms: int = key(
+        "log.retention.check.interval.ms", LONG, 300_000, at_least(1), "How often retention looks."
+    )
+    flush_scheduler_interval_ms: int = key(
+        "log.flush.scheduler.interval.ms", LONG, MAX_LONG, ANY, "How often flush.ms is looked at."
+    )
+    recovery_point_checkpoint_interval_ms: int = key(
+        "log.flush.offset.checkpoint.interval.ms", INT, 60_000, at_least(0), "How often recovery points are written."
+    )
+    log_start_checkpoint_interval_ms: int = key(
+        "log.flush.start.offset.checkpoint.interval.ms", INT, 60_000, at_least(0), "How often log starts are written."
+    )
+    high_watermark_checkpoint_interval_ms: int = key(
+        "replica.high.watermark.checkpoint.interval.ms", LONG, 5_000, ANY, "How often high watermarks are written."
+    )
+    initial_task_delay_ms: int = key(
+        "log.initial.task.delay.ms", LONG, 30_000, at_least(0), "Background work begins that long after the start."
+    )
+    recovery_threads: int = key("num.recovery.threads.per.data.dir", INT, 2, at_least(1), "Threads that recover logs.")
+    cleaner_enable: bool = key("log.cleaner.enable", BOOLEAN, True, ANY, "Whether compaction runs.")
+    cleaner_threads: int = key("log.cleaner.threads", INT, 1, at_least(0), "Threads that compact.")
+    cleaner_dedupe_buffer_size: int = key(
+        "log.cleaner.dedupe.buffer.size", LONG, 128 * 1024**2, ANY, "Bytes of the offset maps of all cleaner threads."
+    )
+    cleaner_io_buffer_size: int = key(
+        "log.cleaner.io.buffer.size", INT, 512 * 1024, at_least(0), "Bytes of the I/O buffers of all cleaner threads."
+    )
+    cleaner_io_buffer_load_factor: float = key(
+        "log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, ANY, "How full an offset map may become."
+    )
+    cleaner_io_max_bytes_per_second: float = key(
+        "log.cleaner.io.max.bytes.per.second",
+        DOUBLE,
+        1.7976931348623157e308,
+        ANY,
+        "Limit of reads and writes together.",
+    )
+    cleaner_backoff_ms: int = key("log.cleaner.backoff.ms", LONG, 15_000, at_least(0), "Pause with nothing to compact.")
+    producer_id_expiration_ms: int = key(
+        "producer.id.expiration.ms", INT, 86_400_000, at_least(1), "A silent producer is forgotten after that time."
+    )
+    offsets_topic_num_partitions: int = key(
+        "offsets.topic.num.partitions", INT, 50, at_least(1), "Partitions of __consumer_offsets."
+    )
+    topic_defaults: LogConfig = field(default_factory=LogConfig)
+    given: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[InvalidConfig, ...] = ()
+
+    @staticmethod
+    def from_values(given: Mapping[str, str]) -> BrokerConfig:
+        """The configuration from keys and texts. InvalidConfig at the first bad value; bad keys are `problems`."""
+        values: dict[str, Any] = {
+            entry.field: entry.parse(given[name]) for name, entry in BROKER_KEYS.items() if name in given
+        }
+        topic: dict[str, Any] = {}
+        origins: dict[str, Origin] = {}
+        for entry in TOPIC_KEYS.values():
+            # All are checked, the first one given counts.
+            for synonym in reversed(entry.broker):
+                if synonym.name in given:
+                    value = parse_value(synonym.name, synonym.kind, synonym.rule, given[synonym.name])
+                    topic[entry.field] = synonym.to_value(value)
+                    origins[entry.name] = Origin.BROKER
+        for name in sorted(TOPIC_KEYS.keys() & origins.keys()):
+            entry = TOPIC_KEYS[name]
+            if not entry.rule.holds(topic[entry.field]):
+                used = next(synonym.name for synonym in entry.broker if synonym.name in given)
+                raise InvalidConfig(f"invalid value for {used}", expected=entry.rule.text, found=repr(given[used]))
+        problems = tuple(_unknown_broker_key(name) for name in given if not _is_known(name))
+        return BrokerConfig(
+            **values,
+            topic_defaults=replace_values(LogConfig(), topic, origins, {}),
+            given=MappingProxyType(dict(given)),
+            problems=problems,
+        )
+
+    @staticmethod
+    def from_file(path: Path) -> BrokerConfig:
+        """The configuration in a properties file; a broker's own server.properties works.
+
+        InvalidConfig when the file does not parse or a value is bad; OSError when it cannot be read.
+        """
+        try:
+            given = properties.parse(path.read_bytes())
+        except CorruptCheckpoint as error:
+            raise InvalidConfig(error.what, path=path, expected=error.expected, found=error.found) from None
+        try:
+            return BrokerConfig.from_values(given)
+        except InvalidConfig as error:
+            error.path = path
+            raise
+
+    def with_values(self, more: Mapping[str, str]) -> BrokerConfig:
+        """With these keys over the ones given before: a broker's dynamic configuration wins over its file."""
+        return BrokerConfig.from_values({**self.given, **more})
+
+    def warnings(self, log_dir: Path) -> list[str]:
+        """What a person should know who uses this configuration for `log_dir`: unknown keys, other log directories."""
+        found = [str(problem) for problem in self.problems]
+        named = self.log_dirs or self.log_dir
+        resolved = log_dir.resolve()
+        others = [name for name in named if Path(name).expanduser().resolve() != resolved]
+        if others:
+            used = "log.dirs" if self.log_dirs else "log.dir"
+            found.append(f"{used} names {', '.join(others)}; only {log_dir} is used")
+        return found
+
+
+BROKER_KEYS: Mapping[str, Key] = keys_of(BrokerConfig)
+
+_BROKER_NAMES = frozenset(
+    (*BROKER_KEYS, *known.BROKER_KEYS, *(synonym.name for entry in TOPIC_KEYS.values() for synonym in entry.broker))
+)
+
+
+def _is_known(name: str) -> bool:
+    return name in _BROKER_NAMES or name.startswith(known.BROKER_PREFIXES)
+
+
+def _unknown_broker_key(name: str) -> InvalidConfig:
+    if name in TOPIC_KEYS and TOPIC_KEYS[name].broker:
+        advice = f"At broker level it is {TOPIC_KEYS[name].broker[0].name!r}"
+    else:
+        nearest = known.nearest(name, sorted(_BROKER_NAMES))
+        advice = f"Did you mean {nearest!r}?" if nearest else "It has no effect"
+    return InvalidConfig(f"unknown broker configuration {name!r}", advice=advice)

@@ -1,0 +1,163 @@
+"""Configuration keys as data: each a name, a type, a default, what values it takes, and what it is called elsewhere.
+
+A key is declared once, as the field of a frozen dataclass made by `key()`; reading, checking and showing values works
+from that declaration. Types and rules are those of Kafka 4.3's ConfigDef.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from storage.errors import InvalidConfig
+
+MAX_INT = 2**31 - 1
+MAX_LONG = 2**63 - 1
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of value: `parse` gives the value of a text or raises ValueError, `show` the text of a value."""
+
+    name: str
+    parse: Callable[[str], Any]
+    show: Callable[[Any], str] = str
+
+
+def _integer(minimum: int, maximum: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if _INTEGER.fullmatch(text) is None or not minimum <= int(text) <= maximum:
+            raise ValueError(text)
+        return int(text)
+
+    return parse
+
+
+def _double(text: str) -> float:
+    if _DECIMAL.fullmatch(text) is None:
+        raise ValueError(text)
+    return float(text)
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _list(text: str) -> tuple[str, ...]:
+    # Repeated entries count once, an empty text is an empty list (ConfigDef.parseType).
+    return tuple(dict.fromkeys(re.split(r"\s*,\s*", text))) if text else ()
+
+
+INT = Kind("32-bit integer", _integer(-MAX_INT - 1, MAX_INT))
+LONG = Kind("64-bit integer", _integer(-MAX_LONG - 1, MAX_LONG))
+DOUBLE = Kind("number", _double)
+BOOLEAN = Kind("boolean, true or false", _boolean, lambda value: "true" if value else "false")
+STRING = Kind("text", lambda text: text)
+LIST = Kind("comma-separated list", _list, ",".join)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which values of its type a key takes; `text` completes "expected …"."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+ANY = Rule("", lambda value: True)
+
+
+def at_least(minimum: int) -> Rule:
+    """Numbers from `minimum` on."""
+    return Rule(f"at least {minimum}", lambda value: bool(value >= minimum))
+
+
+def between(minimum: float, maximum: float) -> Rule:
+    """Numbers from `minimum` to `maximum`, both included."""
+    return Rule(f"from {minimum} to {maximum}", lambda value: bool(minimum <= value <= maximum))
+
+
+def one_of(*names: str) -> Rule:
+    """One of these texts."""
+    return Rule(f"one of {', '.join(names)}", lambda value: value in names)
+
+
+def some_of(*names: str) -> Rule:
+    """A list of some of these texts."""
+    return Rule(f"of {', '.join(names)}", lambda value: set(value) <= set(names))
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """Another name for a key, where it stands in another unit: `to_value` turns its value into the key's."""
+
+    name: str
+    kind: Kind
+    to_value: Callable[[Any], Any]
+    rule: Rule = ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A configuration key. `broker` are its broker-level names, the one that wins first."""
+
+    name: str
+    field: str
+    kind: Kind
+    rule: Rule
+    default: Any
+    doc: str
+    broker: tuple[Synonym, ...] = ()
+
+    def parse(self, text: str) -> Any:
+        """The value of a text, white space around it dropped. InvalidConfig when the key does not take it."""
+        return parse_value(self.name, self.kind, self.rule, text)
+
+    def show(self, value: Any) -> str:
+        """The text of a value."""
+        return self.kind.show(value)
+
+
+def parse_value(name: str, kind: Kind, rule: Rule, text: str) -> Any:
+    """The value of a text for the key `name`. InvalidConfig when it is not of this kind or breaks the rule."""
+    try:
+        value = kind.parse(text.strip())
+    except (ValueError, KeyError):
+        valid = False
+    else:
+        valid = rule.holds(value)
+    if valid:
+        return value
+    article = "an" if kind.name[0] in "aeio" else "a"
+    expected = " ".join(part for part in (f"{article} {kind.name}", rule.text) if part)
+    raise InvalidConfig(f"invalid value for {name}", expected=expected, found=repr(text))
+
+
+def key(
+    name: str, kind: Kind, default: Any, rule: Rule, doc: str, *, broker: str | tuple[str | Synonym, ...] = ()
+) -> Any:
+    """A dataclass field that holds the value of a configuration key.
+
+    `broker`: its broker-level names, the one that wins first; a plain name has the key's own type, rule and unit.
+    """
+    names = (broker,) if isinstance(broker, str) else broker
+    synonyms = tuple(
+        Synonym(entry, kind, lambda value: value, rule) if isinstance(entry, str) else entry for entry in names
+    )
+    return dataclasses.field(default=default, metadata={"key": Key(name, "", kind, rule, default, doc, synonyms)})
+
+
+def keys_of(config: type) -> Mapping[str, Key]:
+    """The keys that a dataclass declares, by name, in its order."""
+    keys = {}
+    for field in dataclasses.fields(config):
+        declared = field.metadata.get("key")
+        if declared is not None:
+            keys[declared.name] = dataclasses.replace(declared, field=field.name)
+    return keys
