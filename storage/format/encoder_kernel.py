@@ -142,17 +142,17 @@ def _encode(
     position: cython.Py_ssize_t,
     result: cython.longlong[::1],
 ) -> cython.int:
-    size: cython.longlong = buffer.shape[0]
-    limit: cython.longlong = out.shape[0]
-    key_start_step: cython.longlong = 0 if key_start.shape[0] == 1 else 1
-    key_length_step: cython.longlong = 0 if key_length.shape[0] == 1 else 1
-    value_start_step: cython.longlong = 0 if value_start.shape[0] == 1 else 1
-    value_length_step: cython.longlong = 0 if value_length.shape[0] == 1 else 1
-    timestamp_step: cython.longlong = 0 if timestamp.shape[0] == 1 else 1
-    headers_start_step: cython.longlong = 0 if headers_start.shape[0] == 1 else 1
-    headers_length_step: cython.longlong = 0 if headers_length.shape[0] == 1 else 1
-    headers_count_step: cython.longlong = 0 if headers_count.shape[0] == 1 else 1
-    consecutive: cython.bint = offset_delta.shape[0] == 0
+    size: cython.longlong = len(buffer)
+    limit: cython.longlong = len(out)
+    key_start_step: cython.longlong = 0 if len(key_start) == 1 else 1
+    key_length_step: cython.longlong = 0 if len(key_length) == 1 else 1
+    value_start_step: cython.longlong = 0 if len(value_start) == 1 else 1
+    value_length_step: cython.longlong = 0 if len(value_length) == 1 else 1
+    timestamp_step: cython.longlong = 0 if len(timestamp) == 1 else 1
+    headers_start_step: cython.longlong = 0 if len(headers_start) == 1 else 1
+    headers_length_step: cython.longlong = 0 if len(headers_length) == 1 else 1
+    headers_count_step: cython.longlong = 0 if len(headers_count) == 1 else 1
+    consecutive: cython.bint = len(offset_delta) == 0
     base: cython.ulonglong = _bits(base_timestamp)
     max_timestamp: cython.longlong = -1
     status: cython.int = _DONE
@@ -252,18 +252,25 @@ def encode_records(
     Returns a status and fills `result`. Raises ValueError where columns, `out` or `result` are too short.
     """
     status: cython.int
-    if first < 0 or last < first or position < 0 or position > out.shape[0] or result.shape[0] < RESULTS:
+    if not cython.compiled:
+        buffer, out, result = memoryview(buffer), memoryview(out), memoryview(result)
+        key_start, key_length = memoryview(key_start), memoryview(key_length)
+        value_start, value_length = memoryview(value_start), memoryview(value_length)
+        timestamp, offset_delta = memoryview(timestamp), memoryview(offset_delta)
+        headers_start, headers_length = memoryview(headers_start), memoryview(headers_length)
+        headers_count = memoryview(headers_count)
+    if first < 0 or last < first or position < 0 or position > len(out) or len(result) < RESULTS:
         raise ValueError("rows, position or result column out of range")
     if (
-        (key_start.shape[0] != 1 and key_start.shape[0] < last)
-        or (key_length.shape[0] != 1 and key_length.shape[0] < last)
-        or (value_start.shape[0] != 1 and value_start.shape[0] < last)
-        or (value_length.shape[0] != 1 and value_length.shape[0] < last)
-        or (timestamp.shape[0] != 1 and timestamp.shape[0] < last)
-        or (headers_start.shape[0] != 1 and headers_start.shape[0] < last)
-        or (headers_length.shape[0] != 1 and headers_length.shape[0] < last)
-        or (headers_count.shape[0] != 1 and headers_count.shape[0] < last)
-        or (offset_delta.shape[0] != 0 and offset_delta.shape[0] < last)
+        (len(key_start) != 1 and len(key_start) < last)
+        or (len(key_length) != 1 and len(key_length) < last)
+        or (len(value_start) != 1 and len(value_start) < last)
+        or (len(value_length) != 1 and len(value_length) < last)
+        or (len(timestamp) != 1 and len(timestamp) < last)
+        or (len(headers_start) != 1 and len(headers_start) < last)
+        or (len(headers_length) != 1 and len(headers_length) < last)
+        or (len(headers_count) != 1 and len(headers_count) < last)
+        or (len(offset_delta) != 0 and len(offset_delta) < last)
     ):
         raise ValueError("a column is shorter than the rows asked for")
     with cython.nogil:
@@ -295,7 +302,7 @@ def _skip_field(
     buffer: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, null_allowed: cython.bint
 ) -> cython.Py_ssize_t:
     """Position after a varint length and that many bytes; -1 where either is not whole or not a length."""
-    size: cython.Py_ssize_t = buffer.shape[0]
+    size: cython.Py_ssize_t = len(buffer)
     value: cython.ulonglong = 0
     shift: cython.int = 0
     byte: cython.ulonglong
@@ -328,7 +335,7 @@ def _measure_headers(
     headers_length: cython.longlong[::1],
     rows: cython.longlong,
 ) -> cython.longlong:
-    size: cython.longlong = buffer.shape[0]
+    size: cython.longlong = len(buffer)
     row: cython.longlong
     count: cython.longlong
     start: cython.Py_ssize_t
@@ -363,8 +370,8 @@ def measure_headers(
 
     Returns the number of rows done: fewer than all means that the next row's headers are not whole.
     """
-    rows: cython.longlong = headers_start.shape[0]
-    if headers_count.shape[0] < rows or headers_length.shape[0] < rows:
+    rows: cython.longlong = len(headers_start)
+    if len(headers_count) < rows or len(headers_length) < rows:
         raise ValueError("a column is shorter than the rows asked for")
     with cython.nogil:
         rows = _measure_headers(buffer, headers_start, headers_count, headers_length, rows)
@@ -403,7 +410,7 @@ def _split(
     lengths: cython.longlong[::1],
 ) -> cython.Py_ssize_t:
     rows: cython.Py_ssize_t = 0
-    capacity: cython.Py_ssize_t = starts.shape[0]
+    capacity: cython.Py_ssize_t = len(starts)
     found: cython.Py_ssize_t
     while rows < capacity:
         found = _find(buffer, position, end, separator)
@@ -430,10 +437,10 @@ def split_lines(
     next call goes on at `starts[-1] + lengths[-1] + 1`.
     """
     rows: cython.Py_ssize_t
-    if start < 0 or end < start or end > buffer.shape[0] or lengths.shape[0] < starts.shape[0]:
+    if start < 0 or end < start or end > len(buffer) or len(lengths) < len(starts):
         raise ValueError("span outside the buffer, or columns of unequal length")
     if not cython.compiled:
-        buffer = bytes(buffer)  # bytes.find needs it; once, not at every line
+        buffer, starts, lengths = bytes(buffer), memoryview(starts), memoryview(lengths)  # bytes: for its find
     with cython.nogil:
         rows = _split(buffer, start, end, separator, starts, lengths)
     return rows

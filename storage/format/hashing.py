@@ -67,7 +67,7 @@ def _murmur2(
 
 def murmur2(key: cython.const[cython.uchar][::1]) -> cython.int:
     """Kafka's murmur2 of one key: a signed 32-bit number. An empty key is a key."""
-    return _murmur2(key, 0, key.shape[0])
+    return _murmur2(key, 0, len(key))
 
 
 @cython.cfunc
@@ -76,8 +76,8 @@ def murmur2(key: cython.const[cython.uchar][::1]) -> cython.int:
 def _murmur2_gathered(
     data: cython.const[cython.uchar][::1], ends: cython.const[cython.longlong][::1], hashes: cython.int[::1]
 ) -> cython.Py_ssize_t:
-    size: cython.longlong = data.shape[0]
-    rows: cython.Py_ssize_t = ends.shape[0]
+    size: cython.longlong = len(data)
+    rows: cython.Py_ssize_t = len(ends)
     start: cython.longlong = 0
     row: cython.Py_ssize_t
     for row in range(rows):
@@ -95,9 +95,11 @@ def murmur2_gathered(
 
     Raises ValueError where `ends` falls, points outside `data`, or is longer than `hashes`.
     """
-    rows: cython.Py_ssize_t = ends.shape[0]
+    rows: cython.Py_ssize_t = len(ends)
     done: cython.Py_ssize_t
-    if hashes.shape[0] < rows:
+    if not cython.compiled:
+        data, ends, hashes = memoryview(data), memoryview(ends), memoryview(hashes)
+    if len(hashes) < rows:
         raise ValueError("fewer hashes than keys")
     with cython.nogil:
         done = _murmur2_gathered(data, ends, hashes)
@@ -114,8 +116,8 @@ def _murmur2_columns(
     lengths: cython.const[cython.longlong][::1],
     hashes: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    size: cython.longlong = buffer.shape[0]
-    rows: cython.Py_ssize_t = starts.shape[0]
+    size: cython.longlong = len(buffer)
+    rows: cython.Py_ssize_t = len(starts)
     row: cython.Py_ssize_t
     for row in range(rows):
         if lengths[row] < 0:
@@ -137,9 +139,11 @@ def murmur2_columns(
 
     A null key has no hash: tell it by its negative length. Raises ValueError where a key is not within the buffer.
     """
-    rows: cython.Py_ssize_t = starts.shape[0]
+    rows: cython.Py_ssize_t = len(starts)
     done: cython.Py_ssize_t
-    if lengths.shape[0] < rows or hashes.shape[0] < rows:
+    if not cython.compiled:
+        buffer, starts, lengths, hashes = (memoryview(array) for array in (buffer, starts, lengths, hashes))
+    if len(lengths) < rows or len(hashes) < rows:
         raise ValueError("fewer lengths or hashes than keys")
     with cython.nogil:
         done = _murmur2_columns(buffer, starts, lengths, hashes)

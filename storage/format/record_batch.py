@@ -121,8 +121,13 @@ def encode_batch(
     Raises RecordTooLarge where the batch would pass 2^31 - 1 bytes, ValueError for columns or fields out of range.
     """
     columns = records if isinstance(records, RecordColumns) else RecordColumns.from_records(records)
-    out = bytearray(BATCH_HEADER_SIZE + columns.max_size(0, len(columns)))
+    room = columns.max_size(0, len(columns))
+    if codec != Codec.NONE:
+        room += (room >> 2) + 1024  # compressing may enlarge: snappy by a sixth at worst, the others less
+    out = bytearray(min(BATCH_HEADER_SIZE + room, MAX_BATCH_SIZE))
     encoded = encode_into(out, 0, columns, base_offset=base_offset, codec=codec, level=level, fields=fields)
+    if encoded.next_row < len(columns):
+        raise RecordTooLarge("record batch", expected=f"at most {MAX_BATCH_SIZE} bytes")
     return bytes(memoryview(out)[: encoded.end])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -56,12 +56,12 @@ class RecordColumns:
     value_start: Int64s
     value_length: Int64s
     timestamp: Int64s
-    key_start: Int64s = _ZERO
-    key_length: Int64s = _NULL
-    headers_start: Int64s = _ZERO
-    headers_length: Int64s = _ZERO
-    headers_count: Int64s = _ZERO
-    offset_delta: Int64s = _NONE
+    key_start: Int64s = field(default_factory=lambda: _ZERO)
+    key_length: Int64s = field(default_factory=lambda: _NULL)
+    headers_start: Int64s = field(default_factory=lambda: _ZERO)
+    headers_length: Int64s = field(default_factory=lambda: _ZERO)
+    headers_count: Int64s = field(default_factory=lambda: _ZERO)
+    offset_delta: Int64s = field(default_factory=lambda: _NONE)
 
     def __len__(self) -> int:
         return len(self.value_start)
@@ -136,11 +136,12 @@ class RecordColumns:
         """At most this many bytes do rows [first, last) take as v2 records."""
         rows = last - first
         total = rows * encoder_kernel.RECORD_OVERHEAD
+        size = memoryview(self.buffer).nbytes  # no field is larger; a length beyond it is found when encoding
         for lengths in (self.key_length, self.value_length, self.headers_length):
             if len(lengths) == 1:
-                total += rows * max(int(lengths[0]), 0)
+                total += rows * min(max(int(lengths[0]), 0), size)
             else:
-                total += int(np.maximum(lengths[first:last], 0).sum())
+                total += int(np.clip(lengths[first:last], 0, size).sum())
         return total
 
 

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.format import encoder_kernel
+from storage.format.record_columns import encode_headers, encode_varint
+from tests.storage.format.uncompiled import uncompiled
+
+plain = uncompiled("storage.format.encoder_kernel")
+FORMS = pytest.mark.parametrize("kernel", [encoder_kernel, plain], ids=["as-installed", "plain"])
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+# Mostly within a small buffer, at times anywhere.
+NEAR = st.integers(-2, 40) | st.sampled_from([2**31 - 1, 2**31, -(2**31), 2**63 - 1, -(2**63)]) | INT64
+
+
+def column(values: list[int]) -> np.ndarray[Any, Any]:
+    return np.array(values, np.int64)
+
+
+def test_the_compiled_forms_are_compared_with_the_plain_ones() -> None:
+    assert not plain.is_compiled()
+
+
+@given(
+    data=st.binary(max_size=32),
+    rows=st.lists(st.tuples(*[NEAR] * 9), min_size=1, max_size=6),
+    base_timestamp=INT64,
+    consecutive=st.booleans(),
+    room=st.integers(0, 120),
+    position=st.integers(0, 5),
+)
+def test_both_forms_encode_any_columns_alike(
+    data: bytes,
+    rows: list[tuple[int, ...]],
+    base_timestamp: int,
+    consecutive: bool,
+    room: int,
+    position: int,
+) -> None:
+    columns = [column(list(values)) for values in zip(*rows, strict=True)]
+    if consecutive:
+        columns[8] = column([])
+    outcomes = []
+    for kernel in (encoder_kernel, plain):
+        out = bytearray(b"\xaa" * (position + room))
+        result = column([0, 0, 0])
+        status = kernel.encode_records(data, *columns, 0, len(rows), base_timestamp, out, position, result)
+        outcomes.append((status, bytes(out), result.tolist()))
+    assert outcomes[0] == outcomes[1]
+    status, out, (done, end, _) = outcomes[0]
+    assert (status == encoder_kernel.DONE) == (done == len(rows))
+    assert out[:position] == b"\xaa" * position
+    assert out[end:] == b"\xaa" * (len(out) - end)
+
+
+@FORMS
+def test_short_columns_and_odd_spans_are_refused(kernel: ModuleType) -> None:
+    one, two, none = column([0]), column([0, 0]), column([])
+    good = [one, one, one, one, one, one, one, one, none]
+    for index in range(9):
+        short = [two] * 8 + [none]
+        short[index] = column([0]) if index == 8 else none
+        with pytest.raises(ValueError, match="shorter"):
+            kernel.encode_records(b"", *short, 0, 2, 0, bytearray(100), 0, column([0, 0, 0]))
+    for first, last, position, result in ((-1, 1, 0, 3), (1, 0, 0, 3), (0, 1, -1, 3), (0, 1, 101, 3), (0, 1, 0, 2)):
+        with pytest.raises(ValueError, match="out of range"):
+            kernel.encode_records(b"", *good, first, last, 0, bytearray(100), position, np.zeros(result, np.int64))
+
+
+@FORMS
+def test_columns_of_one_element_hold_for_all_rows(kernel: ModuleType) -> None:
+    one = column([3])
+    constant = [column([0]), column([2]), column([0]), one, column([9]), column([0]), column([0]), column([0])]
+    full = [np.repeat(values, 4) for values in constant]
+    outs = []
+    for columns in (constant, full):
+        out, result = bytearray(200), column([0, 0, 0])
+        assert kernel.encode_records(b"abc", *columns, column([]), 0, 4, 0, out, 0, result) == kernel.DONE
+        outs.append((bytes(out), result.tolist()))
+    assert outs[0] == outs[1]
+    assert outs[0][1] == [4, 4 * 12, 9]
+
+
+HEADERS = st.lists(st.tuples(st.binary(max_size=70), st.none() | st.binary(max_size=200)), max_size=4)
+
+
+@given(st.lists(HEADERS, max_size=5))
+def test_headers_are_measured(rows: list[list[tuple[bytes, bytes | None]]]) -> None:
+    encoded = [encode_headers(headers) for headers in rows]
+    lengths = column([len(part) for part in encoded])
+    starts = np.cumsum(lengths) - lengths
+    counts = column([len(headers) for headers in rows])
+    for kernel in (encoder_kernel, plain):
+        measured = np.full(len(rows), -9, np.int64)
+        assert kernel.measure_headers(b"".join(encoded), starts, counts, measured) == len(rows)
+        assert measured.tolist() == lengths.tolist()
+
+
+@given(st.binary(max_size=40), st.lists(st.tuples(NEAR, NEAR), max_size=4))
+def test_both_forms_measure_any_bytes_alike(data: bytes, rows: list[tuple[int, int]]) -> None:
+    starts, counts = column([row[0] for row in rows]), column([row[1] for row in rows])
+    outcomes = []
+    for kernel in (encoder_kernel, plain):
+        measured = np.zeros(len(rows), np.int64)
+        outcomes.append((kernel.measure_headers(data, starts, counts, measured), measured.tolist()))
+    assert outcomes[0] == outcomes[1]
+    done, measured = outcomes[0]
+    assert all(0 <= length <= len(data) for length in measured[:done])
+
+
+@FORMS
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"",  # nothing where a length should be
+        b"\x80",  # a varint without its end
+        b"\x80\x80\x80\x80\x80\x00",  # six bytes of varint
+        b"\x80\x80\x80\x80\x10",  # a fifth byte with more than four bits
+        b"\x01\x01",  # a null name
+        b"\x03\x00",  # length -2
+        b"\x00\x03",  # value length -2
+        b"\x04a",  # the name is cut off
+        b"\x02a",  # no value length
+        b"\x02a\x04b",  # the value is cut off
+        b"\xfe\xff\xff\xff\x0f\x01",  # length 2^31 - 1
+    ],
+)
+def test_headers_that_do_not_parse_are_told(kernel: ModuleType, headers: bytes) -> None:
+    assert kernel.measure_headers(b"\x00\x00" + headers, column([0, 2]), column([1, 1]), column([0, 0])) == 1
+
+
+@given(
+    st.lists(st.binary(max_size=30), max_size=30),
+    st.binary(max_size=10),
+    st.integers(0, 40),
+    st.sampled_from([10, 0, 44]),
+)
+def test_lines_are_split_as_bytes_split_does(lines: list[bytes], rest: bytes, capacity: int, separator: int) -> None:
+    byte = bytes([separator])
+    data = b"".join(line + byte for line in lines) + rest
+    expected = data.split(byte)[:-1]
+    for kernel in (encoder_kernel, plain):
+        starts, lengths = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
+        rows = kernel.split_lines(data, 0, len(data), separator, starts, lengths)
+        assert rows == min(capacity, len(expected))
+        found = [data[s : s + n] for s, n in zip(starts[:rows].tolist(), lengths[:rows].tolist(), strict=True)]
+        assert found == expected[:rows]
+
+
+@FORMS
+def test_lines_are_split_within_their_span(kernel: ModuleType) -> None:
+    starts, lengths = column([0] * 4), column([0] * 4)
+    assert kernel.split_lines(b"a\nbb\nccc\nd", 2, 8, 10, starts, lengths) == 1
+    assert (starts[0], lengths[0]) == (2, 2)
+    assert kernel.split_lines(b"", 0, 0, 10, starts, lengths) == 0
+    for start, end in ((-1, 0), (1, 0), (0, 2)):
+        with pytest.raises(ValueError, match="span"):
+            kernel.split_lines(b"a", start, end, 10, starts, lengths)
+    with pytest.raises(ValueError, match="span"):
+        kernel.split_lines(b"a", 0, 1, 10, starts, lengths[:1])
+
+
+@pytest.mark.parametrize("value", [0, -1, 1, 63, 64, -64, -65, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63)])
+def test_varints_by_kafkas_rule(value: int) -> None:
+    """ByteUtilsTest: zigzag, seven bits a byte, least significant first."""
+    known = {0: "00", -1: "01", 1: "02", 63: "7e", 64: "8001", -64: "7f", -65: "8101"}
+    encoded = encode_varint(value)
+    raw = sum((byte & 0x7F) << 7 * i for i, byte in enumerate(encoded))
+    assert (raw >> 1) ^ -(raw & 1) == value
+    assert encoded.hex() == known.get(value, encoded.hex())
+    assert len(encoded) == max(1, -(-(raw.bit_length()) // 7))

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from aiokafka.partitioner import murmur2 as aiokafka_murmur2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.format import hashing
+from tests.storage.format.uncompiled import uncompiled
+
+plain = uncompiled("storage.format.hashing")
+
+
+def signed(value: int) -> int:
+    return value - ((value & 0x80000000) << 1)
+
+
+def test_the_compiled_forms_are_compared_with_the_plain_ones() -> None:
+    assert not plain.is_compiled()
+
+
+@pytest.mark.parametrize("module", [hashing, plain], ids=["as-installed", "plain"])
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        # UtilsTest.testMurmur2
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+        (b"", 275646681),
+    ],
+)
+def test_murmur2_known_answers(module: object, key: bytes, expected: int) -> None:
+    assert module.murmur2(key) == expected  # type: ignore[attr-defined]
+
+
+@given(st.binary(max_size=300))
+def test_murmur2_equals_aiokafkas(key: bytes) -> None:
+    assert hashing.murmur2(key) == plain.murmur2(key) == signed(aiokafka_murmur2(key))
+
+
+@given(st.lists(st.none() | st.binary(max_size=40), max_size=50))
+def test_columns_of_keys_hash_as_single_keys_do(keys: list[bytes | None]) -> None:
+    data = b"".join(key or b"" for key in keys)
+    lengths = np.array([-1 if key is None else len(key) for key in keys], np.int64)
+    ends = np.cumsum(np.maximum(lengths, 0), dtype=np.int64)
+    expected = [hashing.murmur2(key or b"") for key in keys]
+    for module in (hashing, plain):
+        hashes = np.zeros(len(keys), np.int32)
+        module.murmur2_gathered(data, ends, memoryview(hashes))
+        assert hashes.tolist() == expected
+        module.murmur2_columns(data, ends - np.maximum(lengths, 0), lengths, memoryview(hashes))
+        assert hashes.tolist() == [0 if key is None else e for key, e in zip(keys, expected, strict=True)]
+
+
+@pytest.mark.parametrize("module", [hashing, plain], ids=["as-installed", "plain"])
+def test_keys_outside_the_buffer_are_refused(module: object) -> None:
+    gathered, columns = module.murmur2_gathered, module.murmur2_columns  # type: ignore[attr-defined]
+    one, two = np.zeros(1, np.int32), np.zeros(2, np.int32)
+    for ends in ([5], [-1], [3, 2]):
+        with pytest.raises(ValueError, match="ends"):
+            gathered(b"1234", np.array(ends), two)
+    with pytest.raises(ValueError, match="fewer"):
+        gathered(b"1234", np.array([1, 2]), one)
+    for start, length in ((0, 5), (-1, 1), (4, 1), (2**63 - 1, 1), (1, 2**63 - 1)):
+        with pytest.raises(ValueError, match="outside"):
+            columns(b"1234", np.array([start]), np.array([length]), one)
+    with pytest.raises(ValueError, match="fewer"):
+        columns(b"1234", np.array([0, 0]), np.array([0, 0]), one)
+    with pytest.raises(ValueError, match="fewer"):
+        columns(b"1234", np.array([0, 0]), np.array([0]), two)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99162322),
+        ("polygenelubricants", -(2**31)),
+        ("grüße", 98768023),
+        ("\U0001f600", 1772899),  # a surrogate pair: 31 * 0xd83d + 0xde00
+    ],
+)
+def test_java_string_hash(text: str, expected: int) -> None:
+    assert hashing.java_string_hash(text) == expected
+
+
+def test_group_partition() -> None:
+    assert hashing.group_partition("polygenelubricants", 50) == 0
+    assert hashing.group_partition("hello", 50) == 99162322 % 50
+    assert hashing.group_partition("a" * 9, 50) == abs(hashing.java_string_hash("a" * 9)) % 50

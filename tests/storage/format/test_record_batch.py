@@ -1,0 +1,325 @@
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import replace
+from itertools import islice
+
+import crc32c
+import numpy as np
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch
+
+from storage.errors import CorruptBatch, RecordTooLarge, UnsupportedFormat
+from storage.format.compression import Codec
+from storage.format.control_records import (
+    ControlType,
+    EndTransactionMarker,
+    control_batch,
+    control_type,
+    marker_batch,
+    parse_marker,
+)
+from storage.format.record_batch import (
+    BatchFields,
+    Encoded,
+    empty_batch,
+    encode_batch,
+    encode_into,
+    set_base_offset_and_epoch,
+    set_log_append_time,
+    set_max_timestamp,
+)
+from storage.format.record_columns import Record, RecordColumns
+from storage.types import TimestampType
+from tests.fixtures import FIXTURES, read_golden, requires_fixtures
+from tests.storage.format.headers import batches, v2_header
+
+CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+SOME = [
+    Record(b"k", b"value", [(b"h", b"1"), (b"h", None), (b"", b"")], 1000),
+    Record(None, None, [], 990),
+    Record(b"", b"", [("größe".encode(), b"x" * 200)], 2**62),
+    Record(b"key" * 50, b"v" * 70_000, [], 0),
+]
+
+
+def read_back(batch: bytes) -> list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]]:
+    """(offset, timestamp, key, value, headers) by aiokafka's reader, its CRC check included."""
+    reader = DefaultRecordBatch(bytearray(batch))
+    assert reader.validate_crc()
+    return [(r.offset, r.timestamp, r.key, r.value, [(n.encode(), v) for n, v in r.headers]) for r in reader]
+
+
+def fields_of(data: bytes) -> BatchFields:
+    """The settable fields that a stored batch has."""
+    header = v2_header(data)
+    append_time = header.attributes & 8
+    return BatchFields(
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=bool(header.attributes & 16),
+        control=bool(header.attributes & 32),
+        log_append_time_ms=header.max_timestamp if append_time else None,
+        delete_horizon_ms=header.base_timestamp if header.attributes & 64 else None,
+    )
+
+
+@requires_fixtures
+def test_bytes_equal_the_java_producers() -> None:
+    """Partition 0 of c-none was written by Kafka's Java producer, with and without producer ids."""
+    golden = iter(read_golden(FIXTURES / "codecs" / "golden" / "c-none-0.jsonl.gz"))
+    seen = idempotent = 0
+    for log in sorted((FIXTURES / "codecs" / "log" / "c-none-0").glob("*.log")):
+        for stored in batches(log.read_bytes()):
+            header = v2_header(stored)
+            records = [Record(g.key, g.value, g.headers, g.timestamp) for g in islice(golden, header.count)]
+            assert encode_batch(records, base_offset=header.base_offset, fields=fields_of(stored)) == stored
+            seen += 1
+            idempotent += header.producer_id >= 0
+    assert next(golden, None) is None
+    assert seen > 50
+    assert idempotent > 10
+
+
+@requires_fixtures
+def test_bytes_equal_the_brokers_markers() -> None:
+    """Commit and abort markers as a transaction coordinator had them written."""
+    seen = {ControlType.COMMIT: 0, ControlType.ABORT: 0}
+    for log in sorted((FIXTURES / "transactions" / "log").glob("tx-*/*.log")):
+        for stored in batches(log.read_bytes()):
+            header = v2_header(stored)
+            if not header.attributes & 32:
+                continue
+            ((offset, timestamp, key, value, _),) = read_back(stored)
+            marker = parse_marker(key, value)
+            assert marker is not None
+            rebuilt = marker_batch(
+                marker,
+                base_offset=offset,
+                timestamp=timestamp,
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                leader_epoch=header.leader_epoch,
+            )
+            assert len(rebuilt) == 78
+            assert rebuilt == stored
+            seen[marker.type] += 1
+    assert min(seen.values()) > 5
+
+
+@requires_fixtures
+def test_bytes_equal_the_cleaners_empty_batches() -> None:
+    """The 61-byte batches that Kafka's cleaner left."""
+    seen = 0
+    for log in sorted((FIXTURES / "compaction-after" / "log").glob("cmp-*/*.log")):
+        for stored in batches(log.read_bytes()):
+            if stored[16] != 2 or len(stored) != 61:
+                continue
+            header = v2_header(stored)
+            rebuilt = empty_batch(
+                base_offset=header.base_offset,
+                last_offset=header.base_offset + header.last_offset_delta,
+                max_timestamp=header.max_timestamp,
+                fields=fields_of(stored),
+            )
+            assert rebuilt == stored
+            seen += 1
+    assert seen > 0
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_another_reader_reads_what_was_encoded(codec: Codec) -> None:
+    batch = encode_batch(SOME, base_offset=2**40, codec=codec, fields=BatchFields(leader_epoch=7))
+    header = v2_header(batch)
+    assert (header.attributes, header.count, header.last_offset_delta) == (int(codec), 4, 3)
+    assert (header.base_timestamp, header.max_timestamp, header.leader_epoch) == (1000, 2**62, 7)
+    assert read_back(batch) == [(2**40 + i, r.timestamp, r.key, r.value, list(r.headers)) for i, r in enumerate(SOME)]
+
+
+def test_every_header_field_is_settable() -> None:
+    fields = BatchFields(
+        leader_epoch=2**31 - 1,
+        producer_id=2**63 - 1,
+        producer_epoch=2**15 - 1,
+        base_sequence=2**31 - 1,
+        transactional=True,
+        control=True,
+        log_append_time_ms=77,
+        delete_horizon_ms=500,
+        last_offset_delta=9,
+    )
+    header = v2_header(encode_batch(SOME[:2], base_offset=5, codec=Codec.ZSTD, fields=fields))
+    assert header.attributes == 4 | 8 | 16 | 32 | 64
+    assert (header.base_timestamp, header.max_timestamp, header.last_offset_delta) == (500, 77, 9)
+    assert header[9:12] == (2**63 - 1, 2**15 - 1, 2**31 - 1)
+    fields = BatchFields(base_timestamp=3, max_timestamp=4)
+    assert v2_header(encode_batch(SOME[:2], fields=fields))[7:9] == (3, 4)
+
+
+def test_timestamps_wrap_as_javas_longs_do() -> None:
+    records = [Record(None, b"", (), -1), Record(None, b"", (), 2**63 - 1), Record(None, b"", (), -(2**63))]
+    data = encode_batch(records)
+    body = data[61:]
+    # 2^63 - 1 - (-1) wraps to -2^63, whose zigzag is all ones: nine 0xff and 0x01.
+    assert body[7 + 2 : 7 + 12] == b"\xff" * 9 + b"\x01"
+    assert v2_header(data).max_timestamp == 2**63 - 1
+
+
+def test_columns_that_share_one_value_equal_tuples() -> None:
+    lines = b"first\nsecond\n\n"
+    columns = RecordColumns(lines, np.array([0, 6, 13]), np.array([5, 6, 0]), timestamp=np.array([42]))
+    records = [Record(None, line, (), 42) for line in (b"first", b"second", b"")]
+    assert encode_batch(columns, base_offset=3) == encode_batch(records, base_offset=3)
+
+
+def test_rows_that_fit_are_encoded_and_the_rest_left() -> None:
+    columns = RecordColumns.from_records(Record(None, b"x" * 100, (), i) for i in range(10))
+    whole = encode_batch(columns)
+    record_size = (len(whole) - 61) // 10
+    out = bytearray(20 + 61 + 4 * record_size + 1)
+    assert encode_into(out, 20, columns, 3, base_offset=3) == Encoded(7, len(out) - 1)
+    assert [r[:2] for r in read_back(bytes(out[20:-1]))] == [(i, i) for i in range(3, 7)]
+    assert out[:20] == bytes(20)
+    # One byte less and the fourth does not fit; no room for one record, none for the header.
+    assert encode_into(bytearray(len(out) - 2), 20, columns, 3).next_row == 6
+    for size in (0, 61, 61 + record_size - 1):
+        small = bytearray(size)
+        assert encode_into(small, 0, columns) == Encoded(0, 0)
+        assert small == bytes(size)
+
+
+def test_offset_deltas_of_a_compacted_batch_are_kept() -> None:
+    columns = RecordColumns.from_records([Record(b"a", b"1", (), 5), Record(b"b", b"2", (), 6)])
+    columns = replace(columns, offset_delta=np.array([2, 9]))
+    batch = encode_batch(columns, base_offset=100, fields=BatchFields(last_offset_delta=20))
+    assert [r[0] for r in read_back(batch)] == [102, 109]
+    assert v2_header(batch).last_offset_delta == 20
+    assert v2_header(encode_batch(columns, base_offset=100)).last_offset_delta == 9
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("value_start", -1),
+        ("value_start", 4),
+        ("value_start", 2**63 - 1),
+        ("value_length", 11),
+        ("value_length", -2),
+        ("value_length", 2**63 - 1),
+        ("key_length", -(2**63)),
+        ("headers_length", -1),
+        ("headers_length", 11),
+        ("headers_count", -1),
+        ("headers_count", 2**31),
+        ("offset_delta", 2**31),
+        ("offset_delta", -(2**31) - 1),
+    ],
+)
+def test_columns_are_checked_against_the_buffer(column: str, value: int) -> None:
+    good = RecordColumns(b"0123456789", np.array([0]), np.array([7]), timestamp=np.array([0]))
+    encode_batch(good)
+    with pytest.raises(ValueError, match="row 0"):
+        encode_batch(replace(good, **{column: np.array([value])}))
+
+
+def test_rows_and_fields_out_of_range_are_refused() -> None:
+    columns = RecordColumns.from_records([Record(None, b"x")])
+    for first, last in ((0, 0), (0, 2), (-1, 1), (1, 1)):
+        with pytest.raises(ValueError, match="rows"):
+            encode_into(bytearray(200), 0, columns, first, last)
+    with pytest.raises(ValueError, match="rows"):
+        encode_batch([])
+    with pytest.raises(ValueError, match="out of range"):
+        encode_batch([Record(None, b"")], fields=BatchFields(producer_epoch=2**15))
+    with pytest.raises(ValueError, match="shorter"):
+        encode_batch(RecordColumns(b"", np.zeros(3, np.int64), np.zeros(2, np.int64), timestamp=np.zeros(1, np.int64)))
+
+
+def test_one_record_above_two_gib_is_refused_without_reading_it() -> None:
+    """One value column entry of 2^31 - 1 bytes over a sparse mapping: the body would pass the limit."""
+    with mmap.mmap(-1, 2**31) as memory:
+        columns = RecordColumns(memory, np.array([0]), np.array([2**31 - 1]), timestamp=np.array([0]))
+        with pytest.raises(RecordTooLarge):
+            encode_into(bytearray(100), 0, columns)
+        del columns
+
+
+def test_base_offset_and_epoch_lie_outside_the_crc() -> None:
+    log = bytearray(encode_batch(SOME) + encode_batch(SOME, codec=Codec.LZ4))
+    second = len(encode_batch(SOME))
+    before = bytes(log)
+    set_base_offset_and_epoch(log, second, 2**50, 12)
+    assert log[:second] == before[:second]
+    header = v2_header(bytes(log), second)
+    assert (header.base_offset, header.leader_epoch) == (2**50, 12)
+    assert [r[0] for r in read_back(bytes(log[second:]))] == [2**50 + i for i in range(4)]
+
+
+def test_log_append_time_recomputes_the_crc_and_drops_unused_bits() -> None:
+    batch = bytearray(encode_batch(SOME, codec=Codec.GZIP, fields=BatchFields(transactional=True)))
+    struct.pack_into(">h", batch, 21, v2_header(bytes(batch)).attributes | 0x0100)
+    struct.pack_into(">I", batch, 17, crc32c.crc32c(batch[21:]))
+    set_log_append_time(batch, 0, 123_456)
+    header = v2_header(bytes(batch))
+    assert header.attributes == 1 | 8 | 16
+    assert (header.base_timestamp, header.max_timestamp) == (1000, 123_456)
+    assert {r[1] for r in read_back(bytes(batch))} == {123_456}
+    set_max_timestamp(batch, 0, TimestampType.CREATE_TIME, 2**62)
+    assert [r[1] for r in read_back(bytes(batch))] == [r.timestamp for r in SOME]
+
+
+def test_an_unchanged_max_timestamp_changes_no_byte() -> None:
+    batch = bytearray(encode_batch(SOME))
+    struct.pack_into(">h", batch, 21, 0x0100)
+    before = bytes(batch)
+    set_max_timestamp(batch, 0, TimestampType.CREATE_TIME, 2**62)
+    assert batch == before
+
+
+def test_only_a_whole_v2_batch_is_changed_in_place() -> None:
+    batch = bytearray(encode_batch(SOME))
+    with pytest.raises(CorruptBatch):
+        set_base_offset_and_epoch(batch, 1 + len(batch) - 61, 0, 0)
+    with pytest.raises(CorruptBatch):
+        set_log_append_time(batch[:-1], 0, 0)
+    with pytest.raises(CorruptBatch):
+        set_log_append_time(batch, -1, 0)
+    batch[16] = 1
+    with pytest.raises(UnsupportedFormat):
+        set_base_offset_and_epoch(batch, 0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ControlType if kind is not ControlType.UNKNOWN])
+def test_control_types_are_read_back(kind: ControlType) -> None:
+    batch = control_batch(kind, b"payload", base_offset=8, timestamp=5, fields=BatchFields(leader_epoch=1))
+    ((offset, timestamp, key, value, _),) = read_back(batch)
+    assert (offset, timestamp, value, control_type(key)) == (8, 5, b"payload", kind)
+    assert v2_header(batch).attributes == 0x20
+
+
+def test_control_keys_by_kafkas_rules() -> None:
+    assert control_type(b"\x00\x00\x00\x07") is ControlType.UNKNOWN
+    assert control_type(b"\x00\x05\x00\x01more") is ControlType.COMMIT  # later versions may only add fields
+    for key in (None, b"", b"\x00\x00\x00", b"\xff\xff\x00\x01"):
+        with pytest.raises(CorruptBatch):
+            control_type(key)
+    with pytest.raises(ValueError, match="unknown"):
+        _ = ControlType.UNKNOWN.key
+
+
+def test_markers_by_kafkas_rules() -> None:
+    commit = ControlType.COMMIT.key
+    assert parse_marker(commit, EndTransactionMarker(ControlType.COMMIT, 31).value) == EndTransactionMarker(
+        ControlType.COMMIT, 31
+    )
+    assert parse_marker(ControlType.LEADER_CHANGE.key, b"") is None
+    for value in (None, b"\x00\x00\x00\x00\x00", b"\x80\x00\x00\x00\x00\x01"):
+        with pytest.raises(CorruptBatch):
+            parse_marker(commit, value)
+    with pytest.raises(ValueError, match="LEADER_CHANGE"):
+        marker_batch(
+            EndTransactionMarker(ControlType.LEADER_CHANGE), base_offset=0, timestamp=0, producer_id=1, producer_epoch=0
+        )
