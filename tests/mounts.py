@@ -59,14 +59,24 @@ class Mounted:
 
 
 @contextmanager
-def mounted(log_dir: Path, mountpoint: Path, *options: str, read_only: bool = True) -> Iterator[Mounted]:
-    """`kafkafs mount -f` as a child; yields when the tree is there, unmounts on leaving and demands exit code 0."""
+def mounted(
+    log_dir: Path,
+    mountpoint: Path,
+    *options: str,
+    read_only: bool = True,
+    cache_home: Path | None = None,
+) -> Iterator[Mounted]:
+    """`kafkafs mount -f` as a child; yields when the tree is there, unmounts on leaving and demands exit code 0.
+
+    `cache_home` is where its view index goes (XDG_CACHE_HOME), by default beside the mountpoint.
+    """
     mountpoint.mkdir(parents=True, exist_ok=True)
     mode = ["--read-only"] if read_only else []
     command = [*KAFKAFS, "mount", str(log_dir), str(mountpoint), "-f", *mode, *options]
     messages = mountpoint.with_name(mountpoint.name + ".messages")
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache_home or mountpoint.with_name(mountpoint.name + ".cache"))}
     with messages.open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
     try:
         deadline = time.monotonic() + 30
         while mountpoint not in kafkafs_mounts():

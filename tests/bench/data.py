@@ -1,0 +1,202 @@
+"""The benchmarks' data: a seeded generator of log directories, kept in a cache directory outside the project.
+
+Messages are log lines of exactly 100 bytes, a millisecond apart, without keys: each differs, and they compress as such
+lines do. Partitions, all with the same messages unless it says otherwise:
+
+    plain-0     uncompressed, batches of up to 16 KiB, one segment (as a broker's default of 1 GiB gives)
+    sealed-0    the same in segments of 128 MiB: all but the last are sealed
+    lz4-0 zstd-0   batches of 16 KiB before compression
+    single-0    one record a batch
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.format.compression import Codec
+from storage.format.record_batch import encode_into
+from storage.format.record_columns import RecordColumns
+
+MESSAGES = 5_000_000
+VALUE_BYTES = 100
+BATCH_BYTES = 16_384
+START_MS = 1_795_046_400_000  # 2026-11-19T00:00:00Z
+SEED = 20_261_121
+GIB = 1 << 30
+INDEX_INTERVAL_BYTES = 4096
+CHUNK = 100_000  # messages made at a time
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkafs" / "bench"
+TEMPLATE = b"2026-11-19 service=######## #### user=###### trace=######## path=/orders/######## code=### ms=#####s"
+PARTITIONS = ("plain-0", "sealed-0", "lz4-0", "zstd-0", "single-0")
+
+
+def values(count: int) -> Iterator[NDArray[np.uint8]]:
+    """The messages' values in order, as arrays of (up to CHUNK, 100) bytes."""
+    rng = np.random.default_rng(SEED)
+    template = np.frombuffer(TEMPLATE, np.uint8)
+    assert len(template) == VALUE_BYTES
+    services = _words("checkout billing_ shipping catalog_ accounts search__ frontend payments")
+    levels = _words("INFO INFO INFO INFO WARN INFO FAIL INFO")
+    status = _words("200 200 200 201 404 200 500 200")
+    at = [index for index in range(VALUE_BYTES) if TEMPLATE[index : index + 1] == b"#"]
+    for first in range(0, count, CHUNK):
+        rows = min(CHUNK, count - first)
+        chunk = np.repeat(template[None, :], rows, axis=0)
+        fields = (
+            services[rng.integers(0, 8, rows)],
+            levels[rng.integers(0, 8, rows)],
+            _digits(rng.integers(0, 20_000, rows), 6),
+            _digits(rng.integers(0, 10**8, rows), 8),
+            _digits(np.arange(first, first + rows), 8),
+            status[rng.integers(0, 8, rows)],
+            _digits(rng.integers(0, 3_000, rows), 5),
+        )
+        chunk[:, at] = np.concatenate(fields, axis=1)
+        yield chunk
+
+
+def _words(text: str) -> NDArray[np.uint8]:
+    return np.array([list(word.encode()) for word in text.split()], np.uint8)
+
+
+def _digits(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+    powers = 10 ** np.arange(width - 1, -1, -1)
+    return (numbers[:, None] // powers % 10 + ord("0")).astype(np.uint8)
+
+
+class SegmentWriter:
+    """Writes whole batches to segments of at most `segment_bytes`, with Kafka's index arithmetic."""
+
+    def __init__(self, directory: Path, segment_bytes: int = GIB) -> None:
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        directory.mkdir(parents=True)
+        self._base = 0
+        self._entries: list[tuple[int, int, int]] = []
+        self._since_entry = 0
+        self._last = (0, 0)
+        self._log = self._name(".log").open("wb")
+
+    def _name(self, suffix: str) -> Path:
+        return self._directory / f"{self._base:020}{suffix}"
+
+    def append(self, batch: memoryview | bytes, base_offset: int, last_offset: int, max_timestamp: int) -> None:
+        if self._log.tell() + len(batch) > self._segment_bytes:
+            self._finish()
+            self._base, self._entries, self._since_entry = base_offset, [], 0
+            self._log = self._name(".log").open("wb")
+        if self._since_entry > INDEX_INTERVAL_BYTES:
+            self._entries.append((last_offset - self._base, self._log.tell(), max_timestamp))
+            self._since_entry = 0
+        self._log.write(batch)
+        self._since_entry += len(batch)
+        self._last = (last_offset - self._base, max_timestamp)
+
+    def _finish(self) -> None:
+        self._log.close()
+        index = np.array(self._entries, np.int64).reshape(-1, 3)
+        self._name(".index").write_bytes(index[:, :2].astype(">i4").tobytes())
+        times = np.zeros(len(index) + 1, np.dtype([("timestamp", ">i8"), ("offset", ">i4")]))
+        times["timestamp"] = [*index[:, 2], self._last[1]]
+        times["offset"] = [*index[:, 0], self._last[0]]
+        self._name(".timeindex").write_bytes(times.tobytes())
+
+    def close(self) -> None:
+        self._finish()
+        (self._directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+
+
+def _batched(directory: Path, count: int, codec: Codec, segment_bytes: int) -> None:
+    writer = SegmentWriter(directory, segment_bytes)
+    out = bytearray(BATCH_BYTES * 2)
+    target = memoryview(out)[:BATCH_BYTES] if codec is Codec.NONE else memoryview(out)
+    offset = 0
+    for chunk in values(count):
+        rows = len(chunk)
+        columns = RecordColumns(
+            buffer=chunk.tobytes(),
+            value_start=np.arange(rows, dtype=np.int64) * VALUE_BYTES,
+            value_length=np.full(1, VALUE_BYTES, np.int64),
+            timestamp=np.arange(START_MS + offset, START_MS + offset + rows, dtype=np.int64),
+        )
+        row = 0
+        while row < rows:
+            last = rows if codec is Codec.NONE else min(rows, row + BATCH_BYTES // (VALUE_BYTES + 9))
+            base = offset + row
+            row, end = encode_into(target, 0, columns, row, last, base_offset=base, codec=codec)
+            writer.append(target[:end], base, offset + row - 1, START_MS + offset + row - 1)
+        offset += rows
+    writer.close()
+
+
+def _single(directory: Path, count: int) -> None:
+    """One-record batches: all of one length, so a matrix of them is filled at once; only the CRC is a call each."""
+    writer = SegmentWriter(directory)
+    out = bytearray(1024)
+    offset = 0
+    for chunk in values(count):
+        rows = len(chunk)
+        columns = RecordColumns(
+            buffer=chunk[:1].tobytes(),
+            value_start=np.zeros(1, np.int64),
+            value_length=np.full(1, VALUE_BYTES, np.int64),
+            timestamp=np.full(1, START_MS, np.int64),
+        )
+        end = encode_into(out, 0, columns).end
+        matrix = np.repeat(np.frombuffer(out[:end], np.uint8)[None, :], rows, axis=0)
+        offsets = np.arange(offset, offset + rows)
+        times = (START_MS + offsets).astype(">i8").view(np.uint8).reshape(rows, 8)
+        matrix[:, 0:8] = offsets.astype(">i8").view(np.uint8).reshape(rows, 8)
+        matrix[:, 27:35] = matrix[:, 35:43] = times
+        value_at = end - 1 - VALUE_BYTES  # behind it only the number of headers
+        matrix[:, value_at : end - 1] = chunk
+        flat = memoryview(matrix.tobytes())
+        starts = range(0, rows * end, end)
+        sums = np.fromiter((crc32c.crc32c(flat[at + 21 : at + end]) for at in starts), np.uint32, rows)
+        matrix[:, 17:21] = sums.astype(">u4").view(np.uint8).reshape(rows, 4)
+        whole = memoryview(matrix.tobytes())
+        for row in range(rows):
+            at, number = row * end, offset + row
+            writer.append(whole[at : at + end], number, number, START_MS + number)
+        offset += rows
+    writer.close()
+
+
+def make(partition: str, count: int = MESSAGES) -> Path:
+    """The log directory that holds `partition`; made if it is not there yet."""
+    log_dir = CACHE / f"messages-{count}"
+    target = log_dir / partition
+    if target.exists():
+        return log_dir
+    partial = CACHE / f"partial-{os.getpid()}" / partition
+    shutil.rmtree(partial.parent, ignore_errors=True)
+    if partition == "single-0":
+        _single(partial, count)
+    else:
+        codec = {"lz4-0": Codec.LZ4, "zstd-0": Codec.ZSTD}.get(partition, Codec.NONE)
+        _batched(partial, count, codec, 128 << 20 if partition == "sealed-0" else GIB)
+    log_dir.mkdir(parents=True, exist_ok=True)
+    partial.rename(target)
+    partial.parent.rmdir()
+    return log_dir
+
+
+def lines(count: int = MESSAGES) -> Path:
+    """A text file of the messages, one a line: what a producer is fed, and what `messages.txt` must hold."""
+    target = CACHE / f"messages-{count}.txt"
+    if not target.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(f".{os.getpid()}")
+        with partial.open("wb") as out:
+            for chunk in values(count):
+                out.write(np.hstack([chunk, np.full((len(chunk), 1), ord("\n"), np.uint8)]).tobytes())
+        partial.rename(target)
+    return target

@@ -1,0 +1,94 @@
+"""Decoding without a mount: our columns, aiokafka's record objects, and the decompressors by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import cramjam
+from aiokafka.record import MemoryRecords
+
+from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, scan
+from storage.format.compression import Codec
+from storage.format.decoder import Decoder
+from tests.bench.measure import Report, Row, call_seconds
+
+WINDOW_BYTES = 256 << 10
+CODECS = {"lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+
+
+def segment_bytes(log_dir: Path, partition: str) -> bytes:
+    (log,) = (log_dir / partition).glob("*.log")
+    return log.read_bytes()
+
+
+def tables(data: bytes) -> Iterator[BatchTable]:
+    """Header tables of windows of `data`, as a reader makes them."""
+    view = memoryview(data)
+    table = BatchTable.empty(8192)
+    start = 0
+    while start < len(data):
+        table.clear()
+        start = scan(view, 0, table, start, min(start + WINDOW_BYTES, len(data))).next_start
+        yield table
+
+
+def decode_all(data: bytes, *, verify_crc: bool) -> int:
+    """Scan and decode everything; the number of records."""
+    decoder = Decoder(verify_crc=verify_crc)
+    records = 0
+    for table in tables(data):
+        row = 0
+        while row < table.rows:
+            block = decoder.decode(data, table, row, origin=0)
+            if block.damage is not None:
+                raise block.damage.error
+            records += len(block)
+            row = block.next_row
+    return records
+
+
+def decode_aiokafka(data: bytes) -> int:
+    """The same with aiokafka's parser (its compiled one), which makes an object per record and checks no CRC."""
+    records = MemoryRecords(data)
+    count = 0
+    while (batch := records.next_batch()) is not None:
+        for _record in batch:
+            count += 1
+    return count
+
+
+def decompress_all(data: bytes, codec: Codec) -> int:
+    """Only the decompressor, over the batches' payloads."""
+    decompress = cramjam.lz4.decompress_into if codec is Codec.LZ4 else cramjam.zstd.decompress_into
+    out = bytearray(1 << 20)
+    view = memoryview(data)
+    total = 0
+    for table in tables(data):
+        for position, size in zip(table.position.tolist(), table.size.tolist(), strict=True):
+            total += decompress(view[position + BATCH_HEADER_SIZE : position + size], out)
+    return total
+
+
+def measure(report: Report, log_dir: Path, messages: int, runs: int) -> None:
+    plain, single = segment_bytes(log_dir, "plain-0"), segment_bytes(log_dir, "single-0")
+    expected = {decode_all(plain, verify_crc=True), decode_all(single, verify_crc=True)}
+    if expected != {messages}:
+        raise AssertionError(f"decoded {expected}, not {messages}")
+    for _ in range(runs):
+        for name, data, verify in (
+            ("decode, no CRC", plain, False),
+            ("decode, CRC", plain, True),
+            ("decode one-record batches, CRC", single, True),
+        ):
+            row = Row(name, bytes=len(data), messages=messages, note="one thread, scan included", compare=("aiokafka",))
+            report.add(row, call_seconds(lambda data=data, verify=verify: decode_all(data, verify_crc=verify)))  # type: ignore[misc]
+        row = Row("aiokafka", bytes=len(plain), messages=messages, note="record objects, no CRC")
+        report.add(row, call_seconds(lambda: decode_aiokafka(plain)))
+        row = Row("aiokafka, one-record batches", bytes=len(single), messages=messages, note="no CRC")
+        report.add(row, call_seconds(lambda: decode_aiokafka(single)))
+    for name, codec in CODECS.items():
+        data = segment_bytes(log_dir, f"{name}-0")
+        for _ in range(runs):
+            row = Row(f"{name} decompressor alone", bytes=len(data), messages=messages, note="cramjam, one thread")
+            report.add(row, call_seconds(lambda data=data, codec=codec: decompress_all(data, codec)))  # type: ignore[misc]
