@@ -1,0 +1,73 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Which batches get an entry in a segment's indexes: Kafka's sparse arithmetic over a range of batch headers.
+
+Source: LogSegment.append and LogSegment.recover, Kafka 3.9.1 and later (kafka-facts 3.3). Cython in pure-Python mode;
+the same file runs uncompiled, only slower.
+"""
+
+from __future__ import annotations
+
+import cython
+
+# Columns of a BatchTable; batches.py has the same numbers.
+POSITION = cython.declare(cython.int, 0)
+SIZE = cython.declare(cython.int, 1)
+LAST_OFFSET = cython.declare(cython.int, 3)
+MAX_TIMESTAMP = cython.declare(cython.int, 8)
+
+# Fields of `state`; storage.log.index_arithmetic has the same numbers.
+LARGEST_TIMESTAMP = cython.declare(cython.int, 0)
+LARGEST_OFFSET = cython.declare(cython.int, 1)
+BYTES_SINCE_ENTRY = cython.declare(cython.int, 2)
+LAST_TIME_ENTRY = cython.declare(cython.int, 3)
+STATE_FIELDS = cython.declare(cython.int, 4)
+
+
+def is_compiled() -> bool:
+    """True for the built kernel, False when this file runs as plain Python."""
+    return bool(cython.compiled)
+
+
+def index_batches(
+    table: cython.const[cython.longlong][:, ::1],
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    interval: cython.longlong,
+    state: cython.longlong[::1],
+    offset_entries: cython.longlong[:, ::1],
+    time_entries: cython.longlong[:, ::1],
+) -> tuple[int, int]:
+    """Carry `state` over the rows `first` to `last` (excluded) of a BatchTable's data.
+
+    Entries go into the columns of `offset_entries` (rows: offset, position) and `time_entries` (rows: timestamp,
+    offset); the numbers of both are returned. Each needs room for `last - first` columns. IndexError otherwise.
+    """
+    offsets: cython.Py_ssize_t = 0
+    times: cython.Py_ssize_t = 0
+    row: cython.Py_ssize_t
+    if not cython.compiled:
+        table, state = memoryview(table), memoryview(state)
+        offset_entries, time_entries = memoryview(offset_entries), memoryview(time_entries)
+    if first < 0 or last < first or last > table.shape[1] or table.shape[0] <= MAX_TIMESTAMP:
+        raise IndexError("rows outside of the table")
+    if offset_entries.shape[0] < 2 or time_entries.shape[0] < 2 or state.shape[0] < STATE_FIELDS:
+        raise IndexError("too few fields")
+    if offset_entries.shape[1] < last - first or time_entries.shape[1] < last - first:
+        raise IndexError("too little room for entries")
+    with cython.nogil:
+        for row in range(first, last):
+            if table[MAX_TIMESTAMP, row] > state[LARGEST_TIMESTAMP]:
+                state[LARGEST_TIMESTAMP] = table[MAX_TIMESTAMP, row]
+                state[LARGEST_OFFSET] = table[LAST_OFFSET, row]
+            if state[BYTES_SINCE_ENTRY] > interval:
+                offset_entries[0, offsets] = table[LAST_OFFSET, row]
+                offset_entries[1, offsets] = table[POSITION, row]
+                offsets += 1
+                if state[LARGEST_TIMESTAMP] > state[LAST_TIME_ENTRY]:
+                    time_entries[0, times] = state[LARGEST_TIMESTAMP]
+                    time_entries[1, times] = state[LARGEST_OFFSET]
+                    times += 1
+                    state[LAST_TIME_ENTRY] = state[LARGEST_TIMESTAMP]
+                state[BYTES_SINCE_ENTRY] = 0
+            state[BYTES_SINCE_ENTRY] += table[SIZE, row]
+    return offsets, times

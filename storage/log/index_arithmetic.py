@@ -1,0 +1,64 @@
+"""Which batches get index entries: the state that appending, recovery and compaction all carry along a segment.
+
+Source: LogSegment.append, LogSegment.recover, TimeIndex.maybeAppend (kafka-facts 3.3).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.format import index_kernel
+from storage.format.batches import BatchTable
+from storage.types import NO_TIMESTAMP, TimestampOffset
+
+Int64s = npt.NDArray[np.int64]
+
+
+class IndexEntries(NamedTuple):
+    """New entries, int64 columns in pairs: `offsets` with `positions`, `timestamps` with `time_offsets`.
+
+    Offsets are absolute record offsets, positions bytes in the .log, timestamps epoch milliseconds.
+    """
+
+    offsets: Int64s
+    positions: Int64s
+    timestamps: Int64s
+    time_offsets: Int64s
+
+
+class IndexState:
+    """What a segment's writer remembers between batches to know which get an entry. Not thread-safe."""
+
+    __slots__ = ("_interval_bytes", "_state")
+
+    def __init__(self, interval_bytes: int, base_offset: int, last_time_entry: TimestampOffset | None = None) -> None:
+        """At the start of a segment, or on reopening one whose last time index entry is `last_time_entry`: the bytes
+        since the last entry then count from 0, as Kafka's do."""
+        largest = last_time_entry or TimestampOffset(NO_TIMESTAMP, base_offset)
+        self._interval_bytes = interval_bytes
+        self._state = np.array([largest.timestamp, largest.offset, 0, largest.timestamp], dtype=np.int64)
+
+    @property
+    def largest(self) -> TimestampOffset:
+        """The largest timestamp so far and the last offset of the earliest batch that has it; -1 before any."""
+        return TimestampOffset(int(self._state[0]), int(self._state[1]))
+
+    def final_time_entry(self) -> TimestampOffset | None:
+        """What a roll or a clean close adds to the time index, full or not; None if its last entry says it already."""
+        return self.largest if self._state[0] > self._state[3] else None
+
+    def advance(self, table: BatchTable, first: int = 0, last: int | None = None) -> IndexEntries:
+        """The entries that appending the rows `first` to `last` (excluded) gives, one batch after the other."""
+        stop = table.rows if last is None else last
+        room = stop - first
+        offsets = np.empty((2, room), dtype=np.int64)
+        times = np.empty((2, room), dtype=np.int64)
+        new_offsets, new_times = index_kernel.index_batches(
+            table.data, first, stop, self._interval_bytes, self._state, offsets, times
+        )
+        return IndexEntries(
+            offsets[0, :new_offsets], offsets[1, :new_offsets], times[0, :new_times], times[1, :new_times]
+        )
