@@ -1,0 +1,80 @@
+"""Large directories: 10,000 partitions of 100,000 segments, and a partition of 10 GB. Made, measured, removed."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import tempfile
+from pathlib import Path
+
+from storage.format.batches import BatchTable, scan
+from storage.format.record_batch import encode_batch
+from storage.format.record_columns import Record
+from tests.bench.data import CACHE, START_MS
+from tests.bench.measure import Report, Row, greatest_rss
+from tests.bench.noop_fuse import cat_seconds
+from tests.bench.through_mount import fresh, mount_seconds
+
+PARTITIONS = 10_000
+SEGMENTS = 10
+TOPICS = 100
+
+
+def many_partitions(report: Report, runs: int) -> None:
+    """Ready time of 10,000 partitions; each segment is one small batch."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix="many-") as temporary:
+        root = Path(temporary)
+        model, log_dir = root / "model", root / "log"
+        model.mkdir()
+        log_dir.mkdir()
+        for segment in range(SEGMENTS):
+            batch = encode_batch([Record(None, b"message", (), START_MS + segment)], base_offset=segment)
+            for suffix, content in ((".log", batch), (".index", b""), (".timeindex", b"")):
+                (model / f"{segment:020}{suffix}").write_bytes(content)
+        files = list(model.iterdir())
+        for number in range(PARTITIONS):
+            directory = log_dir / f"topic-{number % TOPICS:03}-{number // TOPICS}"
+            directory.mkdir()
+            for file in files:  # names of the same few files: a mount has to look at every name all the same
+                (directory / file.name).hardlink_to(file)
+        note = f"{PARTITIONS:,} partitions, {PARTITIONS * SEGMENTS:,} segments"
+        mount_seconds(report, log_dir, "mount of many partitions", runs, note)
+
+
+def shifted(data: bytes, offset: int) -> bytearray:
+    """Whole v2 batches with `offset` added to their base offsets, which no CRC covers."""
+    out = bytearray(data)
+    table = BatchTable.empty(4096)
+    start = 0
+    while start < len(data):
+        table.clear()
+        start = scan(data, 0, table, start).next_start
+        for position, base in zip(table.position.tolist(), table.base_offset.tolist(), strict=True):
+            struct.pack_into(">q", out, position, base + offset)
+    return out
+
+
+def large_partition(report: Report, plain: Path, messages: int, size: int, gigabytes: float) -> None:
+    """Greatest resident memory of the mount while `cat` reads a partition of many full segments, txt and jsonl."""
+    (log,) = (plain / "plain-0").glob("*.log")
+    data = log.read_bytes()
+    segments = max(1, round(gigabytes * 1e9 / len(data)))
+    if shutil.disk_usage(CACHE).free < 1.5 * segments * len(data):
+        raise OSError(f"not enough room in {CACHE} for {segments} segments of {len(data):,} bytes")
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix="large-") as temporary:
+        partition = Path(temporary) / "large-0"
+        partition.mkdir()
+        for number in range(segments):
+            base = number * messages
+            (partition / f"{base:020}.log").write_bytes(shifted(data, base))
+            for suffix in (".index", ".timeindex"):
+                shutil.copy(log.with_suffix(suffix), partition / f"{base:020}{suffix}")
+        with fresh(Path(temporary)) as tree, greatest_rss(tree.pid) as greatest:
+            for kind in ("txt", "jsonl"):
+                file = tree.path / "large" / "0" / f"messages.{kind}"
+                name = f"{kind} of {segments * len(data) / 1e9:.1f} GB cold"
+                row = Row(name, f"cat MNT/large/0/messages.{kind} >/dev/null", messages=segments * messages)
+                report.add(row, cat_seconds(file))
+                row.bytes = file.stat().st_size
+                row.note = f"greatest RSS so far {greatest() / 1e6:.0f} MB"

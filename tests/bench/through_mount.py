@@ -1,0 +1,118 @@
+"""Reading through a mount, beside a filesystem that does nothing; and `kafkafs cat`.
+
+"Cold" is a fresh mount with an empty view-index cache: kafkafs knows nothing of the log. The log's own bytes are in
+the kernel's page cache in all cases.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.bench.measure import Report, Row, bytes_read, run_seconds
+from tests.bench.noop_fuse import cat_seconds, noop_mount
+from tests.mounts import KAFKAFS, Mounted, mounted
+
+
+@contextmanager
+def fresh(log_dir: Path, cache_home: Path | None = None) -> Iterator[Mounted]:
+    """A mount that has seen nothing yet; with `cache_home`, one that finds what is cached there."""
+    with tempfile.TemporaryDirectory(prefix="kafkafs-bench-") as temporary:
+        point = Path(temporary) / "mnt"
+        with mounted(log_dir, point, cache_home=cache_home or Path(temporary) / "cache") as tree:
+            yield tree
+
+
+def warm_page_cache(log_dir: Path, *partitions: str) -> None:
+    for partition in partitions:
+        for path in (log_dir / partition).iterdir():
+            run_seconds(["cat", str(path)])
+
+
+def measure(report: Report, log_dir: Path, messages: int, runs: int, size: int) -> None:
+    """`size`: bytes of messages.txt."""
+    warm_page_cache(log_dir, "plain-0", "lz4-0", "zstd-0", "single-0", "sealed-0")
+    floor = "no-op mount"
+
+    def cat(name: str, tree: Mounted, path: str, *compare: str, note: str = "") -> None:
+        file = tree.path / path
+        seconds = cat_seconds(file)
+        row = Row(name, f"cat MNT/{path} >/dev/null", [], file.stat().st_size, messages, note, (floor, *compare))
+        report.add(row, seconds)
+
+    for _ in range(runs):
+        with noop_mount(size) as point:
+            row = Row(floor, "cat MNT/direct >/dev/null", bytes=size, note="direct_io, threads: the floor")
+            report.add(row, cat_seconds(point / "direct"))
+        with fresh(log_dir) as tree:
+            cat("txt cold", tree, "plain/0/messages.txt")
+            cat("txt warm", tree, "plain/0/messages.txt")
+        with fresh(log_dir) as tree:
+            cat("jsonl cold", tree, "plain/0/messages.jsonl")
+            cat("jsonl warm", tree, "plain/0/messages.jsonl")
+        for codec in ("lz4", "zstd"):
+            with fresh(log_dir) as tree:
+                cat(f"{codec} txt cold", tree, f"{codec}/0/messages.txt", "txt cold", f"{codec} decompressor alone")
+                cat(f"{codec} txt warm", tree, f"{codec}/0/messages.txt", "txt warm", f"{codec} decompressor alone")
+        with fresh(log_dir) as tree:
+            cat("one-record batches txt cold", tree, "single/0/messages.txt")
+            cat("log view", tree, "plain/0/messages.log")
+        with fresh(log_dir) as tree:
+            # ends below the active segment: sealed
+            sealed = f"sealed/0/offsets/0-{messages // 2}.txt"
+            cat("sealed range, first read", tree, sealed)
+            cat("sealed range, second read", tree, sealed)
+    for row in (row for name, row in report.rows.items() if name.startswith("sealed range")):
+        row.messages = messages // 2 + 1
+    _cat_command(report, log_dir, messages, runs, size)
+    _tail(report, log_dir, runs)
+
+
+def _cat_command(report: Report, log_dir: Path, messages: int, runs: int, size: int) -> None:
+    for _ in range(runs):
+        for kind in ("txt", "jsonl"):
+            shell = f"{KAFKAFS[0]} cat {log_dir} plain/0 --format {kind} | cat >/dev/null"
+            row = Row(
+                f"kafkafs cat {kind}",
+                f"kafkafs cat LOGDIR plain/0 --format {kind} | cat >/dev/null",
+                bytes=size if kind == "txt" else 0,
+                messages=messages,
+                note="whole process",
+                compare=("no-op mount",),
+            )
+            report.add(row, run_seconds(["bash", "-o", "pipefail", "-c", shell]))
+
+
+def _tail(report: Report, log_dir: Path, runs: int) -> None:
+    def tail(name: str, tree: Mounted, partition: str) -> None:
+        file = tree.path / partition / "0" / "messages.txt"
+        before = bytes_read(tree.pid)
+        seconds = run_seconds(["tail", "-n", "10", str(file)])
+        row = Row(name, f"tail -n 10 MNT/{partition}/0/messages.txt")
+        report.add(row, seconds)
+        report.rows[name].note = f"kafkafs read {(bytes_read(tree.pid) - before) / 1e6:.2f} MB"
+
+    for _ in range(runs):
+        with tempfile.TemporaryDirectory(prefix="kafkafs-bench-") as cache:
+            with fresh(log_dir, Path(cache)) as tree:
+                tail("tail -n 10, no view index", tree, "sealed")
+                tail("tail -n 10, view index", tree, "sealed")
+                tail("tail -n 10 of one segment, no view index", tree, "plain")
+                tail("tail -n 10 of one segment, view index", tree, "plain")
+            with fresh(log_dir, Path(cache)) as tree:
+                tail("tail -n 10 after a remount, view index on disk", tree, "sealed")
+                tail("tail -n 10 of one segment after a remount", tree, "plain")
+
+
+def mount_seconds(report: Report, log_dir: Path, name: str, runs: int, note: str) -> None:
+    """From starting the command to the first listing of the mountpoint."""
+    for _ in range(runs):
+        start = time.perf_counter()
+        with fresh(log_dir) as tree:
+            entries = len(list(tree.path.iterdir()))
+            seconds = time.perf_counter() - start
+        row = Row(name, "kafkafs mount LOGDIR MNT --read-only; ls MNT", note=f"{note}; {entries} entries at the top")
+        report.add(row, seconds)
