@@ -35,9 +35,14 @@ class FileMark:
         settled = abs(time.time_ns() - status.st_mtime_ns) > settled_ns
         return FileMark(status.st_mtime_ns, status.st_size, status.st_ino, settled)
 
-    def proves_unchanged(self, now: FileMark) -> bool:
-        """True when nothing can have happened between this look and the one that gave `now`."""
-        return self.settled and self == now
+    def matches(self, status: os.stat_result) -> bool:
+        """True when nothing can have happened between this look and the one that gave `status`."""
+        return (
+            self.settled
+            and status.st_mtime_ns == self.mtime_ns
+            and status.st_size == self.size
+            and status.st_ino == self.inode
+        )
 
 
 NEVER: Final = FileMark(-1, -1, -1)

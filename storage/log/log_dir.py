@@ -71,9 +71,10 @@ class LogDir:
     def refresh(self) -> None:
         """Lists the directory anew if partitions came or went. OSError when it cannot be listed any more."""
         with self._lock:
-            mark = FileMark.of(os.stat(self.path))  # noqa: PTH116
-            if self._mark.proves_unchanged(mark):
+            status = os.stat(self.path)  # noqa: PTH116
+            if self._mark.matches(status):
                 return
+            mark = FileMark.of(status)
             topics: dict[str, list[int]] = {}
             hidden = []
             with os.scandir(self.path) as entries:
@@ -117,6 +118,11 @@ class LogDir:
                 self._logs[tp] = log
             return log
 
+    def opened(self) -> list[Log]:
+        """The logs that somebody has asked for so far, by topic and partition."""
+        with self._lock:
+            return [log for _, log in sorted(self._logs.items())]
+
     def stray_log(self, hidden: HiddenDir) -> Log:
         """The log in a hidden directory whose name is a partition's (a stray's, say). UnknownTopicOrPartition."""
         if hidden.partition is None:
@@ -154,14 +160,14 @@ class LogStarts:
         """
         with self._lock:
             try:
-                mark = FileMark.of(os.stat(self._path))  # noqa: PTH116
+                status = os.stat(self._path)  # noqa: PTH116
             except (FileNotFoundError, NotADirectoryError):
-                mark = NEVER
-            if mark is not NEVER and not self._mark.proves_unchanged(mark):
+                status = None
+            if status is not None and not self._mark.matches(status):
+                self._mark = FileMark.of(status)
                 try:
                     self._offsets = checkpoints.read(self._path)
                     self.problem = None
                 except CorruptCheckpoint as error:
                     self.problem = error
-                self._mark = mark
             return self._offsets.get(tp, 0)

@@ -39,6 +39,7 @@ class ReadOnlyLog:
         self.tp = tp
         self.path = path
         self._log_start = log_start
+        self._place = os.fspath(path)
         # Has its own locking.
         self._transactions = Transactions(path)
         # Guarded by the lock.
@@ -55,20 +56,30 @@ class ReadOnlyLog:
         """
         with self._lock:
             before = self._snapshot
-            if before is not None and self._dir_mark.proves_unchanged(self._mark_dir()):
+            if before is not None and self._dir_mark.matches(self._dir_status()):
                 try:
+                    if self._is_current_locked(before):
+                        return before
                     return self._look_locked(before, list(before.segments))
                 except SegmentGone:
                     pass  # The active segment went this very moment: a listing tells what came instead.
             return self._list_locked(before)
 
+    def _is_current_locked(self, before: LogSnapshot) -> bool:
+        """True when nothing but the list of files could have changed, and did not."""
+        active = before.active
+        if active is None:
+            return self._log_start() == before.log_start_offset
+        log_start = max(self._log_start(), before.segments[0].base_offset)
+        return log_start == before.log_start_offset and self._active_mark.matches(active.log.stat())
+
     def _list_locked(self, before: LogSnapshot | None) -> LogSnapshot:
         held = () if before is None else before.segments
         for _ in range(_LISTING_TRIES):
-            mark = self._mark_dir()
+            mark = FileMark.of(self._dir_status())
             try:
                 found = segment_list.load(self.path, segment_list.list_logs(self.path), held)
-                if self._mark_dir() != mark:
+                if FileMark.of(self._dir_status()) != mark:
                     continue  # Perhaps seen half-way through a replacement.
                 snapshot = self._look_locked(before, found)
             except (FileNotFoundError, SegmentGone):
@@ -91,7 +102,7 @@ class ReadOnlyLog:
             active_size, mark = status.st_size, FileMark.of(status)
             if found[-1] is not was_active:
                 end = tail.measure(found[-1], active_size)
-            elif self._active_mark.proves_unchanged(mark):
+            elif self._active_mark.matches(status):
                 end = self._tail
             else:
                 end = tail.extend(found[-1], self._tail, active_size)
@@ -124,7 +135,7 @@ class ReadOnlyLog:
         for slot in range(len(found) - 1, -1, -1):
             if found[slot] is was_active:
                 status = was_active.log.stat()
-                if self._active_mark.proves_unchanged(FileMark.of(status)):
+                if self._active_mark.matches(status):
                     return True
                 if status.st_size >= self._tail.end and tail.still_holds(was_active, self._tail):
                     was_active.size = status.st_size
@@ -134,9 +145,9 @@ class ReadOnlyLog:
                 return False
         return False
 
-    def _mark_dir(self) -> FileMark:
+    def _dir_status(self) -> os.stat_result:
         try:
-            return FileMark.of(os.stat(self.path))  # noqa: PTH116 - a third of the time of Path.stat
+            return os.stat(self._place)  # noqa: PTH116 - a third of the time of Path.stat
         except (FileNotFoundError, NotADirectoryError):
             raise UnknownTopicOrPartition("partition's directory is gone", path=self.path) from None
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,7 @@ __all__ = [
     "BatchPosition",
     "SpanDamage",
     "Window",
+    "batch_records",
     "find_batch",
     "read_blocks",
     "read_range",
@@ -84,7 +86,7 @@ def read_blocks(
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
     decoder: Decoder | None = None,
     window: int = WINDOW_BYTES,
-) -> Iterator[RecordBlock]:
+) -> Generator[RecordBlock, None, None]:
     """The records of the batches that begin in [start_position, end_position) of a segment, as a consumer sees them.
 
     No control records, nothing below the log start offset; under read_committed nothing of aborted transactions and
@@ -144,7 +146,7 @@ def read_range(
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
     decoder: Decoder | None = None,
     window: int = WINDOW_BYTES,
-) -> Iterator[RecordBlock]:
+) -> Generator[RecordBlock, None, None]:
     """The records with offsets from `start_offset` (included) to `end_offset` (excluded, by default the log's end).
 
     Blocks as from `read_blocks`, in offset order over all segments. OffsetOutOfRange when `start_offset` is below the
@@ -172,6 +174,29 @@ def read_range(
             if ends >= end:
                 return
         position = 0
+
+
+@contextmanager
+def batch_records(snapshot: LogSnapshot, segment: Segment, position: int) -> Iterator[RecordBlock]:
+    """All records of the one batch at `position`, control records and those below the log start too.
+
+    The block is valid within the `with`. CorruptBatch, or another StorageError, when the batch does not read.
+    """
+    decoder = _take_decoder()
+    try:
+        with closing(scan_batches(snapshot, segment, position, window=_LOOKUP_WINDOW)) as windows:
+            for window in windows:
+                if window.damage is not None:
+                    raise window.damage.error
+                block = decoder.decode(window.buffer, window.table, 0, 1, origin=window.origin, control=True)
+                if block.damage is not None:
+                    block.damage.error.path = segment.log.path
+                    raise block.damage.error
+                yield block
+                return
+        raise ValueError(f"no batch at position {position} of {segment}")
+    finally:
+        _decoders.append(decoder)
 
 
 def _span(block: RecordBlock) -> tuple[int, int]:

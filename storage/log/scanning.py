@@ -6,7 +6,7 @@ stepped over, to the next place where the index, checked against the log, says t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,7 +50,7 @@ def scan_batches(
     end_position: int | None = None,
     *,
     window: int = WINDOW_BYTES,
-) -> Iterator[Window]:
+) -> Generator[Window, None, None]:
     """The batches that begin in [start_position, end_position) of a segment, in windows of about `window` bytes.
 
     `start_position` must be where a batch begins (`find_batch`), `end_position` where one ends, by default the

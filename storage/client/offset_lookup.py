@@ -1,0 +1,107 @@
+"""From a time to an offset, by the rules of Kafka's ListOffsets.
+
+Sources: UnifiedLog.fetchOffsetByTimestamp, Partition.fetchOffsetForTimestamp, LogSegment.findOffsetByTimestamp,
+FileRecords.searchForTimestamp (kafka-facts, section 5).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from storage.log.isolation import last_stable_offset
+from storage.log.reader import batch_records
+from storage.log.scanning import scan_batches
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+from storage.log.timestamps import greatest_timestamp, position_for_timestamp, retention_timestamp_ms
+from storage.types import NO_TIMESTAMP, Isolation, TimestampOffset
+
+
+class SpecialTimestamp(IntEnum):
+    """Times of ListOffsets that are none (ListOffsetsRequest)."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+def list_offset(
+    snapshot: LogSnapshot, special: SpecialTimestamp, isolation: Isolation = Isolation.READ_UNCOMMITTED
+) -> TimestampOffset | None:
+    """What ListOffsets answers to a special timestamp; the answer's timestamp is -1 but for MAX_TIMESTAMP.
+
+    None where a broker answers "unknown": nothing has a timestamp, it is not stable yet, or nothing is tiered.
+    """
+    if special is SpecialTimestamp.MAX_TIMESTAMP:
+        return _below_end(snapshot, isolation, _of_greatest_timestamp(snapshot))
+    if special is SpecialTimestamp.LATEST:
+        return TimestampOffset(NO_TIMESTAMP, _end(snapshot, isolation))
+    if special in (SpecialTimestamp.EARLIEST, SpecialTimestamp.EARLIEST_LOCAL):
+        return TimestampOffset(NO_TIMESTAMP, snapshot.log_start_offset)
+    return None
+
+
+def offset_for_timestamp(
+    snapshot: LogSnapshot, timestamp_ms: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
+) -> TimestampOffset | None:
+    """The first message with a timestamp >= `timestamp_ms` in the first segment that reaches that time; None if none.
+
+    Kafka's rule to the letter: where timestamps are out of order, later segments are not asked (a segment that lies
+    below the log start, or without timestamps but with a late mtime, may hide them), and a control record may be the
+    answer. StorageError when the batch that decides is damaged.
+    """
+    for segment in snapshot.segments:
+        if retention_timestamp_ms(snapshot, segment) >= timestamp_ms:
+            return _below_end(snapshot, isolation, _first_at(snapshot, segment, timestamp_ms))
+    return None
+
+
+def _first_at(snapshot: LogSnapshot, segment: Segment, timestamp_ms: int) -> TimestampOffset | None:
+    """The segment's first record from the log start on with a timestamp >= `timestamp_ms`."""
+    log_start = snapshot.log_start_offset
+    start = position_for_timestamp(snapshot, segment, timestamp_ms)
+    if segment.base_offset < log_start:
+        start = max(start, segment.floor(log_start, snapshot.end_position(segment)))
+    for window in scan_batches(snapshot, segment, start):
+        if window.damage is not None:
+            raise window.damage.error
+        table = window.table
+        late = (table.max_timestamp >= timestamp_ms) & (table.last_offset >= log_start)
+        for position in table.position[late].tolist():
+            with batch_records(snapshot, segment, position) as block:
+                found = np.flatnonzero((block.timestamp >= timestamp_ms) & (block.offset >= log_start))
+                if len(found):
+                    return TimestampOffset(int(block.timestamp[found[0]]), int(block.offset[found[0]]))
+    return None
+
+
+def _of_greatest_timestamp(snapshot: LogSnapshot) -> TimestampOffset | None:
+    if not snapshot.segments:
+        return None
+    by_segment = [greatest_timestamp(snapshot, segment) for segment in snapshot.segments]
+    index = max(range(len(by_segment)), key=lambda slot: (by_segment[slot].timestamp, -slot))
+    greatest, segment = by_segment[index], snapshot.segments[index]
+    if greatest.timestamp < 0:
+        return None
+    start = segment.floor(greatest.offset, snapshot.end_position(segment))
+    for window in scan_batches(snapshot, segment, start):
+        if window.damage is not None:
+            raise window.damage.error
+        for position in window.table.position[window.table.max_timestamp == greatest.timestamp].tolist():
+            with batch_records(snapshot, segment, position) as block:
+                found = np.flatnonzero(block.timestamp == greatest.timestamp)
+                return TimestampOffset(greatest.timestamp, int(block.offset[found[0]])) if len(found) else None
+    return None
+
+
+def _end(snapshot: LogSnapshot, isolation: Isolation) -> int:
+    return last_stable_offset(snapshot) if isolation is Isolation.READ_COMMITTED else snapshot.log_end_offset
+
+
+def _below_end(snapshot: LogSnapshot, isolation: Isolation, found: TimestampOffset | None) -> TimestampOffset | None:
+    return found if found is not None and found.offset < _end(snapshot, isolation) else None
