@@ -26,10 +26,10 @@ SMALL_BYTES = 512
 
 
 def _slicing_tables(name: str) -> Tables:
-    """Eight tables of 256 entries, flat: table k steps a byte that k zero bytes follow."""
+    """Sixteen tables of 256 entries, flat: table k steps a byte that k zero bytes follow."""
     first = np.array(crcmod.predefined.PredefinedCrc(name).table, np.uint32)
     tables = [first]
-    for _ in range(7):
+    for _ in range(15):
         previous = tables[-1]
         tables.append((previous >> 8) ^ first[previous & 0xFF])
     return np.concatenate(tables).astype(np.uint32)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from storage.errors import CorruptBatch, StorageError
-from storage.format import checksum, checksum_kernel, compression, kernel, message_kernel
+from storage.format import checksum, checksum_kernel, compression, header_kernel, kernel, message_kernel
 from storage.format.batches import BATCH_HEADER_SIZE, CODEC_MASK, LOG_OVERHEAD, BatchTable, Column
 from storage.format.block import Damage, RecordBlock, RecordColumn
 
@@ -29,6 +29,8 @@ BLOCK_BYTES = 1024 * 1024
 LEAST_RECORD = 7  # bytes of a v2 record without key, value and headers
 LEAST_MESSAGE = 26  # bytes of a v0 message without key and value
 
+NOTHING_SKIPPED = np.empty(0, np.uint8)
+NO_SPANS = np.empty(0, np.int64)
 INT32 = struct.Struct(">i")
 
 
@@ -61,17 +63,18 @@ def verify_crcs(buffer: Buffer, table: BatchTable, first_row: int, last_row: int
         checksum.small_limit(),
         large,
     )
-    for index in large[:count].tolist():
-        start = int(columns[Column.POSITION, index]) - origin
-        end = start + int(columns[Column.SIZE, index])
-        stored = int(columns[Column.CRC, index])
-        if columns[Column.MAGIC, index] == 2:
-            computed = checksum.crc32c(data[start + 21 : end])
-        else:
-            computed = checksum.crc32(data[start + 16 : end])
-        if computed != stored:
-            row, found = index, computed
-            break
+    if count:
+        rows = large[:count]
+        starts = columns[Column.POSITION, rows] - origin
+        ends = (starts + columns[Column.SIZE, rows]).tolist()
+        is_v2 = (columns[Column.MAGIC, rows] == 2).tolist()
+        stored = columns[Column.CRC, rows].tolist()
+        crc32c, crc32 = checksum.crc32c, checksum.crc32
+        for index, start in enumerate(starts.tolist()):
+            crc = crc32c(data[start + 21 : ends[index]]) if is_v2[index] else crc32(data[start + 16 : ends[index]])
+            if crc != stored[index]:
+                row, found = int(rows[index]), crc
+                break
     if row >= last_row:
         return None
     return _damage(table, row, "batch checksum differs", expected=int(columns[Column.CRC, row]), found=found)
@@ -120,115 +123,90 @@ class Decoder:
         last = table.rows if last_row is None else last_row
         if not 0 <= first_row <= last <= table.rows:
             raise ValueError(f"rows {first_row} to {last} of a table of {table.rows}")
+        skip = NOTHING_SKIPPED if skip is None else np.ascontiguousarray(skip, np.uint8)
+        headers = np.ascontiguousarray(table.data)
         damage = verify_crcs(data, table, first_row, last, origin) if self.verify_crc else None
         if damage is not None:
             last = damage.row
+        records, compressed, legacy = header_kernel.survey(headers, first_row, last, origin, len(data), skip, control)
+        payloads = _Payloads(data, NO_SPANS, NO_SPANS, last, None)
+        if compressed:
+            payloads = self._inflate(data, table, first_row, last, origin, _wanted(table, skip, control))
+            if payloads.next_row < last:
+                last, damage = payloads.next_row, payloads.damage
+            part = table.slice(first_row, last)
+            records = _record_bound(part, payloads.starts, payloads.ends)
+        if records > self._columns.shape[1]:
+            self._reserve(records)
 
-        part = table.slice(first_row, last)
-        wanted = np.ones(last - first_row, np.uint8)
-        if skip is not None:
-            wanted &= skip[first_row:last] == 0
-        if not control:
-            wanted &= ~part.is_control
-        starts = part.position - origin
-        ends = starts + part.size
-        if len(starts) and (starts.min() < 0 or ends.max() > len(data)):
-            raise ValueError("a batch lies outside of the buffer")
-
-        if (part.attributes & CODEC_MASK != 0).any():
-            payloads = self._inflate(data, table, first_row, starts, ends, wanted)
-        else:
-            starts[part.magic == 2] += BATCH_HEADER_SIZE
-            payloads = _Payloads(data, starts, ends, last, None)
-        damage = payloads.damage or (damage if payloads.next_row == last else None)
-        return self._decode_rows(table, first_row, payloads, wanted, damage)
-
-    def _decode_rows(
-        self, table: BatchTable, first_row: int, payloads: _Payloads, wanted: NDArray[np.uint8], damage: Damage | None
-    ) -> RecordBlock:
-        last = payloads.next_row
-        part = table.slice(first_row, last)
-        count = last - first_row
-        self._reserve(_record_bound(part, payloads.starts[:count], payloads.ends[:count], wanted[:count]))
-        columns = np.ascontiguousarray(table.data)
-        is_v2 = part.magic == 2
         row, used, fault = first_row, 0, self._fault
+        is_v2 = headers[Column.MAGIC, :last] == 2 if 0 < legacy < last - first_row else None
         while row < last:
-            at = row - first_row
-            run = is_v2[at:]
-            length = int(np.argmax(run != run[0])) or len(run)
-            decode = kernel.decode_records if run[0] else message_kernel.decode_messages
-            row, used = decode(
+            end = last
+            if is_v2 is not None:  # a log that changed its format: one call a run of rows
+                changes = np.flatnonzero(is_v2[row:last] != is_v2[row])
+                end = row + int(changes[0]) if len(changes) else last
+            v2 = is_v2[row] if is_v2 is not None else not legacy
+            row, used = (kernel.decode_records if v2 else message_kernel.decode_messages)(
                 payloads.buffer,
-                columns,
+                headers,
                 row,
-                row + length,
-                payloads.starts[at:],
-                payloads.ends[at:],
-                wanted[at:],
+                end,
+                origin,
+                payloads.starts[row - first_row :],
+                payloads.ends[row - first_row :],
+                skip,
+                control,
                 self._columns,
                 used,
                 fault,
             )
             if fault[0]:
-                faults = kernel.FAULTS if run[0] else message_kernel.FAULTS
-                what = faults[fault[0]]
-                if fault[1] >= 0:
-                    what += f" (record {fault[1]} of the batch)"
-                damage = _damage(table, row, what, expected=int(fault[2]), found=int(fault[3]))
+                damage = _damage_of_fault(table, row, fault, kernel.FAULTS if v2 else message_kernel.FAULTS)
                 break
         return RecordBlock(payloads.buffer, table, self._columns[:, :used], row, damage)
 
     def _inflate(
-        self,
-        data: memoryview,
-        table: BatchTable,
-        first_row: int,
-        starts: Int64s,
-        ends: Int64s,
-        wanted: NDArray[np.uint8],
+        self, data: memoryview, table: BatchTable, first_row: int, last: int, origin: int, wanted: NDArray[np.bool_]
     ) -> _Payloads:
         """Decompress into the arena, copy what is not compressed; ends where the arena is full or a batch is bad."""
-        count = len(starts)
-        attributes = table.attributes[first_row : first_row + count].tolist()
-        magics = table.magic[first_row : first_row + count].tolist()
-        declared = table.count[first_row : first_row + count].tolist()
-        spans = zip(starts.tolist(), ends.tolist(), strict=True)
-        starts, ends = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        used, next_row, damage = 0, first_row + count, None
-        for index, (start, end) in enumerate(spans):
-            if not wanted[index]:
-                continue
-            codec, magic = attributes[index] & CODEC_MASK, magics[index]
+        starts, ends = np.zeros(last - first_row, np.int64), np.zeros(last - first_row, np.int64)
+        used = 0
+        for row in (np.flatnonzero(wanted[first_row:last]) + first_row).tolist():
+            start = int(table.position[row]) - origin
+            end = start + int(table.size[row])
+            codec, magic = int(table.attributes[row]) & CODEC_MASK, int(table.magic[row])
             try:
                 if magic == 2:
                     start += BATCH_HEADER_SIZE
                 elif codec:
                     start, end = _wrapped(data, start, end, magic)
-                if codec and declared[index] == 0 and start == end:
+                if codec and start == end and table.count[row] == 0:
                     codec = compression.Codec.NONE  # what compaction leaves of a batch
                 size = self._into_arena(codec, data[start:end], magic, used)
-                if size >= 0 and codec and magic < 2 and self.verify_crc:
+                if size is None:
+                    return self._payloads(used, starts, ends, row)
+                if codec and magic < 2 and self.verify_crc:
                     self._check_inner(used, used + size)
             except StorageError as error:
-                next_row = first_row + index
-                damage = _damage_of(table, next_row, error)
-                break
-            if size < 0:
-                next_row = first_row + index
-                break
-            starts[index], ends[index] = used, used + size
+                return self._payloads(used, starts, ends, row, _damage_of(table, row, error))
+            starts[row - first_row], ends[row - first_row] = used, used + size
             used += size
+        return self._payloads(used, starts, ends, last)
+
+    def _payloads(
+        self, used: int, starts: Int64s, ends: Int64s, next_row: int, damage: Damage | None = None
+    ) -> _Payloads:
         return _Payloads(self._arena.data.toreadonly()[:used], starts, ends, next_row, damage)
 
-    def _into_arena(self, codec: int, payload: memoryview, magic: int, used: int) -> int:
-        """Bytes that the records take at arena[used:], or -1: no room beside what is there already."""
+    def _into_arena(self, codec: int, payload: memoryview, magic: int, used: int) -> int | None:
+        """Bytes that the records take at arena[used:], or None: no room beside what is there already."""
         if used >= self.block_bytes:
-            return -1
+            return None
         if codec == compression.Codec.NONE:
             if len(payload) > len(self._arena) - used:
                 if used:
-                    return -1
+                    return None
                 self._grow_arena(len(payload))
             self._arena[used : used + len(payload)] = payload
             return len(payload)
@@ -240,7 +218,7 @@ class Decoder:
                 return compression.decompress_into(codec, payload, self._arena[used : used + room].data, magic)
             except compression.OutputFull:
                 if used:
-                    return -1
+                    return None
                 if room >= self.max_decompressed_bytes:
                     raise compression.too_large(self.max_decompressed_bytes) from None
                 self._grow_arena(min(2 * len(self._arena), self.max_decompressed_bytes))
@@ -248,29 +226,31 @@ class Decoder:
     def _check_inner(self, start: int, end: int) -> None:
         index, stored, found = checksum_kernel.check_messages(self._arena, start, end, checksum.CRC32_TABLES)
         if index >= 0:
-            raise CorruptBatch(
-                f"checksum of a message within a wrapper differs (record {index} of the batch)",
-                expected=stored,
-                found=found,
-            )
+            what = f"checksum of a message within a wrapper differs (record {index} of the batch)"
+            raise CorruptBatch(what, expected=stored, found=found)
 
     def _grow_arena(self, size: int) -> None:
         # Only ever called with nothing in the arena that this block needs.
         self._arena = np.empty(max(size, 2 * self.block_bytes), np.uint8)
 
     def _reserve(self, records: int) -> None:
-        capacity = self._columns.shape[1]
-        if records > capacity:
-            self._columns = np.empty((len(RecordColumn), max(records, 2 * capacity, 4096) | 8), np.int64)
+        # An odd count of cache lines a column, so that columns do not fall into the same cache sets.
+        capacity = max(records, 2 * self._columns.shape[1], 4096)
+        self._columns = np.empty((len(RecordColumn), capacity | 8), np.int64)
 
 
-def _record_bound(part: BatchTable, starts: Int64s, ends: Int64s, wanted: NDArray[np.uint8]) -> int:
-    """No more records than this are in the payloads, whatever headers claim."""
-    room = np.maximum(ends - starts, 0)
+def _wanted(table: BatchTable, skip: NDArray[np.uint8], control: bool) -> NDArray[np.bool_]:
+    wanted = np.ones(table.rows, np.bool_) if control else ~table.is_control
+    wanted[: len(skip)] &= skip[: table.rows] == 0
+    return wanted
+
+
+def _record_bound(part: BatchTable, starts: Int64s, ends: Int64s) -> int:
+    """No more records than this lie between `starts` and `ends`, whatever headers claim."""
+    room = (ends - starts)[: part.rows]
     v2 = np.minimum(np.maximum(part.count, 0), room // LEAST_RECORD)
-    plain = part.count == 1
-    bound = np.where(part.magic == 2, v2, np.where(plain, 1, room // LEAST_MESSAGE))
-    return int((bound * wanted).sum())
+    legacy = np.where(part.count == 1, 1, room // LEAST_MESSAGE)
+    return int(np.where(part.magic == 2, v2, legacy).sum())
 
 
 def _wrapped(data: memoryview, start: int, end: int, magic: int) -> tuple[int, int]:
@@ -290,14 +270,18 @@ def _wrapped(data: memoryview, start: int, end: int, magic: int) -> tuple[int, i
     raise AssertionError("unreachable")
 
 
+def _damage_of_fault(table: BatchTable, row: int, fault: Int64s, texts: tuple[str, ...]) -> Damage:
+    code, record, expected, found = fault.tolist()
+    what = texts[code] if record < 0 else f"{texts[code]} (record {record} of the batch)"
+    return _damage(table, row, what, expected=expected, found=found)
+
+
 def _damage(table: BatchTable, row: int, what: str, *, expected: object, found: object) -> Damage:
     return _damage_of(table, row, CorruptBatch(what, expected=expected, found=found))
 
 
 def _damage_of(table: BatchTable, row: int, error: StorageError) -> Damage:
-    position, base, last = (
-        int(table.data[column, row]) for column in (Column.POSITION, Column.BASE_OFFSET, Column.LAST_OFFSET)
-    )
-    error.position = position
+    base, last = int(table.base_offset[row]), int(table.last_offset[row])
+    error.position = int(table.position[row])
     error.offset = base if base >= 0 else last
-    return Damage(row, position, error)
+    return Damage(row, error.position, error)

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The hot loops of reading: scan batch headers, decode records of format v2, gather columns.
+"""The hot loops of reading: decode records of format v2 into columns, gather columns.
 
 Cython in pure-Python mode; the same file runs uncompiled, some hundred times slower. Nothing here trusts a length: each
-is checked against what is left before it is used, by subtraction, so that no sum can overflow. All integers of the log
-are big-endian (kafka-facts 1.1 and 1.2: DefaultRecordBatch, DefaultRecord, ByteUtils).
+is checked against what is left before it is used, by subtraction, so that no sum can overflow. Source: kafka-facts 1.1
+and 1.2 (DefaultRecordBatch, DefaultRecord, ByteUtils).
 """
 
 from __future__ import annotations
@@ -26,27 +26,14 @@ MAGIC = cython.declare(cython.int, 5)
 ATTRIBUTES = cython.declare(cython.int, 6)
 BASE_TIMESTAMP = cython.declare(cython.int, 7)
 MAX_TIMESTAMP = cython.declare(cython.int, 8)
-PRODUCER_ID = cython.declare(cython.int, 9)
-PRODUCER_EPOCH = cython.declare(cython.int, 10)
-BASE_SEQUENCE = cython.declare(cython.int, 11)
-LEADER_EPOCH = cython.declare(cython.int, 12)
-CRC = cython.declare(cython.int, 13)
 
-# Why a header scan stopped; batches.ScanStop has the same numbers.
-STOP_END = cython.declare(cython.int, 0)
-STOP_FULL = cython.declare(cython.int, 1)
-STOP_CORRUPT = cython.declare(cython.int, 2)
-STOP_UNSUPPORTED = cython.declare(cython.int, 3)
+LOG_APPEND_TIME_BIT = cython.declare(cython.longlong, 0x08)
+CONTROL_BIT = cython.declare(cython.longlong, 0x20)
 
-OVERHEAD = cython.declare(cython.longlong, 12)  # offset and length, which the length does not count
-BYTES_UP_TO_MAGIC = cython.declare(cython.longlong, 17)
-V0_SIZE = cython.declare(cython.longlong, 26)  # the smallest message of format v0, with the 12
-V1_SIZE = cython.declare(cython.longlong, 34)
 V2_SIZE = cython.declare(cython.longlong, 61)  # a batch header of format v2
 LEAST_RECORD = cython.declare(cython.longlong, 7)  # no key, no value, no header: one byte for each field
 LEAST_BODY = cython.declare(cython.longlong, 6)
 MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
-MIN_INT64 = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF - 1)
 
 # What is wrong with a batch: index into FAULTS. The numbers that come along are (expected, found).
 COUNT_FAULT = cython.declare(cython.int, 1)
@@ -86,51 +73,6 @@ FAULTS = (
 def is_compiled() -> bool:
     """True for the built kernel, False when this file runs as plain Python."""
     return bool(cython.compiled)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def load_u32(data: Bytes, at: cython.longlong) -> cython.longlong:
-    return (
-        cython.cast(cython.ulonglong, data[at]) << 24
-        | cython.cast(cython.ulonglong, data[at + 1]) << 16
-        | cython.cast(cython.ulonglong, data[at + 2]) << 8
-        | cython.cast(cython.ulonglong, data[at + 3])
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def load_i32(data: Bytes, at: cython.longlong) -> cython.longlong:
-    if cython.compiled:
-        return cython.cast(cython.int, load_u32(data, at))
-    else:
-        return (load_u32(data, at) ^ 0x80000000) - 0x80000000
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def load_i16(data: Bytes, at: cython.longlong) -> cython.longlong:
-    return ((cython.cast(cython.longlong, data[at]) << 8 | data[at + 1]) ^ 0x8000) - 0x8000
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def load_i64(data: Bytes, at: cython.longlong) -> cython.longlong:
-    if cython.compiled:
-        return cython.cast(
-            cython.longlong, cython.cast(cython.ulonglong, load_u32(data, at)) << 32 | load_u32(data, at + 4)
-        )
-    else:
-        return (load_i32(data, at) << 32) + load_u32(data, at + 4)
 
 
 @cython.cfunc
@@ -202,116 +144,6 @@ def varint(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def scan_v2(data: Bytes, at: cython.longlong, table: cython.longlong[:, ::1], row: cython.Py_ssize_t) -> cython.void:
-    base: cython.longlong = load_i64(data, at)
-    delta: cython.longlong = load_i32(data, at + 23)
-    table[BASE_OFFSET, row] = base
-    # Kept within 64 bits here; decoding refuses such a batch.
-    if delta > 0 and base > MAX_INT64 - delta:
-        table[LAST_OFFSET, row] = MAX_INT64
-    elif delta < 0 and base < MIN_INT64 - delta:
-        table[LAST_OFFSET, row] = MIN_INT64
-    else:
-        table[LAST_OFFSET, row] = base + delta
-    table[LEADER_EPOCH, row] = load_i32(data, at + 12)
-    table[MAGIC, row] = 2
-    table[CRC, row] = load_u32(data, at + 17)
-    table[ATTRIBUTES, row] = cython.cast(cython.longlong, data[at + 21]) << 8 | data[at + 22]
-    table[BASE_TIMESTAMP, row] = load_i64(data, at + 27)
-    table[MAX_TIMESTAMP, row] = load_i64(data, at + 35)
-    table[PRODUCER_ID, row] = load_i64(data, at + 43)
-    table[PRODUCER_EPOCH, row] = load_i16(data, at + 51)
-    table[BASE_SEQUENCE, row] = load_i32(data, at + 53)
-    table[COUNT, row] = load_i32(data, at + 57)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def scan_legacy(
-    data: Bytes, at: cython.longlong, table: cython.longlong[:, ::1], row: cython.Py_ssize_t
-) -> cython.void:
-    compressed: cython.bint = (data[at + 17] & 7) != 0
-    offset: cython.longlong = load_i64(data, at)
-    timestamp: cython.longlong = load_i64(data, at + 18) if data[at + 16] == 1 else -1
-    table[BASE_OFFSET, row] = -1 if compressed else offset
-    table[LAST_OFFSET, row] = offset
-    table[LEADER_EPOCH, row] = -1
-    table[MAGIC, row] = data[at + 16]
-    table[CRC, row] = load_u32(data, at + 12)
-    table[ATTRIBUTES, row] = data[at + 17]
-    table[BASE_TIMESTAMP, row] = timestamp
-    table[MAX_TIMESTAMP, row] = timestamp
-    table[PRODUCER_ID, row] = -1
-    table[PRODUCER_EPOCH, row] = -1
-    table[BASE_SEQUENCE, row] = -1
-    table[COUNT, row] = -1 if compressed else 1
-
-
-def scan(
-    buffer: cython.const[cython.uchar][::1],
-    start: cython.longlong,
-    end: cython.longlong,
-    origin: cython.longlong,
-    table: cython.longlong[:, ::1],
-    row: cython.Py_ssize_t,
-) -> tuple[int, int, int]:
-    """Append the headers of the whole batches in buffer[start:end] to `table` from `row` on: (row, next start, stop).
-
-    `origin` is the file position of buffer[0]. `end` must not pass the buffer.
-    """
-    at: cython.longlong = start
-    length: cython.longlong
-    size: cython.longlong
-    magic: cython.int
-    least: cython.longlong
-    stop: cython.int = STOP_END
-    capacity: cython.Py_ssize_t = table.shape[1]
-    data: Bytes
-    if cython.compiled:
-        data = cython.address(buffer[0])
-    else:
-        data = memoryview(buffer)
-        table = memoryview(table)
-    if start < 0 or end > len(buffer) or row < 0:
-        raise ValueError("span outside of the buffer or table")
-    with cython.nogil:
-        # A header up to the magic is not a batch yet (FileLogInputStream.nextBatch).
-        while end - at > BYTES_UP_TO_MAGIC:
-            length = load_i32(data, at + 8)
-            if length < V0_SIZE - OVERHEAD:
-                stop = STOP_CORRUPT
-                break
-            magic = data[at + 16]
-            if magic > 2:
-                stop = STOP_UNSUPPORTED
-                break
-            size = length + OVERHEAD
-            least = V2_SIZE if magic == 2 else (V1_SIZE if magic == 1 else V0_SIZE)
-            if size < least:
-                stop = STOP_CORRUPT
-                break
-            if size > end - at:
-                break
-            if row >= capacity:
-                stop = STOP_FULL
-                break
-            table[POSITION, row] = origin + at
-            table[SIZE, row] = size
-            if magic == 2:
-                scan_v2(data, at, table, row)
-            else:
-                scan_legacy(data, at, table, row)
-            row += 1
-            at += size
-    return row, at, stop
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
 def skip_headers(
     data: Bytes, at: cython.longlong, end: cython.longlong, count: cython.longlong, fault: cython.longlong[::1]
 ) -> cython.longlong:
@@ -365,7 +197,7 @@ def decode_batch(
     base_offset: cython.longlong = table[BASE_OFFSET, row]
     base_timestamp: cython.longlong = table[BASE_TIMESTAMP, row]
     max_timestamp: cython.longlong = table[MAX_TIMESTAMP, row]
-    append_time: cython.bint = (table[ATTRIBUTES, row] & 8) != 0
+    append_time: cython.bint = (table[ATTRIBUTES, row] & LOG_APPEND_TIME_BIT) != 0
     count: cython.longlong = table[COUNT, row]
     record: cython.longlong
     length: cython.longlong
@@ -444,49 +276,84 @@ def decode_batch(
     return used
 
 
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def is_wanted(
+    table: cython.const[cython.longlong][:, ::1],
+    row: cython.Py_ssize_t,
+    skip: cython.const[cython.uchar][::1],
+    skips: cython.Py_ssize_t,
+    control: cython.bint,
+) -> cython.bint:
+    if row < skips and skip[row] != 0:
+        return False
+    return control or table[MAGIC, row] < 2 or (table[ATTRIBUTES, row] & CONTROL_BIT) == 0
+
+
 def decode_records(
     buffer: cython.const[cython.uchar][::1],
     table: cython.const[cython.longlong][:, ::1],
     first_row: cython.Py_ssize_t,
     last_row: cython.Py_ssize_t,
+    origin: cython.longlong,
     starts: cython.const[cython.longlong][::1],
     ends: cython.const[cython.longlong][::1],
-    wanted: cython.const[cython.uchar][::1],
+    skip: cython.const[cython.uchar][::1],
+    control: cython.bint,
     columns: cython.longlong[:, ::1],
     used: cython.Py_ssize_t,
     fault: cython.longlong[::1],
 ) -> tuple[int, int]:
     """Decode v2 batches of rows [first_row, last_row) into `columns` from `used` on: (next row, used).
 
-    `starts`, `ends` and `wanted` are indexed by row - first_row: where the row's uncompressed records lie in `buffer`,
-    and 0 for rows to leave out. Stops at a bad batch, of which nothing is kept: `fault` is then (index into FAULTS,
-    record within the batch or -1, expected, found); fault[0] is 0 otherwise.
+    The uncompressed records of a row lie in buffer[starts[row - first_row] : ends[row - first_row]]; with no `starts`
+    at their place in the batch, buffer[0] being at file position `origin`. `skip` and `control` as for `survey`. Stops
+    at a bad batch, of which nothing is kept: `fault` is then (index into FAULTS, record within the batch or -1,
+    expected, found), else fault[0] is 0.
     """
     row: cython.Py_ssize_t = first_row
     size: cython.longlong = len(buffer)
+    skips: cython.Py_ssize_t = len(skip)
+    placed: cython.bint = len(starts) > 0
     after: cython.longlong
-    at: cython.Py_ssize_t
+    start: cython.longlong
+    end: cython.longlong
     data: Bytes
     if cython.compiled:
         data = cython.address(buffer[0])
     else:
         data = memoryview(buffer)
         table, columns, fault = memoryview(table), memoryview(columns), memoryview(fault)
-        starts, ends, wanted = memoryview(starts), memoryview(ends), memoryview(wanted)
-    at = last_row - first_row
-    if first_row < 0 or at < 0 or last_row > table.shape[1] or used < 0 or columns.shape[0] < 9:
+        starts, ends, skip = memoryview(starts), memoryview(ends), memoryview(skip)
+    if first_row < 0 or last_row < first_row or last_row > table.shape[1] or table.shape[0] < 9 or origin < 0:
         raise ValueError("rows outside of the table")
-    if at > len(starts) or at > len(ends) or at > len(wanted):
-        raise ValueError("rows outside of the table")
+    if placed and (last_row - first_row > len(starts) or last_row - first_row > len(ends)):
+        raise ValueError("rows outside of the spans")
+    if used < 0 or columns.shape[0] < 9 or len(fault) < 4:
+        raise ValueError("columns or fault too small")
     fault[0] = 0
     with cython.nogil:
         while row < last_row:
-            at = row - first_row
-            if wanted[at] != 0:
-                if starts[at] < 0 or ends[at] > size or starts[at] > ends[at]:
-                    failed(fault, BOUNDS_FAULT, size, ends[at])
+            if is_wanted(table, row, skip, skips, control):
+                fault[1] = -1
+                if placed:
+                    start = starts[row - first_row]
+                    end = ends[row - first_row]
+                else:
+                    start = table[POSITION, row]
+                    end = table[SIZE, row]
+                    if start < origin or start - origin > size or end < V2_SIZE or end > size - (start - origin):
+                        failed(fault, BOUNDS_FAULT, size, end)
+                        break
+                    start -= origin
+                    end += start
+                    start += V2_SIZE
+                if start < 0 or end > size or start > end:
+                    failed(fault, BOUNDS_FAULT, size, end)
                     break
-                after = decode_batch(data, starts[at], ends[at], table, row, columns, used, fault)
+                after = decode_batch(data, start, end, table, row, columns, used, fault)
                 if after < 0:
                     break
                 used = after

@@ -14,10 +14,15 @@ import cython
 Bytes = cython.typedef(cython.pointer(cython.const[cython.uchar]))
 
 # Columns of a BatchTable; batches.py has the same numbers.
+POSITION = cython.declare(cython.int, 0)
+SIZE = cython.declare(cython.int, 1)
 LAST_OFFSET = cython.declare(cython.int, 3)
 MAGIC = cython.declare(cython.int, 5)
 ATTRIBUTES = cython.declare(cython.int, 6)
 MAX_TIMESTAMP = cython.declare(cython.int, 8)
+
+CODEC_BITS = cython.declare(cython.longlong, 0x07)
+LOG_APPEND_TIME_BIT = cython.declare(cython.longlong, 0x08)
 
 OVERHEAD = cython.declare(cython.longlong, 12)  # offset and size, which the size does not count
 V0_LEAST = cython.declare(cython.longlong, 14)
@@ -167,7 +172,7 @@ def decode_wrapped(
     index: cython.Py_ssize_t
     wrapper_offset: cython.longlong = table[LAST_OFFSET, row]
     relative: cython.bint = table[MAGIC, row] == 1
-    append_time: cython.bint = relative and (table[ATTRIBUTES, row] & 8) != 0
+    append_time: cython.bint = relative and (table[ATTRIBUTES, row] & LOG_APPEND_TIME_BIT) != 0
     size: cython.longlong
     base: cython.longlong = 0
     offset: cython.longlong
@@ -183,8 +188,8 @@ def decode_wrapped(
             return failed(fault, MAGIC_FAULT, table[MAGIC, row], data[at + 16])
         if data[at + 16] == 1 and size < V1_LEAST:
             return failed(fault, SIZE_FAULT, V1_LEAST, size)
-        if data[at + 17] & 7 != 0:
-            return failed(fault, NESTED_FAULT, 0, data[at + 17] & 7)
+        if data[at + 17] & CODEC_BITS != 0:
+            return failed(fault, NESTED_FAULT, 0, data[at + 17] & CODEC_BITS)
         if used >= columns.shape[1]:
             return failed(fault, CAPACITY_FAULT, columns.shape[1], used)
         if decode_message(data, at, at + OVERHEAD + size, row, columns, used, fault) < 0:
@@ -218,23 +223,26 @@ def decode_messages(
     table: cython.const[cython.longlong][:, ::1],
     first_row: cython.Py_ssize_t,
     last_row: cython.Py_ssize_t,
+    origin: cython.longlong,
     starts: cython.const[cython.longlong][::1],
     ends: cython.const[cython.longlong][::1],
-    wanted: cython.const[cython.uchar][::1],
+    skip: cython.const[cython.uchar][::1],
+    control: cython.bint,
     columns: cython.longlong[:, ::1],
     used: cython.Py_ssize_t,
     fault: cython.longlong[::1],
 ) -> tuple[int, int]:
     """Decode v0 and v1 rows [first_row, last_row) into `columns` from `used` on: (next row, used).
 
-    `starts`, `ends` and `wanted` are indexed by row - first_row: where the whole message (not compressed) or the
-    wrapper's decompressed content lies in `buffer`, and 0 for rows to leave out. Stops at a bad batch, of which nothing
-    is kept: `fault` is then (index into FAULTS, message within the wrapper or -1, expected, found), else fault[0] is 0.
+    Arguments as for kernel.decode_records (`control` has no meaning here). What lies from `starts` to `ends` is the
+    whole message of a row that is not compressed, the decompressed content of one that is, which needs `starts`. The
+    second number of `fault` is the message within the wrapper.
     """
     row: cython.Py_ssize_t = first_row
     size: cython.longlong = len(buffer)
+    skips: cython.Py_ssize_t = len(skip)
+    placed: cython.bint = len(starts) > 0
     after: cython.longlong
-    at: cython.Py_ssize_t = last_row - first_row
     start: cython.longlong
     end: cython.longlong
     least: cython.longlong
@@ -244,24 +252,38 @@ def decode_messages(
     else:
         data = memoryview(buffer)
         table, columns, fault = memoryview(table), memoryview(columns), memoryview(fault)
-        starts, ends, wanted = memoryview(starts), memoryview(ends), memoryview(wanted)
-    if first_row < 0 or at < 0 or last_row > table.shape[1] or used < 0 or columns.shape[0] < 9:
+        starts, ends, skip = memoryview(starts), memoryview(ends), memoryview(skip)
+    if first_row < 0 or last_row < first_row or last_row > table.shape[1] or table.shape[0] < 9 or origin < 0:
         raise ValueError("rows outside of the table")
-    if at > len(starts) or at > len(ends) or at > len(wanted):
-        raise ValueError("rows outside of the table")
+    if placed and (last_row - first_row > len(starts) or last_row - first_row > len(ends)):
+        raise ValueError("rows outside of the spans")
+    if used < 0 or columns.shape[0] < 9 or len(fault) < 4:
+        raise ValueError("columns or fault too small")
     fault[0] = 0
     with cython.nogil:
         while row < last_row:
-            at = row - first_row
-            if wanted[at] == 0:
+            if row < skips and skip[row] != 0:
                 row += 1
                 continue
-            start, end = starts[at], ends[at]
             fault[1] = -1
+            if placed:
+                start = starts[row - first_row]
+                end = ends[row - first_row]
+            else:
+                start = table[POSITION, row]
+                end = table[SIZE, row]
+                if start < origin or start - origin > size or end < 0 or end > size - (start - origin):
+                    failed(fault, BOUNDS_FAULT, size, end)
+                    break
+                if table[ATTRIBUTES, row] & CODEC_BITS != 0:
+                    failed(fault, BOUNDS_FAULT, 0, 0)
+                    break
+                start -= origin
+                end += start
             if start < 0 or end > size or start > end:
                 failed(fault, BOUNDS_FAULT, size, end)
                 break
-            if table[ATTRIBUTES, row] & 7 != 0:
+            if table[ATTRIBUTES, row] & CODEC_BITS != 0:
                 after = decode_wrapped(data, start, end, table, row, columns, used, fault)
                 if after < 0:
                     break
