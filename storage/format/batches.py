@@ -87,7 +87,12 @@ class BatchTable:
 
     @classmethod
     def empty(cls, capacity: int) -> Self:
-        """A table of no rows with room for `capacity`."""
+        """A table of no rows with room for `capacity`, or a few more.
+
+        Columns a multiple of 4 KiB apart would share cache sets: scanning is four times slower then.
+        """
+        if capacity % 512 == 0:
+            capacity += 8 if capacity else 0
         return cls(np.empty((len(Column), capacity), np.int64), 0)
 
     @classmethod
