@@ -1,0 +1,26 @@
+"""Formats: how a message becomes bytes. `log` is none of them: it is the log's own bytes, rendered by nobody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kafkafs.formats.base import Format
+    from storage.types import TopicPartition
+
+
+def by_name(name: str, tp: TopicPartition) -> Format:
+    """`txt`, `jsonl`, or a template (any text with a `%` or a backslash). Raises `template.BadTemplate`."""
+    if name == "txt":
+        from kafkafs.formats.txt import Txt
+
+        return Txt()
+    if name == "jsonl":
+        from kafkafs.formats.jsonl import Jsonl
+
+        return Jsonl(tp)
+    from kafkafs.formats.template import BadTemplate, template
+
+    if "%" not in name and "\\" not in name:
+        raise BadTemplate(f"no format {name!r}; there are txt, jsonl, log, and templates like '%o %T %k %s\\n'")
+    return template(name, tp)

@@ -1,0 +1,30 @@
+"""What a format is: records in columns to bytes, of known size, and nothing about files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from storage.format.block import RecordBlock
+
+
+class Format(Protocol):
+    """Renders each record to bytes that depend on nothing but the record. Safe to share between threads."""
+
+    @property
+    def name(self) -> str:
+        """`txt`, `jsonl`, or the text of a template."""
+
+    def measure(self, block: RecordBlock, sizes: NDArray[np.int64]) -> None:
+        """Puts the rendered size of each record in bytes into sizes[:len(block)], without rendering."""
+
+    def render(self, block: RecordBlock, out: memoryview, out_start: int = 0) -> int:
+        """Renders all records into `out` from `out_start` on; where they end. ValueError if they do not fit."""
+
+    def render_rows(
+        self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0
+    ) -> tuple[int, int]:
+        """Renders records from `first_row` on while they fit: (first one not rendered, where those before it end)."""
