@@ -1,0 +1,210 @@
+"""What a KRaft broker's directory says of topics, partitions and configurations: `__cluster_metadata-0`, followed.
+
+The latest snapshot (`<end offset>-<epoch>.checkpoint`), then the log from there on. Read only, and in steps: a running
+broker appends to the log all the time, so each refresh reads only what is new. What a controller may yet take back
+(records above the high watermark) is counted too. Source: Kafka's MetadataLoader.
+
+Nothing here locks: a reader belongs to one thread at a time; what it returns is immutable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.errors import CorruptBatch, CorruptCheckpoint, SegmentGone, StorageError
+from storage.files import names
+from storage.files.log_file import FileIdentity, LogFile
+from storage.files.metadata_records import decode
+from storage.files.metadata_replay import ClusterMetadata, PartitionMetadata, Replay, TopicMetadata
+from storage.files.names import FileKind, FileState
+from storage.format.batches import BatchTable, ScanStop, scan
+from storage.format.block import RecordBlock
+from storage.format.decoder import Decoder
+from storage.types import MAX_OFFSET
+
+__all__ = ["ClusterMetadata", "ClusterMetadataReader", "PartitionMetadata", "TopicMetadata"]
+
+_WINDOW_BYTES = 1024 * 1024
+_WINDOW_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    base_offset: int
+    file: LogFile
+    size_bytes: int
+
+
+class ClusterMetadataReader:
+    """Follows the `__cluster_metadata-0` of one log directory."""
+
+    def __init__(self, log_dir: Path) -> None:
+        self._directory = log_dir / f"{names.CLUSTER_METADATA_TOPIC}-0"
+        self._decoder = Decoder()
+        self._table = BatchTable.empty(_WINDOW_ROWS)
+        self._forget()
+        self._shown: ClusterMetadata | None = None
+
+    def _forget(self) -> None:
+        self._replay = Replay()
+        self._end_offset = 0
+        # The segment read last, and where to go on in it.
+        self._identity: FileIdentity | None = None
+        self._base_offset = 0
+        self._position = 0
+        # A sound batch whose records make no sense: reading it again would not help.
+        self._stuck: StorageError | None = None
+
+    def refresh(self) -> ClusterMetadata | None:
+        """The metadata as of now; None when the directory has none (a broker may keep it in another one).
+
+        Damage shows as `problem`. OSError when the directory or the log cannot be read.
+        """
+        try:
+            segments, snapshots = self._list()
+        except (FileNotFoundError, NotADirectoryError):
+            self._forget()
+            self._shown = None
+            return None
+        problem = self._stuck
+        try:
+            if not self._follows(segments):
+                self._forget()
+                problem = self._start(snapshots)
+            if problem is None:
+                problem = self._read_log(segments)
+        except SegmentGone as gone:
+            # A running broker removes segments and snapshots; the next refresh begins anew with what is there then.
+            self._forget()
+            return ClusterMetadata(problem=gone) if self._shown is None else self._shown
+        before = self._shown
+        if before is None or before.end_offset != self._end_offset or str(before.problem) != str(problem):
+            self._shown = self._replay.show(self._end_offset, problem)
+        return self._shown
+
+    def _list(self) -> tuple[list[_Segment], list[tuple[names.MetadataSnapshotName, LogFile]]]:
+        segments = []
+        snapshots = []
+        with os.scandir(self._directory) as entries:
+            for entry in entries:
+                name = names.parse_segment_file(entry.name)
+                snapshot = names.parse_metadata_snapshot(entry.name)
+                try:
+                    if name is not None and name.kind is FileKind.LOG and name.state is FileState.LIVE:
+                        status = entry.stat()
+                        file = LogFile(entry.path, FileIdentity.of(status))
+                        segments.append(_Segment(name.offset, file, status.st_size))
+                    elif snapshot is not None:
+                        snapshots.append((snapshot, LogFile(entry.path)))
+                except FileNotFoundError:
+                    continue
+        segments.sort(key=lambda segment: segment.base_offset)
+        snapshots.sort(key=lambda pair: pair[0], reverse=True)
+        return segments, snapshots
+
+    def _follows(self, segments: list[_Segment]) -> bool:
+        """Whether the segment read last is still there, and has not shrunk."""
+        return self._identity is not None and any(
+            segment.file.identity == self._identity and segment.size_bytes >= self._position for segment in segments
+        )
+
+    def _start(self, snapshots: list[tuple[names.MetadataSnapshotName, LogFile]]) -> StorageError | None:
+        """Begins with the latest snapshot that can be read; with nothing when there is none."""
+        problem: StorageError | None = None
+        for name, file in snapshots:
+            self._replay = Replay()
+            found = self._read_snapshot(file)
+            if found is None:
+                self._end_offset = name.end_offset
+                return None
+            problem = problem or found
+        self._replay = Replay()
+        return problem
+
+    def _read_snapshot(self, file: LogFile) -> StorageError | None:
+        position = 0
+        complete = False
+        try:
+            for end, problem in self._read_file(file, 0, 0):
+                if problem is not None:
+                    return problem
+                position = end
+                # The last batch holds the footer, a control record.
+                complete = bool(self._table.is_control[self._table.rows - 1])
+            if complete and position == file.stat().st_size:
+                return None
+        except PermissionError as error:  # brokers make snapshots readable for their own user alone
+            return CorruptCheckpoint(f"metadata snapshot cannot be read: {error.strerror}", path=file.path)
+        return CorruptCheckpoint("metadata snapshot is cut off", path=file.path, position=position)
+
+    def _read_log(self, segments: list[_Segment]) -> StorageError | None:
+        """Goes on where the last call stopped."""
+        for index, segment in enumerate(segments):
+            following = segments[index + 1].base_offset if index + 1 < len(segments) else MAX_OFFSET
+            if segment.file.identity == self._identity:
+                pass
+            elif following <= self._end_offset or segment.base_offset < self._base_offset:
+                continue
+            elif segment.base_offset > self._end_offset:
+                return CorruptCheckpoint(
+                    "metadata log has a gap",
+                    path=segment.file.path,
+                    expected=f"offset {self._end_offset}",
+                    found=f"a segment from {segment.base_offset} on",
+                )
+            else:
+                self._identity, self._base_offset, self._position = segment.file.identity, segment.base_offset, 0
+            for end, problem in self._read_file(segment.file, self._position, self._end_offset):
+                self._position = end
+                if self._table.rows:
+                    self._end_offset = max(self._end_offset, int(self._table.last_offset[self._table.rows - 1]) + 1)
+                if problem is not None:
+                    return problem
+        return None
+
+    def _read_file(self, file: LogFile, position: int, first_offset: int) -> Iterator[tuple[int, StorageError | None]]:
+        """Replays the records from a byte position on, window by window; those below `first_offset` are known already.
+
+        Yields where to go on and what was wrong there; the table then holds the batches that were replayed. A batch
+        that is cut off at the end is being written, zeros are preallocated space.
+        """
+        window = _WINDOW_BYTES
+        while True:
+            data = file.read(position, window)
+            self._table.clear()
+            stop = scan(data, position, self._table).stop
+            if not self._table.rows:
+                if stop is ScanStop.END and len(data) == window:
+                    window *= 2  # a batch larger than the window
+                    continue
+                if stop is not ScanStop.END and any(data):
+                    yield position, CorruptBatch("metadata holds what is no batch", path=file.path, position=position)
+                return
+            block = self._decoder.decode(data, self._table, origin=position)
+            self._table.rows = block.next_row
+            if block.next_row:
+                position = int(self._table.end[block.next_row - 1])
+            problem = self._take(block, first_offset, file)
+            if problem is None and block.damage is not None:
+                problem = block.damage.error
+                problem.path = file.path
+            yield position, problem
+            if problem is not None:
+                return
+
+    def _take(self, block: RecordBlock, first_offset: int, file: LogFile) -> StorageError | None:
+        for row, offset in enumerate(block.offset.tolist()):
+            if offset < first_offset:
+                continue
+            try:
+                record = decode(block.value(row) or b"")
+                if record is not None:
+                    self._replay.apply(record)
+            except StorageError as error:
+                error.path, error.offset = file.path, offset
+                self._stuck = error
+                return error
+        return None
