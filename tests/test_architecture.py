@@ -31,7 +31,8 @@ LOG = (*FORMAT, "storage.files", "storage.log")
 STORAGE = ("storage", *LOG, "storage.client", "storage.upkeep")
 NAMES = ("kafkafs.paths", "kafkafs.ranges", "kafkafs.formats")
 VIEWS = (*NAMES, "kafkafs.view_index", "kafkafs.append", "kafkafs.handles", "kafkafs.views", "kafkafs.status")
-MOUNT = (*VIEWS, "kafkafs.tree", "kafkafs.errnos", "kafkafs.operations", "kafkafs.mount")
+MOUNTING = ("kafkafs.errnos", "kafkafs.operations", "kafkafs.mount_options", "kafkafs.mountpoint", "kafkafs.background")
+MOUNT = (*VIEWS, "kafkafs.tree", *MOUNTING, "kafkafs.mount")
 FLOORS: dict[str, tuple[str, ...]] = {
     "storage.errors": (),
     "storage.types": (),
@@ -55,7 +56,10 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "kafkafs.tree": (*STORAGE, *VIEWS),
     "kafkafs.errnos": ("storage.errors", "kafkafs.paths"),
     "kafkafs.operations": (*STORAGE, *VIEWS, "kafkafs.tree", "kafkafs.errnos"),
-    "kafkafs.mount": (*STORAGE, *VIEWS, "kafkafs.tree", "kafkafs.errnos", "kafkafs.operations"),
+    "kafkafs.mount_options": ("storage.types",),
+    "kafkafs.mountpoint": (),
+    "kafkafs.background": ("kafkafs.mountpoint",),
+    "kafkafs.mount": (*STORAGE, *VIEWS, "kafkafs.tree", *MOUNTING),
     "kafkafs.spark": (*STORAGE, *NAMES, "kafkafs.view_index"),
     "kafkafs.cli": (*STORAGE, *MOUNT, "kafkafs.spark", "kafkafs"),
     "kafkafs.__main__": ("kafkafs.cli",),
@@ -72,7 +76,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "crcmod": ("storage.format.checksum",),
     "crc32c": ("storage.format.checksum",),
     "cramjam": ("storage.format.compression",),
-    "psutil": ("storage.files.dir_lock", "kafkafs.status", "kafkafs.mount", "kafkafs.cli*"),
+    "psutil": ("storage.files.dir_lock", "kafkafs.status", "kafkafs.mountpoint", "kafkafs.cli*"),
     "mmap": (),  # another process may truncate the file: SIGBUS kills the mount
 }
 

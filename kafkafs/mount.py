@@ -1,0 +1,217 @@
+"""A mount from start to stop.
+
+The order in the background: check what can be checked, **fork**, and in the child: open the log directory, make the
+tree, mount; in FUSE's init start the threads and tell the parent, which waited for just that. Nothing that a fork would
+lose (threads, locks, libfuse) exists before it. In the foreground the same without the fork. The end, by signal or
+umount: FUSE's destroy stops the threads, then the log directory is closed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import logging.handlers
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafkafs import background
+from kafkafs.errnos import data_errors
+from kafkafs.mount_options import MountOptions, escaped
+from kafkafs.mountpoint import FAILED, LOCKED, USAGE, MountError, check_mountpoint, check_nesting
+from storage.errors import InvalidConfig, LogLocked, StorageError
+
+if TYPE_CHECKING:
+    from kafkafs.tree import TreeOptions
+
+_log = logging.getLogger(__name__)
+
+_DEVICE = "/dev/fuse"
+_SYSLOG = "/dev/log"
+
+
+@dataclass(frozen=True, slots=True)
+class MountRequest:
+    """What is to be mounted where. Both paths absolute: a daemon's working directory is `/`."""
+
+    log_dir: Path
+    mountpoint: Path
+    options: MountOptions = dataclasses.field(default_factory=MountOptions)
+
+
+def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]) -> None:
+    """Mounts; returns when the tree is there, or, in the foreground, when it has gone again.
+
+    `say` gets lines for a person. Raises MountError, whose `exit_code` is the command's.
+    """
+    _check_log_dir(request.log_dir)
+    cleaned = check_mountpoint(request.mountpoint)
+    if cleaned:
+        say(cleaned)
+    check_nesting(request.log_dir, request.mountpoint)
+    _check_fuse()
+    if foreground:
+        _serve(request, _start_logging(request.options, foreground=True), lambda _stderr: None)
+    else:
+        background.start(lambda ready: _serve(request, _start_logging(request.options, foreground=False), ready))
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """Where the log goes, for people, and the descriptor that stderr should have while serving."""
+
+    place: str
+    stderr: int
+
+
+def _serve(request: MountRequest, log: _Log, ready: background.Ready) -> None:
+    """Opens, mounts, serves, closes; calls `ready` when the tree is there."""
+    # Here and not at the top: libfuse may be missing, and the process that forks should be small.
+    try:
+        from kafkafs.operations import Operations, Serving, Traffic, libfuse_version, serve
+    except OSError as error:
+        raise MountError(f"libfuse 2 is not installed ({error}); on Debian: apt install fuse3 libfuse2") from None
+    from kafkafs.status import Report, Sources, help_text
+    from kafkafs.tree import Tree
+    from storage.log.log_dir import LogDir
+
+    def start() -> None:
+        tree.start()
+        ready(log.stderr)
+        _log.info("serving %s at %s, read-only", request.log_dir, request.mountpoint)
+
+    traffic = Traffic()
+    with _explained():
+        log_dir = LogDir.open_read_only(request.log_dir)
+        try:
+            tree = Tree(
+                log_dir,
+                _tree_options(request.options),
+                files={
+                    "@help": help_text,
+                    "@status.json": lambda: report.status_json(),
+                    "@metrics": lambda: report.metrics(),
+                },
+            )
+            report = Report(
+                Sources(
+                    log_dir,
+                    tree.status,
+                    lambda: dataclasses.asdict(traffic),
+                    lambda: dataclasses.asdict(data_errors.status()),
+                    _fixed_facts(request, log),
+                    {"libfuse": libfuse_version()},
+                )
+            )
+            serving = Serving(
+                request.mountpoint,
+                request.log_dir,
+                os.getuid() if request.options.uid is None else request.options.uid,
+                os.getgid() if request.options.gid is None else request.options.gid,
+                _libfuse_options(request),
+            )
+            code = serve(Operations(tree, serving, traffic, start, tree.stop), serving)
+        finally:
+            log_dir.close()
+    if code != 0:
+        raise MountError(f"libfuse could not mount {request.mountpoint} (its exit code is {code})")
+    _log.info("unmounted %s", request.mountpoint)
+
+
+def _tree_options(options: MountOptions) -> TreeOptions:
+    from kafkafs.tree import TreeOptions
+
+    chosen = TreeOptions(isolation=options.isolation, clamp=options.clamp)
+    return chosen if options.cache_bytes is None else dataclasses.replace(chosen, cache_bytes=options.cache_bytes)
+
+
+def _fixed_facts(request: MountRequest, log: _Log) -> dict[str, str]:
+    return {
+        "mode": "read-only",
+        "log_directory": str(request.log_dir),
+        "mountpoint": str(request.mountpoint),
+        "isolation": request.options.isolation.value,
+        "out_of_range": "clamp" if request.options.clamp else "error",
+        "log": log.place,
+    }
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Makes MountErrors of what may go wrong on the way; bugs stay what they are."""
+    try:
+        yield
+    except LogLocked as error:
+        raise MountError(str(error), LOCKED) from error
+    except InvalidConfig as error:
+        raise MountError(str(error), USAGE) from error
+    except (StorageError, OSError) as error:
+        raise MountError(str(error), FAILED) from error
+
+
+def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:
+    options: dict[str, str | bool] = {
+        "ro": True,
+        "nosuid": True,
+        "nodev": True,
+        "fsname": escaped(os.fsencode(request.log_dir).decode(errors="replace")),
+        **dict.fromkeys(sorted(request.options.libfuse), True),
+    }
+    if request.options.auto_unmount and shutil.which("fusermount"):
+        # A killed server's mount goes by itself: fusermount stays and watches. Root can mount without that program.
+        options["auto_unmount"] = True
+    return options
+
+
+def _start_logging(options: MountOptions, *, foreground: bool) -> _Log:
+    """Sends the log to a file if one is named, else to stderr in the foreground, to syslog in the background."""
+    handler: logging.Handler
+    line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    stderr = 2 if foreground else os.open(os.devnull, os.O_WRONLY)
+    if options.log is not None:
+        try:
+            handler = logging.handlers.WatchedFileHandler(options.log, encoding="utf-8")
+            stderr = 2 if foreground else os.open(options.log, os.O_WRONLY | os.O_APPEND)
+        except OSError as error:
+            raise MountError(f"the log file {options.log}: {error.strerror}") from None
+        place = str(options.log)
+    elif foreground:
+        handler, place = logging.StreamHandler(), "stderr"
+    elif Path(_SYSLOG).exists():
+        syslog = logging.handlers.SysLogHandler(_SYSLOG)
+        syslog.ident = f"kafkafs[{os.getpid()}]: "
+        handler, place = syslog, "syslog"
+        line = "%(levelname)s %(name)s: %(message)s"
+    else:
+        handler, place = logging.NullHandler(), "nowhere: there is no syslog here, and no -o log=FILE was given"
+    handler.setFormatter(logging.Formatter(line))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("fuse").setLevel(logging.WARNING)
+    return _Log(place, stderr)
+
+
+def _check_log_dir(log_dir: Path) -> None:
+    try:
+        with os.scandir(log_dir):
+            pass
+    except FileNotFoundError:
+        raise MountError(f"{log_dir}: no such log directory") from None
+    except NotADirectoryError:
+        raise MountError(f"{log_dir} is not a directory; a log directory holds one for each partition") from None
+    except OSError as error:
+        raise MountError(f"the log directory {log_dir}: {error.strerror}") from None
+
+
+def _check_fuse() -> None:
+    if not Path(_DEVICE).exists():
+        raise MountError(
+            f"there is no {_DEVICE}: modprobe fuse; for a container: --device {_DEVICE} --cap-add SYS_ADMIN"
+        )
+    if not os.access(_DEVICE, os.R_OK | os.W_OK):
+        raise MountError(f"you may not open {_DEVICE}: ask for permission to read and write it")
+    if os.geteuid() != 0 and shutil.which("fusermount") is None:
+        raise MountError("fusermount is not installed, and only root can do without; on Debian: apt install fuse3")

@@ -1,0 +1,155 @@
+"""`-o` as mount(8) hands it over, and ours. Pure: text in, a frozen value out.
+
+mount(8) passes on what stands in fstab: its own words (`auto`, `user`, `x-…`), the kernel's (`noexec`) and ours.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage.types import Isolation
+
+# Words of mount(8) and fstab(5) that are not for a filesystem, and defaults that need no saying.
+_GENERIC = frozenset((
+    "rw", "exec", "suid", "dev", "atime", "async", "auto", "noauto", "user", "nouser", "users", "nousers", "owner",
+    "noowner", "group", "nogroup", "_netdev", "nofail", "defaults", "diratime", "relatime", "norelatime",
+    "nostrictatime", "nolazytime", "loud", "silent", "mand", "nomand", "iversion", "noiversion", "sync", "dirsync",
+    "strictatime", "lazytime", "nodiratime", "nosymfollow", "symfollow",
+))
+# What the kernel enforces on our tree if asked.
+_KERNEL = frozenset(("noexec", "nosuid", "nodev", "noatime"))
+# libfuse's own, handed on.
+_LIBFUSE = frozenset(("allow_other", "allow_root"))
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_LEAST_CACHE_BYTES = 4 << 20
+
+
+class BadOption(ValueError):
+    """An option that nobody knows, or a value that it does not take. The message is for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class MountOptions:
+    """What `-o` said. Sizes in bytes; None: not said. `libfuse`: handed on as they are."""
+
+    read_only: bool = False
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    clamp: bool = False
+    log: Path | None = None
+    cache_bytes: int | None = None
+    config: Path | None = None
+    uid: int | None = None
+    gid: int | None = None
+    auto_unmount: bool = True
+    libfuse: frozenset[str] = frozenset()
+
+
+def parse_options(texts: Iterable[str], start: MountOptions | None = None) -> MountOptions:
+    """The options of all `-o` in order, later ones over earlier ones, on top of `start`. Raises BadOption."""
+    options = start or MountOptions()
+    for text in texts:
+        for word in _words(text):
+            options = _apply(options, word)
+    return options
+
+
+def escaped(value: str) -> str:
+    """`value` as part of a libfuse option: commas and backslashes escaped."""
+    return value.replace("\\", "\\\\").replace(",", "\\,")
+
+
+def _words(text: str) -> Iterator[str]:
+    """Splits at commas; `\\,` is a comma in a value, `\\\\` a backslash, as in libfuse."""
+    word = ""
+    escape = False
+    for char in text:
+        if escape:
+            word += char if char in ",\\" else "\\" + char
+            escape = False
+        elif char == "\\":
+            escape = True
+        elif char == ",":
+            yield word
+            word = ""
+        else:
+            word += char
+    yield word + ("\\" if escape else "")
+
+
+def _apply(options: MountOptions, word: str) -> MountOptions:
+    name, equals, value = word.strip().partition("=")
+    if not name or name in _GENERIC or name.lower().startswith(("x-", "comment")):
+        return options
+    if name == "ro":
+        return replace(options, read_only=True)
+    if name in _KERNEL or name in _LIBFUSE:
+        return replace(options, libfuse=options.libfuse | {name})
+    if name in ("auto_unmount", "noauto_unmount"):
+        return replace(options, auto_unmount=name == "auto_unmount")
+    if name == "remount":
+        raise BadOption("a kafkafs mount cannot be remounted: umount it and mount it anew")
+    if name not in _OURS:
+        raise BadOption(_unknown(name))
+    if not equals or not value:
+        raise BadOption(f"option {name} needs a value: -o {name}={_EXAMPLES[name]}")
+    return _OURS[name](options, value)
+
+
+def _isolation(options: MountOptions, value: str) -> MountOptions:
+    try:
+        return replace(options, isolation=Isolation(value))
+    except ValueError:
+        raise BadOption(f"isolation={value}: read_uncommitted or read_committed") from None
+
+
+def _out_of_range(options: MountOptions, value: str) -> MountOptions:
+    if value not in ("clamp", "error"):
+        raise BadOption(f"out_of_range={value}: clamp or error")
+    return replace(options, clamp=value == "clamp")
+
+
+def _cache_size(options: MountOptions, value: str) -> MountOptions:
+    digits, unit = (value[:-1], value[-1].lower()) if value[-1].isalpha() else (value, "")
+    if not (digits.isascii() and digits.isdigit()) or unit not in _UNITS:
+        raise BadOption(f"cache_size={value}: bytes, or with K, M or G as in 64M")
+    size_bytes = int(digits) * _UNITS[unit]
+    if size_bytes < _LEAST_CACHE_BYTES:
+        raise BadOption(f"cache_size={value}: at least {_LEAST_CACHE_BYTES >> 20}M")
+    return replace(options, cache_bytes=size_bytes)
+
+
+def _number(name: str, value: str) -> int:
+    if not (value.isascii() and value.isdigit()) or int(value) >= 2**32 - 1:
+        raise BadOption(f"{name}={value}: a number")
+    return int(value)
+
+
+_OURS: dict[str, Callable[[MountOptions, str], MountOptions]] = {
+    "isolation": _isolation,
+    "out_of_range": _out_of_range,
+    "log": lambda options, value: replace(options, log=Path(value)),
+    "cache_size": _cache_size,
+    "config": lambda options, value: replace(options, config=Path(value)),
+    "uid": lambda options, value: replace(options, uid=_number("uid", value)),
+    "gid": lambda options, value: replace(options, gid=_number("gid", value)),
+}
+_EXAMPLES = {
+    "isolation": "read_committed",
+    "out_of_range": "clamp",
+    "log": "/var/log/kafkafs.log",
+    "cache_size": "64M",
+    "config": "server.properties",
+    "uid": "1000",
+    "gid": "1000",
+}
+NAMES = (*_OURS, "ro", *sorted(_LIBFUSE), *sorted(_KERNEL), "auto_unmount", "noauto_unmount")
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, NAMES, n=1)
+    guess = f" (did you mean {near[0]}?)" if near else f"; there are {', '.join(NAMES)}"
+    return f"unknown mount option {name}{guess}"

@@ -1,0 +1,213 @@
+"""Mountpoints: what is mounted where, whether we may mount there, taking a mount away, who keeps it busy.
+
+Reads /proc/self/mountinfo (proc(5)) and /proc/PID; asks no filesystem more than one stat, since its server may be dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+FS_TYPE = "fuse.kafkafs"
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+
+USAGE = 2
+LOCKED = 3
+FAILED = 4
+
+
+class MountError(Exception):
+    """Mounting or unmounting is not possible; the message says why and what to do. `exit_code` is the command's."""
+
+    def __init__(self, message: str, exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A line of mountinfo. `source` is what was mounted: of a kafkafs its log directory."""
+
+    path: Path
+    fs_type: str
+    source: str
+
+
+def mounts() -> list[Mount]:
+    """All mounts that this process sees, later ones on top of earlier ones."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        fields = line.split(b" ")
+        after = fields.index(b"-")
+        fs_type, source = fields[after + 1 : after + 3]
+        found.append(Mount(Path(_unescape(fields[4])), _unescape(fs_type), _unescape(source)))
+    return found
+
+
+def mount_at(path: Path) -> Mount | None:
+    """What is mounted at exactly this absolute path: the topmost, if several."""
+    at = [mount for mount in mounts() if mount.path == path]
+    return at[-1] if at else None
+
+
+def absolute(path: Path) -> Path:
+    """Absolute and without symbolic links; unlike Path.resolve for a dead mountpoint too."""
+    return Path(os.path.realpath(path))
+
+
+def check_mountpoint(mountpoint: Path) -> str | None:
+    """Whether we may mount at this absolute path; raises MountError if not.
+
+    A dead mount of ours (its server was killed) is taken away first: then returns a line that says so.
+    """
+    cleaned = None
+    if _is_dead(mountpoint):
+        cleaned = _clean_dead(mountpoint)
+    try:
+        status = mountpoint.stat()
+    except FileNotFoundError:
+        raise MountError(f"{mountpoint}: no such directory; make it first: mkdir {mountpoint}") from None
+    except OSError as error:
+        raise MountError(f"{mountpoint}: {error.strerror}") from None
+    if not os.path.isdir(mountpoint):  # noqa: PTH112 - a Path asks for errors that we have dealt with
+        raise MountError(f"{mountpoint} is not a directory (its mode is {status.st_mode:o}); mount onto an empty one")
+    mounted = mount_at(mountpoint)
+    if mounted is not None and mounted.fs_type == FS_TYPE:
+        raise MountError(f"{mountpoint}: {mounted.source} is mounted there; kafkafs umount {mountpoint} takes it away")
+    try:
+        occupied = any(mountpoint.iterdir())
+    except PermissionError as error:
+        raise MountError(f"{mountpoint}: {error.strerror}") from None
+    if occupied:
+        raise MountError(f"{mountpoint} is not empty: its files would be hidden; mount onto an empty directory")
+    return cleaned
+
+
+def check_nesting(log_dir: Path, mountpoint: Path) -> None:
+    """Refuses a mountpoint within the log directory and the reverse, through links and bind mounts too."""
+    if _within(mountpoint, log_dir):
+        raise MountError(f"the mountpoint {mountpoint} lies within the log directory {log_dir}", USAGE)
+    if _within(log_dir, mountpoint):
+        raise MountError(f"the log directory {log_dir} lies within the mountpoint {mountpoint}", USAGE)
+
+
+def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> None:
+    """Takes a kafkafs away from this absolute path and waits until its process has ended. Raises MountError."""
+    mounted = mount_at(mountpoint)
+    if mounted is None:
+        raise MountError(f"{mountpoint}: nothing is mounted there")
+    if mounted.fs_type != FS_TYPE:
+        raise MountError(f"{mountpoint}: that is a mount of type {mounted.fs_type}, none of kafkafs; see umount(8)")
+    server = None if _is_dead(mountpoint) else _server_of(mountpoint)
+    failure = _fusermount(mountpoint)
+    if failure is not None:
+        users = list(holders(mountpoint))
+        if users or "busy" in failure.lower():
+            who = "; ".join(users) or "processes that are not yours to see"
+            raise MountError(f"{mountpoint} is busy: {who}. End them, or detach it: fusermount -u -z {mountpoint}")
+        raise MountError(f"{mountpoint}: {failure}")
+    if server is not None:
+        try:
+            server.wait(timeout=timeout_s)
+        except psutil.TimeoutExpired:
+            raise MountError(
+                f"{mountpoint} is unmounted, but its process {server.pid} still runs after {timeout_s:.0f} s"
+            ) from None
+
+
+def holders(mountpoint: Path) -> Iterator[str]:
+    """Who uses files below the mountpoint, as far as we may see: `less (process 12) has /mnt/t/0/messages.txt open`."""
+    prefix = f"{mountpoint}/"
+    for mount in mounts():
+        if str(mount.path).startswith(prefix):
+            yield f"{mount.source} is mounted at {mount.path}"
+    for process in psutil.process_iter(["name"]):
+        for use, path in _uses(process.pid):
+            if path == str(mountpoint) or path.startswith(prefix):
+                yield f"{process.info['name']} (process {process.pid}) {use.format(path)}"
+                break
+
+
+def _uses(pid: int) -> Iterator[tuple[str, str]]:
+    """Paths that a process holds. Reads the links alone: a stat would ask the filesystem, which may hang."""
+    process = Path("/proc", str(pid))
+    for name, use in (("cwd", "has {} as its working directory"), ("root", "has {} as its root"), ("exe", "runs {}")):
+        with contextlib.suppress(OSError):
+            yield use, str((process / name).readlink())
+    with contextlib.suppress(OSError):
+        for fd in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                yield "has {} open", str(fd.readlink())
+
+
+def _is_dead(mountpoint: Path) -> bool:
+    try:
+        mountpoint.stat()
+    except OSError as error:
+        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    return False
+
+
+def _clean_dead(mountpoint: Path) -> str:
+    mounted = mount_at(mountpoint)
+    kind = mounted.fs_type if mounted else "unknown"
+    if mounted is None or kind != FS_TYPE:
+        raise MountError(
+            f"{mountpoint} is the mountpoint of a {kind} filesystem whose process has died; "
+            f"take it away first: fusermount -u -z {mountpoint}"
+        )
+    failure = _fusermount(mountpoint, lazy=True)
+    if failure is not None:
+        raise MountError(
+            f"{mountpoint} is a stale mountpoint: the kafkafs that served it has died; taking it away failed: {failure}"
+        )
+    return f"{mountpoint} was a stale mountpoint: the kafkafs that served it has died. Unmounted it"
+
+
+def _server_of(mountpoint: Path) -> psutil.Process | None:
+    """The process behind a mount, as its @status.json says; None if it does not tell us."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, psutil.Error):
+        pid = json.loads((mountpoint / "@status.json").read_bytes())["process"]["pid"]
+        return psutil.Process(int(pid))
+    return None
+
+
+def _fusermount(mountpoint: Path, *, lazy: bool = False) -> str | None:
+    """None if it was unmounted, else what went wrong."""
+    tool = shutil.which("fusermount") or shutil.which("fusermount3")
+    if tool is not None:
+        command = [tool, "-u", *(["-z"] if lazy else [])]
+    else:
+        command = [shutil.which("umount") or "/bin/umount", *(["-l"] if lazy else [])]
+    try:
+        result = subprocess.run([*command, str(mountpoint)], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "neither fusermount nor umount is installed"
+    return None if result.returncode == 0 else " ".join(result.stderr.split()) or f"exit code {result.returncode}"
+
+
+def _within(path: Path, directory: Path) -> bool:
+    """Whether an absolute path is `directory` or lies below it, by name or by identity."""
+    try:
+        wanted = directory.stat()
+    except OSError:
+        return path == directory or directory in path.parents
+    for place in (path, *path.parents):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(place.stat(), wanted):
+                return True
+    return False
+
+
+def _unescape(field: bytes) -> str:
+    return os.fsdecode(_OCTAL.sub(lambda match: bytes([int(match[1], 8)]), field))

@@ -1,0 +1,270 @@
+"""`@status.json`, `@metrics` and `@help`: what a mount says of itself.
+
+`Report.facts` gathers everything into one dict; `@status.json` is that dict, `@metrics` the numbers in it, in
+Prometheus' text format. No message is read for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from storage.errors import StorageError
+from storage.log.log_dir import LogDir
+from storage.log.snapshot import Log
+
+Facts = dict[str, Any]
+
+_LIBRARIES = ("fusepy", "numpy", "cramjam", "crc32c", "cython")
+_FRESH_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the facts come from. `fixed`: what stays as it is while mounted (mode, options, where the log goes)."""
+
+    log_dir: LogDir
+    tree: Callable[[], Facts]
+    requests: Callable[[], Facts]
+    errors: Callable[[], Facts]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+class Report:
+    """Gathers facts, at most a few times a second however often the files are opened. Thread-safe."""
+
+    def __init__(self, sources: Sources, clock: Callable[[], float] = time.monotonic) -> None:
+        # constant after construction
+        self._sources = sources
+        self._clock = clock
+        self._started = clock()
+        self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._process = psutil.Process()
+        self._versions = _versions() | dict(sources.versions)
+        # guarded by the lock
+        self._lock = threading.Lock()
+        self._facts: Facts = {}
+        self._gathered = float("-inf")
+
+    def status_json(self) -> bytes:
+        """The content of @status.json: one object, indented, UTF-8."""
+        return json.dumps(self.facts(), indent=2, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+
+    def metrics(self) -> bytes:
+        """The content of @metrics."""
+        return "".join(_metrics(self.facts())).encode()
+
+    def facts(self) -> Facts:
+        """Everything; not older than a fifth of a second."""
+        with self._lock:
+            now = self._clock()
+            if now - self._gathered >= _FRESH_S:
+                self._facts = self._gather(now)
+                self._gathered = now
+            return self._facts
+
+    def _gather(self, now: float) -> Facts:
+        sources = self._sources
+        return {
+            **sources.fixed,
+            "started": self._started_at,
+            "uptime_seconds": round(now - self._started, 3),
+            "topics": len(sources.log_dir.topics()),
+            "partitions": {str(log.tp): _partition(log) for log in sources.log_dir.opened()},
+            "hidden": [{"name": hidden.name, "reason": hidden.reason} for hidden in sources.log_dir.hidden()],
+            "problems": [str(problem) for problem in sources.log_dir.problems()],
+            **sources.tree(),
+            "requests": sources.requests(),
+            "errors": sources.errors(),
+            "process": _process(self._process),
+            "disk": _disk(sources.log_dir.path),
+            "kernels": _kernels(),
+            "versions": self._versions,
+        }
+
+
+def _partition(log: Log) -> Facts:
+    """Of a partition that was looked at: what it holds now, or why that cannot be told."""
+    try:
+        snapshot = log.snapshot()
+    except (StorageError, OSError) as error:
+        return {"state": "failed", "error": str(error)}
+    return {
+        "state": "online",
+        "log_start_offset": snapshot.log_start_offset,
+        "log_end_offset": snapshot.log_end_offset,
+        "segments": len(snapshot.segments),
+        "size_bytes": snapshot.size_bytes,
+        # of a torn or still growing tail, or of a preallocated file
+        "bytes_behind_the_end": snapshot.active_size - snapshot.active_end,
+    }
+
+
+def _process(process: psutil.Process) -> Facts:
+    with process.oneshot():
+        cpu = process.cpu_times()
+        return {
+            "pid": process.pid,
+            "memory_bytes": process.memory_info().rss,
+            "cpu_seconds": round(cpu.user + cpu.system, 2),
+            "open_files": process.num_fds(),
+            "threads": process.num_threads(),
+        }
+
+
+def _disk(path: Path) -> Facts:
+    try:
+        disk = os.statvfs(path)
+    except OSError as error:
+        return {"error": str(error)}
+    return {
+        "size_bytes": disk.f_blocks * disk.f_frsize,
+        "free_bytes": disk.f_bfree * disk.f_frsize,
+        "available_bytes": disk.f_bavail * disk.f_frsize,
+    }
+
+
+def _kernels() -> dict[str, str]:
+    """Of each module with hot loops that is loaded: whether it is machine code or (400 times slower) plain Python."""
+    found = {}
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file is None or not name.startswith(("storage.", "kafkafs.")):
+            continue
+        if not file.endswith(".py"):
+            found[name] = "compiled"
+        elif hasattr(module, "cython"):
+            found[name] = "interpreted"
+    return found
+
+
+def _versions() -> dict[str, str]:
+    found = {"kafkafs": _version("kafkafs"), "python": platform.python_version()}
+    found.update((name, _version(name)) for name in _LIBRARIES)
+    found["linux"] = platform.release()
+    return found
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+class _Metric(NamedTuple):
+    """A metric made of one number of the facts; `path` is where it stands in them."""
+
+    path: str
+    name: str
+    kind: str
+    help: str
+
+
+_PLAIN = (
+    _Metric("uptime_seconds", "uptime_seconds", "gauge", "Time since the mount."),
+    _Metric("topics", "topics", "gauge", "Topics in the log directory."),
+    _Metric("requests.opens", "opens_total", "counter", "Files opened."),
+    _Metric("requests.open_files", "open_files", "gauge", "Files open now."),
+    _Metric("requests.reads", "reads_total", "counter", "Reads answered."),
+    _Metric("requests.read_bytes", "read_bytes_total", "counter", "Bytes handed to readers."),
+    _Metric("errors.count", "data_errors_total", "counter", "Answers of EIO or EPROTO: damaged data, failed disks."),
+    _Metric("errors.bugs", "bugs_total", "counter", "Errors that should not be; the log has their tracebacks."),
+    _Metric("process.memory_bytes", "process_resident_memory_bytes", "gauge", "Resident memory."),
+    _Metric("process.cpu_seconds", "process_cpu_seconds_total", "counter", "Processor time, user and system."),
+    _Metric("process.open_files", "process_open_fds", "gauge", "Open descriptors."),
+    _Metric("process.threads", "process_threads", "gauge", "Threads."),
+    _Metric("disk.size_bytes", "disk_size_bytes", "gauge", "Size of the log directory's disk."),
+    _Metric("disk.free_bytes", "disk_free_bytes", "gauge", "Free on that disk."),
+    _Metric("disk.available_bytes", "disk_available_bytes", "gauge", "Free there for others than root."),
+)
+_PARTITION = (
+    _Metric("log_start_offset", "log_start_offset", "gauge", "First offset that may be read."),
+    _Metric("log_end_offset", "log_end_offset", "gauge", "Offset that the next message will have."),
+    _Metric("segments", "log_segments", "gauge", "Segments."),
+    _Metric("size_bytes", "log_size_bytes", "gauge", "Bytes of all segments."),
+)
+
+
+def _metrics(facts: Facts) -> Iterator[str]:
+    """Lines of Prometheus' text format, version 0.0.4. Partitions are those that somebody has looked at."""
+    labels = _labels(version=facts["versions"]["kafkafs"], mode=facts.get("mode", ""))
+    yield from _family("info", "gauge", "What this is.", [(labels, 1)])
+    for metric in _PLAIN:
+        value: Any = facts
+        for key in metric.path.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, int | float):
+            yield from _family(metric.name, metric.kind, metric.help, [("", value)])
+    partitions = [(_partition_labels(name), partition) for name, partition in facts["partitions"].items()]
+    online = [(labels, int(partition["state"] == "online")) for labels, partition in partitions]
+    yield from _family("partition_online", "gauge", "1, or 0 for a partition that failed.", online)
+    for metric in _PARTITION:
+        samples = [(labels, partition[metric.path]) for labels, partition in partitions if metric.path in partition]
+        yield from _family(metric.name, metric.kind, metric.help, samples)
+    compiled = [(_labels(module=name), int(form == "compiled")) for name, form in facts["kernels"].items()]
+    yield from _family("kernel_compiled", "gauge", "1 for machine code, 0 for plain Python.", compiled)
+
+
+def _family(name: str, kind: str, text: str, samples: Iterable[tuple[str, float]]) -> Iterator[str]:
+    samples = list(samples)
+    if samples:
+        yield f"# HELP kafkafs_{name} {text}\n# TYPE kafkafs_{name} {kind}\n"
+        yield from (f"kafkafs_{name}{labels} {value}\n" for labels, value in samples)
+
+
+def _partition_labels(name: str) -> str:
+    topic, _, partition = name.rpartition("/")
+    return _labels(topic=topic, partition=partition)
+
+
+def _labels(**labels: str) -> str:
+    quoted = (
+        '{}="{}"'.format(name, value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))
+        for name, value in labels.items()
+    )
+    return "{" + ",".join(quoted) + "}"
+
+
+def help_text() -> bytes:
+    """The content of @help: one screen of 24 lines and 80 columns."""
+    return _HELP.encode()
+
+
+_HELP = """\
+kafkafs: the topics of a Kafka log directory as files. Read only.
+
+TOPIC/0/messages.txt           partition 0, the value of one message a line
+TOPIC/0/messages.jsonl         offset, timestamp, key, value, headers as JSON
+TOPIC/0/messages.log           Kafka's own bytes: record batches
+TOPIC/0/offsets/100-199.txt    offsets 100 to 199; also 100- (from there on),
+                               100+50 (fifty messages), last-10, 100 (just it)
+TOPIC/0/time/2026-11-20.txt    that day; also 2026-11, 2026-11-20T10 (an hour),
+                               2026-11-20--2026-11-22, until-2026-11-20,
+                               2026-11-20-- (from there on), last-15m
+TOPIC/0/segments/              the real .log, .index and .timeindex files
+TOPIC/0/@info.json             first and last offset, size, timestamps
+TOPIC/@config                  the topic's configuration
+@status.json  @metrics         how this mount is doing, for people and Prometheus
+
+A range may be opened without being listed, and ends in .txt, .jsonl or .log.
+Times are UTC unless they have a zone: 2026-11-20T10:15+01:00--.jsonl
+
+tail -f TOPIC/0/messages.txt               new messages as they come
+grep error TOPIC/*/time/2026-11-20.txt     one day, all partitions
+jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99
+getfattr -d TOPIC/0                        offsets and counts as attributes
+"""

@@ -1,0 +1,168 @@
+"""A tree that is none of a log: files in memory, and every way to fail. Serves it: `python -m … MNT` until unmounted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from kafkafs import operations
+from kafkafs.paths import NoSuchPath
+from kafkafs.views.base import Attributes, BytesHandle, Directory, Entry, File, Handle, Kind, View
+from storage import errors
+
+MTIME_NS = 1_763_683_200_123_456_789
+CONTENT = bytes(range(256)) * 2048  # half a MiB
+
+
+class MemoryHandle(BytesHandle):
+    """With the page cache or without."""
+
+    def __init__(self, content: bytes, *, direct_io: bool, keep_cache: bool) -> None:
+        super().__init__(content)
+        self.direct_io = direct_io
+        self.keep_cache = keep_cache
+
+
+class MemoryFile(File):
+    """A file with a fixed content."""
+
+    def __init__(self, content: bytes = CONTENT, *, direct_io: bool = True, keep_cache: bool = False) -> None:
+        self.content = content
+        self._direct_io = direct_io
+        self._keep_cache = keep_cache
+
+    def attributes(self) -> Attributes:
+        return Attributes(Kind.FILE, len(self.content), MTIME_NS, 0o444)
+
+    def xattrs(self) -> Mapping[str, bytes]:
+        return {"user.kafka.size": b"%d" % len(self.content), "user.kafka.empty": b""}
+
+    def open(self) -> Handle:
+        return MemoryHandle(self.content, direct_io=self._direct_io, keep_cache=self._keep_cache)
+
+
+class GrowingFile(MemoryFile):
+    """`grow` more each time it is read to its end."""
+
+    def open(self) -> Handle:
+        return self
+
+    size = property(lambda self: len(self.content))
+    direct_io = True
+    keep_cache = False
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self.content[offset : offset + size]
+
+    def read_into(self, address: int, offset: int, size: int) -> int:
+        return BytesHandle(self.content).read_into(address, offset, size)
+
+    def close(self) -> None:
+        pass
+
+
+class Failing(MemoryFile):
+    """Opens, but cannot be read."""
+
+    def __init__(self, make: Callable[[], BaseException]) -> None:
+        super().__init__(b"x" * 100)
+        self._make = make
+
+    def open(self) -> Handle:
+        return self
+
+    size = 100
+    direct_io = True
+    keep_cache = False
+
+    def read(self, offset: int, size: int) -> bytes:
+        raise self._make()
+
+    def read_into(self, address: int, offset: int, size: int) -> int:
+        raise self._make()
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryDirectory(Directory):
+    """A directory of views."""
+
+    def __init__(self, views: Mapping[str, View]) -> None:
+        self.views = views
+
+    def attributes(self) -> Attributes:
+        return Attributes(Kind.DIRECTORY, 0, MTIME_NS, 0o555, 2)
+
+    def list(self) -> Iterable[Entry]:
+        return [Entry(name, view.attributes().kind) for name, view in self.views.items()]
+
+
+FAILURES: dict[str, tuple[Callable[[], BaseException], int]] = {
+    "out-of-range": (lambda: errors.OffsetOutOfRange("no such offset", offset=7), errno.ERANGE),
+    "gone": (lambda: errors.SegmentGone("segment is gone"), errno.ERANGE),
+    "corrupt": (
+        lambda: errors.CorruptBatch("bad CRC", path="f.log", position=4, offset=5, expected=1, found=2),
+        errno.EIO,
+    ),
+    "bomb": (lambda: errors.DecompressionFailed("too large"), errno.EIO),
+    "unknown-format": (lambda: errors.UnsupportedFormat("magic 9"), errno.EPROTO),
+    "offline": (lambda: errors.PartitionOffline("disk failed"), errno.EIO),
+    "disk": (lambda: OSError(errno.EIO, "Input/output error"), errno.EIO),
+    "bug": (lambda: ZeroDivisionError("a bug"), errno.EIO),
+    "exit": (lambda: SystemExit(3), errno.EIO),
+    "interrupt": (KeyboardInterrupt, errno.EIO),
+    "no-memory": (MemoryError, errno.EIO),
+}
+
+
+class FakeTree:
+    """The whole tree."""
+
+    def __init__(self) -> None:
+        self.root = MemoryDirectory(
+            {
+                "direct": MemoryFile(),
+                "cached": MemoryFile(direct_io=False, keep_cache=True),
+                "buffered": MemoryFile(direct_io=False),
+                "empty": MemoryFile(b""),
+                "deep": MemoryDirectory({"er": MemoryDirectory({"file": MemoryFile(b"deep\n")})}),
+                "not-\udcff-utf8": MemoryFile(),
+                "größe": MemoryFile(b"umlaut\n"),
+                "many": MemoryDirectory({f"file-{number:06}": MemoryFile(b"x") for number in range(20_000)}),
+                **{f"fails-{name}": Failing(make) for name, (make, _) in FAILURES.items()},
+            }
+        )
+        self.stopped = threading.Event()
+
+    def lookup(self, path: str) -> View:
+        view: View = self.root
+        for name in filter(None, path.split("/")):
+            if not isinstance(view, MemoryDirectory):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            if name == "lookup-bug":
+                raise AssertionError("a bug in lookup")
+            if name not in view.views:
+                raise NoSuchPath(path)
+            view = view.views[name]
+        return view
+
+
+def main(mountpoint: str) -> None:
+    """Serves until unmounted; ends with libfuse's exit code."""
+    tree = FakeTree()
+    serving = operations.Serving(
+        Path(mountpoint), Path("/"), os.getuid(), os.getgid(), {"ro": True, "fsname": "fake"}
+    )
+    served = operations.Operations(tree, serving, operations.Traffic(), lambda: None, tree.stopped.set)
+    code = operations.serve(served, serving)
+    assert tree.stopped.is_set()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
