@@ -45,20 +45,22 @@ def parse(data: bytes) -> dict[str, str]:
 def _logical_lines(text: str) -> Iterator[str]:
     """Lines without comments, blank lines and leading space, continuation lines joined; still escaped."""
     line: str | None = None
-    for natural in _LINE_END.split(text):
+    naturals = _LINE_END.split(text)
+    if not naturals[-1]:
+        naturals.pop()
+    for natural in naturals:
         stripped = natural.lstrip(_SPACE)
-        if line is None:
-            if not stripped or stripped[0] in "#!":
-                continue
-            line = ""
-        line += stripped
+        # A backslash alone in a line does not make what follows any less a new line.
+        if not line and (not stripped or stripped[0] in "#!"):
+            line = None
+            continue
+        line = (line or "") + stripped
         if (len(stripped) - len(stripped.rstrip("\\"))) % 2:
             line = line[:-1]
         else:
-            if line:
-                yield line
+            yield line
             line = None
-    if line:
+    if line is not None:
         yield line
 
 
