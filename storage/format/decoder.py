@@ -98,7 +98,7 @@ class Decoder:
         self.verify_crc = verify_crc
         self.block_bytes = block_bytes
         # recycled by every call
-        self._arena = np.empty(0, np.uint8)
+        self._arena = memoryview(bytearray())
         self._columns = np.empty((len(RecordColumn), 0), np.int64)
         self._fault = np.zeros(4, np.int64)
 
@@ -125,19 +125,29 @@ class Decoder:
             raise ValueError(f"rows {first_row} to {last} of a table of {table.rows}")
         skip = NOTHING_SKIPPED if skip is None else np.ascontiguousarray(skip, np.uint8)
         headers = np.ascontiguousarray(table.data)
-        damage = verify_crcs(data, table, first_row, last, origin) if self.verify_crc else None
+        plan = header_kernel.survey(headers, first_row, last, origin, len(data), skip, control)
+        end = last
+        if plan[1]:
+            end = _rows_within(table, first_row, last, self.block_bytes // 4)
+        damage = verify_crcs(data, table, first_row, end, origin) if self.verify_crc else None
         if damage is not None:
-            last = damage.row
-        records, compressed, legacy = header_kernel.survey(headers, first_row, last, origin, len(data), skip, control)
+            end = damage.row
+        if end < last:
+            plan = header_kernel.survey(headers, first_row, end, origin, len(data), skip, control)
+        records, compressed, legacy = plan
+        last = end
         payloads = _Payloads(data, NO_SPANS, NO_SPANS, last, None)
         if compressed:
-            payloads = self._inflate(data, table, first_row, last, origin, _wanted(table, skip, control))
+            wanted = np.ones(table.rows, np.bool_) if control else ~table.is_control
+            wanted[: len(skip)] &= skip[: table.rows] == 0
+            payloads = self._inflate(data, table, first_row, last, origin, wanted)
             if payloads.next_row < last:
                 last, damage = payloads.next_row, payloads.damage
-            part = table.slice(first_row, last)
-            records = _record_bound(part, payloads.starts, payloads.ends)
+            records = _record_bound(table.slice(first_row, last), payloads.starts, payloads.ends)
         if records > self._columns.shape[1]:
-            self._reserve(records)
+            # An odd count of cache lines a column, so that columns do not fall into the same cache sets.
+            capacity = max(records, 2 * self._columns.shape[1], 4096)
+            self._columns = np.empty((len(RecordColumn), capacity | 8), np.int64)
 
         row, used, fault = first_row, 0, self._fault
         is_v2 = headers[Column.MAGIC, :last] == 2 if 0 < legacy < last - first_row else None
@@ -170,58 +180,72 @@ class Decoder:
         self, data: memoryview, table: BatchTable, first_row: int, last: int, origin: int, wanted: NDArray[np.bool_]
     ) -> _Payloads:
         """Decompress into the arena, copy what is not compressed; ends where the arena is full or a batch is bad."""
-        starts, ends = np.zeros(last - first_row, np.int64), np.zeros(last - first_row, np.int64)
-        used = 0
-        for row in (np.flatnonzero(wanted[first_row:last]) + first_row).tolist():
-            start = int(table.position[row]) - origin
-            end = start + int(table.size[row])
-            codec, magic = int(table.attributes[row]) & CODEC_MASK, int(table.magic[row])
+        rows = slice(first_row, last)
+        positions, sizes = table.position[rows].tolist(), table.size[rows].tolist()
+        attributes, magics, counts = (
+            table.attributes[rows].tolist(),
+            table.magic[rows].tolist(),
+            table.count[rows].tolist(),
+        )
+        starts, ends = [0] * len(sizes), [0] * len(sizes)
+        next_row, damage, used = last, None, 0
+        for index in np.flatnonzero(wanted[rows]).tolist():
+            start = positions[index] - origin
+            end = start + sizes[index]
+            codec, magic = attributes[index] & CODEC_MASK, magics[index]
             try:
                 if magic == 2:
                     start += BATCH_HEADER_SIZE
                 elif codec:
                     start, end = _wrapped(data, start, end, magic)
-                if codec and start == end and table.count[row] == 0:
-                    codec = compression.Codec.NONE  # what compaction leaves of a batch
-                size = self._into_arena(codec, data[start:end], magic, used)
-                if size is None:
-                    return self._payloads(used, starts, ends, row)
-                if codec and magic < 2 and self.verify_crc:
+                if start == end and counts[index] == 0:
+                    size: int | None = 0  # what compaction leaves of a batch
+                else:
+                    size = self._into_arena(codec, data[start:end], magic, used)
+                if size is not None and codec and magic < 2 and self.verify_crc:
                     self._check_inner(used, used + size)
             except StorageError as error:
-                return self._payloads(used, starts, ends, row, _damage_of(table, row, error))
-            starts[row - first_row], ends[row - first_row] = used, used + size
+                next_row = first_row + index
+                damage = _damage_of(table, next_row, error)
+                break
+            if size is None:
+                next_row = first_row + index
+                break
+            starts[index] = used
             used += size
-        return self._payloads(used, starts, ends, last)
-
-    def _payloads(
-        self, used: int, starts: Int64s, ends: Int64s, next_row: int, damage: Damage | None = None
-    ) -> _Payloads:
-        return _Payloads(self._arena.data.toreadonly()[:used], starts, ends, next_row, damage)
+            ends[index] = used
+        return _Payloads(
+            self._arena[:used].toreadonly(), np.array(starts, np.int64), np.array(ends, np.int64), next_row, damage
+        )
 
     def _into_arena(self, codec: int, payload: memoryview, magic: int, used: int) -> int | None:
         """Bytes that the records take at arena[used:], or None: no room beside what is there already."""
         if used >= self.block_bytes:
             return None
         if codec == compression.Codec.NONE:
-            if len(payload) > len(self._arena) - used:
+            size = len(payload)
+            if size > len(self._arena) - used:
                 if used:
                     return None
-                self._grow_arena(len(payload))
-            self._arena[used : used + len(payload)] = payload
-            return len(payload)
-        if not len(self._arena):
-            self._grow_arena(min(2 * self.block_bytes, self.max_decompressed_bytes))
+                self._grow_arena(size)
+            self._arena[used : used + size] = payload
+            return size
+        if not self._arena:
+            self._grow_arena(0)
         while True:
             room = min(len(self._arena) - used, self.max_decompressed_bytes)
             try:
-                return compression.decompress_into(codec, payload, self._arena[used : used + room].data, magic)
+                return compression.decompress_into(codec, payload, self._arena[used : used + room], magic)
             except compression.OutputFull:
                 if used:
                     return None
                 if room >= self.max_decompressed_bytes:
                     raise compression.too_large(self.max_decompressed_bytes) from None
-                self._grow_arena(min(2 * len(self._arena), self.max_decompressed_bytes))
+                self._grow_arena(min(2 * room, self.max_decompressed_bytes))
+
+    def _grow_arena(self, size: int) -> None:
+        # Only ever called with nothing in the arena that this block needs. Not bytearray, which would be cleared.
+        self._arena = np.empty(max(size, 2 * self.block_bytes), np.uint8).data
 
     def _check_inner(self, start: int, end: int) -> None:
         index, stored, found = checksum_kernel.check_messages(self._arena, start, end, checksum.CRC32_TABLES)
@@ -229,20 +253,11 @@ class Decoder:
             what = f"checksum of a message within a wrapper differs (record {index} of the batch)"
             raise CorruptBatch(what, expected=stored, found=found)
 
-    def _grow_arena(self, size: int) -> None:
-        # Only ever called with nothing in the arena that this block needs.
-        self._arena = np.empty(max(size, 2 * self.block_bytes), np.uint8)
 
-    def _reserve(self, records: int) -> None:
-        # An odd count of cache lines a column, so that columns do not fall into the same cache sets.
-        capacity = max(records, 2 * self._columns.shape[1], 4096)
-        self._columns = np.empty((len(RecordColumn), capacity | 8), np.int64)
-
-
-def _wanted(table: BatchTable, skip: NDArray[np.uint8], control: bool) -> NDArray[np.bool_]:
-    wanted = np.ones(table.rows, np.bool_) if control else ~table.is_control
-    wanted[: len(skip)] &= skip[: table.rows] == 0
-    return wanted
+def _rows_within(table: BatchTable, first_row: int, last_row: int, size: int) -> int:
+    """The end of the rows that begin within `size` bytes of the first one's start; at least one row."""
+    positions = table.position[first_row:last_row]
+    return first_row + max(1, int(np.searchsorted(positions, positions[0] + size)))
 
 
 def _record_bound(part: BatchTable, starts: Int64s, ends: Int64s) -> int:
