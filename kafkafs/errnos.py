@@ -83,7 +83,7 @@ class DataErrors:
             self._last = text
             write, held_back = self._may_write_locked()
         if held_back:
-            _log.error("%d more errors of this kind were not logged", held_back)
+            _log.error("%d more errors were not logged", held_back)
         if write:
             _log.error("%s", text)
 

@@ -1,4 +1,4 @@
-"""A tree that is none of a log: files in memory, and every way to fail. Serves it: `python -m … MNT` until unmounted."""
+"""A tree that is none of a log: files in memory, and every way to fail. `python -m … MNT` serves it until unmounted."""
 
 from __future__ import annotations
 
@@ -43,26 +43,6 @@ class MemoryFile(File):
 
     def open(self) -> Handle:
         return MemoryHandle(self.content, direct_io=self._direct_io, keep_cache=self._keep_cache)
-
-
-class GrowingFile(MemoryFile):
-    """`grow` more each time it is read to its end."""
-
-    def open(self) -> Handle:
-        return self
-
-    size = property(lambda self: len(self.content))
-    direct_io = True
-    keep_cache = False
-
-    def read(self, offset: int, size: int) -> bytes:
-        return self.content[offset : offset + size]
-
-    def read_into(self, address: int, offset: int, size: int) -> int:
-        return BytesHandle(self.content).read_into(address, offset, size)
-
-    def close(self) -> None:
-        pass
 
 
 class Failing(MemoryFile):

@@ -1,0 +1,80 @@
+"""Serving processes for tests, and what must hold of each: it never hangs a test, and nothing stays mounted."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures import ROOT
+from tests.mounts import Mounted, detach, kafkafs_mounts, mounted
+
+
+@dataclass(frozen=True)
+class Served:
+    """A mounted tree and the process behind it; `messages` is where its stderr goes."""
+
+    path: Path
+    process: subprocess.Popen[bytes]
+    messages: Path
+
+
+@contextmanager
+def killed_after(seconds: float, process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Kills the server of a mount when a test takes too long: nobody can interrupt a read whose server hangs."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+@contextmanager
+def served_fake(mountpoint: Path, *, seconds: float = 120) -> Iterator[Served]:
+    """The tree of fake_tree.py, which must end with exit code 0."""
+    mountpoint.mkdir()
+    messages = mountpoint.with_suffix(".messages")
+    with messages.open("wb") as log:
+        command = [sys.executable, "-m", "tests.kafkafs.mount.fake_tree", str(mountpoint)]
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 30
+        while mountpoint not in kafkafs_mounts():
+            assert process.poll() is None, messages.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with killed_after(seconds, process):
+            yield Served(mountpoint, process, messages)
+        subprocess.run(["fusermount", "-u", str(mountpoint)], check=True)
+        assert process.wait(timeout=30) == 0, messages.read_text()
+    finally:
+        if mountpoint in kafkafs_mounts():
+            detach(mountpoint)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def watched(log_dir: Path, mountpoint: Path, *options: str, seconds: float = 120) -> Iterator[Mounted]:
+    """`mounted`, read-only, with a server that is killed when the test takes too long."""
+    with mounted(log_dir, mountpoint, *options) as mount, killed_after(seconds, mount.process):
+        yield mount
+
+
+@contextmanager
+def fails_with(number: int) -> Iterator[None]:
+    """What is done within must fail with this errno."""
+    with pytest.raises(OSError, match=r".") as caught:
+        yield
+    assert errno.errorcode[caught.value.errno or 0] == errno.errorcode[number]
