@@ -29,7 +29,7 @@ SHARED = ("storage.errors", "storage.types", "storage.clock", "storage.progress"
 FORMAT = (*SHARED, "storage.format", "storage.config")
 LOG = (*FORMAT, "storage.files", "storage.log")
 STORAGE = ("storage", *LOG, "storage.client", "storage.upkeep")
-NAMES = ("kafkafs.paths", "kafkafs.ranges", "kafkafs.formats")
+NAMES = ("kafkafs.paths", "kafkafs.ranges", "kafkafs.formats", "kafkafs.count", "kafkafs.select")
 VIEWS = (*NAMES, "kafkafs.view_index", "kafkafs.append", "kafkafs.handles", "kafkafs.views", "kafkafs.status")
 MOUNTING = ("kafkafs.errnos", "kafkafs.operations", "kafkafs.mount_options", "kafkafs.mountpoint", "kafkafs.background")
 MOUNT = (*VIEWS, "kafkafs.tree", *MOUNTING, "kafkafs.mount")
@@ -50,6 +50,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "kafkafs.formats": ("storage.errors", "storage.types", "storage.format", "kafkafs.paths", "kafkafs.ranges"),
     "kafkafs.append": (*STORAGE, *NAMES),
     "kafkafs.handles": (*STORAGE, *NAMES, "kafkafs.append"),
+    "kafkafs.count": LOG,
+    "kafkafs.select": (*LOG, "kafkafs.ranges", "kafkafs.count"),
     "kafkafs.view_index": (*STORAGE, *NAMES, "kafkafs.handles"),
     "kafkafs.views": (*STORAGE, *NAMES, "kafkafs.append", "kafkafs.handles", "kafkafs.view_index"),
     "kafkafs.status": (*STORAGE, *NAMES, "kafkafs.view_index", "kafkafs.handles"),

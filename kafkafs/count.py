@@ -1,0 +1,131 @@
+"""How many messages a consumer sees in a range of offsets, from batch headers alone where these tell.
+
+A header's record count is exact, after compaction too. Decoded are only batches that a range cuts, and compressed
+messages of the old formats, which do not say how many they hold. Control batches and aborted ones count as empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from storage.format.batches import UNKNOWN
+from storage.format.decoder import Decoder
+from storage.log.isolation import AbortedTransactions, last_stable_offset
+from storage.log.reader import find_batch
+from storage.log.scanning import Window, scan_batches
+from storage.types import Isolation
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from storage.format.block import RecordBlock
+    from storage.log.segment import Segment
+    from storage.log.snapshot import LogSnapshot
+
+
+def visible_end(snapshot: LogSnapshot, isolation: Isolation) -> int:
+    """The offset where a consumer's reading ends (excluded): the log end, or the last stable offset."""
+    return last_stable_offset(snapshot) if isolation is Isolation.READ_COMMITTED else snapshot.log_end_offset
+
+
+def count_messages(snapshot: LogSnapshot, start_offset: int, end_offset: int, isolation: Isolation) -> int:
+    """The number of messages from `start_offset` (included) to `end_offset` (excluded) that a consumer sees.
+
+    StorageError where damage hides how many there are.
+    """
+    return sum(int(span.counts.sum()) for span in _spans(snapshot, start_offset, end_offset, isolation))
+
+
+def nth_message(snapshot: LogSnapshot, start_offset: int, number: int, isolation: Isolation) -> int | None:
+    """The offset of the `number`th message (from 1) at or after `start_offset`; None when there are fewer.
+
+    StorageError where damage hides it.
+    """
+    missing = number
+    for span in _spans(snapshot, start_offset, visible_end(snapshot, isolation), isolation):
+        totals = span.counts.cumsum()
+        if totals[-1] < missing:
+            missing -= int(totals[-1])
+            continue
+        row = int(totals.searchsorted(missing))
+        within = missing - (int(totals[row - 1]) if row else 0)
+        return int(np.concatenate(span.offsets_of(row))[within - 1])
+    return None
+
+
+class _Span(NamedTuple):
+    """Some batches of a segment, and how many messages of each are visible. Valid until the next is taken."""
+
+    segment: Segment
+    window: Window
+    counts: NDArray[np.int64]
+    first: int
+    end: int
+    decoder: Decoder
+
+    def offsets_of(self, row: int, last_row: int | None = None) -> list[NDArray[np.int64]]:
+        """The offsets within the range of the records in rows [row, last_row), by default the one row."""
+        last = row + 1 if last_row is None else last_row
+        parts = []
+        for block in self._blocks(row, last):
+            parts.append(block.offset[(block.offset >= self.first) & (block.offset < self.end)].copy())
+        return parts
+
+    def decode_counts(self, rows: NDArray[np.intp]) -> None:
+        """Puts exact counts for `rows`, ascending: one decoding for each run of them."""
+        for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
+            self.counts[run] = 0
+            for block in self._blocks(int(run[0]), int(run[-1]) + 1):
+                inside = (block.offset >= self.first) & (block.offset < self.end)
+                np.add(self.counts, np.bincount(block.batch[inside], minlength=len(self.counts)), out=self.counts)
+
+    def _blocks(self, row: int, last_row: int) -> Iterator[RecordBlock]:
+        window = self.window
+        while row < last_row:
+            block = self.decoder.decode(window.buffer, window.table, row, last_row, origin=window.origin)
+            yield block
+            if block.damage is not None:
+                block.damage.error.path = self.segment.log.path
+                raise block.damage.error
+            row = block.next_row
+
+
+def _spans(snapshot: LogSnapshot, start_offset: int, end_offset: int, isolation: Isolation) -> Iterator[_Span]:
+    """The batches of a range with their counts, none of them empty of rows."""
+    end = min(end_offset, visible_end(snapshot, isolation))
+    start = max(start_offset, snapshot.log_start_offset)
+    found = find_batch(snapshot, start) if start < end else None
+    if found is None:
+        return
+    decoder = Decoder()
+    position = found.position
+    for segment in snapshot.segments[found.segment_index :]:
+        if segment.base_offset >= end:
+            return
+        aborted = AbortedTransactions(snapshot, segment) if isolation is Isolation.READ_COMMITTED else None
+        for window in scan_batches(snapshot, segment, position):
+            if window.damage is not None:
+                raise window.damage.error
+            # What a batch begins with is not always known, but that it begins above the end of the one before is.
+            rows = int(window.table.last_offset.searchsorted(end)) + 1
+            table = window.table if rows >= window.table.rows else window.table.slice(0, rows)
+            if not table.rows:
+                continue
+            span = _Span(segment, Window(window.buffer, window.origin, table), table.count.copy(), start, end, decoder)
+            inside = table.last_offset < end
+            cut = (table.base_offset < start) | ~inside | (table.count == UNKNOWN)
+            span.counts[table.is_control] = 0
+            cut &= ~table.is_control
+            skipped = None if aborted is None else aborted.skip_rows(table)
+            if skipped is not None:
+                span.counts[skipped == 1] = 0
+                cut &= skipped == 0
+            if cut.any():
+                span.decode_counts(np.flatnonzero(cut))
+            yield span
+            if not inside[-1] or rows < window.table.rows:
+                return
+        position = 0
