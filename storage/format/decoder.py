@@ -135,7 +135,7 @@ class Decoder:
         if end < last:
             plan = header_kernel.survey(headers, first_row, end, origin, len(data), skip, control)
         records, compressed, legacy = plan
-        last = end
+        last, surveyed = end, end - first_row  # `legacy` is of so many rows, even if the arena holds fewer
         payloads = _Payloads(data, NO_SPANS, NO_SPANS, last, None)
         if compressed:
             wanted = np.ones(table.rows, np.bool_) if control else ~table.is_control
@@ -150,7 +150,7 @@ class Decoder:
             self._columns = np.empty((len(RecordColumn), capacity | 8), np.int64)
 
         row, used, fault = first_row, 0, self._fault
-        is_v2 = headers[Column.MAGIC, :last] == 2 if 0 < legacy < last - first_row else None
+        is_v2 = headers[Column.MAGIC, :last] == 2 if 0 < legacy < surveyed else None
         while row < last:
             end = last
             if is_v2 is not None:  # a log that changed its format: one call a run of rows
