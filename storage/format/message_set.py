@@ -58,12 +58,14 @@ def encode(
     start = base_offset if codec != Codec.NONE and magic == 1 else 0
     type_bit = 0 if log_append_time_ms is None else TIMESTAMP_TYPE_MASK
     out = []
-    greatest = NO_TIMESTAMP
+    greatest = NO_TIMESTAMP if log_append_time_ms is None else log_append_time_ms
     for record, offset in zip(records, offsets, strict=True):
         if record.headers:
             raise InvalidRecord(f"format v{magic} has no record headers", offset=offset)
-        timestamp = record.timestamp if log_append_time_ms is None else log_append_time_ms
-        greatest = max(greatest, timestamp)
+        timestamp = log_append_time_ms
+        if timestamp is None:
+            timestamp = record.timestamp
+            greatest = max(greatest, timestamp)
         out.append(message(offset - start, record.key, record.value, magic, type_bit, timestamp))
     messages = b"".join(out)
     if codec == Codec.NONE:

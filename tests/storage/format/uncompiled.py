@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 
@@ -19,3 +23,30 @@ def uncompiled(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@cache
+def extension_modules() -> tuple[str, ...]:
+    """The kernels that pyproject.toml names."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return tuple(module["name"] for module in project["tool"]["setuptools"]["ext-modules"])
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Within it, all modules loaded so far use the plain forms of every kernel."""
+    forms = {id(sys.modules[name]): uncompiled(name) for name in extension_modules() if name in sys.modules}
+    replaced = [
+        (module, attribute, value)
+        for name, module in list(sys.modules.items())
+        if name.startswith(("storage.", "kafkafs."))
+        for attribute, value in list(vars(module).items())
+        if id(value) in forms
+    ]
+    for module, attribute, value in replaced:
+        setattr(module, attribute, forms[id(value)])
+    try:
+        yield
+    finally:
+        for module, attribute, value in replaced:
+            setattr(module, attribute, value)

@@ -1,0 +1,72 @@
+"""Damaging bytes: flips, cuts, insertions, numbers at their limits; and making checksums fit again."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+
+import crc32c
+
+# Bytes that lengths, counts and varints are sensitive to.
+PROVOCATIVE = [
+    b"\x00",
+    b"\x01",
+    b"\x7f",
+    b"\x80",
+    b"\xff",
+    b"\x7f\xff\xff\xff",
+    b"\x80\x00\x00\x00",
+    b"\xff\xff\xff\xff",
+    b"\x7f\xff\xff\xff\xff\xff\xff\xff",
+    b"\x80\x00\x00\x00\x00\x00\x00\x00",
+    b"\xff\xff\xff\xff\x0f",
+    b"\xfe\xff\xff\xff\x0f",
+    b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+]
+
+
+def damaged(data: bytes, dice: random.Random) -> bytes:
+    """A copy of `data` with one to four injuries."""
+    out = bytearray(data)
+    for _ in range(dice.choice((1, 1, 1, 2, 4))):
+        at = dice.randrange(len(out) + 1)
+        kind = dice.randrange(7)
+        if kind == 0 and out:
+            out[min(at, len(out) - 1)] ^= 1 << dice.randrange(8)
+        elif kind == 1 and out:
+            out[min(at, len(out) - 1)] = dice.randrange(256)
+        elif kind == 2:
+            del out[at:]
+        elif kind == 3:
+            del out[at : at + dice.choice((1, 1, 2, 8, 60))]
+        elif kind == 4:
+            out[at:at] = dice.randbytes(dice.choice((1, 1, 2, 8, 60)))
+        elif kind == 5:
+            patch = dice.choice(PROVOCATIVE)
+            out[at : at + len(patch)] = patch
+        else:
+            patch = dice.choice(PROVOCATIVE)
+            out[at:at] = patch
+    return bytes(out)
+
+
+def with_right_checksums(data: bytes) -> bytes:
+    """Whole batches of `data` with lengths left as they are and CRCs made to fit; the rest unchanged.
+
+    So that damage gets past the checksum and to what lies behind it.
+    """
+    out = bytearray(data)
+    position = 0
+    while position + 17 <= len(out):
+        (length,) = struct.unpack_from(">i", out, position + 8)
+        end = position + 12 + length
+        if length < 14 or end > len(out):
+            break
+        magic = out[position + 16]
+        if magic == 2 and length >= 49:
+            struct.pack_into(">I", out, position + 17, crc32c.crc32c(bytes(out[position + 21 : end])))
+        elif magic < 2:
+            struct.pack_into(">I", out, position + 12, zlib.crc32(out[position + 16 : end]))
+        position = end
+    return bytes(out)
