@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from typing import BinaryIO, NoReturn
 
@@ -78,10 +79,12 @@ def _be_the_child(work: Callable[[Ready], None], writing: int, stderr: BinaryIO)
         work(ready)
         code = 0
     except BaseException as error:  # noqa: BLE001 - nothing of the parent's may run in the child
+        explained = isinstance(error, MountError)
         code = error.exit_code if isinstance(error, MountError) else FAILED
-        if not told:
-            tell(code, str(error) if isinstance(error, MountError) else f"{type(error).__name__}: {error}")
-        _log.error("ended: %s", error, exc_info=None if isinstance(error, MountError) else error)
+        if told:
+            _log.error("ended: %s", error, exc_info=None if explained else error)
+        else:
+            tell(code, str(error) if explained else "".join(traceback.format_exception(error)))
     finally:
         logging.shutdown()
         os._exit(code)

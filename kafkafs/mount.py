@@ -49,11 +49,13 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
     `say` gets lines for a person. Raises MountError, whose `exit_code` is the command's.
     """
     _check_log_dir(request.log_dir)
+    check_nesting(request.log_dir, request.mountpoint)
     cleaned = check_mountpoint(request.mountpoint)
     if cleaned:
         say(cleaned)
-    check_nesting(request.log_dir, request.mountpoint)
     _check_fuse()
+    if not request.options.read_only:
+        say("mounting read-only: this version cannot write yet (with --read-only or -o ro it does not say so)")
     if foreground:
         _serve(request, _start_logging(request.options, foreground=True), lambda _stderr: None)
     else:

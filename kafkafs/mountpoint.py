@@ -70,9 +70,12 @@ def check_mountpoint(mountpoint: Path) -> str | None:
 
     A dead mount of ours (its server was killed) is taken away first: then returns a line that says so.
     """
+    mounted = mount_at(mountpoint)
     cleaned = None
     if _is_dead(mountpoint):
-        cleaned = _clean_dead(mountpoint)
+        cleaned = _clean_dead(mountpoint, mounted)
+    elif mounted is not None and mounted.fs_type == FS_TYPE:
+        raise MountError(f"{mountpoint}: {mounted.source} is mounted there; kafkafs umount {mountpoint} takes it away")
     try:
         status = mountpoint.stat()
     except FileNotFoundError:
@@ -81,9 +84,6 @@ def check_mountpoint(mountpoint: Path) -> str | None:
         raise MountError(f"{mountpoint}: {error.strerror}") from None
     if not os.path.isdir(mountpoint):  # noqa: PTH112 - a Path asks for errors that we have dealt with
         raise MountError(f"{mountpoint} is not a directory (its mode is {status.st_mode:o}); mount onto an empty one")
-    mounted = mount_at(mountpoint)
-    if mounted is not None and mounted.fs_type == FS_TYPE:
-        raise MountError(f"{mountpoint}: {mounted.source} is mounted there; kafkafs umount {mountpoint} takes it away")
     try:
         occupied = any(mountpoint.iterdir())
     except PermissionError as error:
@@ -158,8 +158,7 @@ def _is_dead(mountpoint: Path) -> bool:
     return False
 
 
-def _clean_dead(mountpoint: Path) -> str:
-    mounted = mount_at(mountpoint)
+def _clean_dead(mountpoint: Path, mounted: Mount | None) -> str:
     kind = mounted.fs_type if mounted else "unknown"
     if mounted is None or kind != FS_TYPE:
         raise MountError(

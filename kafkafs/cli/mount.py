@@ -13,8 +13,6 @@ from kafkafs.mount import mount as start_mount
 from kafkafs.mount_options import BadOption, parse_options
 from kafkafs.mountpoint import MountError, absolute, unmount
 
-_READ_ONLY_ONLY = "mounted read-only: this version cannot write yet (--read-only says the same without this line)"
-
 
 @click.command()
 @click.argument("logdir", type=click.Path(path_type=Path))
@@ -60,8 +58,6 @@ def mount(
             log=absolute(chosen.log) if chosen.log else None,
         ),
     )
-    if not request.options.read_only:
-        _say(_READ_ONLY_ONLY)
     try:
         start_mount(request, foreground=foreground, say=_say)
     except MountError as error:
