@@ -41,6 +41,16 @@ class IndexState:
         self._interval_bytes = interval_bytes
         self._state = np.array([largest.timestamp, largest.offset, 0, largest.timestamp], dtype=np.int64)
 
+    def copy(self) -> IndexState:
+        """The same state, to go on from separately."""
+        other = IndexState(self._interval_bytes, 0)
+        other._state[:] = self._state
+        return other
+
+    def wrote_final_entry(self) -> None:
+        """The final time entry is in the index now."""
+        self._state[3] = self._state[0]
+
     @property
     def largest(self) -> TimestampOffset:
         """The largest timestamp so far and the last offset of the earliest batch that has it; -1 before any."""

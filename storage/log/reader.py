@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from storage.format.batches import BatchTable
 from storage.format.block import Damage, RecordBlock, RecordColumn
@@ -97,45 +98,62 @@ def read_blocks(
     reader = _take_decoder() if decoder is None else decoder
     committed = AbortedTransactions(snapshot, segment) if isolation is Isolation.READ_COMMITTED else None
     stable = MAX_OFFSET if committed is None else last_stable_offset(snapshot)
+    position: int | None = start_position
     try:
-        for span in scan_batches(snapshot, segment, start_position, end_position, window=window):
-            if span.damage is not None:
-                yield _damaged(span)
-                continue
-            table = span.table
-            rows = int(np.searchsorted(table.last_offset, stable)) if stable != MAX_OFFSET else table.rows
-            # A batch may reach over the last stable offset only if it holds none of an open transaction: keep its part.
-            straddles = rows < table.rows and 0 <= int(table.base_offset[rows]) < stable
-            skip = None if committed is None else committed.skip_rows(table)
-            yield from _decoded(reader, segment, span, rows + straddles, skip, snapshot.log_start_offset, stable)
-            if rows < table.rows:
-                return
+        while position is not None:
+            spans = scan_batches(snapshot, segment, position, end_position, window=window)
+            position = None
+            for span in spans:
+                if span.damage is not None:
+                    yield _damaged(span)
+                    continue
+                table = span.table
+                rows = int(np.searchsorted(table.last_offset, stable)) if stable != MAX_OFFSET else table.rows
+                # A batch may reach over the last stable offset only if it holds none of an open transaction.
+                straddles = rows < table.rows and 0 <= int(table.base_offset[rows]) < stable
+                skip = None if committed is None else committed.skip_rows(table)
+                for block in _decoded(reader, segment, span, rows + straddles, skip):
+                    shown = _cut(block, snapshot.log_start_offset, stable)
+                    if len(shown) or shown.damage is not None:
+                        yield shown
+                    if shown.damage is not None:
+                        position = _behind_a_wrong_length(snapshot, segment, span, shown.damage)
+                        if position is not None:
+                            break
+                if rows < table.rows or position is not None:
+                    break
+            spans.close()
     finally:
         if decoder is None:
             _decoders.append(reader)
 
 
 def _decoded(
-    decoder: Decoder,
-    segment: Segment,
-    window: Window,
-    rows: int,
-    skip: np.typing.NDArray[np.uint8] | None,
-    first_offset: int,
-    end_offset: int,
+    decoder: Decoder, segment: Segment, window: Window, rows: int, skip: NDArray[np.uint8] | None
 ) -> Iterator[RecordBlock]:
-    table = window.table
     row = 0
     while row < rows:
-        block = decoder.decode(window.buffer, table, row, rows, origin=window.origin, skip=skip)
+        block = decoder.decode(window.buffer, window.table, row, rows, origin=window.origin, skip=skip)
         row = block.next_row
         if block.damage is not None:
             block.damage.error.path = segment.log.path
             row = block.damage.row + 1
-        if len(block) and (int(block.offset[0]) < first_offset or int(block.offset[-1]) >= end_offset):
-            block = block.select((block.offset >= first_offset) & (block.offset < end_offset))
-        if len(block) or block.damage is not None:
-            yield block
+        yield block
+
+
+def _cut(block: RecordBlock, first_offset: int, end_offset: int) -> RecordBlock:
+    """The block's records from `first_offset` (included) to `end_offset` (excluded)."""
+    if len(block) and (int(block.offset[0]) < first_offset or int(block.offset[-1]) >= end_offset):
+        return block.select((block.offset >= first_offset) & (block.offset < end_offset))
+    return block
+
+
+def _behind_a_wrong_length(snapshot: LogSnapshot, segment: Segment, window: Window, damage: Damage) -> int | None:
+    """Where a batch begins inside of a damaged one, which shows that it is shorter than it says; None if none does."""
+    table, row = window.table, damage.row
+    before = int(table.last_offset[row - 1]) if row else segment.base_offset - 1
+    behind = segment.resume_after(damage.position, before, snapshot.end_position(segment))
+    return behind if behind is not None and behind < int(table.end[row]) else None
 
 
 def read_range(
@@ -167,10 +185,9 @@ def read_range(
             begins, ends = _span(block)
             if begins >= end:
                 return
-            if begins < start_offset or ends >= end:
-                block = block.select((block.offset >= start_offset) & (block.offset < end))
-            if len(block) or block.damage is not None:
-                yield block
+            shown = _cut(block, start_offset, end)
+            if len(shown) or shown.damage is not None:
+                yield shown
             if ends >= end:
                 return
         position = 0

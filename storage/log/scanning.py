@@ -84,8 +84,8 @@ def scan_batches(
                 if damage is not None or outcome.stop is not ScanStop.FULL:
                     break
             if damage is None and outcome.stop is ScanStop.END and start == 0:
-                claimed = segment.batch_size(data)
-                if claimed is not None and len(data) < claimed <= end - position:
+                claimed = segment.batch_size(data) or 0
+                if len(data) < claimed <= end - position and segment.is_believable(position, claimed):
                     buffers.give(buffer)
                     buffer = buffers.take(claimed)
                     size = len(buffer)

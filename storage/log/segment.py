@@ -16,7 +16,9 @@ from storage.files.names import FileKind, FileState
 from storage.files.offset_index import OffsetIndex
 from storage.files.time_index import TimeIndex
 from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, scan
+from storage.format.checksum import crc32, crc32c
 from storage.format.decoder import verify_crcs
+from storage.log import buffers
 from storage.log.index_cache import IndexCache
 from storage.types import OffsetPosition
 
@@ -29,6 +31,9 @@ _HEAD: Final = struct.Struct(
     "b"  # magic
 )
 _OFFSET_SPAN: Final = 2**31  # a segment's offsets lie within 32 bits above its base offset
+
+# Kafka's default is 1 MiB for a batch. Beyond this a length is checked before it is believed.
+BELIEVED_BYTES: Final = 16 << 20
 
 # Trust in an index entry is tried this often, further down each time, before the scan begins at position 0.
 _INDEX_TRIES: Final = 8
@@ -126,7 +131,7 @@ class Segment:
         right CRC and offsets of this segment begins there and ends by `end`."""
         head = self.log.read(position, min(BATCH_HEADER_SIZE, max(end - position, 0)))
         size = self.batch_size(head)
-        if size is None or position + size > end:
+        if size is None or position + size > end or not self.is_believable(position, size):
             return None
         data = self.log.read(position, size)
         table = BatchTable.empty(1)
@@ -145,6 +150,24 @@ class Segment:
         if not 0 <= offset - self.base_offset < _OFFSET_SPAN:
             return None
         return int(length) + LOG_OVERHEAD
+
+    def is_believable(self, position: int, size: int) -> bool:
+        """False when the header at `position` claims a batch of so many bytes that memory should not be taken for it
+        before its CRC was seen to hold, and that does not. The batch must lie within the file."""
+        if size <= BELIEVED_BYTES:
+            return True
+        head = self.log.read(position, BATCH_HEADER_SIZE)
+        is_v2 = head[16] == 2
+        at, covered, checksum = (17, 21, crc32c) if is_v2 else (12, 16, crc32)
+        stored = int.from_bytes(head[at : at + 4], "big")
+        crc = 0
+        buffer = buffers.take()
+        try:
+            for part in range(position + covered, position + size, len(buffer)):
+                crc = checksum(self.log.read(part, min(len(buffer), position + size - part), buffer), crc)
+        finally:
+            buffers.give(buffer)
+        return crc == stored
 
     def _holds(self, entry: OffsetPosition, offset: int, end: int) -> bool:
         batch = self.batch_at(entry.position, end)

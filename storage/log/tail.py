@@ -118,7 +118,8 @@ def _behind_odd_batch(segment: Segment, tail: Tail, size: int, read: int) -> tup
     head = segment.log.read(tail.end, min(BATCH_HEADER_SIZE, size - tail.end))
     known = segment.batch_size(head)
     if known is not None:
-        return None, known if read < known <= size - tail.end else 0
+        fits = read < known <= size - tail.end and segment.is_believable(tail.end, known)
+        return None, known if fits else 0
     if len(head) < BATCH_HEADER_SIZE:
         return None, 0
     base, length, magic, crc, delta = _V2_HEAD.unpack_from(head)

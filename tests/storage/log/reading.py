@@ -60,12 +60,12 @@ def read_all(
 
 
 def read_past_damage(
-    snapshot: LogSnapshot, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    snapshot: LogSnapshot, isolation: Isolation = Isolation.READ_UNCOMMITTED, window: int = 1 << 20
 ) -> tuple[list[Golden], list[Exception]]:
     """All records that can be read, and the damage met on the way."""
     records: list[Golden] = []
     errors: list[Exception] = []
-    for block in read_range(snapshot, snapshot.log_start_offset, isolation=isolation):
+    for block in read_range(snapshot, snapshot.log_start_offset, isolation=isolation, window=window):
         records += records_of(block)
         if block.damage is not None:
             errors.append(block.damage.error)

@@ -1,0 +1,205 @@
+"""The segment that is being written: its .log and both indexes, appended together.
+
+Source: LogSegment.append, LogSegment.onBecomeInactiveSegment, LogSegment.close. Below this nothing locks: the
+PartitionLog that owns it holds its lock.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.files import names, offset_index, time_index
+from storage.files.disk import Disk, DiskFile
+from storage.files.log_file import FileIdentity, LogFile
+from storage.files.names import FileKind
+from storage.format.batches import BatchTable, Column
+from storage.log.index_arithmetic import IndexEntries, IndexState
+from storage.log.policies import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, RollLimits, SegmentFill
+from storage.log.segment import Segment
+from storage.types import NO_TIMESTAMP, TimestampOffset
+
+
+class ActiveSegment:
+    """A segment open for appending. `segment` is what readers have of it.
+
+    A failed append leaves files and state as they were before it, or sets `broken`: then nothing is known.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        files: tuple[DiskFile, DiskFile, DiskFile],
+        state: IndexState,
+        entries: tuple[int, int],
+        *,
+        first_timestamp: int,
+        created_ms: int,
+    ) -> None:
+        self.segment = segment
+        self.broken = False
+        self._log, self._offset_file, self._time_file = files
+        self._state = state
+        self._offset_entries, self._time_entries = entries
+        self._first_timestamp = first_timestamp
+        self._created_ms = created_ms
+
+    @staticmethod
+    def create(
+        disk: Disk, directory: Path, base_offset: int, *, interval_bytes: int, now_ms: int, preallocate: int = 0
+    ) -> ActiveSegment:
+        """A new segment, empty; `preallocate`: bytes of zeros its .log begins with (Kafka's `preallocate`)."""
+        files = _open_files(disk, directory, base_offset)
+        for file in files:
+            file.truncate(0)
+        if preallocate:
+            files[0].truncate(preallocate)
+        segment = Segment(directory, base_offset, _log_file(files[0]), 0)
+        state = IndexState(interval_bytes, base_offset)
+        return ActiveSegment(segment, files, state, (0, 0), first_timestamp=NO_TIMESTAMP, created_ms=now_ms)
+
+    @staticmethod
+    def reopen(disk: Disk, segment: Segment, end: int, *, interval_bytes: int, now_ms: int) -> ActiveSegment:
+        """Goes on with a segment whose messages end at the position `end`; what lies behind is cut off.
+
+        Of the indexes the sound entries stay. The bytes since the last entry count from 0, as in Kafka.
+        """
+        files = _open_files(disk, segment.directory, segment.base_offset)
+        offsets = segment.offset_index(end)
+        times = segment.time_index(end)
+        for file, size in zip(
+            files, (end, len(offsets) * OFFSET_ENTRY_SIZE, len(times) * TIME_ENTRY_SIZE), strict=True
+        ):
+            if file.size() != size:
+                file.truncate(size)
+        segment.size = end
+        first = segment.batch_at(0, end) if end else None
+        last_entry = times.last if len(times) else None
+        return ActiveSegment(
+            segment,
+            files,
+            IndexState(interval_bytes, segment.base_offset, last_entry),
+            (len(offsets), len(times)),
+            first_timestamp=NO_TIMESTAMP if first is None else int(first.max_timestamp[0]),
+            created_ms=now_ms,
+        )
+
+    @property
+    def base_offset(self) -> int:
+        return self.segment.base_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of messages in the .log."""
+        return self.segment.size
+
+    @property
+    def largest(self) -> TimestampOffset:
+        """The largest timestamp so far, see IndexState.largest."""
+        return self._state.largest
+
+    def fill(self, limits: RollLimits) -> SegmentFill:
+        """What rolling is decided by."""
+        full = self._offset_entries >= limits.offset_entries or self._time_entries >= limits.time_entries
+        return SegmentFill(self.base_offset, self.size, self._first_timestamp, self._created_ms, full)
+
+    def rows_until_full(self, table: BatchTable, first: int, last: int, limits: RollLimits) -> int:
+        """Where in the rows `first` to `last` an index becomes full: the row behind the batch that fills it."""
+        trial = self._state.copy()
+        entries = trial.advance(table, first, last)
+        offsets_left = limits.offset_entries - self._offset_entries
+        times_left = limits.time_entries - self._time_entries
+        stop = last
+        if len(entries.offsets) >= offsets_left > 0:
+            stop = min(stop, first + _row_of(table, first, last, int(entries.offsets[offsets_left - 1])) + 1)
+        if len(entries.timestamps) >= times_left > 0:
+            # A time entry is written with an offset entry: the first whose running count of time entries is the limit.
+            stop = min(stop, self._row_of_time_entry(table, first, last, times_left))
+        return stop
+
+    def _row_of_time_entry(self, table: BatchTable, first: int, last: int, wanted: int) -> int:
+        low, high = first, last
+        while high - low > 1:
+            middle = (low + high) // 2
+            if len(self._state.copy().advance(table, first, middle).timestamps) >= wanted:
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def append(self, data: memoryview, table: BatchTable, first: int, last: int) -> None:
+        """Appends the batches of the rows `first` to `last`, which `data` holds back to back.
+
+        The rows' positions are set to where they come to lie. OSError leaves everything as before, or `broken` set.
+        """
+        base = self.size
+        table.data[Column.POSITION, first:last] += base - int(table.position[first])
+        before = self._state.copy()
+        try:
+            self._log.write_at(base, data)
+            entries = self._state.advance(table, first, last)
+            self._write_entries(entries)
+        except BaseException:
+            self._state = before
+            self._undo(base)
+            raise
+        if base == 0:
+            self._first_timestamp = int(table.max_timestamp[first])
+        self._offset_entries += len(entries.offsets)
+        self._time_entries += len(entries.timestamps)
+        self.segment.size = base + len(data)
+
+    def _write_entries(self, entries: IndexEntries) -> None:
+        if len(entries.offsets):
+            data = offset_index.encode(entries.offsets, entries.positions, self.base_offset)
+            self._offset_file.write_at(self._offset_entries * OFFSET_ENTRY_SIZE, data)
+        if len(entries.timestamps):
+            data = time_index.encode(entries.timestamps, entries.time_offsets, self.base_offset)
+            self._time_file.write_at(self._time_entries * TIME_ENTRY_SIZE, data)
+
+    def _undo(self, size: int) -> None:
+        self.broken = True
+        self._log.truncate(size)
+        self._offset_file.truncate(self._offset_entries * OFFSET_ENTRY_SIZE)
+        self._time_file.truncate(self._time_entries * TIME_ENTRY_SIZE)
+        self.broken = False
+
+    def finish(self) -> None:
+        """What a roll or a clean close does: the final time index entry; the .log cut to its size."""
+        final = self._state.final_time_entry()
+        if final is not None:
+            data = time_index.encode([final.timestamp], [final.offset], self.base_offset)
+            self._time_file.write_at(self._time_entries * TIME_ENTRY_SIZE, data)
+            self._time_entries += 1
+            self._state.wrote_final_entry()
+        if self._log.size() != self.size:
+            self._log.truncate(self.size)
+
+    def paths(self) -> tuple[Path, Path, Path]:
+        """The three files, for syncing."""
+        return self._log.path, self._offset_file.path, self._time_file.path
+
+    def close(self) -> None:
+        """Closes the descriptors, nothing more."""
+        for file in (self._log, self._offset_file, self._time_file):
+            file.close()
+
+
+def _open_files(disk: Disk, directory: Path, base_offset: int) -> tuple[DiskFile, DiskFile, DiskFile]:
+    opened: list[DiskFile] = []
+    try:
+        for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+            opened.append(disk.open(directory / names.segment_file(base_offset, kind), create=True))
+    except BaseException:
+        for file in opened:
+            file.close()
+        raise
+    return opened[0], opened[1], opened[2]
+
+
+def _log_file(file: DiskFile) -> LogFile:
+    return LogFile(file.path, FileIdentity.of(file.path.stat()))
+
+
+def _row_of(table: BatchTable, first: int, last: int, offset: int) -> int:
+    """The row, counted from `first`, whose batch ends with `offset`."""
+    return int(table.last_offset[first:last].searchsorted(offset))

@@ -1,0 +1,80 @@
+"""Pure decisions about a log: when to roll.
+
+Source: LogSegment.shouldRoll, LogConfig.maxSegmentMs (kafka-facts 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from storage.format.batches import BatchTable
+from storage.types import NO_TIMESTAMP
+
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+OFFSET_ENTRY_SIZE: Final = 8
+TIME_ENTRY_SIZE: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class RollLimits:
+    """What a log's configuration says of rolling. `segment_ms` has the segment's jitter taken off already."""
+
+    segment_bytes: int
+    segment_ms: int
+    index_bytes: int
+
+    @property
+    def offset_entries(self) -> int:
+        """An offset index with so many entries is full."""
+        return self.index_bytes // OFFSET_ENTRY_SIZE
+
+    @property
+    def time_entries(self) -> int:
+        """A time index with so many entries is full: one slot is kept for the final entry."""
+        return self.index_bytes // TIME_ENTRY_SIZE - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFill:
+    """What decides whether a segment takes one more batch.
+
+    `first_timestamp`: the max timestamp of its first batch, -1 when there is none. `created_ms`: when the segment was
+    made or opened, by our clock. `full`: one of its indexes has no room.
+    """
+
+    base_offset: int
+    size_bytes: int
+    first_timestamp: int
+    created_ms: int
+    full: bool
+
+
+def rows_that_fit(table: BatchTable, first: int, fill: SegmentFill, limits: RollLimits, now_ms: int) -> int:
+    """How many batches from the row `first` on the segment takes before it has to roll, each appended by itself.
+
+    Index entries that these batches add are not foreseen: `full` is as of now.
+    """
+    if fill.full:
+        return 0
+    sizes = table.size[first:]
+    # An exact fit does not roll.
+    ends = fill.size_bytes + np.cumsum(sizes)
+    refused = (ends > limits.segment_bytes) | (table.last_offset[first:] - fill.base_offset > _MAX_RELATIVE_OFFSET)
+    refused |= table.last_offset[first:] < fill.base_offset
+    timestamps = table.max_timestamp[first:]
+    began = fill.first_timestamp
+    if fill.size_bytes == 0 and len(timestamps):
+        # The first of these batches will be the segment's first: it cannot have waited.
+        began = int(timestamps[0])
+    if began > NO_TIMESTAMP:
+        waited = timestamps - began > limits.segment_ms
+    else:
+        waited = np.full(len(timestamps), now_ms - fill.created_ms > limits.segment_ms)
+    if fill.size_bytes == 0 and len(waited):
+        waited[0] = False
+    refused |= waited
+    at = int(refused.argmax()) if len(refused) else 0
+    return at if len(refused) and refused[at] else len(refused)
