@@ -1,0 +1,420 @@
+"""A log that somebody else writes while we look: growth, rolls, retention, compaction, truncation, leftovers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
+from storage.log.isolation import last_stable_offset
+from storage.log.reader import find_batch, read_blocks, read_range
+from storage.types import Isolation
+from tests.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, commit, many
+from tests.storage.log.reading import built, open_log, read_all, records_of
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> BuiltPartition:
+    """Three segments of 30 offsets, ten batches each, with an index entry for nearly every batch."""
+    batches = [Batch(many(3, 50)) for _ in range(10)]
+    spec = Partition([*batches, ROLL, *batches, ROLL, *batches], index_interval_bytes=100)
+    return build_log_dir(tmp_path / "source", {"t": [spec]})["t", 0]
+
+
+class Live:
+    """A partition's directory to which a "broker" gives parts of another one's files."""
+
+    def __init__(self, source: BuiltPartition, path: Path) -> None:
+        self.source = source
+        self.path = path
+        path.mkdir(parents=True)
+
+    def copy(self, segment: int, size: int | None = None) -> None:
+        """Makes a segment's .log its first `size` bytes, keeping the inode, and copies its indexes."""
+        data = self.source.log(segment).read_bytes()
+        target = self.log(segment)
+        with target.open("r+b" if target.exists() else "w+b") as file:
+            file.write(data[:size])
+            file.truncate()
+        for suffix in (".index", ".timeindex"):
+            shutil.copy(self.source.log(segment).with_suffix(suffix), target.with_suffix(suffix))
+
+    def log(self, segment: int) -> Path:
+        return self.path / self.source.log(segment).name
+
+    def end(self, segment: int, batches: int) -> int:
+        """The position behind the first `batches` batches of a segment."""
+        batch = self.source.batches[segment * 10 + batches - 1]
+        return batch.position + batch.size
+
+
+@pytest.fixture
+def live(source: BuiltPartition, tmp_path: Path) -> Live:
+    return Live(source, tmp_path / "live" / "t-0")
+
+
+def test_growth_by_bytes_shows_whole_batches_only(live: Live) -> None:
+    live.copy(0, 0)
+    log = open_log(live.path)
+    assert log.snapshot().log_end_offset == 0
+    size = live.end(0, 10)
+    seen = set()
+    for length in range(0, size + 1, 7):
+        live.copy(0, length)
+        snapshot = log.snapshot()
+        whole = sum(live.end(0, count) <= length for count in range(1, 11))
+        assert snapshot.log_end_offset == 3 * whole
+        assert snapshot.active_end == (live.end(0, whole) if whole else 0)
+        assert snapshot.active_size == length
+        assert snapshot.generation == 0
+        seen.add(snapshot.log_end_offset)
+    assert len(seen) == 10
+
+
+def test_nothing_changed_is_the_same_snapshot(live: Live) -> None:
+    live.copy(0)
+    log = open_log(live.path)
+    assert log.snapshot() is log.snapshot()
+
+
+def test_a_roll_keeps_segments(live: Live) -> None:
+    live.copy(0, live.end(0, 5))
+    log = open_log(live.path)
+    first = log.snapshot()
+    live.copy(0)
+    live.copy(1, 0)
+    rolled = log.snapshot()
+    assert rolled.log_end_offset == 30
+    assert rolled.segments[0] is first.segments[0]
+    assert rolled.end_position(rolled.segments[0]) == live.log(0).stat().st_size
+    assert first.end_position(first.segments[0]) == live.end(0, 5)
+    assert [record.offset for record in read_all(first)] == list(range(15))
+    live.copy(1)
+    live.copy(2)
+    assert built(read_all(log.snapshot())) == live.source.records
+    assert log.snapshot().generation == 0
+
+
+def test_roll_under_one_name_with_preallocation(live: Live) -> None:
+    """preallocate=true: the file has its full size from the start, zeros behind the data; a roll trims it."""
+    data = live.source.log(0).read_bytes()
+    live.copy(1, 0)
+    live.log(1).unlink()
+    target = live.log(0)
+    target.write_bytes(data[: live.end(0, 4)] + bytes(100_000))
+    log = open_log(live.path)
+    first = log.snapshot()
+    assert (first.log_end_offset, first.active_end) == (12, live.end(0, 4))
+    with target.open("r+b") as file:
+        file.write(data)
+    grown = log.snapshot()
+    assert grown.log_end_offset == 30
+    assert grown.active_size > grown.active_end == len(data)
+    os.truncate(target, len(data))
+    live.copy(1)
+    rolled = log.snapshot()
+    assert rolled.log_end_offset == 60
+    assert rolled.segments[0] is first.segments[0]
+    assert rolled.generation == 0
+    assert built(read_all(rolled)) == live.source.records[:60]
+
+
+def test_a_torn_write_within_preallocated_space(live: Live) -> None:
+    data = live.source.log(0).read_bytes()
+    torn = bytearray(data[: live.end(0, 5)] + bytes(1000))
+    torn[live.end(0, 5) - 10 : live.end(0, 5)] = bytes(10)
+    live.copy(0, 0)
+    live.log(0).write_bytes(torn)
+    log = open_log(live.path)
+    assert log.snapshot().log_end_offset == 12
+    live.log(0).write_bytes(data[: live.end(0, 5)] + bytes(1000))
+    assert log.snapshot().log_end_offset == 15
+
+
+def test_retention(live: Live) -> None:
+    for segment in range(3):
+        live.copy(segment)
+    log = open_log(live.path)
+    before = log.snapshot()
+    blocks = read_blocks(before, before.segments[0], 0, window=256)
+    assert records_of(next(blocks))[0].offset == 0
+    live.log(0).rename(live.log(0).with_suffix(".log.deleted"))
+    after = log.snapshot()
+    assert after.log_start_offset == 30
+    assert after.segments == before.segments[1:]
+    assert after.generation == 0
+    with pytest.raises(OffsetOutOfRange):
+        next(read_range(after, 29))
+    # Whoever is reading goes on, until the file itself is removed.
+    assert records_of(next(blocks))[0].offset > 0
+    live.log(0).with_suffix(".log.deleted").unlink()
+    with pytest.raises(SegmentGone):
+        list(blocks)
+    assert built(read_all(after)) == live.source.records[30:]
+
+
+def test_retention_of_everything(live: Live) -> None:
+    """All segments expired: a broker rolls to an empty one at the log end, then removes the rest."""
+    live.copy(0)
+    log = open_log(live.path)
+    assert log.snapshot().log_end_offset == 30
+    (live.path / f"{30:020d}.log").touch()
+    live.log(0).rename(live.log(0).with_suffix(".log.deleted"))
+    after = log.snapshot()
+    assert (after.log_start_offset, after.log_end_offset, after.active_end) == (30, 30, 0)
+    assert read_all(after) == []
+    assert find_batch(after, 30) is None
+
+
+def test_compaction_takes_the_name(live: Live) -> None:
+    """The cleaned segment has other bytes under the same name; it may stand for several sources."""
+    for segment in range(3):
+        live.copy(segment)
+    log = open_log(live.path)
+    before = log.snapshot()
+    kept = [live.source.batches[i] for i in (0, 3, 4, 12, 19)]
+    cleaned = live.path / f"{0:020d}.log.cleaned"
+    cleaned.write_bytes(b"".join(batch.stored.data for batch in kept))
+    (live.path / f"{0:020d}.index.cleaned").write_bytes(b"")
+    assert [segment.base_offset for segment in log.snapshot().segments] == [0, 30, 60]
+    cleaned.rename(live.path / f"{0:020d}.log.swap")
+    (live.path / f"{0:020d}.index.cleaned").rename(live.path / f"{0:020d}.index.swap")
+    assert log.snapshot().segments == before.segments
+    for segment in (0, 1):
+        for suffix in (".log", ".index", ".timeindex"):
+            path = live.log(segment).with_suffix(suffix)
+            path.rename(path.with_name(path.name + ".deleted"))
+        during = log.snapshot()
+        assert [s.base_offset for s in during.segments] == [0, 60]
+    for suffix in (".log", ".index"):
+        (live.path / f"{0:020d}{suffix}.swap").rename(live.path / f"{0:020d}{suffix}")
+    after = log.snapshot()
+    assert after.segments == during.segments
+    assert after.segments[-1] is before.segments[-1]
+    assert after.generation == 0
+    offsets = [offset for i in (0, 3, 4, 12, 19) for offset in range(3 * i, 3 * i + 3)] + list(range(60, 90))
+    assert [record.offset for record in read_all(after)] == offsets
+    assert [record.offset for record in read_all(during)] == offsets
+    assert built(read_all(before)) == live.source.records
+    # An offset in a gap means the next batch.
+    assert [record.offset for record in read_all(after, 15, 40)] == [36, 37, 38]
+
+
+def test_compaction_of_a_segment_twice(live: Live) -> None:
+    for segment in range(2):
+        live.copy(segment)
+    log = open_log(live.path)
+    snapshots = [log.snapshot()]
+    for batches in ((1, 5), (5,)):
+        replacement = live.path / "new"
+        replacement.write_bytes(b"".join(live.source.batches[i].stored.data for i in batches))
+        live.log(0).rename(live.log(0).with_suffix(".log.deleted"))
+        replacement.rename(live.log(0))
+        snapshots.append(log.snapshot())
+    assert [record.offset for record in read_all(snapshots[2], 0, 30)] == [15, 16, 17]
+    assert [record.offset for record in read_all(snapshots[1], 0, 30)] == [3, 4, 5, 15, 16, 17]
+    with pytest.raises(SegmentGone):
+        read_all(snapshots[0])
+
+
+def test_split_of_a_segment(live: Live) -> None:
+    """A segment whose offsets overflow is split: several .swap files take the place of one."""
+    live.copy(0)
+    live.copy(2)
+    data = live.source.log(0).read_bytes()
+    log = open_log(live.path)
+    cut = live.end(0, 6)
+    parts = [live.path / f"{0:020d}.log", live.path / f"{18:020d}.log"]
+    for part, content in zip(parts, (data[:cut], data[cut:]), strict=True):
+        part.with_suffix(".log.swap").write_bytes(content)
+    expected = [*range(30), *range(60, 90)]
+
+    def check(bases: list[int]) -> None:
+        snapshot = log.snapshot()
+        assert [segment.base_offset for segment in snapshot.segments] == bases
+        assert [record.offset for record in read_all(snapshot)] == expected
+
+    check([0, 60])
+    live.log(0).rename(live.log(0).with_suffix(".log.deleted"))
+    check([0, 18, 60])
+    for part in parts:
+        part.with_suffix(".log.swap").rename(part)
+        check([0, 18, 60])
+
+
+def test_truncation_within_the_active_segment(live: Live) -> None:
+    live.copy(0)
+    live.copy(1)
+    log = open_log(live.path)
+    before = log.snapshot()
+    live.copy(1, live.end(1, 4))
+    after = log.snapshot()
+    assert after.log_end_offset == 42
+    assert after.generation == 1
+    assert after.segments[0] is before.segments[0]
+    assert after.segments[1] is not before.segments[1]
+    with pytest.raises(SegmentGone):
+        read_all(before)
+
+
+def test_truncation_over_segments(live: Live) -> None:
+    for segment in range(3):
+        live.copy(segment)
+    log = open_log(live.path)
+    log.snapshot()
+    live.log(2).unlink()
+    live.copy(1, live.end(1, 2))
+    after = log.snapshot()
+    assert (after.log_end_offset, after.generation) == (36, 1)
+    assert built(read_all(after)) == live.source.records[:36]
+
+
+def test_truncated_and_rewritten_between_two_looks(live: Live, tmp_path: Path) -> None:
+    """The file is longer than before, yet what we knew is not in it any more."""
+    live.copy(0, live.end(0, 5))
+    log = open_log(live.path)
+    before = log.snapshot()
+    other = build_log_dir(
+        tmp_path / "other", {"t": [[*(Batch(many(3, 50)) for _ in range(3)), *(Batch(many(4, 60)) for _ in range(5))]]}
+    )["t", 0]
+    with live.log(0).open("r+b") as file:
+        file.write(other.log().read_bytes())
+        file.truncate()
+    after = log.snapshot()
+    assert (after.log_end_offset, after.generation) == (29, 1)
+    assert after.segments[0] is not before.segments[0]
+    assert after.segments[0].log.identity == before.segments[0].log.identity
+    assert built(read_all(after)) == other.records
+
+
+def test_truncation_to_nothing_and_a_new_start(live: Live) -> None:
+    """truncateFullyAndStartAt: the follower was behind the leader's log start."""
+    live.copy(0)
+    log = open_log(live.path)
+    assert log.snapshot().log_end_offset == 30
+    live.log(0).unlink()
+    live.copy(2)
+    after = log.snapshot()
+    assert (after.log_start_offset, after.log_end_offset, after.generation) == (60, 90, 1)
+
+
+def test_half_made_segments(live: Live) -> None:
+    """A .log of no bytes, and indexes whose .log is not there (yet)."""
+    live.copy(0)
+    live.copy(2)
+    live.log(2).unlink()
+    log = open_log(live.path)
+    assert log.snapshot().log_end_offset == 30
+    (live.path / f"{30:020d}.log").touch()
+    snapshot = log.snapshot()
+    assert [segment.base_offset for segment in snapshot.segments] == [0, 30]
+    assert (snapshot.log_end_offset, snapshot.active_end) == (30, 0)
+    assert built(read_all(snapshot)) == live.source.records[:30]
+
+
+def test_a_last_segment_of_garbage_ends_at_its_base_offset(live: Live) -> None:
+    live.copy(0)
+    (live.path / f"{30:020d}.log").write_bytes(bytes(range(256)) * 4)
+    snapshot = open_log(live.path).snapshot()
+    assert (snapshot.log_end_offset, snapshot.active_end, snapshot.active_size) == (30, 0, 1024)
+    assert built(read_all(snapshot)) == live.source.records[:30]
+
+
+def test_directory_without_segments(live: Live) -> None:
+    log = open_log(live.path, log_start=7)
+    snapshot = log.snapshot()
+    assert (snapshot.segments, snapshot.log_start_offset, snapshot.log_end_offset) == ((), 7, 7)
+    assert snapshot.active is None
+    assert read_all(snapshot) == []
+    assert last_stable_offset(snapshot) == 7
+    assert log.snapshot() is snapshot
+
+
+def test_log_start_moves_with_the_checkpoint(live: Live) -> None:
+    live.copy(0)
+    start = 0
+    log = open_log(live.path)
+    log._log_start = lambda: start
+    before = log.snapshot()
+    start = 4  # within the second batch
+    after = log.snapshot()
+    assert after.segments == before.segments
+    assert [record.offset for record in read_all(after)] == list(range(4, 30))
+    assert records_of(next(read_blocks(after, after.segments[0], 0)))[0].offset == 4
+    start = 1000
+    beyond = log.snapshot()
+    assert (beyond.log_start_offset, beyond.log_end_offset) == (1000, 1000)
+    assert read_all(beyond) == []
+
+
+def test_topic_deleted_and_made_anew(live: Live, source: BuiltPartition) -> None:
+    live.copy(0)
+    log = open_log(live.path)
+    before = log.snapshot()
+    live.path.rename(live.path.with_name("t-0.0123456789abcdef0123456789abcdef-delete"))
+    with pytest.raises(UnknownTopicOrPartition):
+        log.snapshot()
+    with pytest.raises(SegmentGone):
+        read_all(before)
+    again = Live(source, live.path)
+    again.copy(0, again.end(0, 1))
+    assert log.snapshot().log_end_offset == 3
+    assert log.snapshot().generation == 1
+
+
+def test_last_stable_offset_follows_growth_and_truncation(tmp_path: Path) -> None:
+    items = [
+        Batch(many(2), producer_id=5, transactional=True),
+        commit(5),
+        Batch(many(2), producer_id=6, transactional=True),
+        Batch(many(2)),
+        abort(6),
+        Batch(many(1)),
+    ]
+    source = build_log_dir(tmp_path / "source", {"t": [items]})["t", 0]
+    live = Live(source, tmp_path / "live" / "t-0")
+    log = None
+    stable = []
+    for batch in source.batches:
+        live.copy(0, batch.position + batch.size)
+        log = log or open_log(live.path)
+        stable.append(last_stable_offset(log.snapshot()))
+    assert stable == [0, 3, 3, 3, 8, 9]
+    assert log is not None
+    assert built(read_all(log.snapshot(), isolation=Isolation.READ_COMMITTED)) == source.read_committed
+    live.copy(0, source.batches[3].position)
+    assert last_stable_offset(log.snapshot()) == 3
+    assert log.snapshot().generation == 1
+
+
+def test_readers_in_parallel_with_a_writer(live: Live) -> None:
+    """Whatever moment a snapshot is taken at, it shows a prefix of the log."""
+    live.copy(0, 0)
+    log = open_log(live.path)
+    failures: list[str] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            snapshot = log.snapshot()
+            offsets = [record.offset for record in read_all(snapshot)]
+            if offsets != list(range(snapshot.log_end_offset)):
+                failures.append(f"{snapshot.log_end_offset}: {offsets}")
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for segment in range(3):
+        data = live.source.log(segment).read_bytes()
+        with live.log(segment).open("wb", buffering=0) as file:
+            for at in range(0, len(data), 100):
+                file.write(data[at : at + 100])
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert failures == []
+    assert built(read_all(log.snapshot())) == live.source.records
