@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.format import message_set
+from storage.format import batches, block, decoder, message_set
 from storage.format.batches import ScanStop
 from storage.format.compression import Codec
 from storage.format.record_batch import BatchFields, encode_batch
@@ -148,3 +148,17 @@ def test_damaged_batches_are_read_or_are_damage(
     hurt = damaged(data, dice)
     read_all(with_right_checksums(hurt) if fit else hurt)
     read_all(hurt, verify_crc=False)
+
+
+def test_plain_kernels_take_the_place_of_compiled_ones() -> None:
+    used = (batches.header_kernel, block.kernel, decoder.kernel, decoder.message_kernel, decoder.checksum_kernel)
+    with plain_kernels():
+        now = (batches.header_kernel, block.kernel, decoder.kernel, decoder.message_kernel, decoder.checksum_kernel)
+        assert not any(kernel.is_compiled() for kernel in now)
+    assert used == (
+        batches.header_kernel,
+        block.kernel,
+        decoder.kernel,
+        decoder.message_kernel,
+        decoder.checksum_kernel,
+    )
