@@ -105,9 +105,11 @@ class RecordBlock:
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.integer] | slice) -> Self:
         """The records that a mask, indices or a slice choose: columns copied, same buffer."""
-        columns = np.ascontiguousarray(self.columns[:, rows])
-        if columns.base is not None:
-            columns = columns.copy()
+        if isinstance(rows, slice):
+            columns = self.columns[:, rows].copy()
+        else:
+            indices = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+            columns = np.take(self.columns, indices, axis=1)
         return type(self)(self.buffer, self.table, columns, self.next_row, self.damage)
 
     def detach(self) -> Self:

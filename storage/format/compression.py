@@ -37,7 +37,14 @@ class Codec(IntEnum):
 
 
 class OutputFull(Exception):
-    """The output buffer is too small (or the data is a bomb): try again with a larger one."""
+    """The output buffer is too small (or the data is a bomb): try again with a larger one.
+
+    `needed` is what the data claims to need at least; 0 is unknown.
+    """
+
+    def __init__(self, needed: int = 0) -> None:
+        super().__init__(needed)
+        self.needed = needed
 
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -101,10 +108,10 @@ def decompress(codec: int, data: Buffer, max_bytes: int, magic: int = 2) -> byte
         out = bytearray(size)
         try:
             return bytes(memoryview(out)[: decompress_into(codec, data, out, magic)])
-        except OutputFull:
-            if size >= max_bytes:
+        except OutputFull as full:
+            if size >= max_bytes or full.needed > max_bytes:
                 raise too_large(max_bytes) from None
-            size = min(2 * size, max_bytes)
+            size = min(max(2 * size, full.needed), max_bytes)
 
 
 def too_large(max_bytes: int) -> DecompressionFailed:
@@ -147,7 +154,7 @@ def _gzip_into(source: memoryview, target: memoryview) -> int:
 def _snappy_into(source: memoryview, target: memoryview) -> int:
     """Xerial frames, or one raw block as librdkafka writes (SnappyInputStream)."""
     if bytes(source[:8]) != XERIAL_MAGIC:
-        return _snappy_block(source, target)
+        return _snappy_block(source, target, 0)
     at = used = 0
     while at < len(source):
         if bytes(source[at : at + 8]) == XERIAL_MAGIC:  # again in the middle: streams written one after the other
@@ -165,15 +172,16 @@ def _snappy_into(source: memoryview, target: memoryview) -> int:
         if length < 0 or length > left:
             raise DecompressionFailed("snappy block passes the end", expected=f"at most {max(left, 0)}", found=length)
         at += INT32_BE.size
-        used += _snappy_block(source[at : at + length], target[used:])
+        used += _snappy_block(source[at : at + length], target, used)
         at += length
     return used
 
 
-def _snappy_block(source: memoryview, target: memoryview) -> int:
-    if cramjam.snappy.decompress_raw_len(source) > len(target):
-        raise OutputFull
-    return int(cramjam.snappy.decompress_raw_into(source, target))
+def _snappy_block(source: memoryview, target: memoryview, used: int) -> int:
+    needed = used + int(cramjam.snappy.decompress_raw_len(source))
+    if needed > len(target):
+        raise OutputFull(needed)
+    return int(cramjam.snappy.decompress_raw_into(source, target[used:]))
 
 
 def _snappy_frame(source: memoryview) -> bytes:

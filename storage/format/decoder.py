@@ -135,7 +135,7 @@ class Decoder:
         if end < last:
             plan = header_kernel.survey(headers, first_row, end, origin, len(data), skip, control)
         records, compressed, legacy = plan
-        last, surveyed = end, end - first_row  # `legacy` is of so many rows, even if the arena holds fewer
+        last = end
         payloads = _Payloads(data, NO_SPANS, NO_SPANS, last, None)
         if compressed:
             wanted = np.ones(table.rows, np.bool_) if control else ~table.is_control
@@ -149,19 +149,18 @@ class Decoder:
             capacity = max(records, 2 * self._columns.shape[1], 4096)
             self._columns = np.empty((len(RecordColumn), capacity | 8), np.int64)
 
+        # One call for all; where a log changed its format, a call for each run of rows.
+        bounds = [last]
+        if legacy:
+            bounds = [*(np.flatnonzero(np.diff(headers[Column.MAGIC, first_row:last] == 2)) + 1 + first_row), last]
         row, used, fault = first_row, 0, self._fault
-        is_v2 = headers[Column.MAGIC, :last] == 2 if 0 < legacy < surveyed else None
-        while row < last:
-            end = last
-            if is_v2 is not None:  # a log that changed its format: one call a run of rows
-                changes = np.flatnonzero(is_v2[row:last] != is_v2[row])
-                end = row + int(changes[0]) if len(changes) else last
-            v2 = is_v2[row] if is_v2 is not None else not legacy
+        for bound in bounds if row < last else ():
+            v2 = headers[Column.MAGIC, row] == 2
             row, used = (kernel.decode_records if v2 else message_kernel.decode_messages)(
                 payloads.buffer,
                 headers,
                 row,
-                end,
+                bound,
                 origin,
                 payloads.starts[row - first_row :],
                 payloads.ends[row - first_row :],
@@ -236,12 +235,12 @@ class Decoder:
             room = min(len(self._arena) - used, self.max_decompressed_bytes)
             try:
                 return compression.decompress_into(codec, payload, self._arena[used : used + room], magic)
-            except compression.OutputFull:
+            except compression.OutputFull as full:
+                if room >= self.max_decompressed_bytes or full.needed > self.max_decompressed_bytes:
+                    raise compression.too_large(self.max_decompressed_bytes) from None
                 if used:
                     return None
-                if room >= self.max_decompressed_bytes:
-                    raise compression.too_large(self.max_decompressed_bytes) from None
-                self._grow_arena(min(2 * room, self.max_decompressed_bytes))
+                self._grow_arena(min(max(2 * room, full.needed), self.max_decompressed_bytes))
 
     def _grow_arena(self, size: int) -> None:
         # Only ever called with nothing in the arena that this block needs. Not bytearray, which would be cleared.
@@ -285,10 +284,12 @@ def _wrapped(data: memoryview, start: int, end: int, magic: int) -> tuple[int, i
     raise AssertionError("unreachable")
 
 
-def _damage_of_fault(table: BatchTable, row: int, fault: Int64s, texts: tuple[str, ...]) -> Damage:
+def _damage_of_fault(table: BatchTable, row: int, fault: Int64s, texts: tuple[tuple[str, str], ...]) -> Damage:
     code, record, expected, found = fault.tolist()
-    what = texts[code] if record < 0 else f"{texts[code]} (record {record} of the batch)"
-    return _damage(table, row, what, expected=expected, found=found)
+    what, expectation = texts[code]
+    if record >= 0:
+        what += f" (record {record} of the batch)"
+    return _damage(table, row, what, expected=expectation.format(expected), found=found)
 
 
 def _damage(table: BatchTable, row: int, what: str, *, expected: object, found: object) -> Damage:

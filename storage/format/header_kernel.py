@@ -47,7 +47,6 @@ V2_SIZE = cython.declare(cython.longlong, 61)  # a batch header of format v2
 LEAST_RECORD = cython.declare(cython.longlong, 7)  # no key, no value, no header: one byte for each field
 LEAST_BODY = cython.declare(cython.longlong, 6)
 MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
-MIN_INT64 = cython.declare(cython.longlong, -MAX_INT64 - 1)
 
 
 def is_compiled() -> bool:
@@ -108,11 +107,9 @@ def scan_v2(data: Bytes, at: cython.longlong, table: cython.longlong[:, ::1], ro
     base: cython.longlong = load_i64(data, at)
     delta: cython.longlong = load_i32(data, at + 23)
     table[BASE_OFFSET, row] = base
-    # Kept within 64 bits here; decoding refuses such a batch.
-    if delta > 0 and base > MAX_INT64 - delta:
-        table[LAST_OFFSET, row] = MAX_INT64
-    elif delta < 0 and base < MIN_INT64 - delta:
-        table[LAST_OFFSET, row] = MIN_INT64
+    # -1 where no offset can be: decoding refuses such a batch.
+    if base < 0 or delta < 0 or base > MAX_INT64 - delta:
+        table[LAST_OFFSET, row] = -1
     else:
         table[LAST_OFFSET, row] = base + delta
     table[LEADER_EPOCH, row] = load_i32(data, at + 12)

@@ -35,7 +35,7 @@ LEAST_RECORD = cython.declare(cython.longlong, 7)  # no key, no value, no header
 LEAST_BODY = cython.declare(cython.longlong, 6)
 MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 
-# What is wrong with a batch: index into FAULTS. The numbers that come along are (expected, found).
+# What is wrong with a batch: index into FAULTS, which has texts for the numbers (expected, found) that come along.
 COUNT_FAULT = cython.declare(cython.int, 1)
 LENGTH_FAULT = cython.declare(cython.int, 2)
 VARINT_FAULT = cython.declare(cython.int, 3)
@@ -47,26 +47,28 @@ HEADER_KEY_FAULT = cython.declare(cython.int, 8)
 HEADER_VALUE_FAULT = cython.declare(cython.int, 9)
 BODY_FAULT = cython.declare(cython.int, 10)
 LEFTOVER_FAULT = cython.declare(cython.int, 11)
-OFFSETS_FAULT = cython.declare(cython.int, 12)
-CAPACITY_FAULT = cython.declare(cython.int, 13)
-BOUNDS_FAULT = cython.declare(cython.int, 14)
+BASE_OFFSET_FAULT = cython.declare(cython.int, 12)
+LAST_OFFSET_FAULT = cython.declare(cython.int, 13)
+CAPACITY_FAULT = cython.declare(cython.int, 14)
+BOUNDS_FAULT = cython.declare(cython.int, 15)
 
 FAULTS = (
-    "",
-    "record count does not fit the batch's size",
-    "record length does not fit the batch",
-    "a variable-length integer does not end in time",
-    "offset delta passes the 64-bit limit",
-    "key length does not fit the record",
-    "value length does not fit the record",
-    "header count does not fit the record",
-    "header key length does not fit the record",
-    "header value length does not fit the record",
-    "record fields do not fill the record",
-    "bytes are left after the batch's last record",
-    "base offset or last offset delta is negative or passes the 64-bit limit",
-    "more records than columns have room for",
-    "batch lies outside of the buffer",
+    ("", ""),
+    ("record count does not fit the batch's size", "0 to {}"),
+    ("record length does not fit the batch", "6 to {}"),
+    ("a variable-length integer does not end in time", "at most {} bytes"),
+    ("offset delta passes the 64-bit limit", "a sum with {} of 0 or more"),
+    ("key length does not fit the record", "at most {}"),
+    ("value length does not fit the record", "at most {}"),
+    ("header count does not fit the record", "0 to {}"),
+    ("header key length does not fit the record", "0 to {}"),
+    ("header value length does not fit the record", "at most {}"),
+    ("record fields do not fill the record", "{} bytes"),
+    ("bytes are left after the batch's last record", "{}"),
+    ("base offset is negative", "{} or more"),
+    ("last offset is no offset from the base offset on", "{} or more"),
+    ("more records than columns have room for", "at most {}"),
+    ("batch lies outside of the buffer", "an end within {}"),
 )
 
 
@@ -153,13 +155,13 @@ def skip_headers(
     while count > 0:
         length, after = varint(data, at, end, 32)
         if after < 0:
-            return failed(fault, VARINT_FAULT, 0, at)
+            return failed(fault, VARINT_FAULT, 5, end - at)
         if length < 0 or length > end - after:
             return failed(fault, HEADER_KEY_FAULT, end - after, length)
         at = after + length
         length, after = varint(data, at, end, 32)
         if after < 0:
-            return failed(fault, VARINT_FAULT, 0, at)
+            return failed(fault, VARINT_FAULT, 5, end - at)
         if length > end - after:
             return failed(fault, HEADER_VALUE_FAULT, end - after, length)
         at = after + length if length > 0 else after
@@ -207,8 +209,10 @@ def decode_batch(
     after: cython.longlong
 
     fault[1] = -1
-    if base_offset < 0 or table[LAST_OFFSET, row] < base_offset or table[LAST_OFFSET, row] - base_offset > 0x7FFFFFFF:
-        return failed(fault, OFFSETS_FAULT, 0, base_offset)
+    if base_offset < 0:
+        return failed(fault, BASE_OFFSET_FAULT, 0, base_offset)
+    if table[LAST_OFFSET, row] < base_offset:
+        return failed(fault, LAST_OFFSET_FAULT, base_offset, table[LAST_OFFSET, row])
     if count < 0 or count > (end - at) // LEAST_RECORD:
         return failed(fault, COUNT_FAULT, (end - at) // LEAST_RECORD, count)
     if count > columns.shape[1] - used:
@@ -217,20 +221,20 @@ def decode_batch(
         fault[1] = record
         length, body = varint(data, at, end, 32)
         if body < 0:
-            return failed(fault, VARINT_FAULT, 0, at)
+            return failed(fault, VARINT_FAULT, 5, end - at)
         if length < LEAST_BODY or length > end - body:
             return failed(fault, LENGTH_FAULT, end - body, length)
         body_end = body + length
 
         value, after = varint(data, body + 1, body_end, 64)  # the attributes byte has no meaning yet
         if after < 0:
-            return failed(fault, VARINT_FAULT, 0, body + 1)
+            return failed(fault, VARINT_FAULT, 10, length - 1)
         columns[1, used] = max_timestamp if append_time else wrapping_add(base_timestamp, value)
 
         at = after
         value, after = varint(data, at, body_end, 32)
         if after < 0:
-            return failed(fault, VARINT_FAULT, 0, at)
+            return failed(fault, VARINT_FAULT, 5, body_end - at)
         if value > MAX_INT64 - base_offset or value < -base_offset:
             return failed(fault, OFFSET_FAULT, base_offset, value)
         columns[0, used] = base_offset + value
@@ -238,7 +242,7 @@ def decode_batch(
         at = after
         value, after = varint(data, at, body_end, 32)
         if after < 0:
-            return failed(fault, VARINT_FAULT, 0, at)
+            return failed(fault, VARINT_FAULT, 5, body_end - at)
         if value > body_end - after:
             return failed(fault, KEY_FAULT, body_end - after, value)
         columns[2, used] = after
@@ -247,7 +251,7 @@ def decode_batch(
 
         value, after = varint(data, at, body_end, 32)
         if after < 0:
-            return failed(fault, VARINT_FAULT, 0, at)
+            return failed(fault, VARINT_FAULT, 5, body_end - at)
         if value > body_end - after:
             return failed(fault, VALUE_FAULT, body_end - after, value)
         columns[4, used] = after
@@ -256,7 +260,7 @@ def decode_batch(
 
         value, after = varint(data, at, body_end, 32)
         if after < 0:
-            return failed(fault, VARINT_FAULT, 0, at)
+            return failed(fault, VARINT_FAULT, 5, body_end - at)
         if value < 0 or value > body_end - after:
             return failed(fault, HEADER_COUNT_FAULT, body_end - after, value)
         columns[6, used] = after

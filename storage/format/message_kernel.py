@@ -29,7 +29,7 @@ V0_LEAST = cython.declare(cython.longlong, 14)
 V1_LEAST = cython.declare(cython.longlong, 22)
 MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 
-# What is wrong: index into FAULTS. The numbers that come along are (expected, found).
+# What is wrong: index into FAULTS, which has texts for the numbers (expected, found) that come along.
 SIZE_FAULT = cython.declare(cython.int, 1)
 KEY_FAULT = cython.declare(cython.int, 2)
 VALUE_FAULT = cython.declare(cython.int, 3)
@@ -42,17 +42,17 @@ CAPACITY_FAULT = cython.declare(cython.int, 9)
 BOUNDS_FAULT = cython.declare(cython.int, 10)
 
 FAULTS = (
-    "",
-    "message size is below the least",
-    "key length does not fit the message",
-    "value length does not fit the message",
-    "message within a wrapper has another format",
-    "message within a wrapper is compressed itself",
-    "compressed wrapper holds no message",
-    "wrapper offset is below its last message's relative offset",
-    "offset is negative or passes the 64-bit limit",
-    "more messages than columns have room for",
-    "message lies outside of the buffer",
+    ("", ""),
+    ("message size is below the least", "{} or more"),
+    ("key length does not fit the message", "at most {}"),
+    ("value length does not fit the message", "at most {}"),
+    ("message within a wrapper has an unknown format", "0 to {}"),
+    ("message within a wrapper is compressed itself", "codec {}"),
+    ("compressed wrapper holds no message", "{} or more"),
+    ("wrapper offset is below its last message's relative offset", "0, or {} or more"),
+    ("offset is negative or passes the 64-bit limit", "a sum with {} of 0 or more"),
+    ("more messages than columns have room for", "at most {}"),
+    ("message lies outside of the buffer", "an end within {}"),
 )
 
 
@@ -185,7 +185,7 @@ def decode_wrapped(
         if size > end - at - OVERHEAD:
             break
         if data[at + 16] > 1:
-            return failed(fault, MAGIC_FAULT, table[MAGIC, row], data[at + 16])
+            return failed(fault, MAGIC_FAULT, 1, data[at + 16])
         if data[at + 16] == 1 and size < V1_LEAST:
             return failed(fault, SIZE_FAULT, V1_LEAST, size)
         if data[at + 17] & CODEC_BITS != 0:
