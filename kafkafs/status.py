@@ -258,7 +258,7 @@ TOPIC/0/time/2026-11-20.txt    that day; also 2026-11, 2026-11-20T10 (an hour),
 TOPIC/0/segments/              the real .log, .index and .timeindex files
 TOPIC/0/@info.json             first and last offset, size, timestamps
 TOPIC/@config                  the topic's configuration
-@status.json  @metrics         how this mount is doing, for people and Prometheus
+@status.json  @metrics         how this mount is doing; the same for Prometheus
 
 A range may be opened without being listed, and ends in .txt, .jsonl or .log.
 Times are UTC unless they have a zone: 2026-11-20T10:15+01:00--.jsonl

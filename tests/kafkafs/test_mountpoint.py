@@ -1,0 +1,95 @@
+"""Mountpoints, without mounting: what is refused, and how /proc is read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kafkafs import mountpoint
+from kafkafs.mountpoint import USAGE, MountError
+
+
+def test_an_empty_directory_will_do(tmp_path: Path) -> None:
+    assert mountpoint.check_mountpoint(tmp_path) is None
+
+
+def test_missing(tmp_path: Path) -> None:
+    with pytest.raises(MountError, match="mkdir"):
+        mountpoint.check_mountpoint(tmp_path / "missing")
+
+
+def test_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(MountError, match="not a directory"):
+        mountpoint.check_mountpoint(tmp_path / "file")
+    with pytest.raises(MountError, match="Not a directory"):
+        mountpoint.check_mountpoint(tmp_path / "file" / "below")
+
+
+def test_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(MountError, match="not empty"):
+        mountpoint.check_mountpoint(tmp_path)
+
+
+def test_nesting(tmp_path: Path) -> None:
+    log_dir, inside, beside = tmp_path / "logs", tmp_path / "logs" / "mnt", tmp_path / "logs2"
+    inside.mkdir(parents=True)
+    beside.mkdir()
+    mountpoint.check_nesting(log_dir, beside)
+    for logs, mnt in ((log_dir, inside), (inside, log_dir), (log_dir, log_dir), (log_dir, tmp_path)):
+        with pytest.raises(MountError, match="within") as caught:
+            mountpoint.check_nesting(logs, mnt)
+        assert caught.value.exit_code == USAGE
+
+
+def test_nesting_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "logs" / "mnt").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("logs")
+    with pytest.raises(MountError, match="within"):
+        mountpoint.check_nesting(tmp_path / "link", tmp_path / "logs" / "mnt")
+
+
+def test_what_is_mounted() -> None:
+    at = {mount.path: mount for mount in mountpoint.mounts()}
+    assert at[Path("/proc")].fs_type == "proc"
+    assert mountpoint.mount_at(Path("/proc")) == at[Path("/proc")]
+    assert mountpoint.mount_at(Path("/proc/1")) is None
+
+
+def test_umount_of_what_is_not_ours(tmp_path: Path) -> None:
+    with pytest.raises(MountError, match="nothing is mounted"):
+        mountpoint.unmount(tmp_path)
+    with pytest.raises(MountError, match="none of kafkafs"):
+        mountpoint.unmount(Path("/proc"))
+
+
+def test_holders(tmp_path: Path) -> None:
+    directory = tmp_path / "mnt" / "below"
+    directory.mkdir(parents=True)
+    (directory / "file").touch()
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    with (
+        (directory / "file").open() as opened,
+        subprocess.Popen(
+            [sys.executable, "-c", code], cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as child,
+    ):
+        assert child.stdout is not None
+        child.stdout.readline()
+        users = list(mountpoint.holders(tmp_path / "mnt"))
+        assert len(users) == 2
+        assert any(f"(process {child.pid}) has {directory} as its working directory" in user for user in users)
+        assert any(f"(process {os.getpid()}) has {opened.name} open" in user for user in users)
+        assert list(mountpoint.holders(tmp_path / "mn")) == []
+        child.communicate()
+
+
+def test_absolute_of_links(tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "link").symlink_to("dir")
+    assert mountpoint.absolute(tmp_path / "link" / ".." / "link") == (tmp_path / "dir").resolve()

@@ -1,0 +1,173 @@
+"""@status.json, @metrics, @help: complete, well-formed, true."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkafs import paths
+from kafkafs.status import Report, Sources, help_text
+from storage.log.log_dir import LogDir
+from storage.types import TopicPartition
+
+# https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4)
+_SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?P<labels>\{.*\})? (?P<value>\S+)")
+_LABELS = re.compile(r'\{(?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"(?:,(?=[a-zA-Z_]))?)+\}')
+KINDS = ("counter", "gauge")
+
+
+def samples_of(text: bytes) -> dict[str, float]:
+    """Checks the whole text; the value of each name with its labels."""
+    assert text.endswith(b"\n")
+    samples: dict[str, float] = {}
+    family = kind = None
+    families = set()
+    lines = iter(text.decode().splitlines())
+    for line in lines:
+        if line.startswith("# HELP "):
+            family = line.split(" ", 3)[2]
+            assert family not in families, f"{family} twice"
+            families.add(family)
+            assert len(line.split(" ", 3)) == 4
+            _, word, name, kind = next(lines).split(" ")
+            assert (word, name) == ("TYPE", family)
+            assert kind in KINDS
+            assert (kind == "counter") == family.endswith("_total"), family
+            continue
+        match = _SAMPLE.fullmatch(line)
+        assert match, line
+        assert match["name"] == family, line
+        assert match["name"].startswith("kafkafs_")
+        assert match["labels"] is None or _LABELS.fullmatch(match["labels"]), line
+        name = match["name"] + (match["labels"] or "")
+        assert name not in samples, f"{name} twice"
+        samples[name] = float(match["value"])
+        assert math.isfinite(samples[name])
+    return samples
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> LogDir:
+    for name in ("t-0", "t-1", "a.b_c-0", "t-2.3f0e61fc71d24e8ab5d0d2ab2d5f3b9c-delete", "odd name"):
+        (tmp_path / name).mkdir()
+    return LogDir.open_read_only(tmp_path)
+
+
+class Clock:
+    """Seconds, as the test wants them."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def report_on(log_dir: LogDir, clock: Clock | None = None, **fixed: Any) -> Report:
+    sources = Sources(
+        log_dir,
+        tree=lambda: {"cache": {"used_bytes": 5}},
+        requests=lambda: {"opens": 1, "reads": 2, "read_bytes": 3, "open_files": 4},
+        errors=lambda: {"count": 6, "bugs": 0, "last": None},
+        fixed={"mode": "read-only", **fixed},
+        versions={"libfuse": "2.9"},
+    )
+    return Report(sources, clock or Clock())
+
+
+def test_status_json(log_dir: LogDir) -> None:
+    log_dir.log(TopicPartition("t", 1)).snapshot()
+    clock = Clock()
+    report = report_on(log_dir, clock)
+    clock.now += 12.5
+    status = json.loads(report.status_json())
+    assert status["mode"] == "read-only"
+    assert status["uptime_seconds"] == 12.5
+    assert status["topics"] == 2
+    assert status["partitions"] == {
+        "t/1": {
+            "state": "online",
+            "log_start_offset": 0,
+            "log_end_offset": 0,
+            "segments": 0,
+            "size_bytes": 0,
+            "bytes_behind_the_end": 0,
+        }
+    }
+    assert {hidden["name"] for hidden in status["hidden"]} == {
+        "t-2.3f0e61fc71d24e8ab5d0d2ab2d5f3b9c-delete",
+        "odd name",
+    }
+    assert all(hidden["reason"] for hidden in status["hidden"])
+    assert status["requests"]["read_bytes"] == 3
+    assert status["cache"] == {"used_bytes": 5}
+    assert status["process"]["memory_bytes"] > 1 << 20
+    assert status["process"]["threads"] >= 1
+    assert status["disk"]["size_bytes"] >= status["disk"]["free_bytes"] > 0
+    assert set(status["kernels"].values()) <= {"compiled", "interpreted"}
+    assert "storage.format.kernel" in status["kernels"]
+    assert {"kafkafs", "python", "fusepy", "libfuse", "numpy", "linux"} <= set(status["versions"])
+
+
+def test_a_partition_that_fails_is_told(log_dir: LogDir) -> None:
+    gone = log_dir.log(TopicPartition("t", 1))
+    (log_dir.path / "t-1").rmdir()
+    status = report_on(log_dir).facts()
+    assert status["partitions"]["t/1"]["state"] == "failed"
+    assert "t-1" in status["partitions"]["t/1"]["error"]
+    assert gone.tp == TopicPartition("t", 1)
+    assert samples_of(report_on(log_dir).metrics())['kafkafs_partition_online{topic="t",partition="1"}'] == 0
+
+
+def test_facts_are_gathered_a_few_times_a_second_at_most(log_dir: LogDir) -> None:
+    clock = Clock()
+    report = report_on(log_dir, clock)
+    first = report.status_json()
+    clock.now += 0.1
+    assert report.status_json() == first
+    clock.now += 0.2
+    assert report.status_json() != first
+
+
+def test_metrics(log_dir: LogDir) -> None:
+    log_dir.log(TopicPartition("a.b_c", 0))
+    samples = samples_of(report_on(log_dir).metrics())
+    assert samples["kafkafs_reads_total"] == 2
+    assert samples["kafkafs_read_bytes_total"] == 3
+    assert samples["kafkafs_data_errors_total"] == 6
+    assert samples["kafkafs_topics"] == 2
+    assert samples['kafkafs_log_end_offset{topic="a.b_c",partition="0"}'] == 0
+    assert samples['kafkafs_partition_online{topic="a.b_c",partition="0"}'] == 1
+    assert samples["kafkafs_process_resident_memory_bytes"] > 1 << 20
+    assert 'kafkafs_kernel_compiled{module="storage.format.kernel"}' in samples
+
+
+def test_labels_are_escaped(log_dir: LogDir) -> None:
+    samples = samples_of(report_on(log_dir, mode='a "b" \\ c\nd').metrics())
+    assert any(r'mode="a \"b\" \\ c\nd"' in name for name in samples)
+
+
+def test_help_is_one_screen() -> None:
+    lines = help_text().decode().splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_help_is_true() -> None:
+    """Every path in it is one of the tree's."""
+    text = help_text().decode().replace("TOPIC/*", "TOPIC/0")
+    named = re.findall(r"(?<!\S)(TOPIC\S+|@\S+)", text)
+    assert len(named) > 12
+    for path in named:
+        paths.parse("/" + path.rstrip("/"))
+    ranges = re.findall(r"\b(?:last-[0-9]+m|until-2026\S*|2026[-0-9T:+Z]+)", text)
+    assert len(ranges) >= 7
+    for name in ranges:
+        paths.parse(f"/t/0/time/{name.rstrip(',.')}.txt")
+    for name in ("100-", "100+50", "last-10", "100"):
+        assert name in text
+        paths.parse(f"/t/0/offsets/{name}.txt")
