@@ -13,12 +13,15 @@ from threading import Lock
 from typing import Final
 
 from storage.clock import Clock, SystemClock
+from storage.config.broker_config import BrokerConfig
 from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartition
 from storage.files import checkpoints, names
+from storage.files.cluster_metadata import ClusterMetadata
 from storage.files.names import DirKind
 from storage.log.file_mark import NEVER, FileMark
 from storage.log.read_only_log import ReadOnlyLog
 from storage.log.snapshot import Log
+from storage.log.topic_info import TopicInfo, TopicInfos
 from storage.types import TopicPartition
 
 _SHOWN: Final = frozenset({DirKind.PARTITION, DirKind.CLUSTER_METADATA})
@@ -43,13 +46,14 @@ class HiddenDir:
 class LogDir:
     """A log directory: its topics, partitions and logs. Thread-safe."""
 
-    def __init__(self, path: Path, *, clock: Clock) -> None:
+    def __init__(self, path: Path, *, config: BrokerConfig, clock: Clock) -> None:
         # Constant after construction.
         self.path = path
         self.clock = clock
         self.is_broker = (path / names.META_PROPERTIES).exists()
         self.read_only = True
         # Has its own locking.
+        self._topic_infos = TopicInfos(path, config, is_broker=self.is_broker)
         self._log_starts = LogStarts(path / names.LOG_START_CHECKPOINT)
         # Guarded by the lock.
         self._lock = Lock()
@@ -59,12 +63,17 @@ class LogDir:
         self._logs: dict[TopicPartition, ReadOnlyLog] = {}
 
     @staticmethod
-    def open_read_only(path: Path | str, *, clock: Clock | None = None) -> LogDir:
+    def open_read_only(path: Path | str, *, config: BrokerConfig | None = None, clock: Clock | None = None) -> LogDir:
         """Opens a log directory to look at: one of ours, a broker's, running or not, a snapshot, a backup.
 
-        FileNotFoundError, NotADirectoryError or another OSError when it cannot be listed.
+        `config`: the broker-level configuration, Kafka's defaults if not given. FileNotFoundError, NotADirectoryError
+        or another OSError when the directory cannot be listed.
         """
-        log_dir = LogDir(Path(path), clock=SystemClock() if clock is None else clock)
+        log_dir = LogDir(
+            Path(path),
+            config=BrokerConfig() if config is None else config,
+            clock=SystemClock() if clock is None else clock,
+        )
         log_dir.refresh()
         return log_dir
 
@@ -129,9 +138,24 @@ class LogDir:
             raise UnknownTopicOrPartition("directory's name holds no partition", path=self.path / hidden.name)
         return ReadOnlyLog(hidden.partition, self.path / hidden.name)
 
+    def topic_info(self, topic: str) -> TopicInfo:
+        """A topic's id, partition count and configuration. UnknownTopicOrPartition; OSError."""
+        return self._topic_infos.of(topic, self.partitions(topic))
+
+    def broker_config(self) -> BrokerConfig:
+        """The configuration given at the opening, under what the cluster's metadata says of this broker."""
+        return self._topic_infos.broker_config()
+
+    def cluster_metadata(self) -> ClusterMetadata | None:
+        """The cluster's metadata as of now; None in a directory that has none. OSError when it cannot be read."""
+        return self._topic_infos.cluster()
+
     def problems(self) -> list[StorageError]:
         """What is wrong with files of the log directory itself and was worked around."""
-        return [] if self._log_starts.problem is None else [self._log_starts.problem]
+        problems = self._topic_infos.problems()
+        if self._log_starts.problem is not None:
+            problems.append(self._log_starts.problem)
+        return problems
 
     def close(self) -> None:
         """Forgets all logs. Nothing was kept open."""

@@ -1,0 +1,130 @@
+"""What is known of a topic beside its data: its id, how many partitions it has, its configuration, and from where.
+
+A broker's directory has it in `__cluster_metadata-0`; there a person's own settings (`topic.properties`) go on top. Any
+other directory has `topic.properties` alone, and the partitions that are there are all there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from storage.config.broker_config import BrokerConfig
+from storage.config.log_config import LogConfig, read_overrides
+from storage.errors import CorruptCheckpoint, StorageError
+from storage.files import meta_properties, names, partition_metadata, topic_properties
+from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
+from storage.types import TopicPartition
+
+CLUSTER_METADATA: Final = "cluster metadata"
+TOPIC_PROPERTIES: Final = names.TOPIC_PROPERTIES
+DEFAULTS: Final = "defaults"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic, described.
+
+    `partition_count`: None when only a broker that we do not see would know. `config`: in force, `overrides`: set for
+    this topic, as texts. `source`: where the overrides come from, CLUSTER_METADATA or TOPIC_PROPERTIES (what a person
+    set beside the data wins), DEFAULTS when nobody said anything. `replicas`: of the partition with the most; 1 where
+    there is no cluster. `problems`: what could not be read or understood and was left out.
+    """
+
+    topic: str
+    topic_id: str | None
+    partition_count: int | None
+    config: LogConfig
+    overrides: Mapping[str, str]
+    source: str
+    replicas: int = 1
+    problems: tuple[StorageError, ...] = ()
+
+
+class TopicInfos:
+    """Answers for one log directory. Thread-safe."""
+
+    def __init__(self, path: Path, config: BrokerConfig, *, is_broker: bool) -> None:
+        # Constant after construction.
+        self._path = path
+        self._given = config
+        self._is_broker = is_broker
+        self._node_id: int | None = None
+        self._meta_problem: StorageError | None = None
+        if is_broker:
+            try:
+                meta = meta_properties.read(path / names.META_PROPERTIES)
+                self._node_id = None if meta is None else meta.node_id
+            except CorruptCheckpoint as error:
+                self._meta_problem = error
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._reader = ClusterMetadataReader(path) if is_broker else None
+        self._metadata: ClusterMetadata | None = None
+        self._broker = config
+
+    def cluster(self) -> ClusterMetadata | None:
+        """The cluster's metadata as of now; None in a directory that has none."""
+        return self._current()[0]
+
+    def broker_config(self) -> BrokerConfig:
+        """The configuration given, under what the cluster's metadata says of this broker."""
+        return self._current()[1]
+
+    def problems(self) -> list[StorageError]:
+        """What is wrong with meta.properties and the metadata log."""
+        metadata = self.cluster()
+        found = (self._meta_problem, None if metadata is None else metadata.problem)
+        return [problem for problem in found if problem is not None]
+
+    def of(self, topic: str, partitions: list[int]) -> TopicInfo:
+        """What is known of a topic whose `partitions` (ascending, at least one) are here."""
+        metadata, broker = self._current()
+        known = None if metadata is None else metadata.topics.get(topic)
+        directory = self._path / TopicPartition(topic, partitions[0]).dir_name
+        problems: list[StorageError] = []
+        own_id: str | None = None
+        own: dict[str, str] | None = None
+        try:
+            own_id = partition_metadata.read(directory / names.PARTITION_METADATA)
+        except CorruptCheckpoint as error:
+            problems.append(error)
+        try:
+            own = topic_properties.read(directory / names.TOPIC_PROPERTIES)
+        except CorruptCheckpoint as error:
+            problems.append(error)
+        if known is not None and own_id is not None and known.topic_id != own_id:
+            # Another topic of that name lives in the cluster now: these are the data of the one before.
+            known = None
+        overrides = {**({} if known is None else known.configs), **(own or {})}
+        source = DEFAULTS if known is None else CLUSTER_METADATA
+        if own is not None:
+            source = TOPIC_PROPERTIES
+        config, misunderstood = read_overrides(broker, overrides) if overrides else (broker.topic_defaults, ())
+        count = None if self._is_broker else partitions[-1] + 1
+        if known is not None:
+            count = max(known.partitions, default=-1) + 1
+        return TopicInfo(
+            topic=topic,
+            topic_id=own_id if known is None else known.topic_id,
+            partition_count=count,
+            config=config,
+            overrides=overrides,
+            source=source,
+            replicas=1 if known is None else max((len(p.replicas) for p in known.partitions.values()), default=1),
+            problems=(*problems, *misunderstood),
+        )
+
+    def _current(self) -> tuple[ClusterMetadata | None, BrokerConfig]:
+        if self._reader is None:
+            return None, self._given
+        with self._lock:
+            metadata = self._reader.refresh()
+            if metadata is not self._metadata:
+                values = {} if metadata is None else metadata.broker_values(self._node_id)
+                self._broker = self._given.with_values(values) if values else self._given
+                self._metadata = metadata
+            return self._metadata, self._broker
