@@ -1,0 +1,118 @@
+"""The command line. Each command is imported when it is used: `kafkafs cat` should not wait for `kafkafs mount`."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from kafkafs.cli.exit_codes import DATA_ERROR, HELD
+
+# Command name → module and attribute.
+_COMMANDS = {
+    "cat": "kafkafs.cli.cat:cat",
+    "completion": "kafkafs.cli.completion:completion",
+    "count": "kafkafs.cli.count:count",
+    "dump": "kafkafs.cli.dump:dump",
+    "mount": "kafkafs.cli.mount:mount",
+    "topics": "kafkafs.cli.topics:topics",
+    "umount": "kafkafs.cli.mount:umount",
+}
+
+
+class _LazyCommands(MutableMapping[str, click.Command]):
+    """Commands by name; each is imported when it is asked for."""
+
+    def __init__(self, places: dict[str, str]) -> None:
+        self._places = places
+        self._added: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._added:
+            module, attribute = self._places[name].split(":")
+            command: click.Command = getattr(import_module(module), attribute)
+            self._added[name] = command
+        return self._added[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._added[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        self._places.pop(name, None)
+        self._added.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._places, **self._added})
+
+    def __len__(self) -> int:
+        return len({**self._places, **self._added})
+
+
+class _Main(click.Group):
+    """Turns StorageErrors into one line and an exit code; takes `kafkafs LOGDIR MNT` for a mount."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Only the real program changes how its process meets signals (see `signals`), not a test that calls `main`.
+        return self.main(*args, obj=kwargs.pop("obj", "process"), **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and "/" in args[0] and not args[0].startswith("-"):
+            args = ["mount", *args]  # so mount(8) calls its helpers
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from storage.errors import LogLocked, StorageError
+
+        try:
+            return super().invoke(ctx)
+        except StorageError as error:
+            say(error)
+            ctx.exit(HELD if isinstance(error, LogLocked) else DATA_ERROR)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # click's: the reader has gone, and that is no error
+            say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error)
+            ctx.exit(DATA_ERROR)
+
+
+def say(message: object) -> None:
+    """One line on stderr."""
+    text = " ".join(str(message).split("\n"))
+    click.echo(f"kafkafs: {text}", err=True)
+
+
+def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from kafkafs.cli.version import version_text
+
+        click.echo(version_text())
+        ctx.exit()
+
+
+@click.group(
+    cls=_Main,
+    commands=_LazyCommands(dict(_COMMANDS)),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show versions, and exit.",
+)
+def main() -> None:
+    """Work on Apache Kafka log directories with files: no broker, no client, no JVM.
+
+    \b
+    kafkafs mount /var/kafka /mnt/k     the topics as files; also: kafkafs /var/kafka /mnt/k
+    kafkafs cat /var/kafka orders       the messages without a mount
+    kafkafs topics list /var/kafka      what is there
+
+    Exit codes: 0 fine, 1 the check found something, 2 usage, 3 the log directory is held by another process, 4 I/O or
+    data error.
+    """

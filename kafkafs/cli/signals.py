@@ -1,0 +1,14 @@
+"""Commands that print are filters: a closed pipe or ^C ends them as it ends cat, without a word."""
+
+from __future__ import annotations
+
+import signal
+
+import click
+
+
+def die_like_a_filter(ctx: click.Context) -> None:
+    """Gives SIGPIPE and SIGINT back to the system. Not in a test, where the process is somebody else's."""
+    if ctx.find_root().obj == "process":
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,0 +1,35 @@
+"""`kafkafs --version`"""
+
+from __future__ import annotations
+
+import platform
+from importlib import import_module, metadata
+
+# All compiled modules, as pyproject.toml lists them.
+KERNELS = (
+    "storage.format.kernel",
+    "storage.format.header_kernel",
+    "storage.format.encoder_kernel",
+    "storage.format.hashing",
+    "storage.format.checksum_kernel",
+    "storage.format.message_kernel",
+    "storage.format.index_kernel",
+    "kafkafs.formats.kernel",
+    "kafkafs.view_index.kernel",
+)
+_LIBRARIES = ("click", "cramjam", "crc32c", "crcmod", "cython", "fusepy", "numpy", "psutil", "rich")
+
+
+def version_text() -> str:
+    """Versions of kafkafs and what it stands on, and which kernels run uncompiled."""
+    slow = [name for name in KERNELS if not import_module(name).is_compiled()]
+    kernels = f"not compiled, slow: {', '.join(slow)}" if slow else "compiled"
+    libraries = ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)
+    return f"kafkafs {_version('kafkafs')}\nkernels: {kernels}\npython {platform.python_version()}, {libraries}"
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
