@@ -1,4 +1,4 @@
-"""What a log knows of its producers, carried along as batches are appended: the writing side of `.snapshot`, `.txnindex`.
+"""What a log knows of its producers, carried along as batches are appended: what `.snapshot` and `.txnindex` say.
 
 Sources: Kafka's ProducerStateManager, ProducerAppendInfo, ProducerStateEntry, as a follower runs them: sequences are
 recorded, not judged.
@@ -132,7 +132,7 @@ class ProducerTable:
         found = {}
         for record in control_records(block):
             if record.type in (ControlType.ABORT, ControlType.COMMIT):
-                found[int(chosen[record.batch])] = record
+                found[int(chosen[record.row])] = record
         missing = [int(row) for row in chosen.tolist() if row not in found and int(table.count[row]) > 0]
         if missing:
             raise CorruptBatch("control batch is no transaction marker", offset=int(table.base_offset[missing[0]]))

@@ -1,0 +1,34 @@
+"""Values at the edges of a PartitionLog: what recovery hands to it, what an append answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from storage.files.leader_epochs import LeaderEpochs
+from storage.log.producer_table import ProducerTable
+from storage.log.segment import Segment
+
+
+class AppendResult(NamedTuple):
+    """What an append gave: first and last offset, both included."""
+
+    base_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLog:
+    """A log as recovery left it on disk: sound segments (at least one), the last of which is to be written on.
+
+    `end`: bytes of messages in the last segment. `next_offset`: the log end offset. `producers` are as of that offset.
+    """
+
+    segments: Sequence[Segment]
+    end: int
+    next_offset: int
+    log_start_offset: int
+    recovery_point: int
+    producers: ProducerTable
+    epochs: LeaderEpochs

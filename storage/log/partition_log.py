@@ -1,0 +1,499 @@
+"""PartitionLog: one log that we own. It appends, rolls, flushes, truncates, and gives its readers snapshots.
+
+Locks: `_lock` guards all that changes. It is not held while records are encoded, files are synced or segments removed;
+readers take a snapshot and need no lock. Sources: Kafka's UnifiedLog, LocalLog.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from storage.clock import Clock
+from storage.config import LogConfig
+from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, PartitionOffline, RecordTooLarge
+from storage.files import leader_epochs, names, transaction_index
+from storage.files.disk import Disk, opened, replace_file
+from storage.files.leader_epochs import EpochEntry, LeaderEpochs
+from storage.files.names import FileKind, FileState
+from storage.files.transaction_index import AbortedTxn
+from storage.format.batches import BatchTable, ScanStop, scan
+from storage.format.decoder import verify_crcs
+from storage.log.active_segment import ActiveSegment
+from storage.log.isolation import Transactions
+from storage.log.loaded_log import AppendResult, LoadedLog
+from storage.log.policies import RollLimits, rows_that_fit
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+from storage.types import TopicPartition
+
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+
+# A disk that is full or a process short of descriptors works again later; any other error puts the files in doubt.
+_PASSING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+# From a base offset and a leader epoch to the bytes of an append that has them.
+Place = Callable[[int, int], bytearray | bytes]
+
+
+class PartitionLog:
+    """A partition's log, open for writing. Thread-safe.
+
+    After a failure that leaves its files in doubt the log is offline: every call raises PartitionOffline.
+    """
+
+    def __init__(
+        self, tp: TopicPartition, path: Path, config: LogConfig, loaded: LoadedLog, *, disk: Disk, clock: Clock
+    ) -> None:
+        # Constant after construction.
+        self.tp = tp
+        self.path = path
+        self._disk = disk
+        self._clock = clock
+        # Has its own locking.
+        self._transactions = Transactions(path)
+        self._flushing = Lock()
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._config = config
+        self._sealed: tuple[Segment, ...] = tuple(loaded.segments[:-1])
+        for segment in self._sealed:
+            segment.sealed = True
+        self._next_offset = loaded.next_offset
+        self._log_start_offset = loaded.log_start_offset
+        self._recovery_point = loaded.recovery_point
+        self._producers = loaded.producers
+        self._epochs = loaded.epochs
+        self._generation = 0
+        self._jitter_ms = self._new_jitter_ms()
+        self._snapshot: LogSnapshot | None = None
+        self._unsynced: set[Path] = set()
+        self._names_unsynced = False
+        self._last_flush_ms = clock.now_ms()
+        self._failure: Exception | None = None
+        self._closed = False
+        self._active = ActiveSegment.reopen(
+            disk,
+            loaded.segments[-1],
+            loaded.end,
+            interval_bytes=config.index_interval_bytes,
+            now_ms=clock.now_ms(),
+        )
+        # What lies beyond the recovery point may not be on disk yet: the first flush syncs it.
+        for segment in loaded.segments:
+            if segment is loaded.segments[-1] or segment.base_offset >= loaded.recovery_point:
+                self._unsynced.update(self._files_of(segment))
+
+    # What it is
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Other values from the next append on; index interval and jitter from the next segment on."""
+        with self._lock:
+            self._config = config
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._next_offset
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._log_start_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """All messages below this offset are on disk for good."""
+        return self._recovery_point
+
+    @property
+    def last_flush_ms(self) -> int:
+        """When all was last known to be synced, epoch milliseconds."""
+        return self._last_flush_ms
+
+    @property
+    def failure(self) -> Exception | None:
+        """What took the log offline; None while it works."""
+        return self._failure
+
+    def snapshot(self) -> LogSnapshot:
+        """The log as it is now; the same object as before when nothing has changed."""
+        with self._lock:
+            if self._snapshot is None:
+                self._snapshot = LogSnapshot(
+                    tp=self.tp,
+                    segments=(*self._sealed, self._active.segment),
+                    log_start_offset=self._log_start_offset,
+                    log_end_offset=self._next_offset,
+                    active_end=self._active.size,
+                    active_size=self._active.size,
+                    generation=self._generation,
+                    transactions=self._transactions,
+                )
+            return self._snapshot
+
+    # Appending
+
+    def append(self, place: Place) -> AppendResult:
+        """A leader's append: `place` puts a finished batch (or an old format's messages) at its offset, under the lock.
+
+        In a v2 batch base offset and leader epoch lie outside the CRC, so little is left to do for it then.
+        RecordTooLarge above segment.bytes, PartitionOffline, OSError (disk full and the like): nothing is appended.
+        """
+        with self._lock:
+            self._check_locked()
+            base_offset = self._next_offset
+            epoch = self._epochs.latest_epoch
+            data = memoryview(place(base_offset, 0 if epoch is None else epoch))
+            self._append_locked(data, self._scanned(data))
+            return AppendResult(base_offset, self._next_offset - 1)
+
+    def append_batches(self, data: memoryview) -> AppendResult:
+        """A follower's append: whole batches of another log, byte for byte, each as an append of its own.
+
+        CorruptBatch when a CRC fails or the bytes are not whole batches; InvalidRecord when offsets do not ascend from
+        the log end on (gaps are fine); RecordTooLarge for a batch above segment.bytes. Nothing is appended then.
+        """
+        table = self._scanned(data)
+        damage = verify_crcs(data, table, 0, table.rows, 0)
+        if damage is not None:
+            raise damage.error
+        with self._lock:
+            self._check_locked()
+            self._check_ascending_locked(table)
+            first = self._next_offset
+            self._append_locked(data, table)
+            return AppendResult(first, self._next_offset - 1)
+
+    def _scanned(self, data: memoryview) -> BatchTable:
+        table = BatchTable.empty(max(1, len(data) // 26))
+        outcome = scan(data, 0, table)
+        if outcome.stop is not ScanStop.END or outcome.next_start != len(data) or not table.rows:
+            raise CorruptBatch(
+                "not whole batches", path=self.path, position=outcome.next_start, found=outcome.stop.name
+            )
+        return table
+
+    def _check_ascending_locked(self, table: BatchTable) -> None:
+        previous = self._next_offset - 1
+        first = int(table.base_offset[0]) if int(table.base_offset[0]) >= 0 else int(table.last_offset[0])
+        last = table.last_offset
+        if first <= previous or (last[1:] <= last[:-1]).any():
+            raise InvalidRecord(
+                "batches do not continue the log",
+                path=self.path,
+                expected=f"offsets from {previous + 1} on",
+                found=first,
+            )
+
+    def _append_locked(self, data: memoryview, table: BatchTable) -> None:
+        """Appends all rows, rolling where Kafka would if each batch came by itself."""
+        limits = self._limits_locked()
+        largest = int(table.size.max())
+        if largest > limits.segment_bytes:
+            raise RecordTooLarge(
+                "record batch", expected=f"at most segment.bytes = {limits.segment_bytes}", found=largest
+            )
+        starts = table.position.copy()
+        ends = table.end.copy()
+        row = 0
+        while row < table.rows:
+            count = rows_that_fit(table, row, self._active.fill(limits), limits, self._clock.now_ms())
+            if count == 0:
+                self._roll_locked(max(self._next_offset, _first_offset(table, row)))
+                count = max(1, rows_that_fit(table, row, self._active.fill(limits), limits, self._clock.now_ms()))
+            stop = self._active.rows_until_full(table, row, row + count, limits)
+            part = data[int(starts[row]) : int(ends[stop - 1])]
+            self._append_rows_locked(part, table, row, stop)
+            row = stop
+        if self._config.flush_messages <= self._next_offset - self._recovery_point:
+            self._sync_locked()
+
+    def _append_rows_locked(self, part: memoryview, table: BatchTable, first: int, last: int) -> None:
+        changes = self._producers.changes(part, table, first, last, int(table.position[first]))
+        self._assign_epochs_locked(table, first, last)
+        with self._failing_locked():
+            self._active.append(part, table, first, last)
+        self._unsynced.update(self._active.paths())
+        self._next_offset = int(table.last_offset[last - 1]) + 1
+        self._snapshot = None
+        if changes is not None and changes.aborted:
+            self._write_aborted_locked(changes.aborted)
+        self._producers.commit(changes, self._next_offset)
+
+    def _assign_epochs_locked(self, table: BatchTable, first: int, last: int) -> None:
+        """Leader epochs that begin with these batches, on disk before the batches are (UnifiedLog.append)."""
+        epochs = self._epochs
+        known = -1 if epochs.latest_epoch is None else epochs.latest_epoch
+        newer = (table.magic[first:last] == 2) & (table.leader_epoch[first:last] > known)
+        for row in (newer.nonzero()[0] + first).tolist():
+            epoch = int(table.leader_epoch[row])
+            if epochs.latest_epoch is None or epoch > epochs.latest_epoch:
+                epochs = epochs.assign(EpochEntry(epoch, int(table.base_offset[row])))
+        if epochs is not self._epochs:
+            self._write_epochs_locked(epochs)
+
+    def _write_epochs_locked(self, epochs: LeaderEpochs) -> None:
+        replace_file(self._disk, self.path / names.LEADER_EPOCH_CHECKPOINT, leader_epochs.encode(epochs.entries))
+        self._epochs = epochs
+
+    def _write_aborted_locked(self, aborted: Sequence[AbortedTxn]) -> None:
+        base = self._active.base_offset
+        path = self.path / names.segment_file(base, FileKind.TRANSACTION_INDEX)
+        if not path.exists():
+            self._names_unsynced = True
+        # The marker is in the log already: what fails now cannot be undone, but recovery rebuilds it.
+        with self._failing_locked(frozenset()), opened(self._disk, path, create=True) as file:
+            file.write_at(file.size(), transaction_index.encode(list(aborted)))
+        self._unsynced.add(path)
+
+    # Rolling
+
+    def roll(self) -> None:
+        """Begins a new segment at the log end, unless the active one is empty."""
+        with self._lock:
+            self._check_locked()
+            if self._active.size:
+                self._roll_locked(self._next_offset)
+
+    def _limits_locked(self) -> RollLimits:
+        config = self._config
+        return RollLimits(config.segment_bytes, config.max_segment_ms - self._jitter_ms, config.segment_index_bytes)
+
+    def _new_jitter_ms(self) -> int:
+        """Drawn for each segment when it is opened (LogConfig.randomSegmentJitter)."""
+        most = min(self._config.segment_jitter_ms, self._config.segment_ms)
+        return random.randrange(most) if most > 0 else 0
+
+    def _roll_locked(self, base_offset: int) -> None:
+        """Ends the active segment and begins another at `base_offset` (LocalLog.roll). Crash-safe:
+
+        1. remove what is left over under the new name    → the old segment is the last
+        2. the old segment's final time entry             → as before
+        3. create the new segment's files                 → an empty last segment, or index files that recovery removes
+        4. write `<base>.snapshot`                        → done; recovery can do without the snapshot
+        Syncing comes with the next flush: the recovery point lies before all this until then.
+        """
+        old = self._active
+        if old.size == 0 and old.base_offset == base_offset:
+            # Its index has no slots at all: it is made anew, and takes one batch.
+            old.close()
+            self._active = self._create_locked(base_offset)
+            self._snapshot = None
+            return
+        with self._failing_locked():
+            self._remove_named_locked(base_offset)
+            old.finish()
+            try:
+                new = self._create_locked(base_offset)
+            except OSError:
+                self._remove_named_locked(base_offset)  # else recovery would take it for the active segment
+                raise
+            old.close()
+            old.segment.sealed = True
+            self._sealed = (*self._sealed, old.segment)
+            self._active = new
+            self._jitter_ms = self._new_jitter_ms()
+            self._snapshot = None
+            self._write_producer_snapshot_locked(base_offset)
+
+    def _remove_named_locked(self, base_offset: int) -> None:
+        for kind in FileKind:
+            path = self.path / names.segment_file(base_offset, kind)
+            if path.exists():
+                self._disk.unlink(path)
+
+    def _create_locked(self, base_offset: int) -> ActiveSegment:
+        config = self._config
+        segment = ActiveSegment.create(
+            self._disk,
+            self.path,
+            base_offset,
+            interval_bytes=config.index_interval_bytes,
+            now_ms=self._clock.now_ms(),
+            preallocate=config.segment_bytes if config.preallocate else 0,
+        )
+        self._unsynced.update(segment.paths())
+        self._names_unsynced = True
+        return segment
+
+    def _write_producer_snapshot_locked(self, offset: int) -> None:
+        if offset == 0:
+            return
+        path = self.path / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT)
+        with opened(self._disk, path, create=True) as file:
+            file.truncate(0)
+            file.write_at(0, self._producers.snapshot())
+        self._unsynced.add(path)
+        self._names_unsynced = True
+
+    # Making durable
+
+    def flush(self) -> int:
+        """Syncs all that was appended before the call, and the names of new files; returns the new recovery point.
+
+        The lock is not held meanwhile. A failed sync takes the log offline: what was lost cannot be told (fsync(2)).
+        """
+        with self._flushing:
+            with self._lock:
+                self._check_locked()
+                end, paths, with_names = self._next_offset, self._unsynced, self._names_unsynced
+                now_ms = self._clock.now_ms()
+                self._unsynced, self._names_unsynced = set(), False
+            try:
+                self._sync(paths, with_names)
+            except BaseException as error:
+                with self._lock:
+                    self._unsynced |= paths
+                    self._names_unsynced |= with_names
+                    if isinstance(error, OSError):
+                        self._fail_locked(error)
+                raise
+            with self._lock:
+                self._recovery_point = max(self._recovery_point, min(end, self._next_offset))
+                self._last_flush_ms = now_ms
+                return self._recovery_point
+
+    def _sync_locked(self) -> None:
+        """As `flush`, for flush.messages: the writer waits, and so must the others."""
+        with self._failing_locked(frozenset()):
+            self._sync(self._unsynced, self._names_unsynced)
+        self._unsynced, self._names_unsynced = set(), False
+        self._recovery_point = self._next_offset
+        self._last_flush_ms = self._clock.now_ms()
+
+    def _sync(self, paths: set[Path], with_names: bool) -> None:
+        for path in sorted(paths):
+            # A segment that was removed meanwhile needs no syncing.
+            with contextlib.suppress(FileNotFoundError), opened(self._disk, path) as file:
+                file.sync()
+        if with_names:
+            self._disk.sync_dir(self.path)
+
+    # Shortening
+
+    def increment_log_start_offset(self, offset: int) -> None:
+        """Messages below `offset` are no more to be read; their segments go at the next retention (DeleteRecords)."""
+        with self._lock:
+            self._check_locked()
+            if offset > self._next_offset:
+                raise OffsetOutOfRange(
+                    "log start offset beyond the log end", path=self.path, offset=offset, expected=self._next_offset
+                )
+            if offset > self._log_start_offset:
+                self._log_start_offset = offset
+                self._snapshot = None
+
+    def remove_segments(self, segments: Sequence[Segment]) -> list[Path]:
+        """Takes the oldest segments out of the log; returns their files, renamed to `.deleted`, to unlink later.
+
+        `segments` must be the log's first ones, without the active one (roll first). Crash-safe:
+
+        1. the log start offset moves to the first segment that stays (in memory; the checkpoint comes later)
+        2. oldest first, each segment's files are renamed     → what is left is a shorter log, whole in itself
+        3. sync the directory
+        4. the caller unlinks them after file.delete.delay.ms → recovery removes `.deleted` files
+        """
+        with self._lock:
+            self._check_locked()
+            if tuple(segments) != self._sealed[: len(segments)]:
+                raise ValueError("only the oldest segments may be removed")
+            if not segments:
+                return []
+            self._sealed = self._sealed[len(segments) :]
+            first = self._sealed[0] if self._sealed else self._active.segment
+            self._log_start_offset = max(self._log_start_offset, first.base_offset)
+            self._snapshot = None
+            with self._failing_locked(frozenset()):
+                removed = [path for segment in segments for path in self._rename_deleted(segment)]
+                self._disk.sync_dir(self.path)
+                epochs = self._epochs.truncate_from_start(self._log_start_offset)
+                if epochs != self._epochs:
+                    self._write_epochs_locked(epochs)
+            return removed
+
+    def _rename_deleted(self, segment: Segment) -> list[Path]:
+        renamed = []
+        for kind in FileKind:
+            path = self.path / names.segment_file(segment.base_offset, kind)
+            if path.exists():
+                target = path.with_name(path.name + FileState.DELETED.value)
+                self._disk.rename(path, target)
+                renamed.append(target)
+        return renamed
+
+    # Ending
+
+    def close(self) -> None:
+        """A clean end: the final time entry, a producer snapshot at the log end, everything synced. Safe to call twice.
+
+        PartitionOffline or OSError when that did not work; the log directory is then not cleanly shut down.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self._check_online_locked()
+                with self._failing_locked(frozenset()):
+                    self._active.finish()
+                    self._unsynced.update(self._active.paths())
+                    self._write_producer_snapshot_locked(self._next_offset)
+                    self._sync(self._unsynced, self._names_unsynced)
+                self._recovery_point = self._next_offset
+            finally:
+                self._active.close()
+
+    def abandon(self) -> None:
+        """Closes the descriptors and leaves the files as they are, to be recovered when next opened."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._active.close()
+
+    # Failing
+
+    def _check_locked(self) -> None:
+        if self._closed:
+            raise PartitionOffline("log is closed", path=self.path)
+        self._check_online_locked()
+
+    def _check_online_locked(self) -> None:
+        if self._failure is not None:
+            raise PartitionOffline(
+                "partition is offline after an earlier failure",
+                path=self.path,
+                found=str(self._failure),
+                advice="Mend the disk, then mount again",
+            ) from self._failure
+
+    def _fail_locked(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+
+    @contextlib.contextmanager
+    def _failing_locked(self, passing: frozenset[int] = _PASSING_ERRORS) -> Iterator[None]:
+        """An OSError within takes the log offline, unless it is a passing one and what failed was undone."""
+        try:
+            yield
+        except OSError as error:
+            if self._active.broken or error.errno not in passing:
+                self._fail_locked(error)
+            raise
+
+    def _files_of(self, segment: Segment) -> list[Path]:
+        kinds = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+        return [self.path / names.segment_file(segment.base_offset, kind) for kind in kinds]
+
+
+def _first_offset(table: BatchTable, row: int) -> int:
+    """A batch's first offset; of a compressed message set, whose first is not known, the least that it may be."""
+    base_offset = int(table.base_offset[row])
+    return base_offset if base_offset >= 0 else int(table.last_offset[row]) - _MAX_RELATIVE_OFFSET
