@@ -1,0 +1,45 @@
+"""The text that DumpLogSegments printed of each file in the fixtures, beside the file."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.fixtures import FIXTURES, HAVE_FIXTURES, NO_FIXTURES, REQUIRED
+
+
+class Dumped(NamedTuple):
+    """A file of a fixture, and what Kafka's tool says is in it."""
+
+    file: Path
+    dump: Path
+
+    def text(self) -> str:
+        """The tool's output without its first line, which names the file."""
+        with gzip.open(self.dump, "rt", encoding="utf-8") as lines:
+            return lines.read().partition("\n")[2]
+
+    def rows(self, pattern: str) -> list[tuple[int, ...]]:
+        """The numbers that a pattern's groups find, line by line."""
+        return [tuple(map(int, found)) for found in re.findall(pattern, self.text())]
+
+
+@cache
+def dumped(suffix: str) -> tuple[Dumped, ...]:
+    """All dumped files with this suffix, damaged ones (`recovery/before`) left out; () without fixtures."""
+    if not HAVE_FIXTURES:
+        if REQUIRED:
+            raise FileNotFoundError(NO_FIXTURES)
+        return ()
+    return tuple(_dumped(suffix))
+
+
+def _dumped(suffix: str) -> Iterator[Dumped]:
+    for dump in sorted(FIXTURES.glob(f"*/golden/dump/*/*{suffix}.txt.gz")):
+        fixture = dump.relative_to(FIXTURES).parts[0]
+        log_dir = FIXTURES / fixture / ("after" if fixture == "recovery" else "log")
+        yield Dumped(log_dir / dump.parent.name / dump.name.removesuffix(".txt.gz"), dump)
