@@ -49,8 +49,9 @@ BODY_FAULT = cython.declare(cython.int, 10)
 LEFTOVER_FAULT = cython.declare(cython.int, 11)
 BASE_OFFSET_FAULT = cython.declare(cython.int, 12)
 LAST_OFFSET_FAULT = cython.declare(cython.int, 13)
-CAPACITY_FAULT = cython.declare(cython.int, 14)
-BOUNDS_FAULT = cython.declare(cython.int, 15)
+RECORDS_FAULT = cython.declare(cython.int, 14)
+CAPACITY_FAULT = cython.declare(cython.int, 15)
+BOUNDS_FAULT = cython.declare(cython.int, 16)
 
 FAULTS = (
     ("", ""),
@@ -67,6 +68,7 @@ FAULTS = (
     ("bytes are left after the batch's last record", "{}"),
     ("base offset is negative", "{} or more"),
     ("last offset is no offset from the base offset on", "{} or more"),
+    ("fewer records than the batch declares", "{}"),
     ("more records than columns have room for", "at most {}"),
     ("batch lies outside of the buffer", "an end within {}"),
 )
@@ -219,6 +221,9 @@ def decode_batch(
         return failed(fault, CAPACITY_FAULT, columns.shape[1] - used, count)
     for record in range(count):
         fault[1] = record
+        if at == end:
+            fault[1] = -1
+            return failed(fault, RECORDS_FAULT, count, record)
         length, body = varint(data, at, end, 32)
         if body < 0:
             return failed(fault, VARINT_FAULT, 5, end - at)

@@ -1,0 +1,252 @@
+"""Header scans and the table they fill."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from storage.format import batches
+from storage.format.batches import BatchTable, Column, ScanStop, scan
+from storage.types import TimestampType
+from tests.storage.format.raw_batches import batch, message, record
+from tests.storage.format.uncompiled import uncompiled
+
+INT64_MAX = 2**63 - 1
+
+
+@pytest.fixture(params=["as installed", "plain"], autouse=True)
+def _both_forms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "plain":
+        monkeypatch.setattr(batches, "header_kernel", uncompiled("storage.format.header_kernel"))
+
+
+def table_of(data: bytes, position: int = 0) -> BatchTable:
+    table = BatchTable.empty(100)
+    assert scan(data, position, table) == (len(data), ScanStop.END)
+    return table
+
+
+def row_of(table: BatchTable, row: int) -> dict[str, int]:
+    return {column.name.lower(): int(table.column(column)[row]) for column in Column}
+
+
+def test_a_v2_header_becomes_a_row() -> None:
+    data = batch([record(0), record(1)], 500, attributes=0x35, max_timestamp=-1, leader_epoch=9)
+    assert row_of(table_of(data, position=4096), 0) == {
+        "position": 4096,
+        "size": len(data),
+        "base_offset": 500,
+        "last_offset": 501,
+        "count": 2,
+        "magic": 2,
+        "attributes": 0x35,
+        "base_timestamp": 1000,
+        "max_timestamp": -1,
+        "producer_id": 77,
+        "producer_epoch": 3,
+        "base_sequence": 5,
+        "leader_epoch": 9,
+        "crc": int.from_bytes(data[17:21], "big"),
+    }
+
+
+@pytest.mark.parametrize(("magic", "timestamp"), [(0, -1), (1, 1234)])
+@pytest.mark.parametrize(("codec", "base", "count"), [(0, 7, 1), (1, -1, -1)])
+def test_an_old_message_is_a_batch_of_one_a_wrapper_of_unknown_many(
+    magic: int, timestamp: int, codec: int, base: int, count: int
+) -> None:
+    data = message(7, b"value", magic=magic, attributes=codec, timestamp=1234)
+    assert row_of(table_of(data), 0) == {
+        "position": 0,
+        "size": len(data),
+        "base_offset": base,
+        "last_offset": 7,
+        "count": count,
+        "magic": magic,
+        "attributes": codec,
+        "base_timestamp": timestamp,
+        "max_timestamp": timestamp,
+        "producer_id": -1,
+        "producer_epoch": -1,
+        "base_sequence": -1,
+        "leader_epoch": -1,
+        "crc": int.from_bytes(data[12:16], "big"),
+    }
+
+
+def test_flags() -> None:
+    plain, control, horizon = batch([record()]), batch([record()], attributes=0x30), batch([record()], attributes=0x4A)
+    table = table_of(plain + control + horizon + message(1, b"", magic=1, attributes=0x38) + message(2, b"", magic=0))
+    assert table.is_control.tolist() == [False, True, False, False, False]
+    assert table.is_transactional.tolist() == [False, True, False, False, False]
+    assert table.has_delete_horizon.tolist() == [False, False, True, False, False]
+    assert table.codec.tolist() == [0, 0, 2, 0, 0]
+    create, append, none = TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME, TimestampType.NO_TIMESTAMP_TYPE
+    assert table.timestamp_type.tolist() == [create, create, append, append, none]
+
+
+def test_the_second_attribute_byte_is_kept_and_means_nothing() -> None:
+    table = table_of(batch([record()], attributes=0x7F00))
+    assert table.attributes.tolist() == [0x7F00]
+    assert table.codec.tolist() == [0]
+    assert not table.is_control[0]
+
+
+@pytest.mark.parametrize("missing", [1, 43, 60, 80])
+def test_a_batch_that_is_cut_off_waits_for_more_bytes(missing: int) -> None:
+    first, second = batch([record()]), batch([record(value=b"v" * 40)], 1)
+    table = BatchTable.empty(10)
+    assert scan(first + second[:-missing], 0, table) == (len(first), ScanStop.END)
+    assert len(table) == 1
+    assert scan(second, len(first), table) == (len(second), ScanStop.END)
+    assert table.position.tolist() == [0, len(first)]
+
+
+def test_seventeen_zero_bytes_are_too_few_to_judge_eighteen_are_corrupt() -> None:
+    table = BatchTable.empty(1)
+    assert scan(bytes(17), 0, table) == (0, ScanStop.END)
+    assert scan(bytes(18), 0, table) == (0, ScanStop.CORRUPT)
+
+
+@pytest.mark.parametrize(
+    ("magic", "length", "stop"),
+    [
+        (0, 13, ScanStop.CORRUPT),
+        (0, 14, ScanStop.END),
+        (1, 21, ScanStop.CORRUPT),
+        (1, 22, ScanStop.END),
+        (2, 48, ScanStop.CORRUPT),
+        (2, 49, ScanStop.END),
+        (2, 0, ScanStop.CORRUPT),
+        (2, -1, ScanStop.CORRUPT),
+        (2, -(2**31), ScanStop.CORRUPT),
+        (2, 2**31 - 1, ScanStop.END),
+        (3, 49, ScanStop.UNSUPPORTED),
+        (255, 49, ScanStop.UNSUPPORTED),
+        (9, 2**31 - 1, ScanStop.UNSUPPORTED),
+    ],
+)
+def test_lengths_and_magics(magic: int, length: int, stop: ScanStop) -> None:
+    header = bytearray(max(18, min(length + 12, 61)))
+    header[8:12] = length.to_bytes(4, "big", signed=True)
+    header[16] = magic
+    whole = batch([record()])
+    table = BatchTable.empty(10)
+    outcome = scan(whole + header, 0, table)
+    assert outcome.stop is stop
+    assert outcome.next_start == len(whole) + (length + 12 if 14 <= length <= 49 and stop is ScanStop.END else 0)
+
+
+def test_a_full_table_says_so_and_keeps_its_rows() -> None:
+    data = b"".join(batch([record()], offset) for offset in range(3))
+    table = BatchTable.empty(2)
+    outcome = scan(data, 0, table)
+    assert outcome == (2 * len(data) // 3, ScanStop.FULL)
+    assert table.base_offset.tolist() == [0, 1]
+    table.clear()
+    assert scan(data, 0, table, start=outcome.next_start) == (len(data), ScanStop.END)
+    assert table.base_offset.tolist() == [2]
+
+
+@pytest.mark.parametrize("capacity", [1, 511, 512, 4096])
+def test_an_empty_table_has_the_room_asked_for(capacity: int) -> None:
+    table = BatchTable.empty(capacity)
+    assert capacity <= table.capacity <= capacity + 8
+    assert len(table) == 0
+
+
+def test_start_and_end_bound_the_scan() -> None:
+    parts = [batch([record()], offset) for offset in range(4)]
+    size = len(parts[0])
+    table = BatchTable.empty(10)
+    assert scan(b"".join(parts), 1000, table, start=size, end=3 * size) == (3 * size, ScanStop.END)
+    assert table.position.tolist() == [1000 + size, 1000 + 2 * size]
+    assert table.end.tolist() == [1000 + 2 * size, 1000 + 3 * size]
+
+
+@pytest.mark.parametrize(("start", "end", "position"), [(-1, 5, 0), (0, 300, 0), (0, 80, -1), (0, 80, INT64_MAX)])
+def test_spans_outside_of_the_buffer_are_refused(start: int, end: int, position: int) -> None:
+    with pytest.raises(ValueError, match="outside"):
+        scan(bytes(80), position, BatchTable.empty(10), start, end)
+
+
+def test_nothing_at_all() -> None:
+    table = BatchTable.empty(0)
+    assert scan(b"", 0, table) == (0, ScanStop.END)
+    assert scan(batch([record()]), 0, table).stop is ScanStop.FULL
+
+
+@pytest.mark.parametrize(
+    ("base", "delta", "last"),
+    [
+        (0, 2**31 - 1, 2**31 - 1),
+        (INT64_MAX, 0, INT64_MAX),
+        (INT64_MAX - 1, 1, INT64_MAX),
+        (INT64_MAX - 1, 2, -1),
+        (INT64_MAX, 2**31 - 1, -1),
+        (5, -1, -1),
+        (-1, 0, -1),
+        (-(2**63), -(2**31), -1),
+    ],
+)
+def test_a_last_offset_that_cannot_be_is_minus_one(base: int, delta: int, last: int) -> None:
+    table = table_of(batch([record()], base, last_offset_delta=delta))
+    assert (table.base_offset.tolist(), table.last_offset.tolist()) == ([base], [last])
+
+
+def test_integers_at_their_limits() -> None:
+    header = bytearray(batch([record()]))
+    header[12:16] = b"\x80\x00\x00\x00"
+    header[17:] = b"\xff" * 4 + b"\xff\xff" + b"\x7f\xff\xff\xff" + b"\x80" + bytes(7) + b"\x7f" + b"\xff" * 7
+    header += b"\x80" + bytes(7) + b"\x80\x00" + b"\x7f\xff\xff\xff" + b"\x80\x00\x00\x00"
+    header[8:12] = (len(header) - 12).to_bytes(4, "big")
+    row = row_of(table_of(bytes(header)), 0)
+    assert row["leader_epoch"] == -(2**31)
+    assert row["crc"] == 2**32 - 1
+    assert row["attributes"] == 0xFFFF
+    assert row["base_timestamp"] == -(2**63)
+    assert row["max_timestamp"] == INT64_MAX
+    assert row["producer_id"] == -(2**63)
+    assert row["producer_epoch"] == -(2**15)
+    assert row["base_sequence"] == 2**31 - 1
+    assert row["count"] == -(2**31)
+
+
+def test_slices_are_views_copies_and_concatenations_are_not() -> None:
+    table = table_of(b"".join(batch([record()], offset) for offset in range(5)))
+    part = table.slice(1, 3)
+    assert part.base_offset.tolist() == [1, 2]
+    copy = part.copy()
+    joined = BatchTable.concat([part, table])
+    table.base_offset[1] = 99
+    assert part.base_offset.tolist() == [99, 2]
+    assert copy.base_offset.tolist() == [1, 2]
+    assert joined.base_offset.tolist() == [1, 2, 0, 1, 2, 3, 4]
+    assert joined.data.flags.c_contiguous
+    assert len(BatchTable.concat([])) == 0
+
+
+def test_survey_counts_what_decoding_takes() -> None:
+    data = b"".join(
+        [
+            batch([record(0), record(1)]),
+            batch([record()], attributes=0x20),
+            batch([record()], attributes=1, count=1000),
+            message(5, b"v"),
+            message(6, b"v", attributes=1),
+            batch([record()], count=-5),
+            batch([record()], count=2**31 - 1),
+        ]
+    )
+    table = table_of(data)
+    none = np.empty(0, np.uint8)
+    survey = batches.header_kernel.survey
+    fits = len(record()) // 7  # no more records than this can be in that many bytes
+    assert survey(table.data, 0, 7, 0, len(data), none, False) == (3 + fits, 2, 2)
+    assert survey(table.data, 0, 7, 0, len(data), none, True) == (4 + fits, 2, 2)
+    skip = np.array([1, 0, 1, 0, 1, 0, 0], np.uint8)
+    assert survey(table.data, 0, 7, 0, len(data), skip, True) == (2 + fits, 0, 2)
+    with pytest.raises(ValueError, match="outside"):
+        survey(table.data, 0, 7, 0, len(data) - 1, none, False)
+    with pytest.raises(ValueError, match="outside"):
+        survey(table.data, 0, 1, 1, len(data), none, False)
