@@ -161,6 +161,8 @@ class ClusterMetadataReader:
                 self._position = end
                 if self._table.rows:
                     self._end_offset = max(self._end_offset, int(self._table.last_offset[self._table.rows - 1]) + 1)
+                if self._stuck is not None and self._stuck.offset is not None:
+                    self._end_offset = self._stuck.offset
                 if problem is not None:
                     return problem
         return None

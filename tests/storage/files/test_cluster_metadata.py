@@ -1,0 +1,486 @@
+"""KRaft's metadata, against what a real broker's Admin client and DumpLogSegments said of it (data/README.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gzip
+import json
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import CorruptBatch, CorruptCheckpoint, StorageError, UnsupportedFormat
+from storage.files import cluster_metadata
+from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
+from storage.files.metadata_records import (
+    ConfigRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    decode,
+)
+from storage.files.metadata_replay import Replay
+from storage.format.batches import BatchTable, scan
+from storage.format.decoder import Decoder
+
+DATA = Path(__file__).parent / "data" / "cluster-metadata"
+LOG = "__cluster_metadata-0/00000000000000000000.log"
+SNAPSHOT = "__cluster_metadata-0/00000000000000000120-0000000003.checkpoint"
+DIRECTORIES = ["log-only", "snapshot-and-log"]
+
+
+@pytest.fixture(params=DIRECTORIES)
+def original(request: pytest.FixtureRequest) -> Path:
+    return DATA / str(request.param)
+
+
+def copy_of(name: str, to: Path) -> Path:
+    copied = to / name
+    shutil.copytree(DATA / name, copied)
+    return copied
+
+
+def values_of(file: Path) -> Iterator[tuple[int, bytes]]:
+    """(offset, value) of every record in a file of batches."""
+    data = file.read_bytes()
+    table = BatchTable.empty(1000)
+    scan(data, 0, table)
+    block = Decoder().decode(data, table, origin=0)
+    for row, offset in enumerate(block.offset.tolist()):
+        value = block.value(row)
+        assert value is not None
+        yield offset, value
+
+
+def check(metadata: ClusterMetadata | None, directory: Path) -> None:
+    """The metadata is what the Admin client said before the broker stopped."""
+    assert metadata is not None
+    assert metadata.problem is None
+    expected = json.loads((directory / "expected.json").read_text())
+    found = {
+        name: {
+            "topic_id": topic.topic_id,
+            "partitions": len(topic.partitions),
+            # The stopped broker leads no more, and has nobody to hand over to.
+            "leader": 1 if topic.partitions[0].leader == -1 else "another",
+            "replicas": list(topic.partitions[0].replicas),
+            "configs": dict(topic.configs),
+        }
+        for name, topic in metadata.topics.items()
+    }
+    assert found == expected["topics"]
+    assert all(topic.name == name for name, topic in metadata.topics.items())
+    assert dict(metadata.broker_defaults) == expected["broker_defaults"]
+    assert {number: dict(values) for number, values in metadata.brokers.items()} == {1: expected["broker_1"]}
+    assert metadata.broker_values(1) == {**expected["broker_defaults"], **expected["broker_1"]}
+    assert metadata.broker_values(2) == metadata.broker_values(None) == expected["broker_defaults"]
+
+
+def test_replay(original: Path) -> None:
+    reader = ClusterMetadataReader(original)
+    metadata = reader.refresh()
+    check(metadata, original)
+    assert metadata is not None
+    assert metadata.end_offset == (64 if original.name == "log-only" else 133)
+    assert reader.refresh() is metadata
+
+
+@pytest.mark.parametrize(
+    ("directory", "file"), [("log-only", LOG), ("snapshot-and-log", LOG), ("snapshot-and-log", SNAPSHOT)]
+)
+def test_records_are_those_that_kafka_reads(directory: str, file: str) -> None:
+    dumped = DATA / directory / f"{Path(file).name}.json.gz"
+    with gzip.open(dumped, "rt", encoding="utf-8") as text:
+        expected = {record["offset"]: record for record in json.load(text)}
+    kinds = set()
+    for offset, value in values_of(DATA / directory / file):
+        record = decode(value)
+        shown = expected.pop(offset)
+        data: dict[str, Any] = shown["data"]
+        kinds.add(shown["type"])
+        match shown["type"]:
+            case "TOPIC_RECORD":
+                assert record == TopicRecord(data["name"], data["topicId"])
+            case "PARTITION_RECORD":
+                assert record == PartitionRecord(
+                    data["topicId"],
+                    data["partitionId"],
+                    tuple(data["replicas"]),
+                    tuple(data["isr"]),
+                    data["leader"],
+                    data["leaderEpoch"],
+                )
+            case "PARTITION_CHANGE_RECORD":
+                assert record == PartitionChangeRecord(
+                    data["topicId"],
+                    data["partitionId"],
+                    None if data.get("replicas") is None else tuple(data["replicas"]),
+                    None if data.get("isr") is None else tuple(data["isr"]),
+                    data.get("leader", -2),
+                )
+            case "REMOVE_TOPIC_RECORD":
+                assert record == RemoveTopicRecord(data["topicId"])
+            case "CONFIG_RECORD":
+                assert record == ConfigRecord(data["resourceType"], data["resourceName"], data["name"], data["value"])
+            case "BEGIN_TRANSACTION_RECORD" | "END_TRANSACTION_RECORD":
+                assert type(record).__name__.upper() == shown["type"].replace("_", "")
+            case _:
+                assert record is None
+    assert not expected
+    assert {"TOPIC_RECORD", "PARTITION_RECORD", "CONFIG_RECORD"} <= kinds
+
+
+def partitions_of(metadata: ClusterMetadata | None) -> dict[str, dict[int, Any]]:
+    assert metadata is not None
+    return {
+        name: {number: dataclasses.astuple(partition) for number, partition in topic.partitions.items()}
+        for name, topic in metadata.topics.items()
+    }
+
+
+def test_snapshot_and_log_agree_with_the_log_alone(tmp_path: Path) -> None:
+    with_snapshot = ClusterMetadataReader(DATA / "snapshot-and-log").refresh()
+    alone = copy_of("snapshot-and-log", tmp_path)
+    (alone / SNAPSHOT).unlink()
+    log_only = ClusterMetadataReader(alone).refresh()
+    check(log_only, alone)
+    assert partitions_of(log_only) == partitions_of(with_snapshot)
+
+
+def drop_log_before_snapshot(directory: Path) -> Path:
+    """As a broker cleans the metadata log: what the snapshot holds goes, by whole batches."""
+    log = directory / LOG
+    data = log.read_bytes()
+    table = BatchTable.empty(1000)
+    scan(data, 0, table)
+    row = next(row for row in range(table.rows) if table.last_offset[row] >= 120)
+    base = int(table.base_offset[row])
+    assert base <= 120
+    rest = log.with_name(f"{base:020d}.log")
+    rest.write_bytes(data[int(table.position[row]) :])
+    log.unlink()
+    return rest
+
+
+def test_snapshot_is_needed_once_the_log_is_cleaned(tmp_path: Path) -> None:
+    directory = copy_of("snapshot-and-log", tmp_path)
+    rest = drop_log_before_snapshot(directory)
+    check(ClusterMetadataReader(directory).refresh(), directory)
+    (directory / SNAPSHOT).unlink()
+    metadata = ClusterMetadataReader(directory).refresh()
+    assert metadata is not None
+    assert metadata.topics == {}
+    assert isinstance(metadata.problem, CorruptCheckpoint)
+    assert metadata.problem.what == "metadata log has a gap"
+    assert metadata.problem.path == rest
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 1000, 2537])
+def test_cut_snapshot_is_not_used(tmp_path: Path, size: int) -> None:
+    directory = copy_of("snapshot-and-log", tmp_path)
+    (directory / SNAPSHOT).write_bytes((DATA / "snapshot-and-log" / SNAPSHOT).read_bytes()[:size])
+    # The log is whole: it, after the empty first snapshot, tells all.
+    check(ClusterMetadataReader(directory).refresh(), directory)
+    drop_log_before_snapshot(directory)
+    metadata = ClusterMetadataReader(directory).refresh()
+    assert metadata is not None
+    assert metadata.topics == {}
+    assert metadata.problem is not None
+
+
+def test_damaged_snapshots_say_so(tmp_path: Path) -> None:
+    directory = copy_of("snapshot-and-log", tmp_path)
+    for snapshot in directory.glob("__cluster_metadata-0/*.checkpoint"):
+        data = bytearray(snapshot.read_bytes())
+        data[-1] ^= 1
+        snapshot.write_bytes(data)
+    drop_log_before_snapshot(directory)
+    metadata = ClusterMetadataReader(directory).refresh()
+    assert metadata is not None
+    assert isinstance(metadata.problem, CorruptBatch)
+    assert metadata.problem.path == directory / SNAPSHOT
+
+
+def test_no_metadata(tmp_path: Path) -> None:
+    assert ClusterMetadataReader(tmp_path).refresh() is None
+    (tmp_path / "__cluster_metadata-0").write_text("a file")
+    assert ClusterMetadataReader(tmp_path).refresh() is None
+
+
+def test_empty_metadata(tmp_path: Path) -> None:
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    metadata = ClusterMetadataReader(tmp_path).refresh()
+    assert metadata == ClusterMetadata()
+
+
+def test_follows_a_growing_log(original: Path, tmp_path: Path) -> None:
+    whole = (original / LOG).read_bytes()
+    directory = copy_of(original.name, tmp_path)
+    for snapshot in directory.glob("__cluster_metadata-0/*.checkpoint"):
+        snapshot.unlink()
+    log = directory / LOG
+    log.write_bytes(b"")
+    reader = ClusterMetadataReader(directory)
+    ends = []
+    with log.open("ab", buffering=0) as file:
+        for start in range(0, len(whole), 97):
+            file.write(whole[start : start + 97])
+            metadata = reader.refresh()
+            assert metadata is not None
+            assert metadata.problem is None
+            ends.append(metadata.end_offset)
+    check(reader.refresh(), original)
+    assert ends == sorted(ends)
+    assert len(set(ends)) > 10
+
+
+def test_follows_into_a_new_segment(tmp_path: Path) -> None:
+    directory = copy_of("log-only", tmp_path)
+    whole = (directory / LOG).read_bytes()
+    table = BatchTable.empty(1000)
+    scan(whole, 0, table)
+    middle = table.rows // 2
+    (directory / LOG).write_bytes(whole[: int(table.position[middle])])
+    reader = ClusterMetadataReader(directory)
+    first = reader.refresh()
+    assert first is not None
+    assert first.end_offset == int(table.base_offset[middle])
+    (directory / LOG).with_name(f"{first.end_offset:020d}.log").write_bytes(whole[int(table.position[middle]) :])
+    check(reader.refresh(), directory)
+    (directory / LOG).unlink()  # cleaned away: the state is kept
+    check(reader.refresh(), directory)
+
+
+def test_begins_anew_when_the_log_was_replaced(tmp_path: Path) -> None:
+    directory = copy_of("snapshot-and-log", tmp_path)
+    reader = ClusterMetadataReader(directory)
+    check(reader.refresh(), directory)
+    for file in (directory / "__cluster_metadata-0").iterdir():
+        file.unlink()
+    for file in (DATA / "log-only" / "__cluster_metadata-0").iterdir():
+        shutil.copy(file, directory / "__cluster_metadata-0")
+    check(reader.refresh(), DATA / "log-only")
+    (directory / LOG).write_bytes((directory / LOG).read_bytes()[:-1])  # cut: the last batch is gone
+    cut = reader.refresh()
+    assert cut is not None
+    assert cut.end_offset < 64
+
+
+def test_unchanged_topics_are_shared(tmp_path: Path) -> None:
+    directory = copy_of("snapshot-and-log", tmp_path)
+    log = directory / LOG
+    whole = log.read_bytes()
+    table = BatchTable.empty(1000)
+    scan(whole, 0, table)
+    created = next(row for row in range(table.rows) if table.base_offset[row] >= 120)
+    log.write_bytes(whole[: int(table.position[created])])
+    reader = ClusterMetadataReader(directory)
+    before = reader.refresh()
+    with log.open("ab") as file:
+        file.write(whole[int(table.position[created]) : int(table.end[created])])
+    after = reader.refresh()
+    assert before is not None
+    assert after is not None
+    assert after.end_offset > before.end_offset
+    same = [name for name in before.topics if after.topics.get(name) is before.topics[name]]
+    assert len(same) >= len(before.topics) - 1
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.4, 0.9])
+def test_damage_in_the_log_ends_the_replay(tmp_path: Path, fraction: float) -> None:
+    directory = copy_of("log-only", tmp_path)
+    log = directory / LOG
+    whole = log.read_bytes()
+    table = BatchTable.empty(1000)
+    scan(whole, 0, table)
+    row = int(table.rows * fraction)
+    data = bytearray(whole)
+    data[int(table.end[row]) - 1] ^= 0x10
+    log.write_bytes(data)
+    reader = ClusterMetadataReader(directory)
+    metadata = reader.refresh()
+    assert metadata is not None
+    assert metadata.end_offset == int(table.base_offset[row])
+    assert isinstance(metadata.problem, CorruptBatch)
+    assert metadata.problem.path == log
+    assert reader.refresh() is metadata
+    with log.open("r+b") as file:  # a torn read of what is being written heals
+        file.write(whole)
+    check(reader.refresh(), directory)
+
+
+def test_rubbish_and_zeros_behind_the_log(tmp_path: Path) -> None:
+    directory = copy_of("log-only", tmp_path)
+    with (directory / LOG).open("ab") as file:
+        file.write(bytes(4096))
+    check(ClusterMetadataReader(directory).refresh(), directory)
+    with (directory / LOG).open("ab") as file:
+        file.write(b"rubbish" * 20)
+    metadata = ClusterMetadataReader(directory).refresh()
+    assert metadata is not None
+    assert metadata.problem is not None
+    assert metadata.problem.what == "metadata holds what is no batch"
+    assert metadata.end_offset == 64
+
+
+def test_every_byte_of_the_log_damaged_gives_a_prefix(tmp_path: Path) -> None:
+    directory = copy_of("log-only", tmp_path)
+    log = directory / LOG
+    whole = log.read_bytes()
+    states = {}
+    table = BatchTable.empty(1000)
+    scan(whole, 0, table)
+    for row in range(table.rows + 1):
+        log.write_bytes(whole[: int(table.position[row]) if row < table.rows else len(whole)])
+        metadata = ClusterMetadataReader(directory).refresh()
+        assert metadata is not None
+        states[metadata.end_offset] = partitions_of(metadata)
+    for position in range(0, len(whole), 23):
+        data = bytearray(whole)
+        data[position] ^= 0xFF
+        log.write_bytes(data)
+        metadata = ClusterMetadataReader(directory).refresh()
+        assert metadata is not None
+        assert states[metadata.end_offset] == partitions_of(metadata)
+
+
+VALUES = [value for _, value in values_of(DATA / "log-only" / LOG)]
+
+
+@given(st.sampled_from(VALUES), st.data())
+def test_damaged_records_raise_storage_errors(value: bytes, data: st.DataObject) -> None:
+    position = data.draw(st.integers(0, len(value) - 1))
+    damaged = bytearray(value)
+    damaged[position] = data.draw(st.integers(0, 255))
+    cut = bytes(damaged[: data.draw(st.integers(0, len(value)))])
+    with contextlib.suppress(CorruptCheckpoint, UnsupportedFormat):
+        assert decode(cut) == decode(cut)
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_as_record(data: bytes) -> None:
+    with contextlib.suppress(CorruptCheckpoint, UnsupportedFormat):
+        assert decode(b"\x01" + data) == decode(b"\x01" + data)
+
+
+ID_A, ID_B = bytes(range(16)), bytes(range(16, 32))
+
+
+def text(value: str) -> bytes:
+    return bytes([len(value) + 1]) + value.encode()
+
+
+def frame(api_key: int, body: bytes, version: int = 0, tags: bytes = b"\0") -> bytes:
+    return bytes([1, api_key, version]) + body + tags
+
+
+TOPIC_A = frame(2, text("a") + ID_A)
+BEGIN, END, ABORT = frame(23, b""), frame(24, b""), frame(25, b"")
+CONFIG_A = frame(4, b"\x02" + text("a") + text("retention.ms") + text("5"))
+
+
+def int32s(*values: int) -> bytes:
+    return bytes([len(values) + 1]) + struct.pack(f">{len(values)}i", *values)
+
+
+def partition_a(number: int) -> bytes:
+    body = struct.pack(">i", number) + ID_A + int32s(1, 2) + int32s(1) + int32s() + int32s()
+    return frame(3, body + struct.pack(">iii", 1, 7, 0))
+
+
+def change_a(number: int, tags: bytes) -> bytes:
+    return frame(5, struct.pack(">i", number) + ID_A, tags=tags)
+
+
+def replay(*values: bytes) -> ClusterMetadata:
+    state = Replay()
+    for value in values:
+        record = decode(value)
+        assert record is not None
+        state.apply(record)
+    return state.show(0, None)
+
+
+def test_partition_changes() -> None:
+    new_leader = b"\x01\x01\x04" + struct.pack(">i", 2)
+    new_isr = b"\x01\x00\x09" + int32s(2, 1)
+    new_replicas = b"\x01\x02\x05" + int32s(3)
+    base = (TOPIC_A, partition_a(0))
+    assert partitions_of(replay(*base)) == {"a": {0: ((1, 2), (1,), 1, 7)}}
+    assert partitions_of(replay(*base, change_a(0, new_leader))) == {"a": {0: ((1, 2), (1,), 2, 8)}}
+    assert partitions_of(replay(*base, change_a(0, new_isr))) == {"a": {0: ((1, 2), (2, 1), 1, 7)}}
+    assert partitions_of(replay(*base, change_a(0, new_replicas))) == {"a": {0: ((3,), (1,), 1, 7)}}
+    unknown_tag = b"\x01\x63\x02ab"
+    assert partitions_of(replay(*base, change_a(0, unknown_tag))) == partitions_of(replay(*base))
+
+
+def test_transactions() -> None:
+    assert list(replay(BEGIN, TOPIC_A, END).topics) == ["a"]
+    assert list(replay(BEGIN, TOPIC_A).topics) == []
+    assert list(replay(BEGIN, TOPIC_A, ABORT).topics) == []
+    assert list(replay(BEGIN, TOPIC_A, ABORT, BEGIN, TOPIC_A, END, CONFIG_A).topics) == ["a"]
+
+
+def test_removal_takes_the_configuration_along() -> None:
+    removed = frame(9, ID_A)
+    again = frame(2, text("a") + ID_B)
+    assert dict(replay(TOPIC_A, CONFIG_A).topics["a"].configs) == {"retention.ms": "5"}
+    assert replay(TOPIC_A, CONFIG_A, removed).topics == {}
+    assert dict(replay(TOPIC_A, CONFIG_A, removed, again).topics["a"].configs) == {}
+    unset = frame(4, b"\x02" + text("a") + text("retention.ms") + b"\0")
+    assert dict(replay(TOPIC_A, CONFIG_A, unset).topics["a"].configs) == {}
+
+
+@pytest.mark.parametrize("values", [(partition_a(0),), (frame(9, ID_A),), (TOPIC_A, change_a(0, b"\0"))])
+def test_contradictions(values: tuple[bytes, ...]) -> None:
+    with pytest.raises(CorruptCheckpoint, match="which is not there"):
+        replay(*values)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "what"),
+    [
+        (b"", CorruptCheckpoint, "cut off"),
+        (b"\x02\x02\x00", UnsupportedFormat, "unknown frame"),
+        (frame(2, text("a") + ID_A, version=1), UnsupportedFormat, "unknown version of TopicRecord"),
+        (TOPIC_A[:-1], CorruptCheckpoint, "cut off"),
+        (TOPIC_A + b"x", CorruptCheckpoint, "TopicRecord is followed by 1 stray bytes"),
+        (frame(2, b"\x00" + ID_A), CorruptCheckpoint, "must not be null"),
+        (frame(2, b"\xff\xff\xff\xff\x0f" + ID_A), CorruptCheckpoint, "cut off"),
+        (frame(2, b"\xff\xff\xff\xff\x7f" + ID_A), CorruptCheckpoint, "overlong varint"),
+        (frame(2, b"\x02\xff" + ID_A), CorruptCheckpoint, "not UTF-8"),
+    ],
+)
+def test_broken_records(value: bytes, error: type[StorageError], what: str) -> None:
+    with pytest.raises(error, match=what):
+        decode(value)
+
+
+def test_a_record_without_sense_ends_the_replay_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = copy_of("log-only", tmp_path)
+    calls = 0
+
+    def failing(value: bytes) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 20:
+            raise UnsupportedFormat("unknown version of TopicRecord")
+        return decode(value)
+
+    monkeypatch.setattr(cluster_metadata, "decode", failing)
+    reader = ClusterMetadataReader(directory)
+    metadata = reader.refresh()
+    assert metadata is not None
+    assert isinstance(metadata.problem, UnsupportedFormat)
+    assert metadata.problem.path == directory / LOG
+    assert metadata.problem.offset == metadata.end_offset
+    assert reader.refresh() is metadata
+    assert calls == 20
