@@ -1,0 +1,76 @@
+"""Apache Kafka's on-disk log as a library: read a log directory's partitions, without a broker.
+
+    from storage import LogDir, TopicPartition, read_range
+
+    log = LogDir.open_read_only("/var/lib/kafka").log(TopicPartition("orders", 0))
+    snapshot = log.snapshot()
+    for block in read_range(snapshot, snapshot.log_start_offset):
+        if block.damage is not None:
+            raise block.damage.error
+        ...
+
+Names are imported when they are first used: `import storage` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage.client.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
+    from storage.errors import StorageError
+    from storage.format.block import RecordBlock
+    from storage.format.decoder import Decoder
+    from storage.log.isolation import last_stable_offset
+    from storage.log.log_dir import LogDir
+    from storage.log.reader import find_batch, read_blocks, read_range, scan_batches
+    from storage.log.snapshot import Log, LogSnapshot
+    from storage.types import Isolation, TimestampOffset, TimestampType, TopicPartition
+
+__all__ = [
+    "Decoder",
+    "Isolation",
+    "Log",
+    "LogDir",
+    "LogSnapshot",
+    "RecordBlock",
+    "SpecialTimestamp",
+    "StorageError",
+    "TimestampOffset",
+    "TimestampType",
+    "TopicPartition",
+    "find_batch",
+    "last_stable_offset",
+    "list_offset",
+    "offset_for_timestamp",
+    "read_blocks",
+    "read_range",
+    "scan_batches",
+]
+
+_HOMES = {
+    "storage.client.offset_lookup": ("SpecialTimestamp", "list_offset", "offset_for_timestamp"),
+    "storage.errors": ("StorageError",),
+    "storage.format.block": ("RecordBlock",),
+    "storage.format.decoder": ("Decoder",),
+    "storage.log.isolation": ("last_stable_offset",),
+    "storage.log.log_dir": ("LogDir",),
+    "storage.log.reader": ("find_batch", "read_blocks", "read_range", "scan_batches"),
+    "storage.log.snapshot": ("Log", "LogSnapshot"),
+    "storage.types": ("Isolation", "TimestampOffset", "TimestampType", "TopicPartition"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'storage' has no attribute {name!r}")
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

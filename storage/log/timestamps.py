@@ -1,7 +1,8 @@
 """The greatest timestamp of a segment: from its time index where the log bears it out, from its headers where not.
 
-A time index entry (t, o) of Kafka says: t is the greatest timestamp up to offset o. Entries are offered whenever the
-offset index gets one, and a last one when the segment is sealed. So with sound indexes a few reads suffice.
+A time index entry (t, o) says: t is the greatest timestamp up to offset o. The last entry is where the greatest
+timestamp of all should stand, but an index that has lost its end, or has not got it yet, does not show it. So what
+comes after that entry's batch is looked at too: next to nothing where timestamps rise, as they mostly do.
 Source: Kafka's LogSegment.maxTimestampSoFar, largestTimestamp.
 """
 
@@ -13,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from storage.log.scanning import scan_batches
 from storage.log.segment import Segment
-from storage.types import MAX_OFFSET, NO_TIMESTAMP, TimestampOffset
+from storage.types import NO_TIMESTAMP, TimestampOffset
 
 if TYPE_CHECKING:
     from storage.format.batches import BatchTable
@@ -67,8 +68,7 @@ def _from_index(snapshot: LogSnapshot, segment: Segment, end: int) -> tuple[Time
     position = None if entry.timestamp < 0 else _position_of(snapshot, segment, entry, end)
     if position is None:
         return TimestampOffset(NO_TIMESTAMP, segment.base_offset), 0
-    # While the segment grows, or after a crash, the last pages of the two indexes may be of different age.
-    return entry, segment.floor(MAX_OFFSET, end) if segment.sealed else position
+    return entry, position
 
 
 def _position_of(snapshot: LogSnapshot, segment: Segment, entry: TimestampOffset, end: int) -> int | None:

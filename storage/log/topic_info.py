@@ -104,9 +104,11 @@ class TopicInfos:
         if own is not None:
             source = TOPIC_PROPERTIES
         config, misunderstood = read_overrides(broker, overrides) if overrides else (broker.topic_defaults, ())
-        count = None if self._is_broker else partitions[-1] + 1
+        count: int | None = partitions[-1] + 1
         if known is not None:
             count = max(known.partitions, default=-1) + 1
+        elif self._is_broker and topic != names.CLUSTER_METADATA_TOPIC:
+            count = None
         return TopicInfo(
             topic=topic,
             topic_id=own_id if known is None else known.topic_id,
