@@ -1,0 +1,232 @@
+"""LogDir: what is listed, what is hidden, what is known of topics; and that looking changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.config.broker_config import BrokerConfig
+from storage.errors import UnknownTopicOrPartition
+from storage.files.log_file import open_quietly
+from storage.files.names import DirKind
+from storage.log.isolation import last_stable_offset
+from storage.log.log_dir import LogDir
+from storage.log.timestamps import greatest_timestamp
+from storage.types import Isolation, TopicPartition
+from tests.builders import Batch, Partition, build_log_dir, many, topic_id
+from tests.fixtures import FIXTURES, ROOT, copy_log_dir, requires_fixtures
+from tests.storage.log.reading import built, read_all, read_past_damage
+
+_HEX = "0123456789abcdef0123456789abcdef"
+
+
+def test_topics_partitions_and_what_is_hidden(tmp_path: Path) -> None:
+    one = Partition([Batch(many(2))])
+    build_log_dir(
+        tmp_path,
+        {"b": [one, one], "a.x": [one]},
+        extra={
+            f"gone-0.{_HEX}-delete/": b"",
+            f"b-7.{_HEX}-stray/": b"",
+            f"b-1.{_HEX}-future/": b"",
+            "remote-log-index-cache/": b"",
+            "lost+found/": b"",
+            "no number-x/": b"",
+            "file-0": b"a plain file",
+        },
+    )
+    log_dir = LogDir.open_read_only(tmp_path)
+    assert log_dir.topics() == ["a.x", "b"]
+    assert log_dir.partitions("b") == [0, 1]
+    hidden = {entry.name: entry for entry in log_dir.hidden()}
+    assert {name: entry.kind for name, entry in hidden.items()} == {
+        f"gone-0.{_HEX}-delete": DirKind.DELETED,
+        f"b-7.{_HEX}-stray": DirKind.STRAY,
+        f"b-1.{_HEX}-future": DirKind.FUTURE,
+        "remote-log-index-cache": DirKind.REMOTE_INDEX_CACHE,
+        "lost+found": DirKind.UNPARSABLE,
+        "no number-x": DirKind.UNPARSABLE,
+    }
+    assert hidden[f"b-7.{_HEX}-stray"].partition == TopicPartition("b", 7)
+    assert all(entry.reason for entry in hidden.values())
+    assert log_dir.is_broker
+    assert log_dir.read_only
+    assert log_dir.problems() == []
+    for missing in (TopicPartition("b", 2), TopicPartition("c", 0)):
+        with pytest.raises(UnknownTopicOrPartition):
+            log_dir.log(missing)
+    with pytest.raises(UnknownTopicOrPartition):
+        log_dir.partitions("c")
+
+
+def test_strays_can_be_read(tmp_path: Path) -> None:
+    partition = build_log_dir(tmp_path, {"t": [[Batch(many(3))]]})["t", 0]
+    partition.path.rename(tmp_path / f"t-0.{_HEX}-stray")
+    log_dir = LogDir.open_read_only(tmp_path)
+    assert log_dir.topics() == []
+    (stray,) = log_dir.hidden()
+    assert built(read_all(log_dir.stray_log(stray).snapshot())) == partition.records
+
+
+def test_refresh_sees_partitions_come_and_go(tmp_path: Path) -> None:
+    built_dir = build_log_dir(tmp_path / "log", {"t": [[Batch(many(1))], [Batch(many(1))]]})
+    other = build_log_dir(tmp_path / "other", {"u": [[Batch(many(1))]]})
+    log_dir = LogDir.open_read_only(built_dir.path)
+    log = log_dir.log(TopicPartition("t", 1))
+    assert log_dir.log(TopicPartition("t", 1)) is log
+    built_dir["t", 1].path.rename(built_dir.path / f"t-1.{_HEX}-delete")
+    other["u", 0].path.rename(built_dir.path / "u-0")
+    log_dir.refresh()
+    assert log_dir.topics() == ["t", "u"]
+    assert log_dir.partitions("t") == [0]
+    with pytest.raises(UnknownTopicOrPartition):
+        log_dir.log(TopicPartition("t", 1))
+    with pytest.raises(UnknownTopicOrPartition):
+        log.snapshot()
+    assert log_dir.log(TopicPartition("u", 0)).snapshot().log_end_offset == 1
+
+
+def test_not_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        LogDir.open_read_only(tmp_path / "file")
+    with pytest.raises(FileNotFoundError):
+        LogDir.open_read_only(tmp_path / "missing")
+
+
+def test_log_start_offsets_follow_the_checkpoint(tmp_path: Path) -> None:
+    spec = Partition([Batch(many(10))], log_start_offset=4)
+    log_dir = LogDir.open_read_only(build_log_dir(tmp_path, {"t": [spec, [Batch(many(3))]]}).path)
+    moved, other = (log_dir.log(TopicPartition("t", partition)) for partition in (0, 1))
+    assert [record.offset for record in read_all(moved.snapshot())] == list(range(4, 10))
+    assert other.snapshot().log_start_offset == 0
+    checkpoint = tmp_path / "log-start-offset-checkpoint"
+    new = checkpoint.with_suffix(".tmp")
+    new.write_bytes(b"0\n2\nt 0 7\nt 1 1\n")
+    new.rename(checkpoint)
+    assert moved.snapshot().log_start_offset == 7
+    assert other.snapshot().log_start_offset == 1
+    # Nonsense changes nothing; what was known still holds, and nothing is shown that was deleted.
+    new.write_bytes(b"0\n9\nt 0 8\n")
+    new.rename(checkpoint)
+    assert moved.snapshot().log_start_offset == 7
+    assert [type(problem).__name__ for problem in log_dir.problems()] == ["CorruptCheckpoint"]
+    checkpoint.unlink()
+    assert moved.snapshot().log_start_offset == 7
+
+
+def test_topic_info_of_a_directory_of_ours(tmp_path: Path) -> None:
+    one = Partition([Batch(many(1))], extra={"topic.properties": b"retention.ms=5\nno.such.key=1\n"})
+    build_log_dir(tmp_path, {"t": [one, one, one], "plain": [[Batch(many(1))]]}, broker=False)
+    log_dir = LogDir.open_read_only(tmp_path, config=BrokerConfig.from_values({"log.segment.bytes": "2000000"}))
+    assert not log_dir.is_broker
+    info = log_dir.topic_info("t")
+    assert (info.topic_id, info.partition_count, info.source) == (topic_id("t"), 3, "topic.properties")
+    assert info.config.retention_ms == 5
+    assert info.config.segment_bytes == 2_000_000
+    assert [type(problem).__name__ for problem in info.problems] == ["InvalidConfig"]
+    plain = log_dir.topic_info("plain")
+    assert (plain.partition_count, plain.source, dict(plain.overrides)) == (1, "defaults", {})
+    with pytest.raises(UnknownTopicOrPartition):
+        log_dir.topic_info("missing")
+
+
+def test_topic_info_of_a_broker_that_keeps_its_metadata_elsewhere(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [[Batch(many(1))]]})
+    info = LogDir.open_read_only(tmp_path).topic_info("t")
+    assert (info.topic_id, info.partition_count, info.source) == (topic_id("t"), None, "defaults")
+
+
+def test_topic_info_from_the_clusters_metadata(tmp_path: Path) -> None:
+    path = copy_log_dir(ROOT / "examples" / "sample-log", tmp_path / "log")
+    log_dir = LogDir.open_read_only(path)
+    info = log_dir.topic_info("orders")
+    assert (info.partition_count, info.replicas, info.source) == (2, 1, "cluster metadata")
+    assert info.overrides["index.interval.bytes"] == "2048"
+    assert info.config.index_interval_bytes == 2048
+    assert info.topic_id is not None
+    assert log_dir.topic_info("__cluster_metadata").partition_count == 1
+    # What a person set beside the data goes on top.
+    (path / "orders-0" / "topic.properties").write_text("retention.ms=77\n")
+    changed = log_dir.topic_info("orders")
+    assert (changed.config.retention_ms, changed.config.index_interval_bytes) == (77, 2048)
+    assert changed.source == "topic.properties"
+    # The data of a topic that was deleted, before another got its name, have nothing to do with the cluster's.
+    (path / "orders-0" / "topic.properties").unlink()
+    (path / "orders-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id('other')}")
+    stale = log_dir.topic_info("orders")
+    assert (stale.topic_id, stale.partition_count, stale.source) == (topic_id("other"), None, "defaults")
+
+
+def _state(root: Path) -> Iterator[tuple[object, ...]]:
+    """Everything about a tree but its directories' access times, which any listing moves."""
+    for folder, _, files in sorted(os.walk(root)):
+        status = Path(folder).stat()
+        yield (folder, tuple(sorted(files)), status.st_mtime_ns, status.st_ctime_ns, status.st_mode)
+        for name in sorted(files):
+            path = Path(folder) / name
+            status = path.stat()
+            with open(path, "rb", opener=open_quietly) as file:
+                content = hashlib.sha256(file.read()).hexdigest()
+            yield (name, content, status.st_mtime_ns, status.st_ctime_ns, status.st_atime_ns, status.st_mode)
+
+
+@requires_fixtures
+@pytest.mark.parametrize("fixture", ["transactions/log", "times/log", "recovery/before", "v0/log"])
+def test_looking_changes_nothing(tmp_path: Path, fixture: str) -> None:
+    path = copy_log_dir(FIXTURES / fixture, tmp_path / "log")
+    for folder, _, files in os.walk(path):
+        for name in files:
+            # Access times older than the modification times: with relatime any plain read would move them.
+            status = (Path(folder) / name).stat()
+            os.utime(Path(folder) / name, ns=(status.st_mtime_ns - 10**15, status.st_mtime_ns))
+    before = list(_state(path))
+    _look_at_everything(path)
+    assert list(_state(path)) == before
+
+
+def _look_at_everything(path: Path) -> None:
+    log_dir = LogDir.open_read_only(path)
+    for topic in log_dir.topics():
+        log_dir.topic_info(topic)
+        for partition in log_dir.partitions(topic):
+            snapshot = log_dir.log(TopicPartition(topic, partition)).snapshot()
+            read_past_damage(snapshot)
+            read_past_damage(snapshot, Isolation.READ_COMMITTED)
+            last_stable_offset(snapshot)
+            for segment in snapshot.segments:
+                greatest_timestamp(snapshot, segment)
+
+
+@requires_fixtures
+def test_a_read_only_file_system_will_do(tmp_path: Path) -> None:
+    source, mountpoint = tmp_path / "log", tmp_path / "mounted"
+    copy_log_dir(FIXTURES / "transactions/log", source)
+    mountpoint.mkdir()
+    bound = subprocess.run(["mount", "--bind", source, mountpoint], check=False, capture_output=True)
+    if bound.returncode:
+        pytest.skip("needs the right to mount")
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", mountpoint], check=True)
+        with pytest.raises(OSError, match="Read-only"):
+            (mountpoint / "x").touch()
+        _look_at_everything(mountpoint)
+    finally:
+        subprocess.run(["umount", mountpoint], check=True)
+
+
+def test_ten_thousand_partitions_open_at_once(tmp_path: Path) -> None:
+    for number in range(10_000):
+        (tmp_path / f"topic-{number % 500}-{number // 500}").mkdir()
+    started = time.perf_counter()
+    log_dir = LogDir.open_read_only(tmp_path)
+    elapsed = time.perf_counter() - started
+    assert len(log_dir.topics()) == 500
+    assert sum(len(log_dir.partitions(topic)) for topic in log_dir.topics()) == 10_000
+    assert elapsed < 0.5
