@@ -7,6 +7,7 @@ Source: Kafka's OffsetIndex.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from pathlib import Path
 
 import numpy as np
@@ -49,9 +50,7 @@ class OffsetIndex(SparseIndex):
 
     def first_from_position(self, position: int) -> OffsetPosition | None:
         """The first entry whose position is >= `position` (OffsetIndex.fetchUpperBoundOffset)."""
-        if position > _MAX_INT32:
-            return None
-        slot = int(self._values.searchsorted(np.int32(max(position, 0)), side="left"))
+        slot = bisect_left(self._values.data, position)
         return None if slot == len(self._values) else self.entry(slot)
 
 

@@ -10,6 +10,7 @@ Below this nothing locks: an index object is immutable once loaded.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,9 +132,5 @@ class SparseIndex:
 
     def _floor_slot(self, key: int) -> int:
         """The last entry with a key <= `key`; -1 when there is none (AbstractIndex.largestLowerBoundSlotFor)."""
-        limits = np.iinfo(self._keys.dtype)
-        if key < limits.min:
-            return -1
-        # The needle must have the column's own type, or numpy converts the whole column at each search.
-        needle = self._keys.dtype.type(min(key, int(limits.max)))
-        return int(self._keys.searchsorted(needle, side="right")) - 1
+        # Not numpy's searchsorted: it converts the whole column when the needle's type is another.
+        return bisect_right(self._keys.data, key) - 1
