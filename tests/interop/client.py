@@ -44,7 +44,7 @@ class Client:
         return asyncio.run(run())
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> None:
-        """Make a topic with one replica; error codes are raised."""
+        """Make a topic with one replica and wait until its partitions are there; error codes are raised."""
         settings = {key: str(value) for key, value in (config or {}).items()}
         new = NewTopic(topic, partitions, 1, topic_configs=settings)
 
@@ -55,6 +55,8 @@ class Client:
                 raise AssertionError(errors)
 
         self._with_admin(work)
+        for partition in range(partitions):
+            self.offsets(topic, partition)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""

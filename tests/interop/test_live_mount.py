@@ -20,11 +20,12 @@ CODECS = (None, "gzip", "snappy", "lz4", "zstd")
 
 
 def any_messages(rng: random.Random, count: int) -> list[Message]:
-    """Nulls, empty ones, bytes that are no UTF-8, headers of all kinds."""
+    """Nulls, empty ones, bytes that are no UTF-8, headers of all kinds; never null both key and value (aiokafka)."""
     keys = (None, b"", b"k", "ключ".encode(), b"\xff\x00")
     headers = ((), (("h", b"x"),), (("", None), ("größe", b"\xfe"), ("h", b"")))
     values = (None, b"", b"plain", b'quo"te\\\n\t', b"\x80\x81", rng.randbytes(500), b"text " * 40)
-    return [Message(rng.choice(values), rng.choice(keys), rng.choice(headers)) for _ in range(count)]
+    pairs = [(rng.choice(values), rng.choice(keys)) for _ in range(count)]
+    return [Message(v, b"" if v is None and k is None else k, rng.choice(headers)) for v, k in pairs]
 
 
 def as_txt(records: list[Golden]) -> bytes:
