@@ -8,13 +8,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kafkafs.handles import DEFAULT_CACHE_BYTES
-from kafkafs.views.base import View
+from kafkafs import paths
+from kafkafs.handles import DEFAULT_CACHE_BYTES, BlockCache, Workers
+from kafkafs.paths import NoSuchPath
+from kafkafs.view_index.index import ViewIndex
+from kafkafs.view_index.store import Store, default_directory
+from kafkafs.views import directories, info
+from kafkafs.views.base import Entry, GeneratedFile, Kind, View
+from kafkafs.views.range_file import RangeFile
+from kafkafs.views.segment_file import SeenFiles, SegmentFile
+from kafkafs.views.services import Services
+from kafkafs.views.state import Clocks
 from storage.clock import Clock, SystemClock
 from storage.log.log_dir import LogDir
 from storage.types import Isolation
@@ -49,21 +60,111 @@ class Tree:
         clock: Clock | None = None,
     ) -> None:
         """`files` makes the content of files at the root by name, in place of ours: `@status.json`, `@metrics`…"""
+        # constant after construction
         self.log_dir = log_dir
         self.options = options or TreeOptions()
         self._clock = clock or SystemClock()
-        self._files = dict(files or {})
+        self._files = {"@status.json": self._status_json, "@metrics": bytes, "@help": bytes} | dict(files or {})
+        # have their own locking
+        self._workers = Workers(self.options.workers)
+        self._services = Services(
+            ViewIndex(self._workers, _store(self.options)),
+            BlockCache(self.options.cache_bytes),
+            self._workers,
+            Clocks(self._clock.now_ms),
+            self.options.isolation,
+            self.options.clamp,
+        )
+        self._seen = SeenFiles()
 
     def start(self) -> None:
         """Starts the worker threads: after any fork, from FUSE's init."""
+        self._workers.start()
 
     def stop(self) -> None:
         """Ends the worker threads and keeps what is worth keeping of the view index: from FUSE's destroy."""
+        self._services.index.stop()
+        self._workers.stop()
 
     def lookup(self, path: str) -> View:
-        """The view at `path`, as FUSE hands it over (`/` is the root)."""
-        raise NotImplementedError(path)
+        """The view at `path`, as FUSE hands it over (`/` is the root).
+
+        NoSuchPath or UnknownTopicOrPartition where there is none; whether a range is in range only its view tells.
+        """
+        node = paths.parse(path)
+        self.log_dir.refresh()
+        match node:
+            case paths.Messages() | paths.OffsetsView() | paths.TimeView():
+                return RangeFile(self._services, self.log_dir.log(node.tp), node)
+            case paths.Partition() | paths.PartitionInfo() | paths.OffsetsDir() | paths.TimeDir() | paths.SegmentsDir():
+                return self._of_partition(node)
+            case paths.SegmentFile():
+                return SegmentFile(self.log_dir.log(node.tp), node.name, self._seen)
+            case paths.Root():
+                return directories.RootDirectory(self.log_dir)
+            case paths.Topic():
+                return directories.TopicDirectory(self.log_dir, node.topic)
+            case paths.TopicConfig():
+                self.log_dir.partitions(node.topic)
+                return GeneratedFile(
+                    lambda: info.topic_config(self.log_dir.topic_info(node.topic)), self._log_dir_mtime_ns
+                )
+            case paths.Help() | paths.StatusJson() | paths.Metrics():
+                return GeneratedFile(self._files[_ROOT_NAMES[type(node)]], self._now_ns)
+            case paths.Groups():
+                nothing: tuple[Entry, ...] = ()
+                return directories.FixedDirectory(nothing, self._log_dir_mtime_ns())
+        raise NoSuchPath(path)
 
     def status(self) -> dict[str, Any]:
         """Caches, view index, scans under way, open files: the tree's part of @status.json."""
-        return {}
+        return {
+            "isolation": self.options.isolation.value,
+            "block_cache": dataclasses.asdict(self._services.cache.status()),
+            "view_index": self._services.index.status(),
+            "views": self._services.states.status(),
+        }
+
+    def _of_partition(
+        self, node: paths.Partition | paths.PartitionInfo | paths.OffsetsDir | paths.TimeDir | paths.SegmentsDir
+    ) -> View:
+        log = self.log_dir.log(node.tp)
+        match node:
+            case paths.Partition():
+                return directories.PartitionDirectory(self.log_dir, log)
+            case paths.PartitionInfo():
+                return GeneratedFile(
+                    lambda: info.partition_info(self.log_dir, log, self.options.isolation),
+                    lambda: directories.newest_mtime_ns(log),
+                )
+            case paths.OffsetsDir():
+                return directories.OffsetsDirectory(log)
+            case paths.TimeDir():
+                return directories.TimeDirectory(log)
+            case paths.SegmentsDir():
+                return directories.SegmentsDirectory(log)
+
+    def _status_json(self) -> bytes:
+        return json.dumps(self.status(), indent=2).encode() + b"\n"
+
+    def _now_ns(self) -> int:
+        return self._clock.now_ms() * 1_000_000
+
+    def _log_dir_mtime_ns(self) -> int:
+        return self.log_dir.path.stat().st_mtime_ns
+
+
+_ROOT_NAMES: Mapping[type, str] = {
+    paths.Help: "@help",
+    paths.StatusJson: "@status.json",
+    paths.Metrics: "@metrics",
+}
+
+
+def _store(options: TreeOptions) -> Store | None:
+    if options.index_bytes <= 0:
+        return None
+    return Store(options.index_dir or default_directory(), options.index_bytes)
+
+
+__all__ = ["Kind", "Tree", "TreeOptions"]

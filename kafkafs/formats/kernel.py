@@ -434,7 +434,7 @@ def run(
     program: cython.const[cython.longlong][::1],
     literals: cython.const[cython.uchar][::1],
     buffer: cython.const[cython.uchar][::1],
-    columns: cython.const[cython.longlong][:, ::1],
+    columns: cython.const[cython.longlong][:, :],
     timestamp_types: cython.const[cython.longlong][::1],
     row: cython.Py_ssize_t,
     rows: cython.Py_ssize_t,

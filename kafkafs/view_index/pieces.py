@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kafkafs.select import time_mask
 from storage.format.batches import BatchTable
 from storage.format.block import RecordBlock
 from storage.types import NO_TIMESTAMP, TimeRange
@@ -20,6 +21,8 @@ PIECE_BYTES = 256 << 10  # rendered
 PIECE_SPAN_BYTES = 1 << 20  # of the file: tombstones and aborted messages render to little or nothing
 SPLIT_BYTES = 4 << 20  # a batch that renders to more is cut between records
 
+NOT_SPLIT = -1  # `Piece.skip` of a piece of whole batches
+NO_CRC = -1  # `Piece.crc` where no batch begins
 NO_LEAST = 2**63 - 1  # least and greatest timestamp of no message at all
 NO_GREATEST = -(2**63)
 
@@ -31,7 +34,7 @@ class Piece(NamedTuple):
     size: int  # rendered
     position: int
     file_end: int
-    skip: int  # rendered bytes of the span that earlier pieces give
+    skip: int  # of a part of one huge batch: rendered bytes that earlier parts give; else NOT_SPLIT
     base_offset: int  # of the batch at `position`: checked before use, with the CRC it has
     crc: int
     least: int  # timestamps; NO_LEAST, NO_GREATEST when no message is in it
@@ -48,29 +51,18 @@ END, SIZE, POSITION, FILE_END, SKIP, BASE_OFFSET, CRC, LEAST, GREATEST, RECORDS 
 COLUMNS = len(Piece._fields)
 
 
-class BatchMark(NamedTuple):
-    """The last batch that was measured: its header is looked at again before more is added behind it."""
-
-    position: int
-    base_offset: int
-    crc: int
-
-
 class Pieces:
     """All pieces of a stretch from the file position `start` to `file_end`, in order. Immutable.
 
-    `columns`: int64, shape (COLUMNS, pieces), see Piece. `last_batch` is None while no batch was measured.
+    `columns`: int64, shape (COLUMNS, pieces), see Piece.
     """
 
-    __slots__ = ("columns", "file_end", "last_batch", "size", "start")
+    __slots__ = ("columns", "file_end", "size", "start")
 
-    def __init__(
-        self, columns: npt.NDArray[np.int64], start: int, file_end: int, last_batch: BatchMark | None = None
-    ) -> None:
+    def __init__(self, columns: npt.NDArray[np.int64], start: int, file_end: int) -> None:
         self.columns = columns
         self.start = start
         self.file_end = file_end
-        self.last_batch = last_batch
         self.size = int(columns[END, -1]) if columns.shape[1] else 0
 
     @staticmethod
@@ -132,8 +124,9 @@ class PieceBuilder:
         if (
             last.size + piece.size > PIECE_BYTES
             or piece.file_end - last.position > PIECE_SPAN_BYTES
-            or piece.position < last.file_end  # both are parts of one batch
-            or last.skip
+            or last.skip != NOT_SPLIT
+            or piece.skip != NOT_SPLIT
+            or NO_CRC in (last.crc, piece.crc)
         ):
             self._rows.append(piece._replace(end=end))
             return
@@ -146,12 +139,12 @@ class PieceBuilder:
             records=last.records + piece.records,
         )
 
-    def build(self, file_end: int, last_batch: BatchMark | None) -> Pieces:
+    def build(self, file_end: int) -> Pieces:
         """All pieces, up to the file position `file_end`."""
         kept = self._before.columns[:, : max(0, len(self._before) - 1)]
         added = np.array(self._rows, dtype=np.int64).reshape(-1, COLUMNS).T
         columns = np.ascontiguousarray(np.concatenate((kept, added), axis=1))
-        return Pieces(columns, self._before.start, file_end, last_batch or self._before.last_batch)
+        return Pieces(columns, self._before.start, file_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +185,3 @@ class RecordFilter:
             return False
         least = int(table.base_timestamp[row]) if table.magic[row] == 2 else greatest
         return self.times.end_ms is None or min(least, greatest) < self.times.end_ms
-
-
-def time_mask(timestamps: npt.NDArray[np.int64], times: TimeRange) -> npt.NDArray[np.bool_]:
-    """True where a timestamp lies in the range."""
-    mask: npt.NDArray[np.bool_] = timestamps > NO_TIMESTAMP
-    if times.start_ms is not None:
-        mask &= timestamps >= times.start_ms
-    if times.end_ms is not None:
-        mask &= timestamps < times.end_ms
-    return mask

@@ -1,0 +1,166 @@
+"""The view index: what is known of segments in each rendition, measured when first needed, and kept."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kafkafs.handles import Workers
+from kafkafs.view_index.extent import Extent
+from kafkafs.view_index.pieces import RecordFilter
+from kafkafs.view_index.store import Store
+from kafkafs.view_index.workbench import Rendition
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+
+_KEPT_BYTES = 32 << 20  # of pieces in memory, beside those that open views hold
+_KEPT_STRETCHES = 1024
+_SHOWN_BYTES = 32 << 20  # scans of more than this are worth a line in @status.json
+
+
+@dataclass(slots=True)
+class Scan:
+    """A scan under way: bytes of a segment's file."""
+
+    path: str
+    total_bytes: int
+    done_bytes: int = 0
+
+
+class ViewIndex:
+    """Extents: whole segments, which are kept for long, and stretches that one range needs. Thread-safe."""
+
+    def __init__(self, workers: Workers, store: Store | None, kept_bytes: int = _KEPT_BYTES) -> None:
+        # constant after construction
+        self.workers = workers
+        self._store = store
+        self._kept_bytes = kept_bytes
+        # guarded by the lock
+        self._lock = threading.Lock()
+        self._whole: OrderedDict[tuple[Segment, str], Extent] = OrderedDict()
+        self._stretches: OrderedDict[tuple[Segment, str, int, int | None, RecordFilter | None], Extent] = OrderedDict()
+        self._scans: dict[int, Scan] = {}
+        self._numbers = itertools.count()
+        self._scanned_bytes = 0
+        self._stopping = False
+
+    def held(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent | None:
+        """A whole segment, measured at least up to the position `end`, if not all of it has to be measured now."""
+        key = (segment, rendition.name)
+        with self._lock:
+            extent = self._whole.get(key)
+            if extent is not None:
+                self._whole.move_to_end(key)
+        if extent is None:
+            pieces = None if self._store is None else self._store.load(segment, rendition.name)
+            if pieces is None:
+                return None
+            extent = self._hold(key, Extent(segment, rendition, None, 0, pieces))
+            extent.kept = True
+        self._extend_whole(extent, snapshot, rendition, end)
+        return extent
+
+    def whole(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent:
+        """A whole segment, measured at least up to the position `end`: a scan of what is not known yet."""
+        extent = self.held(snapshot, segment, rendition, end)
+        if extent is None:
+            extent = self._hold((segment, rendition.name), Extent(segment, rendition, None, 0))
+            self._extend_whole(extent, snapshot, rendition, end)
+        return extent
+
+    def stretch(
+        self,
+        snapshot: LogSnapshot,
+        segment: Segment,
+        rendition: Rendition,
+        start: int,
+        end: int,
+        wanted: RecordFilter | None,
+        *,
+        grows: bool,
+    ) -> Extent:
+        """The batches from the position `start` to `end`, without messages that are not `wanted`.
+
+        One that `grows` may be measured further than `end`.
+        """
+        key = (segment, rendition.name, start, None if grows else end, wanted)
+        with self._lock:
+            extent = self._stretches.setdefault(key, Extent(segment, rendition, wanted, start))
+            self._stretches.move_to_end(key)
+            if len(self._stretches) > _KEPT_STRETCHES:
+                self._stretches.popitem(last=False)
+        self.extend(extent, snapshot, end)
+        return extent
+
+    def extend(self, extent: Extent, snapshot: LogSnapshot, end: int) -> None:
+        """Measures more of an extent, up to the position `end`."""
+        with self._scan(extent, end) as scan:
+            extent.extend(snapshot, end, self.workers, lambda done: self._advance(scan, done))
+
+    def stop(self) -> None:
+        """Ends scans under way, and keeps what was measured of last segments too: their logs may have come to rest."""
+        self._stopping = True
+        with self._lock:
+            measured = list(self._whole.items())
+        if self._store is not None:
+            for (segment, rendition), extent in measured:
+                if not extent.kept:
+                    self._store.save(segment, rendition, extent.pieces)
+
+    def status(self) -> dict[str, Any]:
+        """For @status.json: what is held, and the scans under way with their progress."""
+        with self._lock:
+            return {
+                "segments": len(self._whole),
+                "memory_bytes": sum(extent.pieces.memory_bytes for extent in self._whole.values()),
+                "disk_bytes": 0 if self._store is None else self._store.used_bytes(),
+                "scanned_bytes": self._scanned_bytes,
+                "scans": [
+                    {"file": scan.path, "done_bytes": scan.done_bytes, "total_bytes": scan.total_bytes}
+                    for scan in self._scans.values()
+                    if scan.total_bytes >= _SHOWN_BYTES
+                ],
+            }
+
+    @contextmanager
+    def _scan(self, extent: Extent, end: int) -> Iterator[Scan]:
+        scan = Scan(str(extent.segment.log.path), max(0, end - extent.pieces.file_end))
+        if scan.total_bytes < _SHOWN_BYTES:
+            yield scan
+            return
+        number = next(self._numbers)
+        self._scans[number] = scan
+        try:
+            yield scan
+        finally:
+            del self._scans[number]
+
+    def _advance(self, scan: Scan, done: int) -> None:
+        # Counted without a lock by two threads at most: figures for people.
+        scan.done_bytes += done
+        self._scanned_bytes += done
+        if self._stopping:
+            raise OSError(errno.ESHUTDOWN, os.strerror(errno.ESHUTDOWN))
+
+    def _extend_whole(self, extent: Extent, snapshot: LogSnapshot, rendition: Rendition, end: int) -> None:
+        segment = extent.segment
+        self.extend(extent, snapshot, end)
+        if segment.sealed and extent.pieces.file_end == segment.size and not extent.kept and self._store is not None:
+            extent.kept = True
+            self._store.save(segment, rendition.name, extent.pieces)
+
+    def _hold(self, key: tuple[Segment, str], extent: Extent) -> Extent:
+        """The extent to use for `key`: this one, or the one that another thread put there meanwhile."""
+        with self._lock:
+            extent = self._whole.setdefault(key, extent)
+            held = sum(other.pieces.memory_bytes for other in self._whole.values())
+            while held > self._kept_bytes and len(self._whole) > 1:
+                held -= self._whole.popitem(last=False)[1].pieces.memory_bytes
+        return extent

@@ -1,0 +1,182 @@
+"""The view index on disk: a small file per measured segment in the user's cache directory, never in a log directory.
+
+A file is a hint like any cache: what does not fit the segment as it is now, or does not read, is as if it were not
+there. All may be removed at any time; where none can be written, segments are measured again after the next start.
+
+    8 bytes   KFSVIEW + version byte
+    4 bytes   CRC-32C of all that follows
+    4 bytes   length of the key
+    ...       the key: what the pieces were made of, JSON
+    24 bytes  start, file end, number of pieces
+    ...       the columns of Pieces, int64 one after the other, little-endian like all numbers here
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import struct
+import threading
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from kafkafs.view_index.pieces import COLUMNS, FILE_END, SIZE, Pieces
+from storage.errors import SegmentGone
+from storage.format.batches import BATCH_HEADER_SIZE
+from storage.format.checksum import crc32c
+from storage.log.segment import Segment
+
+_log = logging.getLogger(__name__)
+
+# The last byte is raised with any change of the layout, of what is measured, or of a format's rendering.
+_MAGIC: Final = b"KFSVIEW\x01"
+_HEAD: Final = struct.Struct("<8sII")
+_SPAN: Final = struct.Struct("<qqq")
+_SUFFIX: Final = ".view"
+_LEAST_BYTES: Final = 1 << 20  # smaller segments are measured faster than their file is found
+_KEPT_PART: Final = 0.9  # what is left after making room
+
+
+def default_directory() -> Path:
+    """`$XDG_CACHE_HOME/kafkafs/views` (XDG base directory specification)."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(home) if home.startswith("/") else Path.home() / ".cache"
+    return base / "kafkafs" / "views"
+
+
+class Store:
+    """Measured segments by what identifies their file. Thread-safe. Never raises for the state of its directory."""
+
+    def __init__(self, directory: Path, max_bytes: int) -> None:
+        # constant after construction
+        self.directory = directory
+        self.max_bytes = max_bytes
+        # guarded by the lock
+        self._lock = threading.Lock()
+        self._used_bytes: int | None = None
+        self._complained = False
+
+    def load(self, segment: Segment, rendition: str) -> Pieces | None:
+        """The pieces of a whole segment, if they were kept and its file is the same. SegmentGone."""
+        if segment.size < _LEAST_BYTES:
+            return None
+        key = _key(segment, rendition)
+        path = self._path(key)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        pieces = _decode(data, key)
+        if pieces is None:
+            _log.info("%s: not a view index of this version, or damaged: measuring again", path)
+        with contextlib.suppress(OSError):
+            os.utime(path)  # recently used
+        return pieces
+
+    def save(self, segment: Segment, rendition: str, pieces: Pieces) -> None:
+        """Keeps the pieces of a whole segment, if the file still is what was measured."""
+        if pieces.start != 0 or pieces.file_end < _LEAST_BYTES:
+            return
+        try:
+            key = _key(segment, rendition)
+        except SegmentGone:
+            return
+        if json.loads(key)["size"] != pieces.file_end:
+            return
+        data = _encode(key, pieces)
+        with self._lock:
+            try:
+                self._make_room_locked(len(data))
+                self._write_locked(self._path(key), data)
+            except OSError as error:
+                if not self._complained:
+                    _log.warning("the view index cannot be kept in %s: %s", self.directory, error)
+                    self._complained = True
+
+    def used_bytes(self) -> int:
+        """What the directory holds, as of the last change."""
+        with self._lock:
+            return self._used_bytes or 0
+
+    def _path(self, key: bytes) -> Path:
+        return self.directory / (hashlib.blake2b(key, digest_size=16).hexdigest() + _SUFFIX)
+
+    def _write_locked(self, path: Path, data: bytes) -> None:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+        try:
+            with open(partial, "wb", opener=_private) as file:
+                file.write(data)
+            partial.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise
+        self._used_bytes = (self._used_bytes or 0) + len(data)
+
+    def _make_room_locked(self, size: int) -> None:
+        if self._used_bytes is not None and self._used_bytes + size <= self.max_bytes:
+            return
+        files = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat()
+                    files.append((status.st_mtime_ns, status.st_size, entry.path))
+        used = sum(size for _, size, _ in files)
+        if used + size > self.max_bytes:
+            for _, freed, path in sorted(files):
+                if used + size <= self.max_bytes * _KEPT_PART:
+                    break
+                with contextlib.suppress(FileNotFoundError):
+                    Path(path).unlink()
+                used -= freed
+        self._used_bytes = used
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _key(segment: Segment, rendition: str) -> bytes:
+    """What tells a segment's file from every other, and from itself once it is changed."""
+    status = segment.log.stat()
+    head = segment.log.read(0, BATCH_HEADER_SIZE)
+    return json.dumps(
+        {
+            "device": status.st_dev,
+            "inode": status.st_ino,
+            "size": status.st_size,
+            "mtime_ns": status.st_mtime_ns,
+            "first_batch": bytes(head).hex(),
+            "partition": segment.directory.name,
+            "rendition": rendition,
+        }
+    ).encode()
+
+
+def _encode(key: bytes, pieces: Pieces) -> bytes:
+    columns = np.ascontiguousarray(pieces.columns, dtype="<i8").tobytes()
+    body = struct.pack("<I", len(key)) + key + _SPAN.pack(pieces.start, pieces.file_end, len(pieces)) + columns
+    return _MAGIC + struct.pack("<I", crc32c(body)) + body
+
+
+def _decode(data: bytes, key: bytes) -> Pieces | None:
+    if len(data) < _HEAD.size + len(key) + _SPAN.size:
+        return None
+    magic, crc, length = _HEAD.unpack_from(data)
+    if magic != _MAGIC or crc32c(data[12:]) != crc or data[_HEAD.size : _HEAD.size + length] != key:
+        return None
+    start, file_end, count = _SPAN.unpack_from(data, _HEAD.size + length)
+    columns = np.frombuffer(data, dtype="<i8", offset=_HEAD.size + length + _SPAN.size).astype(np.int64)
+    if count < 0 or len(columns) != count * COLUMNS:
+        return None
+    columns = columns.reshape(COLUMNS, count)
+    if count and ((columns[SIZE] <= 0).any() or int(columns[FILE_END, -1]) > file_end):
+        return None
+    return Pieces(columns, start, file_end)

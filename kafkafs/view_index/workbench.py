@@ -1,0 +1,100 @@
+"""What one thread needs to turn a file span into records: a read buffer, a table and decoders, all recycled."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kafkafs.formats.base import Format
+from storage.errors import SegmentGone
+from storage.format.batches import BatchTable, ScanStop, scan
+from storage.format.decoder import Decoder
+from storage.log.segment import Segment
+from storage.types import Isolation
+
+WINDOW_BYTES = 1 << 20
+_KEPT = 4  # benches that wait for their next use; each holds a few MiB
+_KEPT_BYTES = 4 << 20  # a read buffer that a huge batch has made larger is not kept
+
+Skips = Callable[[BatchTable], npt.NDArray[np.uint8] | None]
+"""By row of a table: 1 for batches that the isolation leaves out; None when none is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendition:
+    """How messages are shown. `name` tells one from another: within a log, equal names give equal bytes."""
+
+    format: Format
+    isolation: Isolation
+
+    @property
+    def name(self) -> str:
+        return f"{self.format.name}:{self.isolation.value}"
+
+
+class Workbench:
+    """Used by one thread at a time, for one span at a time: `read` and `scan` overwrite what they gave before."""
+
+    def __init__(self) -> None:
+        self.table = BatchTable.empty(WINDOW_BYTES // 64)
+        self.checked = Decoder()
+        self.unchecked = Decoder(verify_crc=False)
+        self._raw = bytearray(WINDOW_BYTES)
+        self._sizes = np.empty(1 << 14, dtype=np.int64)
+
+    def read(self, segment: Segment, position: int, end: int) -> memoryview:
+        """The bytes of a segment's file from `position` to `end`. SegmentGone where the file is gone or ends before."""
+        size = end - position
+        if size > len(self._raw):
+            self._raw = bytearray(size)
+        data = segment.log.read(position, size, self._raw)
+        if len(data) < size:
+            raise SegmentGone("segment was truncated", path=segment.log.path, position=position + len(data))
+        return data
+
+    def scan(self, data: memoryview, position: int) -> ScanStop:
+        """The headers of the whole batches in `data`, which lies at `position` in the file, into `table`."""
+        self.table.clear()
+        outcome = scan(data, position, self.table)
+        while outcome.stop is ScanStop.FULL:
+            larger = BatchTable.empty(2 * self.table.capacity)
+            larger.data[:, : self.table.rows] = self.table.data[:, : self.table.rows]
+            larger.rows = self.table.rows
+            self.table = larger
+            outcome = scan(data, position, self.table, outcome.next_start)
+        return outcome.stop
+
+    def sizes(self, count: int) -> npt.NDArray[np.int64]:
+        """A column of `count` numbers, not initialised."""
+        if count > len(self._sizes):
+            self._sizes = np.empty(2 * count, dtype=np.int64)
+        return self._sizes[:count]
+
+    def trim(self) -> None:
+        """Gives back what an unusual batch made large."""
+        if len(self._raw) > _KEPT_BYTES:
+            self._raw = bytearray(WINDOW_BYTES)
+        if self._sizes.nbytes > _KEPT_BYTES:
+            self._sizes = np.empty(1 << 14, dtype=np.int64)
+
+
+_free: deque[Workbench] = deque(maxlen=_KEPT)
+
+
+@contextmanager
+def workbench() -> Iterator[Workbench]:
+    """A bench for the calling thread. Thread-safe: a deque's ends are."""
+    try:
+        bench = _free.pop()
+    except IndexError:
+        bench = Workbench()
+    try:
+        yield bench
+    finally:
+        bench.trim()
+        _free.append(bench)

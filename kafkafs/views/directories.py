@@ -1,0 +1,187 @@
+"""The directories of the tree. Listings read no messages: file names, first headers and time indexes tell enough."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from kafkafs.ranges import MalformedRange, day_name, offsets_name
+from kafkafs.views.base import DIRECTORY_MODE, Attributes, Directory, Entry, Kind
+from kafkafs.views.info import partition_xattrs, topic_xattrs
+from kafkafs.views.times import first_timestamp, mtime_ns, newest_timestamp
+from storage.errors import StorageError
+from storage.log.log_dir import LogDir
+from storage.log.snapshot import Log, LogSnapshot
+from storage.types import NO_TIMESTAMP, TopicPartition
+
+ROOT_FILES = ("@help", "@status.json", "@metrics")
+MESSAGE_FILES = ("messages.txt", "messages.jsonl", "messages.log")
+_DAY_MS = 86_400_000
+_MOST_DAYS = 3_660  # of one segment: timestamps are whatever producers say, and one may be off by centuries
+_LOOKED_INTO = 16  # partitions of a topic that are opened for its time; the directories' own tell of more
+
+
+class FixedDirectory(Directory):
+    """A directory whose names are known: the partition's, and the empty `@groups`."""
+
+    def __init__(self, entries: Sequence[Entry], mtime: int) -> None:
+        self._entries = entries
+        self._mtime_ns = mtime
+
+    def attributes(self) -> Attributes:
+        return _directory(self._mtime_ns, sum(entry.kind is Kind.DIRECTORY for entry in self._entries))
+
+    def list(self) -> Iterable[Entry]:
+        return self._entries
+
+
+class RootDirectory(Directory):
+    """The mountpoint: our files and all topics."""
+
+    def __init__(self, log_dir: LogDir) -> None:
+        self._log_dir = log_dir
+
+    def attributes(self) -> Attributes:
+        return _directory(self._log_dir.path.stat().st_mtime_ns, 1 + len(self._log_dir.topics()))
+
+    def list(self) -> Iterable[Entry]:
+        yield from (Entry(name, Kind.FILE) for name in ROOT_FILES)
+        yield Entry("@groups", Kind.DIRECTORY)
+        yield from (Entry(topic, Kind.DIRECTORY) for topic in self._log_dir.topics())
+
+
+class TopicDirectory(Directory):
+    """A topic: its configuration and those of its partitions that are here."""
+
+    def __init__(self, log_dir: LogDir, topic: str) -> None:
+        self._log_dir = log_dir
+        self._topic = topic
+        self._partitions = log_dir.partitions(topic)
+
+    def attributes(self) -> Attributes:
+        return _directory(max(self._mtimes(), default=0), len(self._partitions))
+
+    def list(self) -> Iterable[Entry]:
+        yield Entry("@config", Kind.FILE)
+        yield from (Entry(str(partition), Kind.DIRECTORY) for partition in self._partitions)
+
+    def xattrs(self) -> Mapping[str, bytes]:
+        return topic_xattrs(self._log_dir.topic_info(self._topic), self._partitions)
+
+    def _mtimes(self) -> Iterator[int]:
+        for partition in self._partitions:
+            tp = TopicPartition(self._topic, partition)
+            try:
+                if len(self._partitions) <= _LOOKED_INTO:
+                    snapshot = self._log_dir.log(tp).snapshot()
+                    yield mtime_ns(snapshot, snapshot.segments[-1:])
+                else:
+                    yield (self._log_dir.path / tp.dir_name).stat().st_mtime_ns
+            except (StorageError, OSError):
+                continue  # its own stat will tell
+
+
+class PartitionDirectory(Directory):
+    """A partition."""
+
+    _DIRECTORIES = ("offsets", "time", "segments")
+
+    def __init__(self, log_dir: LogDir, log: Log) -> None:
+        self._log_dir = log_dir
+        self._log = log
+
+    def attributes(self) -> Attributes:
+        return _directory(newest_mtime_ns(self._log), len(self._DIRECTORIES))
+
+    def list(self) -> Iterable[Entry]:
+        yield from (Entry(name, Kind.FILE) for name in (*MESSAGE_FILES, "@info.json"))
+        yield from (Entry(name, Kind.DIRECTORY) for name in self._DIRECTORIES)
+
+    def xattrs(self) -> Mapping[str, bytes]:
+        return partition_xattrs(self._log_dir, self._log)
+
+
+class OffsetsDirectory(Directory):
+    """`offsets`: a range per segment, the active one without an end."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def attributes(self) -> Attributes:
+        return _directory(newest_mtime_ns(self._log), 0)
+
+    def list(self) -> Iterable[Entry]:
+        return [Entry(f"{name}.txt", Kind.FILE) for name in segment_ranges(self._log.snapshot())]
+
+
+class TimeDirectory(Directory):
+    """`time`: the UTC days that segments are known to reach."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def attributes(self) -> Attributes:
+        return _directory(newest_mtime_ns(self._log), 0)
+
+    def list(self) -> Iterable[Entry]:
+        return [Entry(f"{name}.txt", Kind.FILE) for name in known_days(self._log.snapshot())]
+
+
+class SegmentsDirectory(Directory):
+    """`segments`: the partition's real files."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def attributes(self) -> Attributes:
+        return _directory(self._log.path.stat().st_mtime_ns, 0)
+
+    def list(self) -> Iterable[Entry]:
+        with os.scandir(self._log.path) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+        return [Entry(name, Kind.FILE) for name in names]
+
+
+def newest_mtime_ns(log: Log) -> int:
+    """A partition's time: its newest message's, as far as its last segment tells."""
+    snapshot = log.snapshot()
+    if not snapshot.segments:
+        return log.path.stat().st_mtime_ns
+    return mtime_ns(snapshot, snapshot.segments[-1:])
+
+
+def segment_ranges(snapshot: LogSnapshot) -> Iterator[str]:
+    """The names of the offset ranges that are a segment each, from the log start on."""
+    start = snapshot.log_start_offset
+    for index, segment in enumerate(snapshot.segments):
+        first = max(segment.base_offset, start)
+        if segment is snapshot.active:
+            yield offsets_name(first)
+        elif (behind := snapshot.segments[index + 1].base_offset) > first:
+            yield offsets_name(first, behind - 1)
+
+
+def known_days(snapshot: LogSnapshot) -> list[str]:
+    """The names of the days from each segment's first to its greatest known timestamp, ascending."""
+    days: set[int] = set()
+    for segment in snapshot.segments:
+        first, newest = first_timestamp(snapshot, segment), newest_timestamp(snapshot, segment)
+        if newest == NO_TIMESTAMP:
+            continue
+        low, high = sorted((newest if first == NO_TIMESTAMP else first, newest))
+        if high // _DAY_MS - low // _DAY_MS > _MOST_DAYS:
+            days |= {low // _DAY_MS, high // _DAY_MS}
+        else:
+            days |= set(range(low // _DAY_MS, high // _DAY_MS + 1))
+    return [name for day in sorted(days) for name in _name_of(day)]
+
+
+def _name_of(day: int) -> Iterator[str]:
+    try:
+        yield day_name(day * _DAY_MS)
+    except MalformedRange:
+        return  # beyond the year 9999
+
+
+def _directory(mtime: int, directories: int) -> Attributes:
+    return Attributes(Kind.DIRECTORY, 0, mtime, DIRECTORY_MODE, 2 + directories)

@@ -1,0 +1,58 @@
+"""A layout: which bytes of a view come from where. Immutable, so readers need no lock; what grows gets new ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kafkafs.view_index.extent import Extent
+from kafkafs.views.spans import Cursor
+from storage.log.segment import Segment
+from storage.types import NO_TIMESTAMP
+
+
+class Run(NamedTuple):
+    """Bytes of a view in one go, from the view's position `start` to `end`.
+
+    Of a rendered view they are an extent's, from its rendered position `source_start` on; of a `.log` view the file's
+    own from the file position `source_start` on (`extent` is None). `file_end`: up to this file position of its segment
+    the run has all messages of the view, and may be extended behind it; -1 if it may not.
+    """
+
+    start: int
+    end: int
+    segment: Segment
+    extent: Extent | None
+    source_start: int
+    file_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All runs of a view, in order and without gaps. `cursor`: what they cover. `greatest` timestamp in them, -1: none
+    or unknown. `unlisted`: segments that the log no longer names, whose files may vanish at any time. `generation` and
+    `complete`: see ranges."""
+
+    cursor: Cursor
+    runs: tuple[Run, ...] = ()
+    greatest: int = NO_TIMESTAMP
+    complete: bool = False
+    unlisted: frozenset[Segment] = frozenset()
+    starts: tuple[int, ...] = field(default=(), compare=False)
+
+    @staticmethod
+    def of(
+        cursor: Cursor, runs: Sequence[Run], greatest: int, complete: bool, unlisted: frozenset[Segment] = frozenset()
+    ) -> Layout:
+        return Layout(cursor, tuple(runs), greatest, complete, unlisted, tuple(run.start for run in runs))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the view."""
+        return self.runs[-1].end if self.runs else 0
+
+    def run_at(self, position: int) -> Run:
+        """The run that holds the byte at `position`, which must lie below `size`."""
+        return self.runs[bisect_right(self.starts, position) - 1]

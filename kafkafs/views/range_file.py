@@ -1,0 +1,173 @@
+"""`messages.*`, `offsets/*` and `time/*`: a partition's messages in a range, in one of the formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kafkafs.count import visible_end
+from kafkafs.formats import by_name
+from kafkafs.paths import Messages
+from kafkafs.ranges import (
+    LastDuration,
+    LastMessages,
+    OffsetsBetween,
+    OffsetsCount,
+    OffsetsFrom,
+    OffsetSpec,
+    SingleOffset,
+    TimeBetween,
+    TimeSpec,
+)
+from kafkafs.select import Selection
+from kafkafs.view_index.workbench import Rendition
+from kafkafs.views.base import FILE_MODE, Attributes, File, Handle, Kind
+from kafkafs.views.layout import Layout
+from kafkafs.views.plans import OffsetPlan, Plan, TimePlan
+from kafkafs.views.raw import RawHandle, RawPlan, RawTimePlan
+from kafkafs.views.rendered import RenderedHandle
+from kafkafs.views.services import RangeNode, Services
+from kafkafs.views.state import Question, ViewState
+from kafkafs.views.times import file_mtime_ns, first_timestamp, mtime_ns, newest_timestamp
+from storage.log.segment import Segment
+from storage.log.snapshot import Log, LogSnapshot
+from storage.types import NO_TIMESTAMP
+
+
+class RangeFile(File):
+    """A view of a range. Its state is the path's, made at the first open."""
+
+    def __init__(self, services: Services, log: Log, node: RangeNode) -> None:
+        self._services = services
+        self._node = node
+        self._spec = None if isinstance(node, Messages) else node.spec
+        self._question = Question(log, self._spec, services.isolation, services.clamp)
+
+    @property
+    def _is_raw(self) -> bool:
+        return self._node.ext == "log"
+
+    def attributes(self) -> Attributes:
+        state = self._services.states.find(self._node)
+        if state is None and self._is_raw and not isinstance(self._spec, TimeBetween | LastDuration):
+            state = self._obtain()  # a few reads tell the exact size
+        layout = None if state is None else state.glance()
+        if layout is not None:
+            return Attributes(Kind.FILE, layout.size, self._mtime_ns(layout), FILE_MODE)
+        snapshot = self._question.log.snapshot()
+        segments = estimated_segments(snapshot, self._spec, clamp=self._services.clamp)
+        size = estimated_size(snapshot, segments, self._spec)
+        return Attributes(Kind.FILE, size, _estimated_mtime_ns(snapshot, segments, self._spec), FILE_MODE)
+
+    def open(self) -> Handle:
+        state = self._obtain()
+        layout, unchanged = state.open()
+        sealed = state.is_sealed
+        if self._is_raw:
+            return RawHandle(state, layout, sealed=sealed, unchanged=unchanged)
+        services = self._services
+        return RenderedHandle(state, layout, services.cache, services.workers, sealed=sealed, unchanged=unchanged)
+
+    def xattrs(self) -> Mapping[str, bytes]:
+        snapshot = self._question.log.snapshot()
+        selection = self._question.resolve(snapshot, self._services.clocks.now_ms())
+        end = visible_end(snapshot, self._question.isolation)
+        if selection.end_offset is not None:
+            end = min(end, selection.end_offset)
+        facts: dict[str, object] = {
+            "topic": snapshot.tp.topic,
+            "partition": snapshot.tp.partition,
+            "start_offset": selection.start_offset,
+            "end_offset": max(end, selection.start_offset),
+            "isolation": self._question.isolation.value,
+        }
+        state = self._services.states.find(self._node)
+        if state is not None and state.layout is not None:
+            facts["bytes"] = state.layout.size
+        return {f"user.kafka.{name}": str(value).encode() for name, value in facts.items()}
+
+    def _obtain(self) -> ViewState:
+        return self._services.states.obtain(
+            self._node, lambda: ViewState(self._question, self._plan, self._services.clocks)
+        )
+
+    def _plan(self, selection: Selection) -> Plan:
+        if self._is_raw:
+            return RawPlan() if selection.time_range is None else RawTimePlan(selection.time_range)
+        rendition = Rendition(by_name(self._node.ext, self._node.tp), self._services.isolation)
+        if selection.time_range is None:
+            return OffsetPlan(self._services.index, rendition)
+        return TimePlan(self._services.index, rendition, selection.time_range)
+
+    def _mtime_ns(self, layout: Layout) -> int:
+        if layout.greatest != NO_TIMESTAMP:
+            return layout.greatest * 1_000_000
+        segments = dict.fromkeys(run.segment for run in layout.runs)
+        if self._is_raw and segments:
+            return mtime_ns(self._question.log.snapshot(), segments)
+        return file_mtime_ns(segments or self._question.log.snapshot().segments)
+
+
+def estimated_segments(
+    snapshot: LogSnapshot, spec: OffsetSpec | TimeSpec | None, *, clamp: bool
+) -> tuple[Segment, ...]:
+    """The segments that may hold a range, without reading messages. OffsetOutOfRange where the range is none."""
+    if spec is None or isinstance(spec, LastDuration):
+        return snapshot.segments
+    if isinstance(spec, TimeBetween):
+        return tuple(segment for segment in snapshot.segments if _overlaps(snapshot, segment, spec))
+    if isinstance(spec, LastMessages):
+        return snapshot.segments[-1:]
+    first, last = _offsets(spec)
+    if first < snapshot.log_start_offset and clamp and (last is None or last >= snapshot.log_start_offset):
+        first = snapshot.log_start_offset
+    snapshot.check_offset(first)
+    if first == snapshot.log_end_offset:
+        return ()
+    start = max(snapshot.segment_index(first), 0)
+    stop = len(snapshot.segments) if last is None else snapshot.segment_index(last) + 1
+    return snapshot.segments[start:stop]
+
+
+def estimated_size(snapshot: LogSnapshot, segments: tuple[Segment, ...], spec: OffsetSpec | TimeSpec | None) -> int:
+    """Bytes that a range's file may have: 0 if it is known to be empty, else at least 1."""
+    if snapshot.log_start_offset == snapshot.log_end_offset or (not segments and not isinstance(spec, TimeBetween)):
+        return 0
+    size = sum(snapshot.end_position(segment) for segment in segments)
+    if isinstance(spec, SingleOffset | OffsetsBetween | OffsetsCount | LastMessages):
+        there = max(1, _segment_end(snapshot, segments[-1]) - segments[0].base_offset)
+        if isinstance(spec, OffsetsBetween):
+            wanted = spec.last - spec.first + 1
+        else:
+            wanted = 1 if isinstance(spec, SingleOffset) else spec.count
+        size = size * min(wanted, there) // there
+    return max(1, size)
+
+
+def _segment_end(snapshot: LogSnapshot, segment: Segment) -> int:
+    slot = snapshot.segment_index(segment.base_offset) + 1
+    return snapshot.segments[slot].base_offset if slot < len(snapshot.segments) else snapshot.log_end_offset
+
+
+def _offsets(spec: SingleOffset | OffsetsBetween | OffsetsFrom | OffsetsCount) -> tuple[int, int | None]:
+    if isinstance(spec, SingleOffset):
+        return spec.offset, spec.offset
+    if isinstance(spec, OffsetsBetween):
+        return spec.first, spec.last
+    return spec.first, None
+
+
+def _overlaps(snapshot: LogSnapshot, segment: Segment, spec: TimeBetween) -> bool:
+    newest = newest_timestamp(snapshot, segment)
+    if newest == NO_TIMESTAMP or (spec.start_ms is not None and newest < spec.start_ms):
+        return False
+    return spec.end_ms is None or min(first_timestamp(snapshot, segment), newest) < spec.end_ms
+
+
+def _estimated_mtime_ns(
+    snapshot: LogSnapshot, segments: tuple[Segment, ...], spec: OffsetSpec | TimeSpec | None
+) -> int:
+    chosen = segments or snapshot.segments[-1:]
+    found = mtime_ns(snapshot, chosen)
+    if isinstance(spec, TimeBetween) and spec.end_ms is not None:
+        return min(found, (spec.end_ms - 1) * 1_000_000)
+    return found

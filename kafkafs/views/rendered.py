@@ -1,0 +1,147 @@
+"""Open files of rendered messages: reads are answered from blocks of a shared cache, which workers fill ahead."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import NamedTuple
+
+from kafkafs.handles import Block, BlockCache, Workers
+from kafkafs.view_index.extent import Extent
+from kafkafs.view_index.pieces import Piece
+from kafkafs.views.base import read_through
+from kafkafs.views.layout import Layout, Run
+from kafkafs.views.rendering import render_piece
+from kafkafs.views.state import ViewState
+from storage.errors import StorageError
+
+_AHEAD_PIECES = 8  # rendered before they are asked for, once a reader has shown that it goes on
+_NEAR_BYTES = 1 << 20  # reads of a buffered file arrive out of order by a few requests
+_LOOK_S = 0.1  # how long a reader believes that the log still has the files it reads from
+
+
+class Place(NamedTuple):
+    """A piece of a view: the view's bytes from `start` to `end` are the block's from `skip` on."""
+
+    start: int
+    end: int
+    skip: int
+    run: Run
+    extent: Extent
+    piece: Piece
+
+
+def place_at(layout: Layout, position: int) -> Place:
+    """The piece that holds the byte at `position`, which lies below the layout's size."""
+    run = layout.run_at(position)
+    extent = run.extent
+    assert extent is not None, "a rendered view has extents"
+    pieces = extent.pieces
+    piece = pieces.piece(pieces.row_at(run.source_start + position - run.start))
+    start = run.start + piece.start - run.source_start
+    first = max(start, run.start)
+    # The last piece may have grown since this layout was made.
+    return Place(first, min(start + piece.size, run.end), first - start, run, extent, piece)
+
+
+class RenderedHandle:
+    """An open rendered view. Reads may come from several threads; the fields that they share are hints."""
+
+    def __init__(
+        self, state: ViewState, layout: Layout, cache: BlockCache, workers: Workers, *, sealed: bool, unchanged: bool
+    ) -> None:
+        self._state = state
+        self._layout = layout
+        self._cache = cache
+        self._workers = workers
+        self._open = True
+        self._place: Place | None = None
+        self._next = 0  # where a sequential reader goes on
+        self._streak = 0  # how often it did
+        self._ahead = 0  # up to where pieces were asked for
+        self.direct_io = not sealed
+        self.keep_cache = sealed and unchanged
+
+    @property
+    def size(self) -> int:
+        return self._layout.size
+
+    def read(self, offset: int, size: int) -> bytes:
+        return read_through(self, offset, size)
+
+    def read_into(self, address: int, offset: int, size: int) -> int:
+        layout = self._layout
+        if offset + size > layout.size or self._state.is_older_than(_LOOK_S):
+            layout = self._look()
+        end = min(offset + size, layout.size)
+        position = offset
+        while position < end:
+            try:
+                place = self._place
+                if place is None or not place.start <= position < place.end:
+                    place = self._place = place_at(layout, position)
+                if place.run.segment in layout.unlisted:
+                    place.run.segment.log.stat()
+                block = self._block(place)
+                try:
+                    source = place.skip + position - place.start
+                    stop = min(block.readable_until(source), place.skip + min(place.end, end) - place.start)
+                    ctypes.memmove(address + position - offset, block.address + source, stop - source)
+                finally:
+                    self._cache.release(block)
+            except StorageError:
+                if position > offset:
+                    return position - offset  # up to the damage; the next read meets it
+                raise
+            position += stop - source
+            if position < end and position < place.end:
+                return position - offset
+        if self._workers.running:
+            self._render_ahead(layout, offset, position)
+        return max(0, position - offset)
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._state.close()
+
+    def _look(self) -> Layout:
+        self._layout = layout = self._state.refresh()
+        self._place = None
+        return layout
+
+    def _block(self, place: Place) -> Block:
+        extent, piece = place.extent, place.piece
+        return self._cache.get(extent.key(piece), piece.size, lambda buffer: render_piece(extent.task, piece, buffer))
+
+    def _render_ahead(self, layout: Layout, offset: int, position: int) -> None:
+        if abs(offset - self._next) <= _NEAR_BYTES:
+            self._streak += 1
+        else:
+            self._streak = 0
+            self._ahead = 0
+        self._next = position
+        ahead = max(self._ahead, position)
+        place = self._place
+        if place is not None and place.start <= ahead < place.end:
+            ahead = place.end
+        # Twice as far with each read that goes on, so that a look at a file's head renders little else.
+        limit = min(1 << self._streak, _AHEAD_PIECES)
+        for _ in range(limit):
+            if ahead >= layout.size or ahead - position > limit * _NEAR_BYTES // 4:
+                break
+            place = place_at(layout, ahead)
+            self._submit(place)
+            ahead = place.end
+        self._ahead = ahead
+
+    def _submit(self, place: Place) -> None:
+        extent, piece = place.extent, place.piece
+        if piece.size > _NEAR_BYTES and self._cache.max_bytes < 8 * piece.size:
+            return
+
+        def render() -> None:
+            if self._open and place.end > self._next - _NEAR_BYTES:
+                self._cache.release(self._block(place))
+
+        if not self._cache.holds(extent.key(piece)):
+            self._workers.submit(render)

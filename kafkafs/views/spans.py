@@ -1,0 +1,102 @@
+"""From offsets to file spans: which whole batches of which segments hold a range, and where reading stands in a log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kafkafs.view_index.pieces import RecordFilter
+from storage.log.reader import find_batch
+from storage.log.scanning import scan_batches
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+
+_LOOK_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """All messages below `next_offset` are covered. In `segment` that is up to the file position `position`, if it is
+    still there; else only the offset counts."""
+
+    next_offset: int
+    segment: Segment | None = None
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Whole batches of a segment, from the position `start` to `end`. `wanted` is set where the first or last of them
+    also holds messages outside of the range. `natural`: it ends there because the log (so far) does, not the range."""
+
+    segment: Segment
+    start: int
+    end: int
+    wanted: RecordFilter | None
+    natural: bool
+
+
+def spans_from(
+    snapshot: LogSnapshot, cursor: Cursor, end_offset: int | None, visible_end: int
+) -> tuple[list[Span], Cursor]:
+    """The batches that hold offsets from the cursor up to `end_offset` (excluded; None: no end), and the cursor behind.
+
+    `visible_end`: where the log ends to this reader, its end or the last stable offset. SegmentGone when files vanish.
+    """
+    natural = end_offset is None or end_offset >= visible_end
+    bound = visible_end if end_offset is None else min(end_offset, visible_end)
+    if cursor.next_offset >= bound:
+        return [], cursor
+    start = _start(snapshot, cursor)
+    if start is None:
+        return [], Cursor(bound, cursor.segment, cursor.position)
+    first_index, position, first = start
+    last_index, end, last = _end(snapshot, bound)
+    spans = []
+    for index in range(first_index, last_index + 1):
+        segment = snapshot.segments[index]
+        start_position = position if index == first_index else 0
+        end_position = end if index == last_index else snapshot.end_position(segment)
+        if start_position >= end_position:
+            continue
+        below = first if index == first_index else None
+        above = last if index == last_index else None
+        wanted = None if below is None and above is None else RecordFilter(below or 0, above)
+        spans.append(Span(segment, start_position, end_position, wanted, natural))
+    if last_index < first_index:  # nothing but a gap
+        return [], Cursor(bound, snapshot.segments[first_index], position)
+    return spans, Cursor(bound, snapshot.segments[last_index], end)
+
+
+def _start(snapshot: LogSnapshot, cursor: Cursor) -> tuple[int, int, int | None] | None:
+    """(segment index, position, least offset wanted of the batch there if it begins below that)."""
+    for index in range(len(snapshot.segments) - 1, -1, -1):
+        if snapshot.segments[index] is cursor.segment:
+            if cursor.position <= snapshot.end_position(snapshot.segments[index]):
+                return index, cursor.position, None
+            break
+    found = find_batch(snapshot, cursor.next_offset)
+    if found is None:
+        return None
+    base_offset, _ = _batch(snapshot, found.segment, found.position)
+    return found.segment_index, found.position, None if base_offset >= cursor.next_offset else cursor.next_offset
+
+
+def _end(snapshot: LogSnapshot, bound: int) -> tuple[int, int, int | None]:
+    """(segment index, position, offset that bounds the batch before it if that reaches further)."""
+    last = len(snapshot.segments) - 1
+    found = None if bound >= snapshot.log_end_offset else find_batch(snapshot, bound)
+    if found is None:
+        return last, snapshot.end_position(snapshot.segments[last]), None
+    base_offset, end = _batch(snapshot, found.segment, found.position)
+    if base_offset >= bound:
+        return found.segment_index, found.position, None
+    return found.segment_index, end, bound
+
+
+def _batch(snapshot: LogSnapshot, segment: Segment, position: int) -> tuple[int, int]:
+    """Base offset (-1: only decompressing, or nothing, would tell) and end of the batch, or damage, at a position."""
+    for window in scan_batches(snapshot, segment, position, window=_LOOK_BYTES):
+        if window.damage is not None:
+            return -1, window.damage.end
+        return int(window.table.base_offset[0]), position + int(window.table.size[0])
+    return -1, snapshot.end_position(segment)

@@ -1,0 +1,89 @@
+"""First and newest timestamps of segments as far as they are known without reading messages: from the first batch's
+header, the time index, and the headers behind its last entry while a segment still grows.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from storage.errors import StorageError
+from storage.format.batches import BATCH_HEADER_SIZE, DELETE_HORIZON_MASK, TIMESTAMP_TYPE_MASK
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+from storage.log.timestamps import greatest_timestamp
+from storage.types import NO_TIMESTAMP
+
+_MAGIC_AT: Final = 16
+_V1_TIMESTAMP: Final = struct.Struct(">18xq")
+_V2_TIMES: Final = struct.Struct(
+    ">21x"
+    "h"  # attributes
+    "4x"
+    "q"  # base timestamp, or the delete horizon
+    "q"  # max timestamp
+)
+_UNINDEXED_BYTES: Final = 4 << 20  # more than this is not read for a timestamp that no index knows
+
+_lock = threading.Lock()
+_first: WeakKeyDictionary[Segment, int] = WeakKeyDictionary()
+
+
+def first_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
+    """The timestamp of a segment's first batch (first message or append time); -1: it has none, or is damaged."""
+    with _lock:
+        known = _first.get(segment)
+    if known is not None:
+        return known
+    end = snapshot.end_position(segment)
+    try:
+        head = segment.log.read(0, min(BATCH_HEADER_SIZE, end))
+    except (StorageError, OSError):
+        return NO_TIMESTAMP
+    found = _timestamp(head) if segment.batch_size(head) is not None else NO_TIMESTAMP
+    if end > 0:
+        with _lock:
+            _first[segment] = found
+    return found
+
+
+def newest_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
+    """The greatest known timestamp of a segment, -1 where there is none or it cannot be read."""
+    end = snapshot.end_position(segment)
+    try:
+        if end > _UNINDEXED_BYTES and not len(segment.time_index(end)):
+            return first_timestamp(snapshot, segment)
+        return greatest_timestamp(snapshot, segment).timestamp
+    except (StorageError, OSError):
+        return NO_TIMESTAMP
+
+
+def mtime_ns(snapshot: LogSnapshot, segments: Iterable[Segment]) -> int:
+    """The modification time these segments show: the newest message's, or the file's where messages have none."""
+    chosen = tuple(segments)
+    newest = max((newest_timestamp(snapshot, segment) for segment in chosen), default=NO_TIMESTAMP)
+    return newest * 1_000_000 if newest != NO_TIMESTAMP else file_mtime_ns(chosen)
+
+
+def file_mtime_ns(segments: Iterable[Segment]) -> int:
+    """The newest modification time of these segments' files; 0 where there is none."""
+    newest = 0
+    for segment in segments:
+        try:
+            newest = max(newest, segment.log.stat().st_mtime_ns)
+        except (StorageError, OSError):
+            continue
+    return newest
+
+
+def _timestamp(head: memoryview) -> int:
+    magic = head[_MAGIC_AT]
+    if magic == 1 and len(head) >= _V1_TIMESTAMP.size:
+        return int(_V1_TIMESTAMP.unpack_from(head)[0])
+    if magic != 2 or len(head) < _V2_TIMES.size:
+        return NO_TIMESTAMP
+    attributes, base, greatest = _V2_TIMES.unpack_from(head)
+    return int(greatest if attributes & (DELETE_HORIZON_MASK | TIMESTAMP_TYPE_MASK) else base)
