@@ -56,6 +56,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "kafkafs.views": (*STORAGE, *NAMES, "kafkafs.append", "kafkafs.handles", "kafkafs.view_index"),
     "kafkafs.status": (*STORAGE, *NAMES, "kafkafs.view_index", "kafkafs.handles"),
     "kafkafs.tree": (*STORAGE, *VIEWS),
+    "kafkafs.record_filters": FORMAT,
+    "kafkafs.read": (*STORAGE, *VIEWS, "kafkafs.record_filters"),
     "kafkafs.errnos": ("storage.errors", "kafkafs.paths"),
     "kafkafs.operations": (*STORAGE, *VIEWS, "kafkafs.tree", "kafkafs.errnos"),
     "kafkafs.mount_options": ("storage.types",),
@@ -63,7 +65,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "kafkafs.background": ("kafkafs.mountpoint",),
     "kafkafs.mount": (*STORAGE, *VIEWS, "kafkafs.tree", *MOUNTING),
     "kafkafs.spark": (*STORAGE, *NAMES, "kafkafs.view_index"),
-    "kafkafs.cli": (*STORAGE, *MOUNT, "kafkafs.spark", "kafkafs"),
+    "kafkafs.cli": (*STORAGE, *MOUNT, "kafkafs.read", "kafkafs.record_filters", "kafkafs.spark", "kafkafs"),
     "kafkafs.__main__": ("kafkafs.cli",),
     "kafkafs": (),
 }

@@ -1,0 +1,206 @@
+"""`kafkafs cat`: the views without a mount."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.ranges import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
+from storage.types import Isolation, TopicPartition
+
+if TYPE_CHECKING:
+    from kafkafs.cli.pump import Output, Sink
+    from kafkafs.formats.base import Format
+    from kafkafs.read import PartitionReader, Wanted
+    from storage.log.log_dir import LogDir
+
+_POLL_SECONDS: Final = 0.15
+
+
+def _offsets(_ctx: click.Context, _param: click.Parameter, text: str | None) -> OffsetSpec | None:
+    try:
+        return None if text is None else parse_offset_spec(text)
+    except MalformedRange as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _times(_ctx: click.Context, _param: click.Parameter, text: str | None) -> TimeSpec | None:
+    try:
+        return None if text is None else parse_time_spec(text)
+    except MalformedRange as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _format(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
+    from kafkafs.formats import by_name
+    from kafkafs.formats.template import BadTemplate
+
+    if text != "log":
+        try:
+            by_name(text, TopicPartition("topic", 0))
+        except BadTemplate as error:
+            raise click.BadParameter(str(error)) from None
+    return text
+
+
+def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> tuple[tuple[bytes, bytes], ...]:
+    headers = []
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise click.BadParameter(f"{text!r} is no NAME=VALUE")
+        headers.append((os.fsencode(name), os.fsencode(value)))
+    return tuple(headers)
+
+
+@click.command()
+@LOGDIR
+@click.argument("tp", type=TopicPartitionPattern())
+@click.option("--offsets", callback=_offsets, metavar="R", help="100-199, 100-, 100+50, last-10, -10 or 100.")
+@click.option(
+    "--time",
+    "times",
+    callback=_times,
+    metavar="R",
+    help="2026-11-20, 2026-11-20T10--, 2026-11-20T10--2026-11-20T12, until-2026-11-20, last-1h; UTC if without a zone.",
+)
+@click.option(
+    "--format",
+    "form",
+    callback=_format,
+    default="txt",
+    show_default=True,
+    metavar="F",
+    help=r"txt, jsonl, log (Kafka's own bytes), or letters as kcat's: '%o %T %k %s\n'.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes later, until ^C or the range is complete.")
+@click.option("--key", metavar="K", help="Only messages with this key.")
+@click.option("--header", "headers", callback=_headers, multiple=True, metavar="N=V", help="Only with this header.")
+@click.option(
+    "--isolation",
+    type=click.Choice([isolation.value for isolation in Isolation]),
+    default=Isolation.READ_UNCOMMITTED.value,
+    show_default=True,
+    help="read_committed leaves out aborted messages and stops at open transactions.",
+)
+@click.pass_context
+def cat(
+    ctx: click.Context,
+    logdir: Path,
+    tp: str,
+    offsets: OffsetSpec | None,
+    times: TimeSpec | None,
+    form: str,
+    follow: bool,
+    key: str | None,
+    headers: tuple[tuple[bytes, bytes], ...],
+    isolation: str,
+) -> None:
+    """Print messages of TP: a topic, topic/partition or a glob like 'orders*/0'.
+
+    Partitions come one after the other; ranges apply to each. With both ranges, messages in both.
+
+    \b
+    kafkafs cat /var/kafka orders
+    kafkafs cat /var/kafka orders/0 --offsets last-10 --format jsonl
+    kafkafs cat /var/kafka orders --time 2026-11-20T10--2026-11-20T12 --key k17
+    kafkafs cat /var/kafka orders --offsets -10 --follow
+
+    Letters: %s value, %S its length (-1: null), %R that as 4 bytes, %k key, %K its length, %t topic, %p partition,
+    %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN.
+    """
+    from kafkafs.read import Wanted
+
+    die_like_a_filter(ctx)
+    if form == "log" and (key is not None or headers):
+        raise click.UsageError("--format log gives whole batches: it takes no --key and no --header")
+    log_dir = open_log_dir(logdir)
+    targets = expand(log_dir, tp)
+    if form == "log" and len(targets) != 1:
+        raise click.UsageError(f"--format log takes one partition; {tp} means {len(targets)}")
+    wanted = Wanted(offsets, times, Isolation(isolation), None if key is None else os.fsencode(key), headers)
+    if not _print(log_dir, targets, wanted, form, follow):
+        ctx.exit(DATA_ERROR)
+
+
+def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form: str, follow: bool) -> bool:
+    """Prints all of it; False if anything could not be read."""
+    from kafkafs.cli.pump import Output
+    from kafkafs.read import PartitionReader
+
+    output = Output()
+    printer = _Printer(output)
+    now_ms = log_dir.clock.now_ms()
+
+    def make(_: Output) -> None:
+        following = []
+        for tp in targets:
+            reader = PartitionReader(log_dir.log(tp), wanted, now_ms, follow=follow, note=output.tell)
+            source = _Source(reader, None if form == "log" else _by_name(form, tp))
+            if printer.print(source) and not reader.done:
+                following.append(source)
+        while following:
+            output.flush()
+            output.wait(_POLL_SECONDS)
+            following = [source for source in following if printer.print(source) and not source.reader.done]
+
+    output.pump(make, _stdout(), say)
+    return not printer.failed
+
+
+class _Source:
+    """A partition and the format it is printed in; None: the log's own bytes."""
+
+    def __init__(self, reader: PartitionReader, form: Format | None) -> None:
+        self.reader = reader
+        self.form = form
+
+
+class _Printer:
+    """Prints partitions; what cannot be read is told, and the next one's turn comes."""
+
+    def __init__(self, output: Output) -> None:
+        self.failed = False
+        self._output = output
+
+    def print(self, source: _Source) -> bool:
+        """What there is now of it. False if it broke off."""
+        from storage.errors import StorageError
+
+        try:
+            if source.form is None:
+                for part in source.reader.raw():
+                    self._output.put(part)
+            else:
+                for block in source.reader.blocks():
+                    self._output.render(source.form, block)
+        except (StorageError, OSError) as error:
+            self.failed = True
+            self._output.tell(str(error))
+            return False
+        return True
+
+
+def _by_name(form: str, tp: TopicPartition) -> Format:
+    from kafkafs.formats import by_name
+
+    return by_name(form, tp)
+
+
+def _stdout() -> Sink:
+    from kafkafs.cli.pump import FileSink, StreamSink
+
+    sys.stdout.flush()
+    try:
+        return FileSink(sys.stdout.fileno())
+    except io.UnsupportedOperation:
+        return StreamSink(sys.stdout.buffer)

@@ -1,0 +1,185 @@
+"""Output of much data: one thread makes bytes, another writes them, over a few recycled buffers.
+
+Reading, checking and rendering run without the GIL, and so does write(2): the two overlap.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import stat
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from kafkafs.formats.base import Format
+    from storage.format.block import RecordBlock
+
+_BUFFER_BYTES: Final = 1 << 20
+_BUFFERS: Final = 4
+_LOOK_SECONDS: Final = 0.2  # how often an idle writer looks whether its reader is still there
+
+
+class Sink(Protocol):
+    """Where bytes go."""
+
+    def write(self, data: memoryview) -> None:
+        """All of it. OSError, BrokenPipeError if nobody reads."""
+
+    def is_gone(self) -> bool:
+        """Whether nobody will read what is written from now on."""
+
+
+class FileSink:
+    """A file descriptor: a pipe, a file, a terminal."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._poll = select.poll()
+        self._poll.register(fd, 0)
+        self._is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
+        if self._is_pipe:
+            with suppress(OSError):  # more than /proc/sys/fs/pipe-max-size, or too many pipes of this user
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _BUFFER_BYTES)
+
+    def write(self, data: memoryview) -> None:
+        while data:
+            try:
+                data = data[os.write(self._fd, data) :]
+            except BlockingIOError:
+                select.select([], [self._fd], [])
+
+    def is_gone(self) -> bool:
+        return self._is_pipe and any(event & select.POLLERR for _, event in self._poll.poll(0))
+
+
+class StreamSink:
+    """A Python stream without a descriptor."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def write(self, data: memoryview) -> None:
+        self._stream.write(data)
+
+    def is_gone(self) -> bool:
+        return False
+
+
+class Stopped(Exception):
+    """Nobody wants what is made any more."""
+
+
+class Output:
+    """What the making thread puts its bytes into. Not thread-safe beside that."""
+
+    def __init__(self) -> None:
+        # have their own locking
+        self._free: SimpleQueue[bytearray | None] = SimpleQueue()
+        self._full: SimpleQueue[tuple[bytearray, int] | str | BaseException | None] = SimpleQueue()
+        self._stop = threading.Event()
+        # of the making thread alone
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._used = 0
+        for _ in range(_BUFFERS - 1):
+            self._free.put(bytearray(_BUFFER_BYTES))
+
+    def render(self, form: Format, block: RecordBlock) -> None:
+        """Renders all records of a block."""
+        row = 0
+        while True:
+            row, self._used = form.render_rows(block, self._view, self._used, row)
+            if row == len(block):
+                return
+            if not self._used:
+                # One record is larger than a buffer.
+                sizes = np.empty(1, np.int64)
+                record = block.select(slice(row, row + 1))
+                form.measure(record, sizes)
+                self._take(bytearray(int(sizes[0])))
+                continue
+            self.flush()
+
+    def put(self, data: memoryview) -> None:
+        """Bytes as they are."""
+        while data:
+            part = data[: len(self._view) - self._used]
+            self._view[self._used : self._used + len(part)] = part
+            self._used += len(part)
+            data = data[len(part) :]
+            if self._used == len(self._view):
+                self.flush()
+
+    def flush(self) -> None:
+        """Hands over what was put in so far. Raises Stopped."""
+        if not self._used:
+            return
+        self._full.put((self._buffer, self._used))
+        self._used = 0
+        buffer = self._free.get()
+        if buffer is None or self._stop.is_set():
+            raise Stopped
+        self._take(buffer)
+
+    def tell(self, message: str) -> None:
+        """A line for stderr, after all that was put in before."""
+        self.flush()
+        self._full.put(message)
+
+    def wait(self, seconds: float) -> None:
+        """Sleeps. Raises Stopped."""
+        if self._stop.wait(seconds):
+            raise Stopped
+
+    def _take(self, buffer: bytearray) -> None:
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+
+    def _make(self, make: Callable[[Output], None]) -> None:
+        try:
+            make(self)
+            self.flush()
+            self._full.put(None)
+        except Stopped:
+            pass
+        except BaseException as error:  # noqa: BLE001 - raised again by the writing thread
+            self._full.put(error)
+
+    def pump(self, make: Callable[[Output], None], sink: Sink, say: Callable[[str], None]) -> None:
+        """Runs `make(self)` in a thread of its own and writes what it makes, until it ends or nobody reads any more.
+
+        Raises what `make` raises, after all that was made before is written; OSError of the sink.
+        """
+        threading.Thread(target=self._make, args=(make,), name="make", daemon=True).start()
+        try:
+            while True:
+                try:
+                    item = self._full.get(timeout=_LOOK_SECONDS)
+                except Empty:
+                    if sink.is_gone():
+                        return
+                    continue
+                if item is None:
+                    return
+                if isinstance(item, BaseException):
+                    raise item
+                if isinstance(item, str):
+                    say(item)
+                    continue
+                buffer, used = item
+                with memoryview(buffer) as view:
+                    sink.write(view[:used])
+                # What was made for one huge record goes.
+                self._free.put(buffer if len(buffer) == _BUFFER_BYTES else bytearray(_BUFFER_BYTES))
+        finally:
+            self._stop.set()
+            self._free.put(None)

@@ -1,0 +1,76 @@
+"""TP on the command line: `topic`, `topic/partition` or a glob."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from storage.errors import StorageError, UnknownTopicOrPartition
+from storage.types import TopicPartition
+
+if TYPE_CHECKING:
+    from storage.log.log_dir import LogDir
+
+
+def expand(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
+    """The partitions that TP names (None: all), by topic and number. Raises UnknownTopicOrPartition for none at all.
+
+    A glob's `*`, `?`, `[…]` stand for what they do in a shell, on either side of the slash.
+    """
+    topic_glob, slash, partition_glob = ("*", "", "") if pattern is None else pattern.partition("/")
+    found = [
+        TopicPartition(topic, partition)
+        for topic in log_dir.topics()
+        if fnmatchcase(topic, topic_glob)
+        for partition in log_dir.partitions(topic)
+        if not slash or fnmatchcase(str(partition), partition_glob)
+    ]
+    if not found and pattern is not None:
+        raise UnknownTopicOrPartition(f"nothing here is called {pattern}", path=log_dir.path)
+    return found
+
+
+class TopicPartitionPattern(click.ParamType[str]):
+    """The text as it is; completes to the topics and partitions of the LOGDIR before it."""
+
+    name = "TP"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = _names(ctx, partitions="/" in incomplete)
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class TopicName(click.ParamType[str]):
+    """The text as it is; completes to the topics of the LOGDIR before it."""
+
+    name = "TOPIC"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in _names(ctx, partitions=False) if name.startswith(incomplete)]
+
+
+LOGDIR = click.argument("logdir", type=click.Path(path_type=Path, file_okay=False))
+
+
+def open_log_dir(path: Path) -> LogDir:
+    """Opens a log directory to look at. OSError when it cannot be listed."""
+    from storage.log.log_dir import LogDir
+
+    return LogDir.open_read_only(path)
+
+
+def _names(ctx: click.Context, *, partitions: bool) -> list[str]:
+    path = ctx.params.get("logdir")
+    try:
+        log_dir = open_log_dir(Path(path)) if path else None
+    except (OSError, StorageError):
+        return []
+    if log_dir is None:
+        return []
+    if partitions:
+        return [str(tp) for tp in expand(log_dir, None)]
+    return log_dir.topics()

@@ -1,0 +1,198 @@
+"""Reading without a mount: a partition's messages in a range, in order, as blocks or as the log's own bytes.
+
+A reader goes on where it stopped when it is asked again, so that following a log is reading it over and over. What
+retention or compaction takes away meanwhile is looked for anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from kafkafs.count import visible_end
+from kafkafs.ranges import LastDuration, LastMessages, OffsetSpec, TimeSpec
+from kafkafs.record_filters import header_rows, key_rows
+from kafkafs.select import Selection, resolve, time_mask
+from storage.errors import OffsetOutOfRange, SegmentGone
+from storage.format.decoder import Decoder
+from storage.log.reader import read_range
+from storage.types import Isolation, TimeRange
+
+if TYPE_CHECKING:
+    from storage.format.block import RecordBlock
+    from storage.log.segment import Segment
+    from storage.log.snapshot import Log, LogSnapshot
+
+_Part = TypeVar("_Part")
+
+_TRIES: Final = 20  # to find again what vanished, before giving up
+_CHUNK_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages: those in both ranges (None: all), and of these the ones with the key and all the headers."""
+
+    offsets: OffsetSpec | None = None
+    times: TimeSpec | None = None
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    key: bytes | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def select(self, snapshot: LogSnapshot, now_ms: int, *, follow: bool) -> Selection:
+        """What that is in a log as it is now. Raises OffsetOutOfRange."""
+        by_offset = resolve(snapshot, self.offsets, self.isolation, now_ms, find_nth=False)
+        if follow and isinstance(self.offsets, LastMessages):
+            by_offset = replace(by_offset, end_offset=None, complete=False)
+        if self.times is None:
+            return by_offset
+        by_time = resolve(snapshot, self.times, self.isolation, now_ms)
+        times = by_time.time_range
+        if follow and isinstance(self.times, LastDuration) and times is not None:
+            by_time = replace(by_time, end_offset=None, complete=False, time_range=TimeRange(times.start_ms, None))
+        ends = [end for end in (by_offset.end_offset, by_time.end_offset) if end is not None]
+        # The first N of an A+N are those at A, whatever their timestamps: then reading begins at A.
+        start = by_offset.start_offset if by_offset.limit else max(by_offset.start_offset, by_time.start_offset)
+        return Selection(start, min(ends, default=None), by_time.time_range, by_offset.limit)
+
+
+class PartitionReader:
+    """Reads what is wanted of one log. Not thread-safe.
+
+    `follow`: what comes later belongs to it too, and what is lost meanwhile is told to `note` instead of being an
+    error. `done`: nothing more can come.
+    """
+
+    def __init__(
+        self, log: Log, wanted: Wanted, now_ms: int, *, follow: bool = False, note: Callable[[str], None] | None = None
+    ) -> None:
+        self.done = False
+        self._log = log
+        self._wanted = wanted
+        self._now_ms = now_ms
+        self._follow = follow
+        self._note = note
+        self._selection: Selection | None = None
+        self._next = 0
+        self._left: int | None = None
+        self._may_retry = True  # nothing was given out since `_next` was moved
+        self._decoder = Decoder()
+
+    def blocks(self) -> Iterator[RecordBlock]:
+        """The wanted records up to the end of the log as it is now; a block is valid until the next is taken.
+
+        Raises OffsetOutOfRange; what is wrong with damaged data, after the records before it.
+        """
+        yield from self._passes(self._blocks)
+
+    def raw(self) -> Iterator[memoryview]:
+        """The whole batches that hold the ranges, verbatim, in parts of up to a MiB; a part is valid until the next.
+
+        Key and headers are not looked at, batches are not decoded.
+        """
+        yield from self._passes(self._raw)
+
+    def _passes(self, one_pass: Callable[[LogSnapshot, Selection], Iterator[_Part]]) -> Iterator[_Part]:
+        tries = 0
+        self._may_retry = True
+        while not self.done:
+            snapshot = self._log.snapshot()
+            selection = self._settle(snapshot)
+            before = self._next
+            try:
+                yield from one_pass(snapshot, selection)
+            except SegmentGone:
+                tries = 0 if self._next > before else tries + 1
+                if tries > _TRIES or not self._may_retry:
+                    raise
+                continue
+            end = visible_end(snapshot, self._wanted.isolation)
+            bound = end if selection.end_offset is None else min(end, selection.end_offset)
+            self._next = max(self._next, bound)
+            whole = selection.end_offset is not None and selection.end_offset <= end
+            self.done = self.done or whole or not self._follow
+            return
+
+    def _settle(self, snapshot: LogSnapshot) -> Selection:
+        """Where to go on: the log may have changed at both ends since the last pass."""
+        if self._selection is None:
+            self._selection = self._wanted.select(snapshot, self._now_ms, follow=self._follow)
+            self._next = self._selection.start_offset
+            self._left = self._selection.limit
+        elif self._next < snapshot.log_start_offset:
+            lost = f"messages {self._next} to {snapshot.log_start_offset - 1} of {snapshot.tp} were removed unread"
+            if not self._follow:
+                raise OffsetOutOfRange(lost)
+            self._say(lost)
+            self._next = snapshot.log_start_offset
+        elif self._next > snapshot.log_end_offset:
+            self._say(f"{snapshot.tp} was truncated to {snapshot.log_end_offset}")
+            self._next = snapshot.log_end_offset
+        return self._selection
+
+    def _say(self, text: str) -> None:
+        if self._note is not None:
+            self._note(text)
+
+    def _blocks(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[RecordBlock]:
+        for block in read_range(
+            snapshot, self._next, selection.end_offset, isolation=self._wanted.isolation, decoder=self._decoder
+        ):
+            if self._left is not None:
+                block = block.select(slice(0, self._left)) if len(block) > self._left else block
+                self._left -= len(block)
+            if len(block):
+                behind = int(block.offset[-1]) + 1
+                chosen = self._filtered(block, selection.time_range)
+                if len(chosen):
+                    yield chosen
+                self._next = behind
+            if self._left == 0:
+                self.done = True
+                return
+            if block.damage is not None:
+                raise block.damage.error
+
+    def _filtered(self, block: RecordBlock, times: TimeRange | None) -> RecordBlock:
+        if times is not None:
+            mask = time_mask(block.timestamp, times)
+            block = block if mask.all() else block.select(mask)
+        if self._wanted.key is not None:
+            block = block.select(key_rows(block, self._wanted.key))
+        for name, value in self._wanted.headers:
+            block = block.select(header_rows(block, name, value))
+        return block
+
+    def _raw(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[memoryview]:
+        # The views' own plans: the bytes are the same as theirs.
+        from kafkafs.views.layout import Run
+        from kafkafs.views.raw import RawPlan, RawTimePlan
+        from kafkafs.views.spans import Cursor, spans_from
+
+        end = visible_end(snapshot, self._wanted.isolation)
+        if self._left is not None:
+            nth = resolve(snapshot, self._wanted.offsets, self._wanted.isolation, self._now_ms)
+            selection = replace(selection, end_offset=nth.end_offset)
+        plan = RawPlan() if selection.time_range is None else RawTimePlan(selection.time_range)
+        spans, _ = spans_from(snapshot, Cursor(self._next), selection.end_offset, end)
+        for span in spans:
+            runs: list[Run] = []
+            plan.add(snapshot, runs, span, grows=False)
+            for run in runs:
+                for part in _file_bytes(run.segment, run.source_start, run.end - run.start):
+                    self._may_retry = False
+                    yield part
+        if self._left is not None and selection.end_offset is not None:
+            self.done = True
+
+
+def _file_bytes(segment: Segment, position: int, size: int) -> Iterator[memoryview]:
+    buffer = bytearray(min(_CHUNK_BYTES, size))
+    end = position + size
+    while position < end:
+        data = segment.log.read(position, min(_CHUNK_BYTES, end - position), buffer)
+        if not data:
+            raise SegmentGone("segment was truncated while it was read", path=segment.log.path, position=position)
+        yield data
+        position += len(data)

@@ -1,0 +1,53 @@
+"""Which records of a block have a key or a header: over columns, with Python objects for the few that may fit."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from storage.format.block import RecordBlock
+
+_COMPARED: Final = 32  # bytes compared column by column before the few that are left are compared whole
+
+
+def key_rows(block: RecordBlock, key: bytes) -> NDArray[np.intp]:
+    """The rows whose key is `key`, ascending."""
+    rows = np.flatnonzero(block.key_length == len(key))
+    if not len(rows) or not key:
+        return rows
+    data = np.frombuffer(block.buffer, np.uint8)
+    starts = block.key_start[rows]
+    for place, byte in enumerate(key[:_COMPARED]):
+        same = data[starts + place] == byte
+        rows, starts = rows[same], starts[same]
+    if len(key) <= _COMPARED:
+        return rows
+    return np.array([row for row in rows.tolist() if block.key(row) == key], np.intp)
+
+
+def header_rows(block: RecordBlock, name: bytes, value: bytes) -> NDArray[np.intp]:
+    """The rows that have a header of this name and value, ascending."""
+    needle = value or name
+    rows = np.flatnonzero(block.headers_count > 0)
+    if needle:
+        rows = _that_may_hold(block, rows, needle)
+    return np.array([row for row in rows.tolist() if (name, value) in block.headers(row)], np.intp)
+
+
+def _that_may_hold(block: RecordBlock, rows: NDArray[np.intp], needle: bytes) -> NDArray[np.intp]:
+    """Those of `rows` (which have headers) with the needle somewhere from their headers' start to the next row's."""
+    starts = block.headers_start[rows]
+    search = re.compile(re.escape(needle)).search
+    slots = []
+    found = search(block.buffer, int(starts[0])) if len(rows) else None
+    while found is not None:
+        slot = int(starts.searchsorted(found.start(), side="right")) - 1
+        slots.append(slot)
+        # One place in a record is enough.
+        found = search(block.buffer, int(starts[slot + 1])) if slot + 1 < len(starts) else None
+    return rows[np.array(slots, np.intp)]
