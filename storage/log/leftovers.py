@@ -1,0 +1,51 @@
+"""What interrupted work left in a partition's directory, and what is to become of it: a plan, pure.
+
+Source: the first three passes of LogLoader.load. Numbers in the comments are those of `storage.log.recovery`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from storage.files import names
+from storage.files.names import FileKind, FileState, SegmentFileName
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoverPlan:
+    """Files to remove, then files to rename (source, target), in this order; by name within the directory."""
+
+    remove: tuple[str, ...]
+    rename: tuple[tuple[str, str], ...]
+
+
+def plan_leftovers(files: Iterable[str], next_offset_of: Callable[[str], int]) -> LeftoverPlan:
+    """What to do with `.deleted`, `.cleaned`, `.swap` and checkpoint `.tmp` files.
+
+    `next_offset_of` tells of a `.log.swap` file the offset behind its last message.
+    """
+    parsed = {name: part for name in files if (part := names.parse_segment_file(name)) is not None}
+    of_state: dict[FileState, dict[str, SegmentFileName]] = {state: {} for state in FileState}
+    for name, part in sorted(parsed.items()):
+        of_state[part.state][name] = part
+    remove = [name for name in sorted(files) if name.endswith(names.TEMPORARY_SUFFIX)]
+    # 1. What was being removed goes; what was being built goes, with the replacements that it had not finished.
+    remove += of_state[FileState.DELETED]
+    cleaned = of_state[FileState.CLEANED]
+    first_cleaned = min((part.offset for part in cleaned.values()), default=None)
+    swap = of_state[FileState.SWAP]
+    if first_cleaned is not None:
+        remove += [name for name, part in swap.items() if part.offset >= first_cleaned]
+        swap = {name: part for name, part in swap.items() if part.offset < first_cleaned}
+    remove += cleaned
+    # 2. A finished replacement takes the place of all files with offsets in its range.
+    logs = [name for name, part in swap.items() if part.kind is FileKind.LOG]
+    if logs:
+        start = min(swap[name].offset for name in logs)
+        end = max(next_offset_of(name) for name in logs)
+        remove += [name for name, part in of_state[FileState.LIVE].items() if start <= part.offset < end]
+    # 3. It gets its name. The .log last: until then the .swap file tells the whole story again.
+    order = sorted(swap, key=lambda name: (swap[name].kind is FileKind.LOG, name))
+    rename = [(name, names.segment_file(swap[name].offset, swap[name].kind)) for name in order]
+    return LeftoverPlan(tuple(dict.fromkeys(remove)), tuple(rename))

@@ -1,0 +1,375 @@
+"""Recovery: from whatever a stop left in a partition's directory to a sound log. The passes of Kafka's LogLoader:
+
+1. remove `.deleted`, `.cleaned`, and replacements that were not finished
+2. remove what a finished replacement (`.swap`) covers
+3. give finished replacements their names                     (1-3: leftovers.py)
+4. remove index files without a .log; an .index that is missing, or a .txnindex that cannot be right, means 6 for its
+   segment, clean shutdown or not; a missing .timeindex is made empty
+5. (segments whose offsets pass 32 bits, written before Kafka 1.0, are refused, not split)
+6. without a clean shutdown: check segments from the one that holds the recovery point on; cut at the first batch that
+   is not sound; after a cut remove all later segments; rebuild the indexes of those that were checked
+7. a log that ends below its checkpointed start begins anew there; a directory without segments gets one
+8. leader epochs beyond the log end, and below its start, go
+9. producer state is rebuilt, its snapshots put in order
+
+Every pass leaves a directory from which all passes come to the same result, so a crash at any point is harmless: the
+recovery point only moves with the first flush after it. Later segments go newest first, before the cut is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from storage.clock import Clock
+from storage.config import LogConfig
+from storage.errors import CorruptCheckpoint, PartitionOffline
+from storage.files import leader_epochs, names, offset_index, time_index, transaction_index
+from storage.files.disk import Disk, opened, replace_file
+from storage.files.leader_epochs import EpochEntry, LeaderEpochs
+from storage.files.log_file import FileIdentity, LogFile
+from storage.files.names import FileKind
+from storage.files.transaction_index import AbortedTxn
+from storage.format.batches import BatchTable
+from storage.log import tail
+from storage.log.index_arithmetic import IndexEntries, IndexState
+from storage.log.leftovers import plan_leftovers
+from storage.log.loaded_log import LoadedLog
+from storage.log.policies import TIME_ENTRY_SIZE
+from storage.log.producer_rebuild import ProducerSnapshots, rebuild, replay
+from storage.log.producer_table import ProducerTable
+from storage.log.segment import Segment
+from storage.log.segment_check import check_segment, intact_batch_behind
+from storage.progress import NoProgress, Progress
+from storage.types import TopicPartition
+
+_INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A segment was cut at a position: `lost_bytes` behind it were no sound batches."""
+
+    base_offset: int
+    position: int
+    next_offset: int
+    lost_bytes: int
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What recovery did to one partition; `changes` are texts for a person, in order."""
+
+    tp: TopicPartition
+    changes: list[str] = field(default_factory=list)
+    cut: Cut | None = None
+    removed_segments: list[int] = field(default_factory=list)
+    recovered_segments: list[int] = field(default_factory=list)
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """What recovery is told of a partition.
+
+    `clean`: the log directory was shut down cleanly. `recovery_point`: below it all was synced. `log_start_offset`: as
+    checkpointed, 0 without. `gentle`: cut a torn tail and no more; PartitionOffline where messages would go.
+    """
+
+    tp: TopicPartition
+    directory: Path
+    config: LogConfig
+    clean: bool
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    producer_expiration_ms: int = 86_400_000
+    gentle: bool = False
+
+
+class Recovery:
+    """One run over one partition. Errors: PartitionOffline (gentle only), OSError."""
+
+    def __init__(self, plan: RecoveryPlan, *, disk: Disk, clock: Clock, progress: Progress | None = None) -> None:
+        self._plan = plan
+        self._disk = disk
+        self._clock = clock
+        self._progress = progress or NoProgress()
+        self._directory = plan.directory
+        self.report = RecoveryReport(plan.tp)
+        self._epochs = LeaderEpochs()
+        self._epochs_before: LeaderEpochs | None = None
+
+    def run(self) -> LoadedLog:
+        """All passes; the directory is sound afterwards, if not synced."""
+        plan = self._plan
+        self._finish_leftovers()
+        self._remove_orphans()
+        self._load_epochs()
+        segments, unsound = self._open_segments()
+        ends = self._check_segments(segments, unsound)
+        next_offset = self._next_offset(segments, ends)
+        if segments and next_offset < plan.log_start_offset:
+            self._note(f"log ends at {next_offset}, below its start {plan.log_start_offset}: it begins anew there")
+            for segment in reversed(segments):
+                self._remove_segment(segment)
+            segments, next_offset = [], plan.log_start_offset
+            self._epochs = LeaderEpochs()
+        if not segments:
+            next_offset = max(next_offset, plan.log_start_offset)
+            segments = [self._create_segment(next_offset)]
+        log_start = max(plan.log_start_offset, segments[0].base_offset)
+        self._store_epochs(next_offset)
+        producers = self._rebuild_producers(segments, log_start, next_offset)
+        self.report.log_start_offset, self.report.log_end_offset = log_start, next_offset
+        return LoadedLog(
+            segments=segments,
+            end=segments[-1].size,
+            next_offset=next_offset,
+            log_start_offset=log_start,
+            recovery_point=next_offset if plan.clean else min(plan.recovery_point, next_offset),
+            producers=producers,
+            epochs=self._epochs,
+        )
+
+    # Passes 1 to 3
+
+    def _finish_leftovers(self) -> None:
+        files = [path.name for path in self._directory.iterdir() if path.is_file()]
+        leftovers = plan_leftovers(files, self._swap_end)
+        for name in leftovers.remove:
+            self._note(f"removes {name}")
+            self._disk.unlink(self._directory / name)
+        for source, target in leftovers.rename:
+            self._note(f"renames {source} to {target}")
+            self._disk.rename(self._directory / source, self._directory / target)
+        if leftovers.remove or leftovers.rename:
+            self._disk.sync_dir(self._directory)
+
+    def _swap_end(self, name: str) -> int:
+        path = self._directory / name
+        parsed = names.parse_segment_file(name)
+        assert parsed is not None
+        status = path.stat()
+        segment = Segment(self._directory, parsed.offset, LogFile(path, FileIdentity.of(status)), status.st_size)
+        return tail.measure(segment, status.st_size).next_offset
+
+    # Pass 4
+
+    def _segment_files(self) -> dict[FileKind, list[int]]:
+        found: dict[FileKind, list[int]] = {kind: [] for kind in FileKind}
+        for path in self._directory.iterdir():
+            parsed = names.parse_segment_file(path.name)
+            if parsed is not None and not parsed.state.value:
+                found[parsed.kind].append(parsed.offset)
+        return {kind: sorted(offsets) for kind, offsets in found.items()}
+
+    def _remove_orphans(self) -> None:
+        found = self._segment_files()
+        for kind in _INDEX_KINDS:
+            for offset in found[kind]:
+                if offset not in found[FileKind.LOG]:
+                    self._note(f"removes {names.segment_file(offset, kind)}, which has no .log")
+                    self._disk.unlink(self._path(offset, kind))
+
+    def _open_segments(self) -> tuple[list[Segment], set[int]]:
+        """The segments, and the base offsets of those whose indexes must be rebuilt in any case."""
+        segments, unsound = [], set()
+        for base_offset in self._segment_files()[FileKind.LOG]:
+            path = self._path(base_offset, FileKind.LOG)
+            status = path.stat()
+            segment = Segment(self._directory, base_offset, LogFile(path, FileIdentity.of(status)), status.st_size)
+            segments.append(segment)
+            index = transaction_index.load(self._path(base_offset, FileKind.TRANSACTION_INDEX), base_offset)
+            wrong = index.problem is not None or bool((index.last_offset < base_offset).any())
+            if wrong or not self._path(base_offset, FileKind.OFFSET_INDEX).exists():
+                unsound.add(base_offset)
+            times = self._path(base_offset, FileKind.TIME_INDEX)
+            with opened(self._disk, times, create=True) as file:
+                size = file.size()
+                if size % TIME_ENTRY_SIZE:
+                    self._note(f"trims {times.name} to whole entries")
+                    file.truncate(size - size % TIME_ENTRY_SIZE)
+        return segments, unsound
+
+    # Pass 6
+
+    def _check_segments(self, segments: list[Segment], unsound: set[int]) -> dict[int, int]:
+        """Checks what must be checked; cuts and removes. Returns the next offset of each segment that was checked."""
+        plan = self._plan
+        ends: dict[int, int] = {}
+        first = len(segments)
+        if not plan.clean:
+            holding = [row for row, segment in enumerate(segments) if segment.base_offset <= plan.recovery_point]
+            first = holding[-1] if holding else 0
+        chosen = [row for row, segment in enumerate(segments) if row >= first or segment.base_offset in unsound]
+        if not chosen:
+            return ends
+        self._progress.begin(f"recover {plan.tp}", sum(segments[row].size for row in chosen))
+        try:
+            snapshots = self._snapshots()
+            producers: ProducerTable | None = None
+            for row in chosen:
+                segment = segments[row]
+                if producers is None or producers.end_offset > segment.base_offset or row - 1 not in chosen:
+                    producers = self._producers_at(snapshots, segments[:row], segment.base_offset)
+                producers.end_offset = segment.base_offset
+                snapshots.write(producers)
+                lost = self._recover_segment(segment, producers, segments[row + 1 :])
+                ends[segment.base_offset] = producers.end_offset
+                snapshots.write(producers)
+                self.report.recovered_segments.append(segment.base_offset)
+                if lost:
+                    del segments[row + 1 :]
+                    break
+        finally:
+            self._progress.end()
+        return ends
+
+    def _producers_at(self, snapshots: ProducerSnapshots, before: Sequence[Segment], offset: int) -> ProducerTable:
+        table = snapshots.reload(self._plan.log_start_offset, offset)
+        for segment in before:
+            table.end_offset = max(table.end_offset, segment.base_offset)
+            replay(table, segment)
+        table.end_offset = offset
+        return table
+
+    def _recover_segment(self, segment: Segment, producers: ProducerTable, later: Sequence[Segment]) -> int:
+        """Checks one segment and rebuilds its indexes; `producers` go along. Returns the bytes that were cut off."""
+        state = IndexState(self._plan.config.index_interval_bytes, segment.base_offset)
+        entries: list[IndexEntries] = []
+        aborted: list[AbortedTxn] = []
+
+        def visit(data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
+            entries.append(state.advance(table, 0, rows))
+            changes = producers.changes(data, table, 0, rows, origin)
+            if changes is not None:
+                aborted.extend(changes.aborted)
+            producers.commit(changes, int(table.last_offset[rows - 1]) + 1)
+            self._assign_epochs(table, rows)
+            self._progress.advance(int(table.end[rows - 1] - table.position[0]))
+
+        check = check_segment(segment.log, segment.base_offset, segment.size, visit)
+        if check.invalid_bytes:
+            self._cut(segment, check.end, check.next_offset, later)
+        final = state.final_time_entry()
+        offsets = offset_index.encode(
+            np.concatenate([entry.offsets for entry in entries]) if entries else [],
+            np.concatenate([entry.positions for entry in entries]) if entries else [],
+            segment.base_offset,
+        )
+        times = time_index.encode(
+            [*(t for entry in entries for t in entry.timestamps.tolist()), *([final.timestamp] if final else [])],
+            [*(o for entry in entries for o in entry.time_offsets.tolist()), *([final.offset] if final else [])],
+            segment.base_offset,
+        )
+        self._rewrite(self._path(segment.base_offset, FileKind.OFFSET_INDEX), offsets)
+        self._rewrite(self._path(segment.base_offset, FileKind.TIME_INDEX), times)
+        transactions = self._path(segment.base_offset, FileKind.TRANSACTION_INDEX)
+        if aborted or transactions.exists():
+            self._rewrite(transactions, transaction_index.encode(aborted))
+        producers.end_offset = max(producers.end_offset, check.next_offset)
+        return check.invalid_bytes
+
+    def _cut(self, segment: Segment, position: int, next_offset: int, later: Sequence[Segment]) -> None:
+        lost = segment.size - position
+        if self._plan.gentle:
+            behind = intact_batch_behind(segment.log, position + 1, segment.size)
+            if later or behind is not None:
+                raise PartitionOffline(
+                    "damage before intact messages",
+                    path=segment.log.path,
+                    position=position,
+                    offset=next_offset,
+                    found=f"{len(later)} later segments" if later else f"an intact batch at position {behind}",
+                    advice="`kafkafs recover` cuts the log there as a broker would; "
+                    "`kafkafs salvage` first copies what is intact",
+                )
+        for other in reversed(later):
+            self._remove_segment(other)
+        self._note(f"cuts {segment.log.path.name} at position {position}, offset {next_offset}: {lost} bytes go")
+        self.report.cut = Cut(segment.base_offset, position, next_offset, lost)
+        with opened(self._disk, segment.log.path) as file:
+            file.truncate(position)
+        segment.size = position
+
+    def _assign_epochs(self, table: BatchTable, rows: int) -> None:
+        latest = -1 if self._epochs.latest_epoch is None else self._epochs.latest_epoch
+        newer = (table.magic[:rows] == 2) & (table.leader_epoch[:rows] > latest)
+        for row in newer.nonzero()[0].tolist():
+            epoch = int(table.leader_epoch[row])
+            if self._epochs.latest_epoch is None or epoch > self._epochs.latest_epoch:
+                self._epochs = self._epochs.assign(EpochEntry(epoch, int(table.base_offset[row])))
+
+    # Passes 7 to 9
+
+    def _next_offset(self, segments: Sequence[Segment], ends: dict[int, int]) -> int:
+        if not segments:
+            return 0
+        last = segments[-1]
+        known = ends.get(last.base_offset)
+        if known is not None:
+            return max(known, last.base_offset)
+        measured = tail.measure(last, last.size)
+        if measured.end < last.size:
+            # Kafka would believe the clean shutdown. Appending behind garbage would hide what comes after it.
+            self._cut(last, measured.end, measured.next_offset, ())
+        return max(measured.next_offset, last.base_offset)
+
+    def _create_segment(self, base_offset: int) -> Segment:
+        for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+            with opened(self._disk, self._path(base_offset, kind), create=True):
+                pass
+        path = self._path(base_offset, FileKind.LOG)
+        return Segment(self._directory, base_offset, LogFile(path, FileIdentity.of(path.stat())), 0)
+
+    def _remove_segment(self, segment: Segment) -> None:
+        self._note(f"removes the segment {segment.base_offset}, {segment.size} bytes")
+        self.report.removed_segments.append(segment.base_offset)
+        # The .log last: while it is there, all of this is done again.
+        for kind in (*_INDEX_KINDS, FileKind.LOG):
+            path = self._path(segment.base_offset, kind)
+            if path.exists():
+                self._disk.unlink(path)
+
+    def _load_epochs(self) -> None:
+        try:
+            self._epochs = leader_epochs.read(self._directory / names.LEADER_EPOCH_CHECKPOINT)
+        except CorruptCheckpoint as error:
+            self._note(f"leader epochs are rebuilt: {error}")
+            self._epochs_before = None
+            return
+        self._epochs_before = self._epochs
+
+    def _store_epochs(self, next_offset: int) -> None:
+        epochs = self._epochs.truncate_from_end(next_offset).truncate_from_start(self._plan.log_start_offset)
+        self._epochs = epochs
+        path = self._directory / names.LEADER_EPOCH_CHECKPOINT
+        if epochs != self._epochs_before or not path.exists():
+            replace_file(self._disk, path, leader_epochs.encode(epochs.entries))
+
+    def _snapshots(self) -> ProducerSnapshots:
+        return ProducerSnapshots(
+            self._disk, self._directory, clock=self._clock, expiration_ms=self._plan.producer_expiration_ms
+        )
+
+    def _rebuild_producers(self, segments: Sequence[Segment], log_start: int, next_offset: int) -> ProducerTable:
+        snapshots = self._snapshots()
+        snapshots.remove_strays([segment.base_offset for segment in segments])
+        return rebuild(snapshots, segments, log_start, next_offset, clean=self._plan.clean)
+
+    def _rewrite(self, path: Path, content: bytes) -> None:
+        with opened(self._disk, path, create=True) as file:
+            if file.size() == len(content) and path.read_bytes() == content:
+                return
+            file.truncate(0)
+            file.write_at(0, content)
+
+    def _path(self, offset: int, kind: FileKind) -> Path:
+        return self._directory / names.segment_file(offset, kind)
+
+    def _note(self, change: str) -> None:
+        self.report.changes.append(change)

@@ -1,0 +1,127 @@
+"""The whole of a segment looked at, batch by batch, as recovery does: up to the first batch that is not sound.
+
+Source: LogSegment.recover. Sound is a whole batch with a right CRC whose offsets continue the segment. (Kafka compares
+offsets only where it adds an index entry, and then empties the segment; we cut it there.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from storage.files.log_file import LogFile
+from storage.format.batches import LOG_OVERHEAD, BatchTable, ScanStop, scan
+from storage.format.checksum import crc32c
+from storage.format.decoder import verify_crcs
+from storage.log import buffers
+
+_ROWS: Final = 65_536
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+_MAGIC_AT: Final = 16
+_CRC_AT: Final = 17
+_CRC_START: Final = 21
+_V2_HEADER: Final = 61
+
+# Given bytes, headers with positions in the file, how many of those rows are meant, and the first byte's file position.
+Visit = Callable[[memoryview, BatchTable, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCheck:
+    """Sound batches end at the position `end`, with offsets below `next_offset`; `size` is the file's."""
+
+    end: int
+    next_offset: int
+    size: int
+
+    @property
+    def invalid_bytes(self) -> int:
+        """Bytes behind the last sound batch."""
+        return self.size - self.end
+
+
+def check_segment(
+    log: LogFile, base_offset: int, size: int, visit: Visit, *, start: int = 0, next_offset: int | None = None
+) -> SegmentCheck:
+    """Looks at the batches of a .log of `size` bytes from the position `start` on, where offsets from `next_offset` on
+    are expected; `visit` is given the sound ones, a range of them at a time, in order."""
+    position = start
+    expected = base_offset if next_offset is None else next_offset
+    buffer = buffers.take()
+    table = BatchTable.empty(_ROWS)
+    try:
+        while position < size:
+            data = log.read(position, min(len(buffer), size - position), buffer)
+            if not len(data):
+                break
+            table.clear()
+            outcome = scan(data, position, table)
+            if outcome.stop is ScanStop.UNSUPPORTED and not table.rows:
+                data, outcome = _with_known_magic(data, position, table)
+            damage = verify_crcs(data, table, 0, table.rows, position) if table.rows else None
+            sound = _continuing(table, table.rows if damage is None else damage.row, base_offset, expected)
+            if sound:
+                visit(data, table, sound, position)
+                position = int(table.end[sound - 1])
+                expected = int(table.last_offset[sound - 1]) + 1
+            if sound < table.rows:
+                break
+            if not table.rows:
+                wanted = _wanted(data, size - position)
+                if outcome.stop is not ScanStop.END or wanted <= len(data):
+                    break
+                buffers.give(buffer)
+                buffer = buffers.take(wanted)
+    finally:
+        buffers.give(buffer)
+    return SegmentCheck(position, expected, size)
+
+
+def intact_batch_behind(log: LogFile, position: int, size: int) -> int | None:
+    """The position of an intact v2 batch behind damage at `position`; None where there is none: a torn tail."""
+    step = 1 << 20
+    while position < size:
+        data = bytes(log.read(position, min(step + _V2_HEADER, size - position)))
+        body = np.frombuffer(data, np.uint8)
+        for start in (np.flatnonzero(body[_MAGIC_AT:] == 2)).tolist():
+            length = int.from_bytes(data[start + 8 : start + 12], "big", signed=True) + LOG_OVERHEAD
+            if not _V2_HEADER <= length <= size - position - start:
+                continue
+            batch = log.read(position + start, length)
+            if crc32c(batch[_CRC_START:]) == int.from_bytes(batch[_CRC_AT:_CRC_START], "big"):
+                return position + start
+        if len(data) <= step:
+            return None
+        position += step
+    return None
+
+
+def _continuing(table: BatchTable, rows: int, base_offset: int, next_offset: int) -> int:
+    """How many of the first `rows` batches have ascending offsets that the segment can hold."""
+    last = table.last_offset[:rows]
+    wrong = (np.diff(last, prepend=next_offset - 1) <= 0) | (last - base_offset > _MAX_RELATIVE_OFFSET)
+    first = np.flatnonzero(wrong)
+    return int(first[0]) if len(first) else rows
+
+
+def _with_known_magic(data: memoryview, position: int, table: BatchTable) -> tuple[memoryview, Scan]:
+    """One batch of a magic that nobody has defined, read as v2, as Kafka does: the magic lies outside the CRC."""
+    if len(data) <= _MAGIC_AT or data[_MAGIC_AT] in (0, 1, 2):
+        return data, scan(data, position, table)
+    copy = bytearray(data)
+    copy[_MAGIC_AT] = 2
+    outcome = scan(copy, position, table)
+    # Only the first batch was meant: the others may be of any magic again.
+    table.rows = min(table.rows, 1)
+    return memoryview(copy), outcome
+
+
+def _wanted(data: memoryview, left: int) -> int:
+    """Bytes that the batch at the start of `data` claims to have, 0 if more than there are."""
+    if len(data) < LOG_OVERHEAD:
+        return 0
+    length = int.from_bytes(data[8:12], "big", signed=True) + LOG_OVERHEAD
+    return length if length <= left else 0
