@@ -10,8 +10,6 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from storage.errors import CorruptBatch, SegmentGone, StorageError, UnsupportedFormat
 from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
 from storage.log import buffers
@@ -72,7 +70,7 @@ def scan_batches(
                 table.clear()
                 outcome = scan(data, position, table, start)
                 damage = None
-                good = _ascending(table, last_offset)
+                good = ascending_rows(table, table.rows, last_offset)
                 if good < table.rows:
                     at = int(table.position[good])
                     damage = _not_ascending(segment, at, limit, int(table.last_offset[good]), last_offset)
@@ -128,10 +126,13 @@ def _read(segment: Segment, position: int, size: int, buffer: bytearray) -> memo
     return data
 
 
-def _ascending(table: BatchTable, last_offset: int) -> int:
-    """How many batches' last offsets ascend from `last_offset` on."""
-    wrong = np.flatnonzero(np.diff(table.last_offset, prepend=last_offset) <= 0)
-    return int(wrong[0]) if len(wrong) else table.rows
+def ascending_rows(table: BatchTable, rows: int, last_offset: int) -> int:
+    """How many of the first `rows` batches have last offsets that ascend from `last_offset` on."""
+    last = table.last_offset[:rows]
+    if not rows or last[0] <= last_offset:
+        return 0
+    wrong = last[1:] <= last[:-1]
+    return int(wrong.argmax()) + 1 if wrong.any() else rows
 
 
 def _not_ascending(segment: Segment, position: int, limit: int, found: int, last_offset: int) -> SpanDamage:

@@ -12,12 +12,11 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, ScanStop, scan
 from storage.format.checksum import crc32c
 from storage.format.decoder import verify_crcs
 from storage.log import buffers
+from storage.log.scanning import ascending_rows
 from storage.log.segment import Segment
 
 _ROWS: Final = 4096
@@ -68,7 +67,7 @@ def extend(segment: Segment, known: Tail, size: int) -> Tail:
             outcome = scan(data, tail.end, table)
             damage = verify_crcs(data, table, 0, table.rows, tail.end) if table.rows else None
             rows = table.rows if damage is None else damage.row
-            good = _ascending(table, rows, tail.next_offset)
+            good = ascending_rows(table, rows, tail.next_offset - 1)
             if good:
                 tail = _behind(data, table, good, tail.end)
             if good < table.rows:
@@ -93,13 +92,6 @@ def still_holds(segment: Segment, tail: Tail) -> bool:
         return True
     header = segment.log.read(tail.last_position, len(tail.last_header))
     return bytes(header) == tail.last_header
-
-
-def _ascending(table: BatchTable, rows: int, next_offset: int) -> int:
-    """How many of the first `rows` batches have last offsets that ascend from `next_offset` on."""
-    last = table.last_offset[:rows]
-    wrong = np.flatnonzero(np.diff(last, prepend=next_offset - 1) <= 0)
-    return int(wrong[0]) if len(wrong) else rows
 
 
 def _behind(data: memoryview, table: BatchTable, rows: int, origin: int) -> Tail:
