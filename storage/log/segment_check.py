@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from storage.files.log_file import LogFile
-from storage.format.batches import LOG_OVERHEAD, BatchTable, ScanStop, scan
+from storage.format.batches import LOG_OVERHEAD, BatchTable, Scan, ScanStop, scan
 from storage.format.checksum import crc32c
 from storage.format.decoder import verify_crcs
 from storage.log import buffers
