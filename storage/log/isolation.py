@@ -96,7 +96,7 @@ class Transactions:
         self._open: OpenTransactions | None = None
         self._generation = -1
         self._stable: OrderedDict[int, int] = OrderedDict()
-        self._decoder = Decoder()
+        self._decoder: Decoder | None = None
 
     def last_stable_offset(self, snapshot: LogSnapshot) -> int:
         """See the function of this name."""
@@ -189,6 +189,8 @@ class Transactions:
         markers = BatchTable(np.ascontiguousarray(table.data[:, rows]), len(rows))
         kinds: list[bool] = []
         if len(rows):
+            if self._decoder is None:
+                self._decoder = Decoder()
             block = self._decoder.decode(window.buffer, markers, origin=window.origin, control=True)
             try:
                 records = control_records(block)

@@ -74,13 +74,15 @@ def load(directory: Path, listing: Listing, held: Iterable[Segment]) -> list[Seg
     """
     known = {segment.base_offset: segment for segment in held}
     last = max(listing.live, default=-1)
+    place = os.fspath(directory)
 
     def segment_of(base: int, inode: int, state: FileState) -> Segment:
         old = known.get(base)
         if old is not None and old.log.identity.inode == inode and old.sealed and base != last:
             return old
-        path = directory / names.segment_file(base, _LOG, state)
-        status = path.stat()
+        # Text, not Path: there may be a hundred thousand of them.
+        path = f"{place}/{names.segment_file(base, _LOG, state)}"
+        status = os.stat(path)  # noqa: PTH116
         identity = FileIdentity.of(status)
         # One that was sealed and is the last now has lost what came after it, and may have lost its own end.
         if old is not None and old.log.identity == identity and not old.sealed:

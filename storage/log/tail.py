@@ -49,13 +49,15 @@ class Tail:
 
 def measure(segment: Segment, size: int) -> Tail:
     """The valid end of a segment of `size` bytes, not looked at before: scanned from its last good index entry."""
-    start = segment.floor(segment.base_offset + 2**31, size)
+    start = segment.floor(segment.base_offset + 2**31, size) if size else 0
     return extend(segment, Tail(start, segment.base_offset), size)
 
 
 def extend(segment: Segment, known: Tail, size: int) -> Tail:
     """The valid end now that the file has `size` bytes, given that it was sound up to `known.end`."""
     tail = known
+    if known.end >= size:
+        return known
     buffer = buffers.take()
     table = BatchTable.empty(_ROWS)
     try:
