@@ -1,0 +1,117 @@
+"""Known answers, and every way to a checksum giving the same one."""
+
+from __future__ import annotations
+
+import random
+import sys
+import zlib
+
+import crc32c as crc32c_package
+import numpy as np
+import pytest
+
+from storage.format import checksum, checksum_kernel, decoder
+from storage.format.batches import BatchTable, scan
+from storage.format.decoder import verify_crcs
+from tests.storage.format.raw_batches import batch, message, record
+from tests.storage.format.uncompiled import uncompiled
+
+KERNELS = [
+    pytest.param(checksum_kernel, id="as installed"),
+    pytest.param(uncompiled("storage.format.checksum_kernel"), id="plain"),
+]
+# RFC 3720 B.4 and the usual check string.
+CRC32C_ANSWERS = [
+    (b"", 0),
+    (b"123456789", 0xE3069283),
+    (bytes(32), 0x8A9136AA),
+    (b"\xff" * 32, 0x62A8AB43),
+    (bytes(range(32)), 0x46DD794E),
+    (bytes(range(31, -1, -1)), 0x113FDB5C),
+]
+
+
+@pytest.mark.parametrize(("data", "answer"), CRC32C_ANSWERS)
+def test_crc32c_known_answers(data: bytes, answer: int) -> None:
+    assert checksum.crc32c(data) == answer
+    assert checksum.crc32c(memoryview(data)) == answer
+    assert checksum.crc32c(data[3:], checksum.crc32c(data[:3])) == answer
+
+
+def test_crc32_known_answer() -> None:
+    assert checksum.crc32(b"123456789") == 0xCBF43926
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_tables_agree_with_the_libraries_at_every_length(kernel) -> None:  # type: ignore[no-untyped-def] # a module
+    data = random.Random(1).randbytes(100)
+    for start in range(3):
+        for end in range(start, len(data)):
+            part = data[start:end]
+            assert kernel.table_crc(part, checksum.CRC32C_TABLES) == crc32c_package.crc32c(part)
+            assert kernel.table_crc(part, checksum.CRC32_TABLES) == zlib.crc32(part)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_too_few_tables_are_refused(kernel) -> None:  # type: ignore[no-untyped-def] # a module
+    with pytest.raises(ValueError, match="tables"):
+        kernel.table_crc(b"", np.zeros(4095, np.uint32))
+
+
+def test_crcmod_serves_where_the_crc32c_package_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "crc32c", None)
+    function, name = checksum._choose()
+    assert name == "crcmod"
+    for data, answer in CRC32C_ANSWERS:
+        assert function(memoryview(data)) == answer
+        assert function(data[3:], function(data[:3])) == answer
+
+
+def test_small_batches_go_through_tables_only_where_those_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checksum_kernel, "is_compiled", lambda: True)
+    assert checksum.small_limit() == checksum.SMALL_BYTES
+    monkeypatch.setattr(checksum, "IMPLEMENTATION", "crcmod")
+    assert checksum.small_limit() > 2**31  # faster than crcmod at any size
+    monkeypatch.setattr(checksum_kernel, "is_compiled", lambda: False)
+    assert checksum.small_limit() < 0
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("limit", [-1, 100, 1 << 40])
+def test_a_flipped_bit_anywhere_is_found(plain: bool, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However batches are shared between tables and library: v2 from the attributes on, v0 and v1 from the magic on."""
+    monkeypatch.setattr(checksum, "small_limit", lambda: limit)
+    if plain:
+        monkeypatch.setattr(decoder, "checksum_kernel", uncompiled("storage.format.checksum_kernel"))
+    parts = [batch([record(value=b"v" * 60)]), message(1, b"v" * 99), message(2, b"v", magic=0), batch([record()], 3)]
+    data = b"".join(parts)
+    table = BatchTable.empty(4)
+    scan(data, 1000, table)
+    assert verify_crcs(data, table, 0, 4, 1000) is None
+    for row, part in enumerate(parts):
+        start = int(table.position[row]) - 1000
+        checked = 21 if table.magic[row] == 2 else 16
+        for at in (checked, checked + 1, len(part) - 1):
+            hurt = bytearray(data)
+            hurt[start + at] ^= 0x10
+            damage = verify_crcs(hurt, table, 0, 4, 1000)
+            assert damage is not None
+            assert (damage.row, damage.position) == (row, start + 1000)
+            assert damage.error.expected == table.crc[row]
+            assert damage.error.found == (
+                crc32c_package.crc32c(bytes(hurt[start + 21 : start + len(part)]))
+                if checked == 21
+                else zlib.crc32(hurt[start + 16 : start + len(part)])
+            )
+            assert damage.error.position == damage.position
+            assert damage.error.offset == table.last_offset[row]
+            assert verify_crcs(hurt, table, row + 1, 4, 1000) is None
+
+
+def test_rows_outside_of_the_buffer_are_refused() -> None:
+    data = batch([record()])
+    table = BatchTable.empty(1)
+    scan(data, 1000, table)
+    for part, origin in ((data[:-1], 1000), (data, 1001), (data, 999)):
+        with pytest.raises(ValueError, match="outside"):
+            verify_crcs(part, table, 0, 1, origin)
