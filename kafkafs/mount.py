@@ -23,6 +23,7 @@ from kafkafs import background
 from kafkafs.errnos import data_errors
 from kafkafs.mount_options import MountOptions, escaped
 from kafkafs.mountpoint import FAILED, LOCKED, USAGE, MountError, check_mountpoint, check_nesting
+from storage.config import BrokerConfig
 from storage.errors import InvalidConfig, LogLocked, StorageError
 
 if TYPE_CHECKING:
@@ -54,12 +55,17 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
     if cleaned:
         say(cleaned)
     _check_fuse()
+    config = _read_config(request, say)
     if not request.options.read_only:
         say("mounting read-only: this version cannot write yet (with --read-only or -o ro it does not say so)")
+
+    def work(ready: background.Ready) -> None:
+        _serve(request, config, _start_logging(request.options, foreground=foreground), ready)
+
     if foreground:
-        _serve(request, _start_logging(request.options, foreground=True), lambda _stderr: None)
+        work(lambda _stderr: None)
     else:
-        background.start(lambda ready: _serve(request, _start_logging(request.options, foreground=False), ready))
+        background.start(work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,7 @@ class _Log:
     stderr: int
 
 
-def _serve(request: MountRequest, log: _Log, ready: background.Ready) -> None:
+def _serve(request: MountRequest, config: BrokerConfig, log: _Log, ready: background.Ready) -> None:
     """Opens, mounts, serves, closes; calls `ready` when the tree is there."""
     # Here and not at the top: libfuse may be missing, and the process that forks should be small.
     try:
@@ -88,7 +94,7 @@ def _serve(request: MountRequest, log: _Log, ready: background.Ready) -> None:
 
     traffic = Traffic()
     with _explained():
-        log_dir = LogDir.open_read_only(request.log_dir)
+        log_dir = LogDir.open_read_only(request.log_dir, config=config)
         try:
             tree = Tree(
                 log_dir,
@@ -122,6 +128,17 @@ def _serve(request: MountRequest, log: _Log, ready: background.Ready) -> None:
     if code != 0:
         raise MountError(f"libfuse could not mount {request.mountpoint} (its exit code is {code})")
     _log.info("unmounted %s", request.mountpoint)
+
+
+def _read_config(request: MountRequest, say: Callable[[str], None]) -> BrokerConfig:
+    """The broker-level configuration; says what is odd about it."""
+    if request.options.config is None:
+        return BrokerConfig()
+    with _explained():
+        config = BrokerConfig.from_file(request.options.config)
+    for warning in config.warnings(request.log_dir):
+        say(warning)
+    return config
 
 
 def _tree_options(options: MountOptions) -> TreeOptions:

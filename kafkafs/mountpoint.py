@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ import psutil
 
 FS_TYPE = "fuse.kafkafs"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
+
+_POLL_S = 0.01
 
 USAGE = 2
 LOCKED = 3
@@ -116,13 +119,11 @@ def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> None:
             who = "; ".join(users) or "processes that are not yours to see"
             raise MountError(f"{mountpoint} is busy: {who}. End them, or detach it: fusermount -u -z {mountpoint}")
         raise MountError(f"{mountpoint}: {failure}")
-    if server is not None:
-        try:
-            server.wait(timeout=timeout_s)
-        except psutil.TimeoutExpired:
-            raise MountError(
-                f"{mountpoint} is unmounted, but its process {server.pid} still runs after {timeout_s:.0f} s"
-            ) from None
+    deadline = time.monotonic() + timeout_s
+    while server is not None and _runs(server):
+        if time.monotonic() > deadline:
+            raise MountError(f"{mountpoint} is unmounted, but its process {server.pid} still runs")
+        time.sleep(_POLL_S)
 
 
 def holders(mountpoint: Path) -> Iterator[str]:
@@ -179,6 +180,13 @@ def _server_of(mountpoint: Path) -> psutil.Process | None:
         pid = json.loads((mountpoint / "@status.json").read_bytes())["process"]["pid"]
         return psutil.Process(int(pid))
     return None
+
+
+def _runs(process: psutil.Process) -> bool:
+    """False for a zombie too, which may stay for long where nobody reaps (Process.wait would wait for that)."""
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _fusermount(mountpoint: Path, *, lazy: bool = False) -> str | None:

@@ -232,6 +232,9 @@ class _Session(fuse.FUSE):  # type: ignore[misc]
     def read(self, path: None, buffer: Any, size: int, offset: int, info: Any) -> int:
         return self.operations.read_into(info.contents.fh, addressof(buffer.contents), offset, size)
 
+    def ioctl(self, *arguments: object) -> int:
+        return -errno.ENOTTY  # fusepy's fails without a path
+
 
 def serve(operations: Operations, serving: Serving) -> int:
     """Mounts and serves, in this process and thread, until unmounted or signalled. Returns libfuse's exit code.

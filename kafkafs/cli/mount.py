@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from kafkafs.cli import say
 from kafkafs.mount import MountRequest
 from kafkafs.mount import mount as start_mount
 from kafkafs.mount_options import BadOption, parse_options
@@ -59,7 +60,7 @@ def mount(
         ),
     )
     try:
-        start_mount(request, foreground=foreground, say=_say)
+        start_mount(request, foreground=foreground, say=say)
     except MountError as error:
         _fail(error)
 
@@ -77,11 +78,7 @@ def umount(mnt: Path) -> None:
         _fail(error)
 
 
-def _say(line: str) -> None:
-    click.echo(f"kafkafs: {line}", err=True)
-
-
 def _fail(error: MountError) -> None:
     for line in str(error).splitlines():
-        _say(line)
+        say(line)
     sys.exit(error.exit_code)
