@@ -163,8 +163,10 @@ def check_batches(
     data: Bytes
     crc32c_tables: Tables
     crc32_tables: Tables
-    if first_row < 0 or last_row > table.shape[1] or len(large) < last_row - first_row:
+    if first_row < 0 or last_row > table.shape[1] or table.shape[0] < 14 or origin < 0:
         raise ValueError("rows outside of the table")
+    if len(large) < last_row - first_row:
+        raise ValueError("no room for all rows")
     if len(castagnoli) < TABLE_ENTRIES or len(ieee) < TABLE_ENTRIES:
         raise ValueError("sixteen tables of 256 entries are needed")
     if cython.compiled:
@@ -214,7 +216,7 @@ def check_messages(
     found: cython.longlong = 0
     data: Bytes
     tables: Tables
-    if start < 0 or end > len(buffer) or len(ieee) < TABLE_ENTRIES:
+    if start < 0 or end < 0 or end > len(buffer) or len(ieee) < TABLE_ENTRIES:
         raise ValueError("span outside of the buffer")
     if cython.compiled:
         data = cython.address(buffer[0])

@@ -173,7 +173,7 @@ def scan(
     else:
         data = memoryview(buffer)
         table = memoryview(table)
-    if start < 0 or end > len(buffer) or origin < 0 or origin > MAX_INT64 - len(buffer):
+    if start < 0 or end < 0 or end > len(buffer) or origin < 0 or origin > MAX_INT64 - len(buffer):
         raise ValueError("span outside of the buffer")
     if row < 0 or table.shape[0] < 14:
         raise ValueError("row outside of the table")
