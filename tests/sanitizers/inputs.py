@@ -1,0 +1,125 @@
+"""Inputs of the fuzz driver: exact-size copies, and numbers that provoke.
+
+A copy's memory ends where its last byte does, so that reading or writing one byte too far meets a red zone. `bytes` and
+`bytearray` have a byte more than they show; numpy arrays have not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.format import message_set
+from storage.format.compression import Codec
+from storage.format.record_batch import BatchFields, encode_batch
+from storage.format.record_columns import Record
+from tests.broker_rules import stored_batches
+from tests.fixtures import FIXTURES
+from tests.storage.format.damage import damaged, with_right_checksums
+
+Int64s = NDArray[np.int64]
+
+EDGES = (0, 1, -1, 2**31 - 1, 2**31, -(2**31), 2**32, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62)
+
+
+def exact(data: bytes | memoryview) -> NDArray[np.uint8]:
+    """A copy of `data` in memory that ends where it does."""
+    return np.frombuffer(data, np.uint8).copy()
+
+
+def column(values: Sequence[int]) -> Int64s:
+    """An int64 column of exactly these values."""
+    return np.array(values, np.int64)
+
+
+def index(dice: random.Random, near: int) -> int:
+    """A row or position as our own code counts them, or a little beyond."""
+    return dice.randrange(-1, near + 3)
+
+
+def number(dice: random.Random, near: int) -> int:
+    """What bytes on disk can make of a number: mostly 0 to a little beyond `near`, at times a limit or anything."""
+    kind = dice.randrange(8)
+    if kind == 0:
+        return dice.choice(EDGES)
+    if kind == 1:
+        return dice.randrange(-(2**63), 2**63)
+    return dice.randrange(-1, near + 3)
+
+
+def any_record(dice: random.Random, *, headers: bool = True) -> Record:
+    """A record with sizes around those where varints grow."""
+
+    def text() -> bytes | None:
+        size = dice.choice((0, 0, 1, 5, 63, 64, 100, 300, 9000 if dice.random() < 0.02 else 7))
+        kind = dice.randrange(4)
+        if kind == 0:
+            return None
+        if kind == 1:
+            return dice.randbytes(size)
+        return ('aé\u2028"\\\n\x00😀' * size).encode()[:size] if kind == 2 else b"x" * size
+
+    pairs = tuple((text() or b"", text()) for _ in range(dice.choice((0, 0, 1, 3)))) if headers else ()
+    return Record(text(), text(), pairs, dice.choice((-1, 0, 1_700_000_000_000, dice.randrange(2**63))))
+
+
+def made_log(dice: random.Random) -> bytes:
+    """A few batches of any formats, one after another."""
+    log = b""
+    offset = dice.choice((0, 1000, 2**40, 2**63 - 1000))
+    for _ in range(dice.choice((1, 1, 2, 5))):
+        magic = dice.choice((0, 1, 2, 2, 2))
+        records = [any_record(dice, headers=magic == 2) for _ in range(dice.choice((1, 1, 2, 10)))]
+        if magic == 2:
+            fields = BatchFields(
+                producer_id=dice.choice((-1, 5)), transactional=dice.random() < 0.3, control=dice.random() < 0.1
+            )
+            log += encode_batch(records, base_offset=offset, codec=dice.choice(list(Codec)), fields=fields)
+        else:
+            codec = dice.choice((Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4))
+            log += message_set.encode(records, magic, base_offset=offset, codec=codec)
+        offset += len(records)
+    return log
+
+
+def fixture_batches() -> list[bytes]:
+    """Single small batches of real brokers, some of every log; none without fixtures."""
+    dice = random.Random(1)
+    found = []
+    for log in sorted(FIXTURES.glob("*/log/*/*.log")):
+        small = [batch.data for batch in stored_batches(log.read_bytes()) if len(batch.data) < 8000]
+        found += dice.sample(small, min(len(small), 5))
+    return found
+
+
+class Logs:
+    """A source of log bytes: real and made ones, whole and damaged."""
+
+    def __init__(self) -> None:
+        self._real = fixture_batches()
+
+    def whole(self, dice: random.Random) -> bytes:
+        """Batches without damage."""
+        if self._real and dice.random() < 0.5:
+            return b"".join(dice.choice(self._real) for _ in range(dice.choice((1, 1, 2, 4))))
+        return made_log(dice)
+
+    def any(self, dice: random.Random) -> bytes:
+        """Batches with damage most of the time, with checksums that fit half of the time."""
+        data = self.whole(dice)
+        if dice.random() < 0.15:
+            return data
+        data = damaged(data, dice)
+        return with_right_checksums(data) if dice.random() < 0.6 else data
+
+
+def tolerant(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a kernel that may refuse its arguments with ValueError or IndexError; None if it does."""
+    try:
+        return function(*arguments)
+    except (ValueError, IndexError):
+        return None

@@ -1,0 +1,279 @@
+"""What the fuzz driver runs: one case a call, out of the dice alone.
+
+Kernels are called through what the project calls them by where that gives exact-size memory, and directly with numbers
+that no caller would pass: they promise to check every length themselves. Where there is a rule for the result, it is
+asserted, so that the sanitizers do not only see nonsense refused.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+
+from kafkafs.formats import by_name
+from kafkafs.view_index import kernel as view_kernel
+from storage.errors import StorageError
+from storage.format import (
+    checksum,
+    checksum_kernel,
+    encoder_kernel,
+    hashing,
+    header_kernel,
+    index_kernel,
+    kernel,
+    message_kernel,
+)
+from storage.format.batches import BatchTable, Column, scan
+from storage.format.block import RecordBlock, RecordColumn
+from storage.format.compression import decompress
+from storage.format.decoder import Decoder, verify_crcs
+from storage.types import TopicPartition
+from tests.sanitizers.inputs import Int64s, Logs, any_record, column, exact, index, number, tolerant
+
+Target = Callable[[random.Random], None]
+
+LOGS = Logs()
+NO_SKIP = np.empty(0, np.uint8)
+NO_SPANS = np.empty(0, np.int64)
+TP = TopicPartition("topic", 3)
+TEMPLATES = ("txt", "jsonl", "%o %T %k %s\\n", "%S%R%K%h%t%p%%", "%s", "\\n%h\\n")
+
+
+def scanned(data: bytes, dice: random.Random) -> tuple[np.ndarray, BatchTable, int]:
+    """(exact copy, table of exactly its batches or fewer, origin)."""
+    buffer = exact(data)
+    rows = dice.choice((1, 2, 3, 8, len(data) // 26 + 1))
+    table = BatchTable(np.full((len(Column), rows), -7, np.int64), 0)
+    origin = dice.choice((0, 0, 12345, 2**40))
+    outcome = scan(buffer, origin, table)
+    assert 0 <= outcome.next_start <= len(data)
+    sizes = table.size
+    assert (sizes > 0).all()
+    assert int(sizes.sum()) == outcome.next_start
+    exact_rows = BatchTable(np.ascontiguousarray(table.data[:, : table.rows]), table.rows)
+    return buffer, exact_rows, origin
+
+
+def scan_and_decode(dice: random.Random) -> None:
+    """The project's own way from bytes to records, at any damage."""
+    data = LOGS.any(dice)
+    buffer, table, origin = scanned(data, dice)
+    decoder = Decoder(dice.choice((100, 5000, 1 << 20)), verify_crc=dice.random() < 0.5, block_bytes=4096)
+    skip = exact(bytes(dice.choices((0, 0, 1), k=dice.randrange(table.rows + 2)))) if dice.random() < 0.2 else None
+    row = 0
+    while row < table.rows:
+        block = decoder.decode(buffer, table, row, origin=origin, skip=skip, control=dice.random() < 0.5)
+        render(block, dice)
+        row = block.next_row + (block.damage is not None)
+
+
+def decode_directly(dice: random.Random) -> None:
+    """The decoding kernels over uncompressed content of exactly its size, and columns that may be too few."""
+    data = LOGS.any(dice)
+    _, table, origin = scanned(data, dice)
+    for row in range(table.rows):
+        start = int(table.position[row]) - origin
+        end = start + int(table.size[row])
+        codec, magic = int(table.codec[row]), int(table.magic[row])
+        header = 61 if magic == 2 else 34 if magic == 1 else 26  # of a wrapper: with null key and value length
+        part = data[start + header : end] if magic == 2 or codec else data[start:end]
+        if codec:
+            try:
+                part = decompress(codec, part, 1 << 16, magic)
+            except StorageError:
+                continue
+        if dice.random() < 0.2:
+            part = part[: dice.randrange(len(part) + 1)]
+        content = exact(part)
+        one = np.ascontiguousarray(table.data[:, row : row + 1])
+        if dice.random() < 0.3:
+            one[Column.COUNT, 0] = number(dice, 10)
+        room = dice.choice((0, 1, 2, 5, max(int(table.count[row]), 0), len(part) // 7 + 1))
+        columns = np.full((len(RecordColumn), min(room, 100_000)), -9, np.int64)
+        used = dice.choice((0, 0, 1)) if columns.shape[1] else 0
+        fault = column([0, 0, 0, 0])
+        decode = kernel.decode_records if magic == 2 else message_kernel.decode_messages
+        spans = column([0]), column([len(part)])
+        result = tolerant(decode, content, one, 0, 1, 0, *spans, NO_SKIP, True, columns, used, fault)
+        if result is not None and not fault[0]:
+            assert used <= result[1] <= columns.shape[1]
+        if magic < 2:
+            checksum_kernel.check_messages(content, 0, len(part), checksum.CRC32_TABLES)
+
+
+def decode_any_table(dice: random.Random) -> None:
+    """Kernels over a table whose positions, sizes and spans are anything."""
+    data = LOGS.any(dice)
+    buffer, table, origin = scanned(data, dice)
+    if not table.rows:
+        return
+    for _ in range(dice.choice((1, 2, 5))):
+        chosen = dice.choice((Column.POSITION, Column.SIZE, Column.COUNT, Column.MAGIC, Column.ATTRIBUTES))
+        table.data[chosen, dice.randrange(table.rows)] = number(dice, origin + len(data))
+    origin = dice.choice((origin, 0, number(dice, 100)))
+    first, last = index(dice, table.rows), index(dice, table.rows)
+    limit = dice.choice((0, 50, 1 << 40))
+    tables = checksum.CRC32C_TABLES, checksum.CRC32_TABLES
+    large = np.full(dice.choice((table.rows, 1)), -1, np.int64)
+    tolerant(checksum_kernel.check_batches, buffer, table.data, first, last, origin, *tables, limit, large)
+    tolerant(verify_crcs, buffer, table, 0, table.rows, origin)
+    tolerant(header_kernel.survey, table.data, first, last, origin, len(data), NO_SKIP, True)
+    columns = np.full((len(RecordColumn), dice.randrange(20)), -9, np.int64)
+    starts = column([number(dice, len(data)) for _ in range(dice.randrange(table.rows + 1))])
+    ends = column([number(dice, len(data)) for _ in starts])
+    fault = column([0, 0, 0, 0])
+    for decode in (kernel.decode_records, message_kernel.decode_messages):
+        for spans in ((NO_SPANS, NO_SPANS), (starts, ends)):
+            used = dice.choice((0, index(dice, columns.shape[1])))
+            tolerant(decode, buffer, table.data, first, last, origin, *spans, NO_SKIP, True, columns, used, fault)
+
+
+def scan_spans(dice: random.Random) -> None:
+    """Header scans of any span of a buffer, into a table of any size."""
+    data = LOGS.any(dice)
+    buffer = exact(data)
+    table = np.full((len(Column), dice.randrange(5)), -7, np.int64)
+    start, end = index(dice, len(data)), index(dice, len(data))
+    result = tolerant(header_kernel.scan, buffer, start, end, number(dice, 1000), table, index(dice, 4))
+    if result is not None and start <= end:
+        assert start <= result[1] <= end
+    tolerant(checksum_kernel.check_messages, buffer, start, end, checksum.CRC32_TABLES)
+    assert checksum_kernel.table_crc(buffer, checksum.CRC32C_TABLES) == checksum.crc32c(data)
+
+
+def render(block: RecordBlock, dice: random.Random) -> None:
+    """Measure and render a block; sizes agree, and a buffer that is a byte short is not overrun."""
+    form = by_name(dice.choice(TEMPLATES), TP)
+    sizes = np.empty(len(block), np.int64)
+    form.measure(block, sizes)
+    total = int(sizes.sum())
+    start = dice.choice((0, 0, 3))
+    out = np.full(start + total, 0x5A, np.uint8)
+    assert form.render(block, out.data, start) == start + total
+    assert (out[:start] == 0x5A).all()
+    if total:
+        short = np.empty(dice.randrange(total), np.uint8)
+        row, end = form.render_rows(block, short.data, 0, 0)
+        assert end == int(sizes[:row].sum())
+    for name in ("key", "value"):
+        data, ends = block.gather(name, dice.choice((None, b"", b"\n", b"--")))
+        assert not len(ends) or int(ends[-1]) <= len(data)
+
+
+def render_any_columns(dice: random.Random) -> None:
+    """Rendering and gathering over columns that are anything."""
+    buffer = exact(dice.choice((dice.randbytes(40), b"", 'é😀"\\\n'.encode() * 5, b"\x02a\x02b\x04cc\x01")))
+    rows = dice.choice((1, 1, 3))
+    columns = np.array(
+        [[number(dice, len(buffer)) for _ in range(rows)] for _ in range(len(RecordColumn))], np.int64
+    ).reshape(len(RecordColumn), rows)
+    if dice.random() < 0.7:
+        columns[RecordColumn.BATCH] = 0
+    table = BatchTable(np.full((len(Column), 1), 1, np.int64), 1)
+    block = RecordBlock(buffer.data, table, columns, 1)
+    form = by_name(dice.choice(TEMPLATES), TP)
+    sizes = np.empty(rows, np.int64)
+    out = np.empty(dice.choice((0, 1, 64, 200, 1000)), np.uint8)
+    tolerant(form.measure, block, sizes)
+    tolerant(form.render_rows, block, out.data, dice.randrange(len(out) + 1), 0)
+    starts, lengths = columns[RecordColumn.VALUE_START], columns[RecordColumn.VALUE_LENGTH]
+    room = np.empty(dice.choice((0, 1, 40)), np.uint8)
+    tolerant(kernel.gather, buffer, starts, lengths, exact(dice.choice((b"", b"\n", b"ab"))), room, sizes)
+
+
+def view_totals(dice: random.Random) -> None:
+    """Totals by batch of any batch numbers, cut into pieces with room that may be too small."""
+    records, rows = dice.choice((0, 1, 5, 40)), dice.choice((0, 1, 3, 10))
+    batch = column(sorted(dice.randrange(max(rows, 1)) for _ in range(records)))
+    if records and dice.random() < 0.3:
+        batch[dice.randrange(records)] = number(dice, rows)
+    sizes = column([dice.choice((0, 1, 100, 5000)) for _ in range(records)])
+    timestamps = column([number(dice, 1000) for _ in range(dice.choice((records, records, 1)))])
+    marks = exact(bytes(dice.randrange(2) for _ in range(dice.choice((0, records, 1)))))
+    totals = np.full((4, dice.choice((rows, rows, max(rows - 1, 0)))), -9, np.int64)
+    tolerant(view_kernel.clear_totals, totals, rows)
+    if tolerant(view_kernel.add_records, batch, sizes, timestamps, marks, totals, rows) is None:
+        return
+    table = np.full((len(Column), rows), 7, np.int64)
+    first, last = dice.choice(((0, rows), (index(dice, rows), index(dice, rows))))
+    pieces = np.full((dice.choice((rows, rows, 1)), 10), -9, np.int64)
+    tolerant(view_kernel.cut, table, totals, first, last, dice.choice((1, 100, 10_000, index(dice, 50_000))), pieces)
+
+
+def encode(dice: random.Random) -> None:
+    """Encoding of any columns into any room, and what is measured of headers."""
+    data = dice.randbytes(dice.choice((0, 1, 10, 300)))
+    buffer = exact(data)
+    rows = dice.choice((1, 1, 2, 5))
+
+    def any_column() -> Int64s:
+        length = dice.choice((rows, rows, 1, rows - 1))
+        return column([number(dice, len(data)) for _ in range(length)])
+
+    columns = [any_column() for _ in range(8)]
+    deltas = dice.choice((column([]), any_column()))
+    out = np.full(dice.choice((0, 1, 20, 400)), 0x5A, np.uint8)
+    position = dice.choice((0, index(dice, len(out))))
+    first, last = dice.choice((0, index(dice, rows))), dice.choice((rows, index(dice, rows)))
+    result = np.zeros(dice.choice((3, 3, 2)), np.int64)
+    tolerant(
+        encoder_kernel.encode_records, buffer, *columns, deltas, first, last, number(dice, 5), out, position, result
+    )
+    measured = np.zeros(dice.choice((len(columns[0]), 1)), np.int64)
+    tolerant(encoder_kernel.measure_headers, buffer, columns[0], columns[1], measured)
+    starts = np.empty(dice.randrange(5), np.int64)
+    lengths = np.empty(dice.choice((len(starts), 1)), np.int64)
+    span = dice.choice(((0, len(data)), (index(dice, len(data)), index(dice, len(data)))))
+    tolerant(encoder_kernel.split_lines, buffer, *span, dice.randrange(256), starts, lengths)
+
+
+def hash_keys(dice: random.Random) -> None:
+    """murmur2 over keys in exact memory and over columns that are anything."""
+    key = any_record(dice).value or b""
+    buffer = exact(key)
+    assert hashing.murmur2(buffer) == hashing.murmur2(key)
+    rows = dice.choice((0, 1, 4))
+    starts = column([number(dice, len(key)) for _ in range(rows)])
+    lengths = column([number(dice, len(key)) for _ in range(dice.choice((rows, 1)))])
+    hashes = np.zeros(dice.choice((rows, 2)), np.int32)
+    tolerant(hashing.murmur2_columns, buffer, starts, lengths, hashes)
+    tolerant(hashing.murmur2_gathered, buffer, np.sort(starts), hashes)
+    tolerant(hashing.murmur2_gathered, buffer, starts, hashes)
+
+
+def index_entries(dice: random.Random) -> None:
+    """Index arithmetic over the headers of a log, with room that may be too small."""
+    _, table, _ = scanned(LOGS.any(dice), dice)
+    first, last = dice.choice(((0, table.rows), (index(dice, table.rows), index(dice, table.rows))))
+    room = dice.choice((table.rows, max(table.rows - 1, 0)))
+    entries = [np.full((2, room), -1, np.int64) for _ in range(2)]
+    state = column([-1, 0, 0, -1][: dice.choice((4, 4, 3))])
+    tolerant(index_kernel.index_batches, table.data, first, last, dice.choice((0, 100, 4096)), state, *entries)
+
+
+TARGETS: dict[str, Target] = {
+    "scan_and_decode": scan_and_decode,
+    "decode_directly": decode_directly,
+    "decode_any_table": decode_any_table,
+    "scan_spans": scan_spans,
+    "render_any_columns": render_any_columns,
+    "view_totals": view_totals,
+    "encode": encode,
+    "hash_keys": hash_keys,
+    "index_entries": index_entries,
+}
+
+# Which of them run a kernel; the driver refuses to start when pyproject.toml names one that is not here.
+KERNEL_TARGETS = {
+    "storage.format.kernel": ("scan_and_decode", "decode_directly", "decode_any_table", "render_any_columns"),
+    "storage.format.message_kernel": ("scan_and_decode", "decode_directly", "decode_any_table"),
+    "storage.format.header_kernel": ("scan_and_decode", "scan_spans", "decode_any_table"),
+    "storage.format.checksum_kernel": ("scan_and_decode", "decode_directly", "decode_any_table", "scan_spans"),
+    "storage.format.encoder_kernel": ("encode",),
+    "storage.format.hashing": ("hash_keys",),
+    "storage.format.index_kernel": ("index_entries",),
+    "kafkafs.formats.kernel": ("scan_and_decode", "render_any_columns"),
+    "kafkafs.view_index.kernel": ("view_totals",),
+}
