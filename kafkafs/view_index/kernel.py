@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What the view index has to know of each batch, summed over its records in one pass.
+"""What the view index has to know of batches: sums over their records, and where to cut them into pieces.
 
 Cython in pure-Python mode; the same file runs uncompiled, only slower.
 """
@@ -8,41 +8,81 @@ from __future__ import annotations
 
 import cython
 
+# Rows of `totals`; by batch.
+SIZE = cython.declare(cython.int, 0)  # rendered bytes
+RECORDS = cython.declare(cython.int, 1)
+LEAST = cython.declare(cython.int, 2)  # timestamps
+GREATEST = cython.declare(cython.int, 3)
+
+# Rows of a BatchTable that are copied; storage.format.batches.Column has the same numbers.
+TABLE_POSITION = cython.declare(cython.int, 0)
+TABLE_SIZE = cython.declare(cython.int, 1)
+TABLE_BASE_OFFSET = cython.declare(cython.int, 2)
+TABLE_CRC = cython.declare(cython.int, 13)
+
+# Fields of a piece; kafkafs.view_index.pieces.Piece has the same order.
+PIECE_END = cython.declare(cython.int, 0)
+PIECE_SIZE = cython.declare(cython.int, 1)
+PIECE_POSITION = cython.declare(cython.int, 2)
+PIECE_FILE_END = cython.declare(cython.int, 3)
+PIECE_SKIP = cython.declare(cython.int, 4)
+PIECE_BASE_OFFSET = cython.declare(cython.int, 5)
+PIECE_CRC = cython.declare(cython.int, 6)
+PIECE_LEAST = cython.declare(cython.int, 7)
+PIECE_GREATEST = cython.declare(cython.int, 8)
+PIECE_RECORDS = cython.declare(cython.int, 9)
+PIECE_FIELDS = cython.declare(cython.int, 10)
+
+NO_LEAST = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+NO_GREATEST = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF)
+
 
 def is_compiled() -> bool:
     """True for the built kernel, False when this file runs as plain Python."""
     return bool(cython.compiled)
 
 
-def batch_totals(
+def clear_totals(totals: cython.longlong[:, ::1], rows: cython.Py_ssize_t) -> None:
+    """Set the totals of `rows` batches to those of no record at all."""
+    row: cython.Py_ssize_t
+    if not cython.compiled:
+        totals = memoryview(totals)
+    if totals.shape[0] < 4 or totals.shape[1] < rows:
+        raise IndexError("no room for that many batches")
+    with cython.nogil:
+        for row in range(rows):
+            totals[SIZE, row] = 0
+            totals[RECORDS, row] = 0
+            totals[LEAST, row] = NO_LEAST
+            totals[GREATEST, row] = NO_GREATEST
+
+
+def add_records(
     batch: cython.const[cython.longlong][::1],
     sizes: cython.const[cython.longlong][::1],
     timestamps: cython.const[cython.longlong][::1],
     wanted: cython.const[cython.uchar][::1],
-    size: cython.longlong[::1],
-    records: cython.longlong[::1],
-    least: cython.longlong[::1],
-    greatest: cython.longlong[::1],
-) -> None:
-    """Add each record to the row of its batch in the last four columns: rendered bytes, count, extremes of timestamps.
+    totals: cython.longlong[:, ::1],
+    rows: cython.Py_ssize_t,
+) -> int:
+    """Add records to the totals of their batches; the rendered bytes of the largest batch among them.
 
     `batch`, `sizes`, `timestamps` are by record; `wanted` too (0: leave the record out), or empty for all. IndexError
-    for a row outside of the columns, which then hold nothing of use.
+    for a record of a batch outside of `rows`: the totals are then of no use.
     """
     count: cython.Py_ssize_t = len(batch)
-    rows: cython.Py_ssize_t = len(size)
     masked: cython.bint = len(wanted) > 0
     bad: cython.bint = False
+    largest: cython.longlong = 0
     index: cython.Py_ssize_t
     row: cython.longlong
     if not cython.compiled:
         batch, sizes = memoryview(batch), memoryview(sizes)
-        timestamps, wanted = memoryview(timestamps), memoryview(wanted)
-        size, records, least, greatest = memoryview(size), memoryview(records), memoryview(least), memoryview(greatest)
+        timestamps, wanted, totals = memoryview(timestamps), memoryview(wanted), memoryview(totals)
     if len(sizes) < count or len(timestamps) < count or (masked and len(wanted) < count):
         raise IndexError("fewer sizes, timestamps or marks than records")
-    if len(records) < rows or len(least) < rows or len(greatest) < rows:
-        raise IndexError("columns of different lengths")
+    if totals.shape[0] < 4 or totals.shape[1] < rows:
+        raise IndexError("no room for that many batches")
     with cython.nogil:
         for index in range(count):
             row = batch[index]
@@ -51,11 +91,81 @@ def batch_totals(
                 break
             if masked and wanted[index] == 0:
                 continue
-            size[row] += sizes[index]
-            records[row] += 1
-            if timestamps[index] < least[row]:
-                least[row] = timestamps[index]
-            if timestamps[index] > greatest[row]:
-                greatest[row] = timestamps[index]
+            totals[SIZE, row] += sizes[index]
+            totals[RECORDS, row] += 1
+            if timestamps[index] < totals[LEAST, row]:
+                totals[LEAST, row] = timestamps[index]
+            if timestamps[index] > totals[GREATEST, row]:
+                totals[GREATEST, row] = timestamps[index]
+            if totals[SIZE, row] > largest:
+                largest = totals[SIZE, row]
     if bad:
         raise IndexError("a record of a batch outside of the table")
+    return largest
+
+
+def cut(
+    table: cython.const[cython.longlong][:, :],
+    totals: cython.const[cython.longlong][:, ::1],
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    piece_bytes: cython.longlong,
+    pieces: cython.longlong[:, ::1],
+) -> int:
+    """Cut the batches in rows [first, last) into pieces of about equal size, none much above `piece_bytes` rendered.
+
+    One line of `pieces` for each; PIECE_END and PIECE_SKIP are left as they are. Returns how many there are; batches
+    that render to nothing make none. IndexError when there are more than lines.
+    """
+    room: cython.Py_ssize_t = pieces.shape[0]
+    count: cython.Py_ssize_t = 0
+    row: cython.Py_ssize_t
+    total: cython.longlong = 0
+    done: cython.longlong = 0
+    parts: cython.longlong
+    part: cython.longlong = 1
+    is_open: cython.bint = False
+    full: cython.bint = False
+    if not cython.compiled:
+        table, totals, pieces = memoryview(table), memoryview(totals), memoryview(pieces)
+    if first < 0 or last > table.shape[1] or last > totals.shape[1] or table.shape[0] <= TABLE_CRC or piece_bytes <= 0:
+        raise IndexError("rows outside of the table")
+    if totals.shape[0] < 4 or pieces.shape[1] < PIECE_FIELDS:
+        raise IndexError("columns are missing")
+    with cython.nogil:
+        for row in range(first, last):
+            total += totals[SIZE, row]
+        parts = (total + piece_bytes - 1) // piece_bytes
+        for row in range(first, last):
+            if totals[SIZE, row] == 0:
+                continue
+            if not is_open:
+                if count >= room:
+                    full = True
+                    break
+                is_open = True
+                pieces[count, PIECE_SIZE] = 0
+                pieces[count, PIECE_POSITION] = table[TABLE_POSITION, row]
+                pieces[count, PIECE_BASE_OFFSET] = table[TABLE_BASE_OFFSET, row]
+                pieces[count, PIECE_CRC] = table[TABLE_CRC, row]
+                pieces[count, PIECE_LEAST] = NO_LEAST
+                pieces[count, PIECE_GREATEST] = NO_GREATEST
+                pieces[count, PIECE_RECORDS] = 0
+            pieces[count, PIECE_SIZE] += totals[SIZE, row]
+            pieces[count, PIECE_RECORDS] += totals[RECORDS, row]
+            pieces[count, PIECE_FILE_END] = table[TABLE_POSITION, row] + table[TABLE_SIZE, row]
+            if totals[LEAST, row] < pieces[count, PIECE_LEAST]:
+                pieces[count, PIECE_LEAST] = totals[LEAST, row]
+            if totals[GREATEST, row] > pieces[count, PIECE_GREATEST]:
+                pieces[count, PIECE_GREATEST] = totals[GREATEST, row]
+            done += totals[SIZE, row]
+            if done * parts >= part * total:
+                # Before or behind this batch, whichever comes first: the next piece begins with the next one.
+                is_open = False
+                count += 1
+                part = done * parts // total + 1
+        if is_open:
+            count += 1
+    if full:
+        raise IndexError("more pieces than lines")
+    return count

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from kafkafs.formats.base import Format
 from kafkafs.handles import Workers
-from kafkafs.view_index.kernel import batch_totals
+from kafkafs.view_index import kernel
 from kafkafs.view_index.pieces import (
     NO_CRC,
     NO_GREATEST,
@@ -31,13 +31,14 @@ from kafkafs.view_index.pieces import (
 )
 from kafkafs.view_index.workbench import Skips, Workbench, workbench
 from storage.format.batches import BatchTable
-from storage.format.block import RecordBlock
 from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 
 _CHUNK_BYTES = 8 << 20  # what one thread measures at a time, at least
 _CHUNKS = 16  # at most, for one segment
+_WINDOW_BYTES = 256 << 10  # bytes, columns and sizes of a window should stay in the processor's cache
+_SIZE = 0  # row of the totals
 _ALL = np.empty(0, dtype=np.uint8)
 
 
@@ -95,7 +96,7 @@ def measure(bench: Workbench, task: Task, start: int, stop: int, on_bytes: OnByt
     """
     pieces: list[Piece] = []
     reached = start
-    for window in scan_batches(task.snapshot, task.segment, start, stop):
+    for window in scan_batches(task.snapshot, task.segment, start, stop, window=_WINDOW_BYTES):
         if window.damage is not None:
             pieces.append(_damaged(window.damage.position, window.damage.end))
             behind = window.damage.end
@@ -121,48 +122,31 @@ def measure_row(bench: Workbench, task: Task, data: memoryview, table: BatchTabl
     return int((sizes if mask is None else sizes[mask]).sum())
 
 
-class _Totals:
-    """By row of a table: rendered bytes, messages, least and greatest timestamp; and how the huge batches are cut."""
-
-    __slots__ = ("cuts", "greatest", "least", "records", "size")
-
-    def __init__(self, rows: int) -> None:
-        self.size = np.zeros(rows, dtype=np.int64)
-        self.records = np.zeros(rows, dtype=np.int64)
-        self.least = np.full(rows, NO_LEAST, dtype=np.int64)
-        self.greatest = np.full(rows, NO_GREATEST, dtype=np.int64)
-        self.cuts: dict[int, list[int]] = {}
-
-
 def _measure_window(bench: Workbench, task: Task, window: Window) -> list[Piece]:
     table = window.table
-    totals = _Totals(table.rows)
+    totals = bench.totals(table.rows)
+    cuts: dict[int, list[int]] = {}
     skip = None if task.skips is None else task.skips(table)
     row = 0
     while row < table.rows:
         block = bench.unchecked.decode(window.buffer, table, row, origin=window.origin, skip=skip)
         row = block.next_row
         if len(block):
-            _add_block(totals, task, block, bench.sizes(len(block)))
+            sizes = bench.sizes(len(block))
+            task.format.measure(block, sizes)
+            mask = None if task.filter is None else task.filter.mask(block)
+            wanted = _ALL if mask is None else mask.view(np.uint8)
+            largest = kernel.add_records(block.batch, sizes, block.timestamp, wanted, totals, table.rows)
+            if largest > SPLIT_BYTES:
+                for huge in np.flatnonzero(totals[_SIZE, : table.rows] > SPLIT_BYTES).tolist():
+                    if huge not in cuts:
+                        chosen = block.batch == huge if mask is None else (block.batch == huge) & mask
+                        cuts[huge] = _split(sizes[chosen])
         if block.damage is not None:
             row = block.damage.row
-            totals.size[row] = int(task.filter is None or task.filter.may_hold(table, row))
+            totals[_SIZE, row] = int(task.filter is None or task.filter.may_hold(table, row))
             row += 1
-    return _cut(table, totals)
-
-
-def _add_block(totals: _Totals, task: Task, block: RecordBlock, sizes: npt.NDArray[np.int64]) -> None:
-    task.format.measure(block, sizes)
-    mask = None if task.filter is None else task.filter.mask(block)
-    wanted = _ALL if mask is None else mask.view(np.uint8)
-    batch_totals(
-        block.batch, sizes, block.timestamp, wanted, totals.size, totals.records, totals.least, totals.greatest
-    )
-    if int(totals.size.max()) > SPLIT_BYTES:
-        for row in np.flatnonzero(totals.size > SPLIT_BYTES).tolist():
-            if row not in totals.cuts:
-                chosen = block.batch == row if mask is None else (block.batch == row) & mask
-                totals.cuts[row] = _split(sizes[chosen])
+    return _cut(bench, table, totals, cuts)
 
 
 def _split(sizes: npt.NDArray[np.int64]) -> list[int]:
@@ -178,52 +162,33 @@ def _split(sizes: npt.NDArray[np.int64]) -> list[int]:
     return cuts
 
 
-def _cut(table: BatchTable, totals: _Totals) -> list[Piece]:
-    """A measured table in pieces of even size; huge batches apart."""
+def _cut(
+    bench: Workbench, table: BatchTable, totals: npt.NDArray[np.int64], cuts: dict[int, list[int]]
+) -> list[Piece]:
+    """A measured window in pieces of even size; huge batches apart."""
     pieces: list[Piece] = []
     first = 0
-    for row in sorted(totals.cuts):
-        pieces += _even_pieces(table, totals, first, row)
+    for row in sorted(cuts):
+        pieces += _even_pieces(bench, table, totals, first, row)
+        (whole,) = _even_pieces(bench, table, totals, row, row + 1, whole=True)
         before = 0
-        for cut in totals.cuts[row]:
-            pieces.append(_piece(table, totals, row, row + 1)._replace(size=cut - before, skip=before, records=0))
+        for cut in cuts[row]:
+            records = whole.records if cut == cuts[row][-1] else 0  # of one batch, so counted with one of its pieces
+            pieces.append(whole._replace(size=cut - before, skip=before, records=records))
             before = cut
-        pieces[-1] = pieces[-1]._replace(records=int(totals.records[row]))
         first = row + 1
-    return pieces + _even_pieces(table, totals, first, table.rows)
+    return pieces + _even_pieces(bench, table, totals, first, table.rows)
 
 
-def _even_pieces(table: BatchTable, totals: _Totals, first: int, last: int) -> list[Piece]:
-    if first == last:
-        return []
-    ends = np.cumsum(totals.size[first:last])
-    total = int(ends[-1])
+def _even_pieces(
+    bench: Workbench, table: BatchTable, totals: npt.NDArray[np.int64], first: int, last: int, *, whole: bool = False
+) -> list[Piece]:
+    total = int(totals[_SIZE, first:last].sum())
     if total == 0:
         return []
-    count = -(-total // PIECE_BYTES)
-    edges = [first]
-    for part in range(1, count):
-        edge = first + int(ends.searchsorted(part * total // count)) + 1
-        if edges[-1] < edge < last:
-            edges.append(edge)
-    edges.append(last)
-    pieces = (_piece(table, totals, start, stop) for start, stop in pairwise(edges))
-    return [piece for piece in pieces if piece.size]
-
-
-def _piece(table: BatchTable, totals: _Totals, first: int, last: int) -> Piece:
-    return Piece(
-        end=0,
-        size=int(totals.size[first:last].sum()),
-        position=int(table.position[first]),
-        file_end=int(table.position[last - 1] + table.size[last - 1]),
-        skip=NOT_SPLIT,
-        base_offset=int(table.base_offset[first]),
-        crc=int(table.crc[first]),
-        least=int(totals.least[first:last].min()),
-        greatest=int(totals.greatest[first:last].max()),
-        records=int(totals.records[first:last].sum()),
-    )
+    lines = bench.lines(1 if whole else total // PIECE_BYTES + 2)
+    count = kernel.cut(table.data, totals, first, last, total if whole else PIECE_BYTES, lines)
+    return [Piece._make(line) for line in lines[:count].tolist()]
 
 
 def _damaged(position: int, file_end: int) -> Piece:

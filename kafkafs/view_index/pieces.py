@@ -24,7 +24,7 @@ SPLIT_BYTES = 4 << 20  # a batch that renders to more is cut between records
 NOT_SPLIT = -1  # `Piece.skip` of a piece of whole batches
 NO_CRC = -1  # `Piece.crc` where no batch begins
 NO_LEAST = 2**63 - 1  # least and greatest timestamp of no message at all
-NO_GREATEST = -(2**63)
+NO_GREATEST = -(2**63 - 1)
 
 
 class Piece(NamedTuple):

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kafkafs.formats.base import Format
+from kafkafs.view_index import kernel
+from kafkafs.view_index.pieces import COLUMNS, END, NOT_SPLIT, SKIP
 from storage.errors import SegmentGone
 from storage.format.batches import BatchTable, ScanStop, scan
 from storage.format.decoder import Decoder
@@ -46,6 +48,8 @@ class Workbench:
         self.unchecked = Decoder(verify_crc=False)
         self._raw = bytearray(WINDOW_BYTES)
         self._sizes = np.empty(1 << 14, dtype=np.int64)
+        self._totals = np.empty((4, 1 << 12), dtype=np.int64)
+        self._lines = np.empty((16, COLUMNS), dtype=np.int64)
 
     def read(self, segment: Segment, position: int, end: int) -> memoryview:
         """The bytes of a segment's file from `position` to `end`. SegmentGone where the file is gone or ends before."""
@@ -74,6 +78,22 @@ class Workbench:
         if count > len(self._sizes):
             self._sizes = np.empty(2 * count, dtype=np.int64)
         return self._sizes[:count]
+
+    def totals(self, rows: int) -> npt.NDArray[np.int64]:
+        """Columns for what `kernel.add_records` sums by batch, cleared for `rows` batches."""
+        if rows > self._totals.shape[1]:
+            self._totals = np.empty((4, 2 * rows), dtype=np.int64)
+        kernel.clear_totals(self._totals, rows)
+        return self._totals
+
+    def lines(self, count: int) -> npt.NDArray[np.int64]:
+        """Room for `count` pieces that are no part of a huge batch; nothing else is initialised."""
+        if count > len(self._lines):
+            self._lines = np.empty((2 * count, COLUMNS), dtype=np.int64)
+        lines = self._lines[:count]
+        lines[:, END] = 0
+        lines[:, SKIP] = NOT_SPLIT
+        return lines
 
     def trim(self) -> None:
         """Gives back what an unusual batch made large."""
