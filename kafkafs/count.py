@@ -6,7 +6,7 @@ messages of the old formats, which do not say how many they hold. Control batche
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -31,12 +31,24 @@ def visible_end(snapshot: LogSnapshot, isolation: Isolation) -> int:
     return last_stable_offset(snapshot) if isolation is Isolation.READ_COMMITTED else snapshot.log_end_offset
 
 
-def count_messages(snapshot: LogSnapshot, start_offset: int, end_offset: int, isolation: Isolation) -> int:
+def count_messages(
+    snapshot: LogSnapshot,
+    start_offset: int,
+    end_offset: int,
+    isolation: Isolation,
+    *,
+    on_bytes: Callable[[int], None] | None = None,
+) -> int:
     """The number of messages from `start_offset` (included) to `end_offset` (excluded) that a consumer sees.
 
-    StorageError where damage hides how many there are.
+    `on_bytes` is called with each number of file bytes done. StorageError where damage hides how many there are.
     """
-    return sum(int(span.counts.sum()) for span in _spans(snapshot, start_offset, end_offset, isolation))
+    total = 0
+    for span in _spans(snapshot, start_offset, end_offset, isolation):
+        total += int(span.counts.sum())
+        if on_bytes is not None:
+            on_bytes(int(span.window.table.size.sum()))
+    return total
 
 
 def nth_message(snapshot: LogSnapshot, start_offset: int, number: int, isolation: Isolation) -> int | None:

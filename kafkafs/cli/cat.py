@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +16,7 @@ from kafkafs.ranges import MalformedRange, OffsetSpec, TimeSpec, parse_offset_sp
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
-    from kafkafs.cli.pump import Output, Sink
+    from kafkafs.cli.pump import Output
     from kafkafs.formats.base import Format
     from kafkafs.read import PartitionReader, Wanted
     from storage.log.log_dir import LogDir
@@ -135,6 +133,7 @@ def cat(
 def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form: str, follow: bool) -> bool:
     """Prints all of it; False if anything could not be read."""
     from kafkafs.cli.pump import Output
+    from kafkafs.cli.stdout import stdout_sink
     from kafkafs.read import PartitionReader
 
     output = Output()
@@ -153,7 +152,7 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
             output.wait(_POLL_SECONDS)
             following = [source for source in following if printer.print(source) and not source.reader.done]
 
-    output.pump(make, _stdout(), say)
+    output.pump(make, stdout_sink(), say)
     return not printer.failed
 
 
@@ -194,13 +193,3 @@ def _by_name(form: str, tp: TopicPartition) -> Format:
     from kafkafs.formats import by_name
 
     return by_name(form, tp)
-
-
-def _stdout() -> Sink:
-    from kafkafs.cli.pump import FileSink, StreamSink
-
-    sys.stdout.flush()
-    try:
-        return FileSink(sys.stdout.fileno())
-    except io.UnsupportedOperation:
-        return StreamSink(sys.stdout.buffer)

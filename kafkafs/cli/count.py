@@ -1,0 +1,83 @@
+"""`kafkafs count`: how many messages a consumer would see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from storage.types import MAX_OFFSET, Isolation
+
+if TYPE_CHECKING:
+    from storage.log.log_dir import LogDir
+    from storage.progress import Progress
+    from storage.types import TopicPartition
+
+
+@click.command()
+@LOGDIR
+@click.argument("tp", type=TopicPartitionPattern(), required=False)
+@click.option(
+    "--isolation",
+    type=click.Choice([isolation.value for isolation in Isolation]),
+    default=Isolation.READ_UNCOMMITTED.value,
+    show_default=True,
+    help="read_committed leaves out aborted messages and stops at open transactions.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_json: bool) -> None:
+    """Print how many messages a consumer would see in TP: a topic, topic/partition or a glob; or in all of LOGDIR.
+
+    One partition gives one number; several give one line each, and the total.
+
+    \b
+    kafkafs count /var/kafka orders/0
+    kafkafs count /var/kafka 'orders*' --isolation read_committed
+    """
+    from kafkafs.cli.progress import progress_bar
+    from kafkafs.cli.tables import print_json, print_table
+
+    die_like_a_filter(ctx)
+    log_dir = open_log_dir(logdir)
+    targets = expand(log_dir, tp)
+    with progress_bar() as progress:
+        rows = [_counted(log_dir, target, Isolation(isolation), progress) for target in targets]
+    failed = [row for row in rows if row["count"] is None]
+    total = None if failed else sum(row["count"] for row in rows)
+    if as_json:
+        print_json({"partitions": rows, "total": total})
+    elif len(rows) == 1:
+        if not failed:
+            click.echo(total)
+    else:
+        lines = [(f"{row['topic']}/{row['partition']}", row["count"]) for row in rows]
+        print_table(("PARTITION", "MESSAGES"), [*lines, ("total", total)])
+    for row in failed:
+        say(row["error"])
+    if failed:
+        ctx.exit(DATA_ERROR)
+
+
+def _counted(log_dir: LogDir, tp: TopicPartition, isolation: Isolation, progress: Progress) -> dict[str, Any]:
+    from kafkafs.count import count_messages
+    from storage.errors import StorageError
+
+    row: dict[str, Any] = {"topic": tp.topic, "partition": tp.partition, "count": None}
+    try:
+        snapshot = log_dir.log(tp).snapshot()
+        progress.begin(str(tp), snapshot.size_bytes)
+        try:
+            row["count"] = count_messages(
+                snapshot, snapshot.log_start_offset, MAX_OFFSET, isolation, on_bytes=progress.advance
+            )
+        finally:
+            progress.end()
+    except (StorageError, OSError) as error:
+        row["error"] = str(error)
+    return row

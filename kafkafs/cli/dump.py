@@ -1,0 +1,250 @@
+"""`kafkafs dump`: what Kafka's files say, as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.stdout import stdout_sink
+from storage.errors import CorruptCheckpoint, StorageError
+from storage.files import names
+from storage.files.names import FileKind, FileState
+
+if TYPE_CHECKING:
+    from kafkafs.cli.pump import Output
+
+Facts = dict[str, Any]
+
+_CHECKPOINTS = (
+    names.RECOVERY_POINT_CHECKPOINT,
+    names.LOG_START_CHECKPOINT,
+    names.REPLICATION_CHECKPOINT,
+    names.CLEANER_CHECKPOINT,
+)
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--no-records", is_flag=True, help="Of a .log only the batches.")
+@click.pass_context
+def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool) -> None:
+    """Print what is in Kafka's files, one JSON object a line, damaged parts too.
+
+    Files: .log, .index, .timeindex, .txnindex, .snapshot (.cleaned, .swap, .deleted too), .checkpoint of the metadata
+    log, the checkpoint files, partition.metadata, meta.properties, topic.properties; a directory stands for its files.
+
+    \b
+    kafkafs dump /var/kafka/orders-0/*.log | jq 'select(.kind == "batch") | .codec'
+    kafkafs dump /var/kafka/orders-0.5f3a…-stray
+
+    Exit code: 4 if anything is damaged.
+    """
+    from kafkafs.cli.pump import Output
+
+    die_like_a_filter(ctx)
+    wanted = [file for path in files for file in _files_of(path)]
+    output = Output()
+    failed = False
+
+    def make(_: Output) -> None:
+        nonlocal failed
+        for path, read in wanted:
+            try:
+                sound = read(output, path, not no_records)
+            except (StorageError, OSError) as error:
+                put(output, path, "damage", _damage(error))
+                sound = False
+            failed = failed or not sound
+
+    output.pump(make, stdout_sink(), say)
+    if failed:
+        ctx.exit(DATA_ERROR)
+
+
+_Reader = Callable[["Output", Path, bool], bool]
+"""Prints a file; False if something in it is damaged. The last argument: records too."""
+
+
+def put(output: Output, path: Path, kind: str, facts: Facts) -> None:
+    """One line."""
+    line = json.dumps({"file": str(path), "kind": kind, **facts}, separators=(",", ":"), ensure_ascii=False)
+    output.put(memoryview(line.encode(errors="backslashreplace") + b"\n"))
+
+
+def put_damage(output: Output, path: Path, error: StorageError, **more: object) -> None:
+    """The line of something damaged."""
+    put(output, path, "damage", {**_damage(error), **more})
+
+
+def _damage(error: StorageError | OSError) -> Facts:
+    if isinstance(error, OSError):
+        return {"error": error.strerror or str(error)}
+    facts = {"position": error.position, "offset": error.offset, "expected": error.expected, "found": error.found}
+    plain = {
+        name: value if isinstance(value, int) else str(value) for name, value in facts.items() if value is not None
+    }
+    return {"error": error.what, **plain}
+
+
+def _files_of(path: Path) -> list[tuple[Path, _Reader]]:
+    if path.is_dir():
+        known = [(file, _reader_of(file.name)) for file in sorted(path.iterdir()) if file.is_file()]
+        return [(file, reader) for file, reader in known if reader is not None]
+    reader = _reader_of(path.name)
+    if reader is None:
+        raise click.BadParameter(f"{path} has no name of a file of Kafka's", param_hint="FILE...")
+    return [(path, reader)]
+
+
+def _reader_of(name: str) -> _Reader | None:
+    if name in _CHECKPOINTS:
+        return _checkpoint
+    if name in _SMALL_FILES:
+        return _SMALL_FILES[name]
+    for state in FileState:
+        bare = name.removesuffix(state.value) if state.value else name
+        for suffix, reader in _BY_SUFFIX.items():
+            if bare.endswith(suffix):
+                return reader
+    return None
+
+
+def _log(output: Output, path: Path, records: bool) -> bool:
+    from kafkafs.cli.dump_log import dump_log
+
+    return dump_log(output, path, records=records)
+
+
+def _lines(output: Output, path: Path, kind: str, lines: Iterator[Facts]) -> bool:
+    for facts in lines:
+        put(output, path, kind, facts)
+    return True
+
+
+def _base_offset(path: Path) -> int:
+    """What the file's name says; 0 where it does not."""
+    digits = path.name.partition(".")[0]
+    return int(digits) if digits.isdecimal() and digits.isascii() and len(digits) <= 20 else 0
+
+
+def _offset_index(output: Output, path: Path, _: bool) -> bool:
+    from storage.files import offset_index
+
+    index = offset_index.load(_existing(path), _base_offset(path))
+    entries = zip(index.offsets.tolist(), index.positions.tolist(), strict=True)
+    _lines(output, path, "offsetIndexEntry", ({"offset": o, "position": p} for o, p in entries))
+    return _end_of_index(output, path, len(index) * offset_index.ENTRY_SIZE, index.problem)
+
+
+def _time_index(output: Output, path: Path, _: bool) -> bool:
+    from storage.files import time_index
+
+    index = time_index.load(_existing(path), _base_offset(path))
+    entries = zip(index.timestamps.tolist(), index.offsets.tolist(), strict=True)
+    _lines(output, path, "timeIndexEntry", ({"timestamp": t, "offset": o} for t, o in entries))
+    return _end_of_index(output, path, len(index) * time_index.ENTRY_SIZE, index.problem)
+
+
+def _transaction_index(output: Output, path: Path, _: bool) -> bool:
+    from storage.files import transaction_index
+
+    index = transaction_index.load(_existing(path), _base_offset(path))
+    for entry in index.entries():
+        facts = {
+            "producerId": entry.producer_id,
+            "firstOffset": entry.first_offset,
+            "lastOffset": entry.last_offset,
+            "lastStableOffset": entry.last_stable_offset,
+        }
+        put(output, path, "abortedTransaction", facts)
+    return _end_of_index(output, path, path.stat().st_size, index.problem)
+
+
+def _end_of_index(output: Output, path: Path, used: int, problem: StorageError | None) -> bool:
+    if problem is not None:
+        put_damage(output, path, problem)
+        return False
+    size = path.stat().st_size
+    if size > used:
+        put(output, path, "preallocated", {"position": used, "bytes": size - used})
+    return True
+
+
+def _producer_snapshot(output: Output, path: Path, _: bool) -> bool:
+    from storage.files import producer_state
+
+    for entry in producer_state.parse(path.read_bytes(), path).entries():
+        facts = {
+            "producerId": entry.producer_id,
+            "producerEpoch": entry.epoch,
+            "lastSequence": entry.last_sequence,
+            "lastOffset": entry.last_offset,
+            "offsetDelta": entry.offset_delta,
+            "timestamp": entry.timestamp,
+            "coordinatorEpoch": entry.coordinator_epoch,
+            "currentTransactionFirstOffset": entry.current_txn_first_offset,
+        }
+        put(output, path, "producer", facts)
+    return True
+
+
+def _checkpoint(output: Output, path: Path, _: bool) -> bool:
+    from storage.files import checkpoints
+
+    offsets = checkpoints.parse(path.read_bytes(), path)
+    lines = ({"topic": tp.topic, "partition": tp.partition, "offset": offset} for tp, offset in offsets.items())
+    return _lines(output, path, "checkpoint", lines)
+
+
+def _leader_epochs(output: Output, path: Path, _: bool) -> bool:
+    from storage.files import leader_epochs
+
+    entries = leader_epochs.parse(path.read_bytes(), path).entries
+    return _lines(output, path, "leaderEpoch", ({"epoch": e.epoch, "startOffset": e.start_offset} for e in entries))
+
+
+def _partition_metadata(output: Output, path: Path, _: bool) -> bool:
+    from storage.files import partition_metadata
+
+    put(output, path, "partitionMetadata", {"topicId": partition_metadata.parse(path.read_bytes(), path)})
+    return True
+
+
+def _properties(output: Output, path: Path, _: bool) -> bool:
+    from storage.format import properties
+
+    try:
+        found = properties.parse(path.read_bytes())
+    except CorruptCheckpoint as error:
+        error.path = path
+        raise
+    return _lines(output, path, "property", ({"key": key, "value": value} for key, value in found.items()))
+
+
+def _existing(path: Path) -> Path:
+    """The path; OSError if it cannot be read, which an index's loader would pass over."""
+    with path.open("rb"):
+        return path
+
+
+_SMALL_FILES: dict[str, _Reader] = {
+    names.LEADER_EPOCH_CHECKPOINT: _leader_epochs,
+    names.PARTITION_METADATA: _partition_metadata,
+    names.META_PROPERTIES: _properties,
+    names.TOPIC_PROPERTIES: _properties,
+}
+_BY_SUFFIX: dict[str, _Reader] = {
+    FileKind.LOG.value: _log,
+    FileKind.OFFSET_INDEX.value: _offset_index,
+    FileKind.TIME_INDEX.value: _time_index,
+    FileKind.TRANSACTION_INDEX.value: _transaction_index,
+    FileKind.PRODUCER_SNAPSHOT.value: _producer_snapshot,
+    ".checkpoint": _log,  # a snapshot of the metadata log, and bootstrap.checkpoint: batches too
+}

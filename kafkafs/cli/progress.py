@@ -1,0 +1,47 @@
+"""A progress bar on stderr where that is a terminal, nothing where it is not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from storage.progress import NoProgress, Progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """What long work reports to."""
+    if not sys.stderr.isatty():
+        yield NoProgress()
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    with Bars(console=Console(stderr=True), transient=True) as bars:
+        yield _Bar(bars)
+
+
+class _Bar:
+    """One bar a work; rich locks for itself."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._task: TaskID | None = None
+
+    def begin(self, what: str, total: int) -> None:
+        self._task = self._bars.add_task(what, total=total)
+
+    def advance(self, amount: int) -> None:
+        if self._task is not None:
+            self._bars.advance(self._task, amount)
+
+    def end(self) -> None:
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+            self._task = None

@@ -1,0 +1,49 @@
+"""Tables: drawn on a terminal, plain aligned columns in a pipe; and JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+import click
+
+
+def print_json(value: object) -> None:
+    """One document, indented on a terminal, on one line in a pipe."""
+    click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Numbers to the right. In a pipe: a line of headings, two spaces between columns."""
+    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    numeric = [all(_is_number(row[i]) for row in texts) for i in range(len(columns))]
+    if sys.stdout.isatty():
+        _draw(columns, texts, numeric)
+        return
+    lines = [list(columns), *texts]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
+        cells = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def _is_number(text: str) -> bool:
+    return not text or text.lstrip("-").isdigit()
+
+
+def _draw(columns: Sequence[str], rows: list[list[str]], numeric: list[bool]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, right in zip(columns, numeric, strict=True):
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)

@@ -1,0 +1,148 @@
+"""`kafkafs topics`: what topics there are, and what is known of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.tables import print_json, print_table
+from kafkafs.cli.targets import LOGDIR, TopicName, open_log_dir
+from storage.types import Isolation, TopicPartition
+
+if TYPE_CHECKING:
+    from storage.log.log_dir import LogDir
+    from storage.log.topic_info import TopicInfo
+
+
+@click.group()
+def topics() -> None:
+    """What topics a log directory holds."""
+
+
+@topics.command("list")
+@LOGDIR
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def list_topics(ctx: click.Context, logdir: Path, as_json: bool) -> None:
+    """List the topics of LOGDIR: how many partitions are here, and their bytes.
+
+    Directories that are no live partition are listed below them, with the reason.
+
+    \b
+    kafkafs topics list /var/kafka
+    kafkafs topics list /var/kafka --json | jq -r '.topics[].topic'
+    """
+    die_like_a_filter(ctx)
+    log_dir = open_log_dir(logdir)
+    found: list[dict[str, Any]] = [
+        {
+            "topic": topic,
+            "partitions": (partitions := log_dir.partitions(topic)),
+            "bytes": sum(_log_bytes(log_dir.path / TopicPartition(topic, number).dir_name) for number in partitions),
+        }
+        for topic in log_dir.topics()
+    ]
+    hidden = [
+        {"directory": entry.name, "reason": entry.reason, "bytes": _log_bytes(log_dir.path / entry.name)}
+        for entry in log_dir.hidden()
+    ]
+    if as_json:
+        print_json({"topics": found, "hidden": hidden})
+        return
+    print_table(("TOPIC", "PARTITIONS", "BYTES"), [(t["topic"], len(t["partitions"]), t["bytes"]) for t in found])
+    if hidden:
+        click.echo()
+        rows = [(entry["directory"], entry["bytes"], entry["reason"]) for entry in hidden]
+        print_table(("NO LIVE PARTITION", "BYTES", "WHY"), rows)
+
+
+@topics.command()
+@LOGDIR
+@click.argument("names", nargs=-1, type=TopicName(), metavar="[TOPIC]...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def describe(ctx: click.Context, logdir: Path, names: tuple[str, ...], as_json: bool) -> None:
+    """Describe TOPICs, by default all: partitions with their offsets, bytes and times, and the configuration.
+
+    \b
+    kafkafs topics describe /var/kafka orders
+    """
+    die_like_a_filter(ctx)
+    log_dir = open_log_dir(logdir)
+    found = [_described(log_dir, topic) for topic in names or log_dir.topics()]
+    if as_json:
+        print_json({"topics": found})
+    else:
+        for number, topic in enumerate(found):
+            if number:
+                click.echo()
+            _print_topic(topic)
+    problems = [problem for topic in found for problem in topic["problems"]]
+    problems += [part["problem"] for topic in found for part in topic["partitions"] if "problem" in part]
+    for problem in problems:
+        say(problem)
+    if problems:
+        ctx.exit(DATA_ERROR)
+
+
+def _described(log_dir: LogDir, topic: str) -> dict[str, Any]:
+    partitions = [_partition(log_dir, TopicPartition(topic, number)) for number in log_dir.partitions(topic)]
+    info: TopicInfo = log_dir.topic_info(topic)
+    return {
+        "topic": topic,
+        "topic_id": info.topic_id,
+        "partition_count": info.partition_count,
+        "replicas": info.replicas,
+        "config": dict(sorted(info.overrides.items())),
+        "config_source": info.source,
+        "config_in_force": dict(sorted(info.config.texts().items())),
+        "partitions": partitions,
+        "problems": [str(problem) for problem in info.problems],
+    }
+
+
+def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
+    """What @info.json tells, or the problem."""
+    from kafkafs.views.info import partition_info
+    from storage.errors import StorageError
+
+    try:
+        facts: dict[str, Any] = json.loads(partition_info(log_dir, log_dir.log(tp), Isolation.READ_UNCOMMITTED))
+    except (StorageError, OSError) as error:
+        return {"partition": tp.partition, "problem": str(error)}
+    del facts["topic"], facts["topic_id"]
+    return facts
+
+
+def _print_topic(topic: dict[str, Any]) -> None:
+    here, count = len(topic["partitions"]), topic["partition_count"]
+    partitions = f"{here} partitions" if here != 1 else "1 partition"
+    if count is not None and count != here:
+        partitions += f" of {count}"
+    topic_id = f", id {topic['topic_id']}" if topic["topic_id"] else ""
+    click.echo(f"{topic['topic']}: {partitions}, {topic['replicas']} replica(s){topic_id}")
+    if topic["config"]:
+        click.echo(f"config ({topic['config_source']}): {' '.join(f'{k}={v}' for k, v in topic['config'].items())}")
+    columns = ("partition", "log_start_offset", "log_end_offset", "last_stable_offset", "messages", "segments", "bytes")
+    headings = ("PARTITION", "START", "END", "STABLE", "MESSAGES", "SEGMENTS", "BYTES", "FIRST", "LAST")
+    rows = [
+        (*(part.get(name) for name in columns), part.get("first_time"), part.get("last_time"))
+        for part in topic["partitions"]
+    ]
+    print_table(headings, rows)
+
+
+def _log_bytes(directory: Path) -> int:
+    """Bytes of the .log files in a directory, 0 if it cannot be listed."""
+    from storage.files.names import FileKind
+
+    try:
+        return sum(path.stat().st_size for path in directory.iterdir() if path.suffix == FileKind.LOG.value)
+    except OSError:
+        return 0
