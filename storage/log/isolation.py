@@ -129,8 +129,12 @@ class Transactions:
         rows = np.flatnonzero(table.is_transactional & ~table.is_control)
         if not len(rows):
             return None
+        # From the last stable offset on nothing is decided, and looking for markers would lead to the log's end.
+        rows = rows[table.last_offset[rows] < self.last_stable_offset(snapshot)]
         skip = np.zeros(table.rows, np.uint8)
         for later in snapshot.segments[max(snapshot.segment_index(segment.base_offset), 0) :]:
+            if not len(rows):
+                break
             markers = self._markers_of(snapshot, later)
             undecided = []
             producers = table.producer_id[rows]
@@ -140,8 +144,6 @@ class Transactions:
                 skip[own[aborted]] = 1
                 undecided.append(own[~decided])
             rows = np.sort(np.concatenate(undecided))
-            if not len(rows):
-                break
         return skip if skip.any() else None
 
     def _markers_of(self, snapshot: LogSnapshot, segment: Segment) -> Markers:
@@ -152,7 +154,8 @@ class Transactions:
                 markers = self._collect_locked(snapshot, segment, known, end)
                 self._kept += len(markers.offset) - len(known.offset)
                 self._markers[segment] = known = markers
-            self._markers.move_to_end(segment)
+            if segment in self._markers:
+                self._markers.move_to_end(segment)
             while self._kept > _MARKERS_KEPT and len(self._markers) > 2:
                 self._kept -= len(self._markers.popitem(last=False)[1].offset)
         return known

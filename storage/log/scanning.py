@@ -18,6 +18,7 @@ from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 
 _ROWS: Final = 4096
+_HEAD_BYTES: Final = 17  # up to the magic, which a batch's size is not believed without; no batch is as small
 _ADVICE: Final = "`kafkafs verify` tells more, `kafkafs salvage` copies what is intact"
 
 
@@ -51,29 +52,30 @@ def scan_batches(
 ) -> Generator[Window, None, None]:
     """The batches that begin in [start_position, end_position) of a segment, in windows of about `window` bytes.
 
-    `start_position` must be where a batch begins (`find_batch`), `end_position` where one ends, by default the
-    segment's end. A batch larger than the window is a window of its own. Only headers are looked at; offsets that do
+    `start_position` must be where a batch begins (`find_batch`); `end_position` may be anywhere, and is the segment's
+    end by default. A batch larger than the window is a window of its own. Only headers are looked at; offsets that do
     not ascend are damage, like lengths that no batch has. SegmentGone when the file goes, or shrinks, meanwhile.
     """
     limit = snapshot.end_position(segment)
     end = limit if end_position is None else min(end_position, limit)
     position = start_position
-    last_offset = segment.base_offset - 1
-    table = BatchTable.empty(_ROWS)
-    size = window
-    buffer = buffers.take(size)
+    last_offset, end_offset = segment.base_offset - 1, _end_offset(snapshot, segment)
+    table = BatchTable.empty(min(_ROWS, 1 + min(window, max(end - position, 0)) // BATCH_HEADER_SIZE))
+    buffer = buffers.take(window)
+    needed = 0  # for a batch that is larger than a window, or reaches over the end
     try:
         while position < end:
-            data = _read(segment, position, min(size, end - position), buffer)
-            start = 0
+            data = _read(segment, position, max(min(window, end - position), needed), buffer)
+            start = needed = 0
             while True:
                 table.clear()
                 outcome = scan(data, position, table, start)
                 damage = None
-                good = ascending_rows(table, table.rows, last_offset)
+                good = ascending_rows(table, table.rows, last_offset, end_offset)
                 if good < table.rows:
-                    at = int(table.position[good])
-                    damage = _not_ascending(segment, at, limit, int(table.last_offset[good]), last_offset)
+                    good = _wrong_row(table, good, last_offset, end_offset)
+                    before = int(table.last_offset[good - 1]) if good else last_offset
+                    damage = _wrong_offset(segment, table, good, limit, before)
                     table.rows = good
                 if table.rows:
                     last_offset = int(table.last_offset[-1])
@@ -82,14 +84,13 @@ def scan_batches(
                 if damage is not None or outcome.stop is not ScanStop.FULL:
                     break
             if damage is None and outcome.stop is ScanStop.END and start == 0:
-                claimed = segment.batch_size(data) or 0
-                if len(data) < claimed <= end - position and segment.is_believable(position, claimed):
-                    buffers.give(buffer)
-                    buffer = buffers.take(claimed)
-                    size = len(buffer)
+                claimed = (segment.batch_size(data) or 0) if len(data) >= _HEAD_BYTES else _HEAD_BYTES
+                if len(data) < claimed <= limit - position and segment.is_believable(position, claimed):
+                    needed = claimed
+                    if needed > len(buffer):
+                        buffers.give(buffer)
+                        buffer = buffers.take(needed)
                     continue
-                if position + len(data) == end < limit:
-                    return  # The caller's end lies within a batch.
                 damage = _no_batch(segment, position, limit, last_offset)
             elif damage is None and outcome.stop in (ScanStop.CORRUPT, ScanStop.UNSUPPORTED):
                 damage = _no_batch(segment, position + start, limit, last_offset)
@@ -126,25 +127,53 @@ def _read(segment: Segment, position: int, size: int, buffer: bytearray) -> memo
     return data
 
 
-def ascending_rows(table: BatchTable, rows: int, last_offset: int) -> int:
-    """How many of the first `rows` batches have last offsets that ascend from `last_offset` on."""
-    last = table.last_offset[:rows]
-    if not rows or last[0] <= last_offset:
+def ascending_rows(table: BatchTable, rows: int, last_offset: int, end_offset: int) -> int:
+    """How many of the first `rows` batches have offsets that ascend, above `last_offset` and below `end_offset`."""
+    if not rows:
         return 0
-    wrong = last[1:] <= last[:-1]
-    return int(wrong.argmax()) + 1 if wrong.any() else rows
+    # A compressed message set tells only its last offset; its base offset is -1.
+    base, last = table.base_offset[:rows], table.last_offset[:rows]
+    if last[0] <= last_offset or 0 <= base[0] <= last_offset:
+        return 0
+    wrong = (last[1:] <= last[:-1]) | (base[1:] <= last[:-1]) & (base[1:] >= 0)
+    good = int(wrong.argmax()) + 1 if wrong.any() else rows
+    return good if last[good - 1] < end_offset else int(last[:good].searchsorted(end_offset))
 
 
-def _not_ascending(segment: Segment, position: int, limit: int, found: int, last_offset: int) -> SpanDamage:
+def _end_offset(snapshot: LogSnapshot, segment: Segment) -> int:
+    """All offsets of the segment lie below this one."""
+    later = snapshot.segment_index(segment.base_offset) + 1
+    return snapshot.segments[later].base_offset if later < len(snapshot.segments) else snapshot.log_end_offset
+
+
+def _wrong_row(table: BatchTable, row: int, last_offset: int, end_offset: int) -> int:
+    """Which batch has the wrong offset, where that of `row` does not fit those before: this one, or the one before it.
+
+    Base offsets lie outside of the CRC. One that is too high makes those behind it look too low: they outvote it.
+    """
+    if row == 0 or row + 1 >= table.rows or int(table.last_offset[row]) >= end_offset:
+        return row
+    base, last = table.base_offset.tolist(), table.last_offset.tolist()
+    two_before = last[row - 2] if row > 1 else last_offset
+    if not two_before < base[row] or not last[row] < last[row + 1]:
+        return row
+    outvoted = last[row + 1] <= last[row - 1]
+    out_of_line = base[row - 1] != two_before + 1 and base[row + 1] == last[row] + 1
+    return row - 1 if outvoted or out_of_line else row
+
+
+def _wrong_offset(segment: Segment, table: BatchTable, row: int, limit: int, last_offset: int) -> SpanDamage:
+    position = int(table.position[row])
     error = CorruptBatch(
         "offsets do not ascend",
         path=segment.log.path,
         position=position,
+        offset=last_offset + 1,
         expected=f"a last offset above {last_offset}",
-        found=found,
+        found=int(table.last_offset[row]),
         advice=_ADVICE,
     )
-    batch = segment.batch_at(position, limit)
+    batch = segment.batch_at(position, limit, any_offset=True)
     if batch is not None:
         return SpanDamage(position, int(batch.end[0]), error)
     return SpanDamage(position, _resume(segment, position, limit, last_offset), error)

@@ -126,11 +126,11 @@ class Segment:
             entry = index.first_from_position(entry.position + 1)
         return None
 
-    def batch_at(self, position: int, end: int) -> BatchTable | None:
+    def batch_at(self, position: int, end: int, *, any_offset: bool = False) -> BatchTable | None:
         """The header of the batch that begins at `position`, as a table of one row; None unless a whole batch with a
-        right CRC and offsets of this segment begins there and ends by `end`."""
+        right CRC and (unless `any_offset`) an offset of this segment begins there and ends by `end`."""
         head = self.log.read(position, min(BATCH_HEADER_SIZE, max(end - position, 0)))
-        size = self.batch_size(head)
+        size = self.batch_size(head, any_offset=any_offset)
         if size is None or position + size > end or not self.is_believable(position, size):
             return None
         data = self.log.read(position, size)
@@ -140,14 +140,14 @@ class Segment:
             return None
         return None if verify_crcs(data, table, 0, 1, position) is not None else table
 
-    def batch_size(self, head: memoryview | bytes) -> int | None:
+    def batch_size(self, head: memoryview | bytes, *, any_offset: bool = False) -> int | None:
         """The whole size in bytes that a batch's first bytes claim; None when no batch of this segment begins so."""
         if len(head) < _HEAD.size:
             return None
         offset, length, magic = _HEAD.unpack_from(head)
         if length < _MIN_LENGTH or not 0 <= magic <= _MAX_MAGIC:
             return None
-        if not 0 <= offset - self.base_offset < _OFFSET_SPAN:
+        if not any_offset and not 0 <= offset - self.base_offset < _OFFSET_SPAN:
             return None
         return int(length) + LOG_OVERHEAD
 

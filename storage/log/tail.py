@@ -69,7 +69,7 @@ def extend(segment: Segment, known: Tail, size: int) -> Tail:
             outcome = scan(data, tail.end, table)
             damage = verify_crcs(data, table, 0, table.rows, tail.end) if table.rows else None
             rows = table.rows if damage is None else damage.row
-            good = ascending_rows(table, rows, tail.next_offset - 1)
+            good = ascending_rows(table, rows, tail.next_offset - 1, segment.base_offset + 2**31)
             if good:
                 tail = _behind(data, table, good, tail.end)
             if good < table.rows:

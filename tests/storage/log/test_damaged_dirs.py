@@ -178,18 +178,27 @@ def test_old_compressed_sets_tell_only_their_last_offset(tmp_path: Path, magic: 
         assert built(read_all(snapshot, offset, offset + 5)) == partition.records[offset : offset + 5]
 
 
-def test_offset_that_does_not_ascend_is_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong", [0, 4, 10, 13, 2**20, 2**31 - 9, 2**40, 2**62])
+def test_wrong_base_offset_is_damage(tmp_path: Path, wrong: int) -> None:
     """The base offset lies outside of the CRC: a flipped one would show records under wrong offsets."""
-    partition = build_log_dir(tmp_path, {"t": [[Batch(many(3)) for _ in range(5)]]})["t", 0]
-    batch = partition.batches[3]
+    items = [Batch(many(3)) for _ in range(8)]
+    partition = build_log_dir(tmp_path, {"t": [[*items, ROLL, Batch(many(1))]]})["t", 0]
+    batch = partition.batches[3]  # offsets 9 to 11
     with partition.log().open("r+b") as file:
         file.seek(batch.position)
+        file.write(wrong.to_bytes(8, "big"))
+    records, errors = read_past_damage(open_log(partition.path).snapshot())
+    assert len(errors) == 1
+    assert built(records) == [record for record in partition.records if not 9 <= record.offset < 12]
+
+
+def test_wrong_base_offset_in_the_tail_ends_the_log(tmp_path: Path) -> None:
+    partition = build_log_dir(tmp_path, {"t": [[Batch(many(3)) for _ in range(5)]]})["t", 0]
+    with partition.log().open("r+b") as file:
+        file.seek(partition.batches[3].position)
         file.write((1).to_bytes(8, "big"))
     records, errors = read_past_damage(open_log(partition.path).snapshot())
-    assert [record.offset for record in records][:9] == list(range(9))
-    # It is the tail of an index-less segment, so the log ends before it.
-    assert errors == []
-    assert len(records) == 9
+    assert ([record.offset for record in records], errors) == (list(range(9)), [])
 
 
 @pytest.mark.parametrize("believed_bytes", [16 << 20, 4096])
