@@ -1,6 +1,6 @@
 """Decoder: a range of a BatchTable and its bytes → a RecordBlock. The one way from bytes to records.
 
-CRCs of all rows first, then decompression, then columns, each in compiled calls over the range.
+CRCs of all rows first, then decompression, then columns: compiled calls over the range, but for library calls a batch.
 """
 
 from __future__ import annotations
@@ -42,6 +42,14 @@ class _Payloads(NamedTuple):
     ends: Int64s
     next_row: int
     damage: Damage | None
+
+
+class _Plan(NamedTuple):
+    """What header_kernel.survey says of rows."""
+
+    records: int
+    compressed: int
+    legacy: int
 
 
 def verify_crcs(buffer: Buffer, table: BatchTable, first_row: int, last_row: int, origin: int) -> Damage | None:
@@ -125,22 +133,14 @@ class Decoder:
             raise ValueError(f"rows {first_row} to {last} of a table of {table.rows}")
         skip = NOTHING_SKIPPED if skip is None else np.ascontiguousarray(skip, np.uint8)
         headers = np.ascontiguousarray(table.data)
-        plan = header_kernel.survey(headers, first_row, last, origin, len(data), skip, control)
-        end = last
-        if plan[1]:
-            end = _rows_within(table, first_row, last, self.block_bytes // 4)
-        damage = verify_crcs(data, table, first_row, end, origin) if self.verify_crc else None
-        if damage is not None:
-            end = damage.row
-        if end < last:
-            plan = header_kernel.survey(headers, first_row, end, origin, len(data), skip, control)
-        records, compressed, legacy = plan
-        last = end
+        last, plan, damage = self._plan(data, table, headers, first_row, last, origin, skip, control)
+        records = plan.records
         payloads = _Payloads(data, NO_SPANS, NO_SPANS, last, None)
-        if compressed:
-            wanted = np.ones(table.rows, np.bool_) if control else ~table.is_control
-            wanted[: len(skip)] &= skip[: table.rows] == 0
-            payloads = self._inflate(data, table, first_row, last, origin, wanted)
+        if plan.compressed:
+            part = table.slice(first_row, last)
+            wanted = np.ones(part.rows, np.bool_) if control else ~part.is_control
+            wanted[: max(len(skip) - first_row, 0)] &= skip[first_row:last] == 0
+            payloads = self._inflate(data, table, first_row, origin, np.flatnonzero(wanted), last)
             if payloads.next_row < last:
                 last, damage = payloads.next_row, payloads.damage
             records = _record_bound(table.slice(first_row, last), payloads.starts, payloads.ends)
@@ -151,7 +151,7 @@ class Decoder:
 
         # One call for all; where a log changed its format, a call for each run of rows.
         bounds = [last]
-        if legacy:
+        if plan.legacy:
             bounds = [*(np.flatnonzero(np.diff(headers[Column.MAGIC, first_row:last] == 2)) + 1 + first_row), last]
         row, used, fault = first_row, 0, self._fault
         for bound in bounds if row < last else ():
@@ -175,20 +175,50 @@ class Decoder:
                 break
         return RecordBlock(payloads.buffer, table, self._columns[:, :used], row, damage)
 
+    def _plan(
+        self,
+        data: memoryview,
+        table: BatchTable,
+        headers: Int64s,
+        first_row: int,
+        last: int,
+        origin: int,
+        skip: NDArray[np.uint8],
+        control: bool,
+    ) -> tuple[int, _Plan, Damage | None]:
+        """(end of the rows to decode now, what they take, what is wrong at their end).
+
+        They end at the first wrong CRC, and after a quarter of the arena's size where batches are compressed: the arena
+        will be full by then, or the rest in vain checked now and again in the next call.
+        """
+        end = last
+        if first_row < last and headers[Column.ATTRIBUTES, first_row] & CODEC_MASK:
+            end = _rows_within(table, first_row, last, self.block_bytes // 4)
+        surveyed = end
+        plan = _Plan(*header_kernel.survey(headers, first_row, end, origin, len(data), skip, control))
+        if plan.compressed and end == last:
+            end = _rows_within(table, first_row, last, self.block_bytes // 4)
+        damage = verify_crcs(data, table, first_row, end, origin) if self.verify_crc else None
+        if damage is not None:
+            end = damage.row
+        if end < surveyed:
+            plan = _Plan(*header_kernel.survey(headers, first_row, end, origin, len(data), skip, control))
+        return end, plan, damage
+
     def _inflate(
-        self, data: memoryview, table: BatchTable, first_row: int, last: int, origin: int, wanted: NDArray[np.bool_]
+        self, data: memoryview, table: BatchTable, first_row: int, origin: int, wanted: NDArray[np.intp], last: int
     ) -> _Payloads:
-        """Decompress into the arena, copy what is not compressed; ends where the arena is full or a batch is bad."""
+        """Decompress into the arena, copy what is not compressed; ends where the arena is full or a batch is bad.
+
+        `wanted` are the rows to take, counted from `first_row`.
+        """
         rows = slice(first_row, last)
         positions, sizes = table.position[rows].tolist(), table.size[rows].tolist()
-        attributes, magics, counts = (
-            table.attributes[rows].tolist(),
-            table.magic[rows].tolist(),
-            table.count[rows].tolist(),
-        )
+        attributes, magics = table.attributes[rows].tolist(), table.magic[rows].tolist()
+        counts = table.count[rows].tolist()
         starts, ends = [0] * len(sizes), [0] * len(sizes)
         next_row, damage, used = last, None, 0
-        for index in np.flatnonzero(wanted[rows]).tolist():
+        for index in wanted.tolist():
             start = positions[index] - origin
             end = start + sizes[index]
             codec, magic = attributes[index] & CODEC_MASK, magics[index]
@@ -213,9 +243,8 @@ class Decoder:
             starts[index] = used
             used += size
             ends[index] = used
-        return _Payloads(
-            self._arena[:used].toreadonly(), np.array(starts, np.int64), np.array(ends, np.int64), next_row, damage
-        )
+        spans = np.array(starts, np.int64), np.array(ends, np.int64)
+        return _Payloads(self._arena[:used].toreadonly(), *spans, next_row, damage)
 
     def _into_arena(self, codec: int, payload: memoryview, magic: int, used: int) -> int | None:
         """Bytes that the records take at arena[used:], or None: no room beside what is there already."""
