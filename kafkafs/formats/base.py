@@ -22,7 +22,10 @@ class Format(Protocol):
         """Puts the rendered size of each record in bytes into sizes[:len(block)], without rendering."""
 
     def render(self, block: RecordBlock, out: memoryview, out_start: int = 0) -> int:
-        """Renders all records into `out` from `out_start` on; where they end. ValueError if they do not fit."""
+        """Renders all records into `out` from `out_start` on; where they end. ValueError if they do not fit.
+
+        What `out` holds behind that end is anything afterwards.
+        """
 
     def render_rows(
         self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0

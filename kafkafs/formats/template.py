@@ -24,7 +24,7 @@ _LETTERS = {
     "h": program.HEADERS,
 }
 _TOKEN = re.compile(
-    r"%(?P<letter>.?)|\\(?:x(?P<hex>[0-9a-fA-F]{1,2})|(?P<octal>0[0-7]{0,3})|(?P<decimal>[1-9][0-9]{0,2})|(?P<escaped>.))",
+    r"%(?P<letter>.?)|\\(?:x(?P<hex>[0-9a-fA-F]{1,2})|(?P<octal>0[0-7]{0,3})|(?P<decimal>[1-9][0-9]{0,2})|(?P<escaped>[^%]))",
     re.DOTALL,
 )
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r"}
