@@ -144,13 +144,14 @@ def check_batches(
     castagnoli: cython.const[cython.uint][::1],
     ieee: cython.const[cython.uint][::1],
     limit: cython.longlong,
-    large: cython.longlong[::1],
+    large: cython.longlong[:, ::1],
 ) -> tuple[int, int, int]:
     """Compare stored CRCs of rows [first_row, last_row): (row of the first mismatch or last_row, its CRC, large rows).
 
     v2: CRC-32C from the attributes on. v0, v1: CRC-32 from the magic on. Batches of more than `limit` checksummed bytes
-    are left to the caller: their rows go into `large`, as far as they lie before the mismatch. `origin` is the file
-    position of buffer[0]; ValueError if a row lies outside of the buffer.
+    are left to the caller, as far as they lie before the mismatch: each becomes a row (row in `table`, start and end of
+    the bytes in `buffer`, stored CRC, magic) of `large`. `origin` is the file position of buffer[0]; ValueError if a row
+    of `table` lies outside of the buffer.
     """
     size: cython.longlong = len(buffer)
     row: cython.Py_ssize_t
@@ -165,7 +166,7 @@ def check_batches(
     crc32_tables: Tables
     if first_row < 0 or last_row > table.shape[1] or table.shape[0] < 14 or origin < 0:
         raise ValueError("rows outside of the table")
-    if len(large) < last_row - first_row:
+    if large.shape[0] < last_row - first_row or large.shape[1] < 5:
         raise ValueError("no room for all rows")
     if len(castagnoli) < TABLE_ENTRIES or len(ieee) < TABLE_ENTRIES:
         raise ValueError("sixteen tables of 256 entries are needed")
@@ -187,7 +188,11 @@ def check_batches(
                 break
             at -= origin
             if length - skipped > limit:
-                large[count] = row
+                large[count, 0] = row
+                large[count, 1] = at + skipped
+                large[count, 2] = at + length
+                large[count, 3] = table[CRC_COLUMN, row]
+                large[count, 4] = table[MAGIC, row]
                 count += 1
             else:
                 found = crc_of(data, at + skipped, at + length, crc32c_tables if skipped == 21 else crc32_tables)

@@ -59,7 +59,7 @@ def verify_crcs(buffer: Buffer, table: BatchTable, first_row: int, last_row: int
     """
     data = memoryview(buffer).cast("B")
     columns = np.ascontiguousarray(table.data)
-    large = np.empty(max(last_row - first_row, 0), np.int64)
+    large = np.empty((max(last_row - first_row, 0), 5), np.int64)
     row, found, count = checksum_kernel.check_batches(
         data,
         columns,
@@ -71,18 +71,11 @@ def verify_crcs(buffer: Buffer, table: BatchTable, first_row: int, last_row: int
         checksum.small_limit(),
         large,
     )
-    if count:
-        rows = large[:count]
-        starts = columns[Column.POSITION, rows] - origin
-        ends = (starts + columns[Column.SIZE, rows]).tolist()
-        is_v2 = (columns[Column.MAGIC, rows] == 2).tolist()
-        stored = columns[Column.CRC, rows].tolist()
-        crc32c, crc32 = checksum.crc32c, checksum.crc32
-        for index, start in enumerate(starts.tolist()):
-            crc = crc32c(data[start + 21 : ends[index]]) if is_v2[index] else crc32(data[start + 16 : ends[index]])
-            if crc != stored[index]:
-                row, found = int(rows[index]), crc
-                break
+    for index, start, end, stored, magic in large[:count].tolist():
+        crc = checksum.crc32c(data[start:end]) if magic == 2 else checksum.crc32(data[start:end])
+        if crc != stored:
+            row, found = index, crc
+            break
     if row >= last_row:
         return None
     return _damage(table, row, "batch checksum differs", expected=int(columns[Column.CRC, row]), found=found)
