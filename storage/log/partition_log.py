@@ -17,16 +17,14 @@ from typing import Final
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, PartitionOffline, RecordTooLarge
-from storage.files import leader_epochs, names, transaction_index
-from storage.files.disk import Disk, opened, replace_file
+from storage.files.disk import Disk
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
-from storage.files.names import FileKind, FileState
-from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable, ScanStop, scan
 from storage.format.decoder import verify_crcs
 from storage.log.active_segment import ActiveSegment
 from storage.log.isolation import Transactions
 from storage.log.loaded_log import AppendResult, LoadedLog
+from storage.log.partition_files import PartitionFiles
 from storage.log.policies import RollLimits, rows_that_fit
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
@@ -72,8 +70,8 @@ class PartitionLog:
         self._generation = 0
         self._jitter_ms = self._new_jitter_ms()
         self._snapshot: LogSnapshot | None = None
-        self._unsynced: set[Path] = set()
-        self._names_unsynced = False
+        self._files = PartitionFiles(disk, path)
+        self._files.opened_with(loaded.segments, loaded.recovery_point)
         self._last_flush_ms = clock.now_ms()
         self._failure: Exception | None = None
         self._closed = False
@@ -84,10 +82,6 @@ class PartitionLog:
             interval_bytes=config.index_interval_bytes,
             now_ms=clock.now_ms(),
         )
-        # What lies beyond the recovery point may not be on disk yet: the first flush syncs it.
-        for segment in loaded.segments:
-            if segment is loaded.segments[-1] or segment.base_offset >= loaded.recovery_point:
-                self._unsynced.update(self._files_of(segment))
 
     # What it is
 
@@ -173,8 +167,12 @@ class PartitionLog:
             return AppendResult(first, self._next_offset - 1)
 
     def _scanned(self, data: memoryview) -> BatchTable:
-        table = BatchTable.empty(max(1, len(data) // 26))
+        # A leader's append is one batch mostly; nothing is smaller than 26 bytes.
+        table = BatchTable.empty(64)
         outcome = scan(data, 0, table)
+        if outcome.stop is ScanStop.FULL:
+            table = BatchTable.empty(len(data) // 26)
+            outcome = scan(data, 0, table)
         if outcome.stop is not ScanStop.END or outcome.next_start != len(data) or not table.rows:
             raise CorruptBatch(
                 "not whole batches", path=self.path, position=outcome.next_start, found=outcome.stop.name
@@ -221,11 +219,13 @@ class PartitionLog:
         self._assign_epochs_locked(table, first, last)
         with self._failing_locked():
             self._active.append(part, table, first, last)
-        self._unsynced.update(self._active.paths())
+        self._files.wrote(self._active.paths())
         self._next_offset = int(table.last_offset[last - 1]) + 1
         self._snapshot = None
         if changes is not None and changes.aborted:
-            self._write_aborted_locked(changes.aborted)
+            # The marker is in the log already: what fails now cannot be undone, but recovery rebuilds it.
+            with self._failing_locked(frozenset()):
+                self._files.append_aborted(self._active.base_offset, changes.aborted)
         self._producers.commit(changes, self._next_offset)
 
     def _assign_epochs_locked(self, table: BatchTable, first: int, last: int) -> None:
@@ -241,18 +241,8 @@ class PartitionLog:
             self._write_epochs_locked(epochs)
 
     def _write_epochs_locked(self, epochs: LeaderEpochs) -> None:
-        replace_file(self._disk, self.path / names.LEADER_EPOCH_CHECKPOINT, leader_epochs.encode(epochs.entries))
+        self._files.write_epochs(epochs)
         self._epochs = epochs
-
-    def _write_aborted_locked(self, aborted: Sequence[AbortedTxn]) -> None:
-        base = self._active.base_offset
-        path = self.path / names.segment_file(base, FileKind.TRANSACTION_INDEX)
-        if not path.exists():
-            self._names_unsynced = True
-        # The marker is in the log already: what fails now cannot be undone, but recovery rebuilds it.
-        with self._failing_locked(frozenset()), opened(self._disk, path, create=True) as file:
-            file.write_at(file.size(), transaction_index.encode(list(aborted)))
-        self._unsynced.add(path)
 
     # Rolling
 
@@ -289,12 +279,12 @@ class PartitionLog:
             self._snapshot = None
             return
         with self._failing_locked():
-            self._remove_named_locked(base_offset)
+            self._files.remove_named(base_offset)
             old.finish()
             try:
                 new = self._create_locked(base_offset)
             except OSError:
-                self._remove_named_locked(base_offset)  # else recovery would take it for the active segment
+                self._files.remove_named(base_offset)  # else recovery would take it for the active segment
                 raise
             old.close()
             old.segment.sealed = True
@@ -302,13 +292,7 @@ class PartitionLog:
             self._active = new
             self._jitter_ms = self._new_jitter_ms()
             self._snapshot = None
-            self._write_producer_snapshot_locked(base_offset)
-
-    def _remove_named_locked(self, base_offset: int) -> None:
-        for kind in FileKind:
-            path = self.path / names.segment_file(base_offset, kind)
-            if path.exists():
-                self._disk.unlink(path)
+            self._files.write_producer_snapshot(base_offset, self._producers.snapshot())
 
     def _create_locked(self, base_offset: int) -> ActiveSegment:
         config = self._config
@@ -320,19 +304,8 @@ class PartitionLog:
             now_ms=self._clock.now_ms(),
             preallocate=config.segment_bytes if config.preallocate else 0,
         )
-        self._unsynced.update(segment.paths())
-        self._names_unsynced = True
+        self._files.wrote(segment.paths(), new=True)
         return segment
-
-    def _write_producer_snapshot_locked(self, offset: int) -> None:
-        if offset == 0:
-            return
-        path = self.path / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT)
-        with opened(self._disk, path, create=True) as file:
-            file.truncate(0)
-            file.write_at(0, self._producers.snapshot())
-        self._unsynced.add(path)
-        self._names_unsynced = True
 
     # Making durable
 
@@ -344,15 +317,13 @@ class PartitionLog:
         with self._flushing:
             with self._lock:
                 self._check_locked()
-                end, paths, with_names = self._next_offset, self._unsynced, self._names_unsynced
+                end, unsynced = self._next_offset, self._files.take_unsynced()
                 now_ms = self._clock.now_ms()
-                self._unsynced, self._names_unsynced = set(), False
             try:
-                self._sync(paths, with_names)
+                self._files.sync(unsynced)
             except BaseException as error:
                 with self._lock:
-                    self._unsynced |= paths
-                    self._names_unsynced |= with_names
+                    self._files.put_back(unsynced)
                     if isinstance(error, OSError):
                         self._fail_locked(error)
                 raise
@@ -364,18 +335,9 @@ class PartitionLog:
     def _sync_locked(self) -> None:
         """As `flush`, for flush.messages: the writer waits, and so must the others."""
         with self._failing_locked(frozenset()):
-            self._sync(self._unsynced, self._names_unsynced)
-        self._unsynced, self._names_unsynced = set(), False
+            self._files.sync(self._files.take_unsynced())
         self._recovery_point = self._next_offset
         self._last_flush_ms = self._clock.now_ms()
-
-    def _sync(self, paths: set[Path], with_names: bool) -> None:
-        for path in sorted(paths):
-            # A segment that was removed meanwhile needs no syncing.
-            with contextlib.suppress(FileNotFoundError), opened(self._disk, path) as file:
-                file.sync()
-        if with_names:
-            self._disk.sync_dir(self.path)
 
     # Shortening
 
@@ -412,22 +374,11 @@ class PartitionLog:
             self._log_start_offset = max(self._log_start_offset, first.base_offset)
             self._snapshot = None
             with self._failing_locked(frozenset()):
-                removed = [path for segment in segments for path in self._rename_deleted(segment)]
-                self._disk.sync_dir(self.path)
+                removed = self._files.rename_deleted(segments)
                 epochs = self._epochs.truncate_from_start(self._log_start_offset)
                 if epochs != self._epochs:
                     self._write_epochs_locked(epochs)
             return removed
-
-    def _rename_deleted(self, segment: Segment) -> list[Path]:
-        renamed = []
-        for kind in FileKind:
-            path = self.path / names.segment_file(segment.base_offset, kind)
-            if path.exists():
-                target = path.with_name(path.name + FileState.DELETED.value)
-                self._disk.rename(path, target)
-                renamed.append(target)
-        return renamed
 
     # Ending
 
@@ -444,9 +395,9 @@ class PartitionLog:
                 self._check_online_locked()
                 with self._failing_locked(frozenset()):
                     self._active.finish()
-                    self._unsynced.update(self._active.paths())
-                    self._write_producer_snapshot_locked(self._next_offset)
-                    self._sync(self._unsynced, self._names_unsynced)
+                    self._files.wrote(self._active.paths())
+                    self._files.write_producer_snapshot(self._next_offset, self._producers.snapshot())
+                    self._files.sync(self._files.take_unsynced())
                 self._recovery_point = self._next_offset
             finally:
                 self._active.close()
@@ -487,10 +438,6 @@ class PartitionLog:
             if self._active.broken or error.errno not in passing:
                 self._fail_locked(error)
             raise
-
-    def _files_of(self, segment: Segment) -> list[Path]:
-        kinds = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
-        return [self.path / names.segment_file(segment.base_offset, kind) for kind in kinds]
 
 
 def _first_offset(table: BatchTable, row: int) -> int:

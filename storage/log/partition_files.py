@@ -1,0 +1,123 @@
+"""A partition's files as its writer changes them, beside the segment being written; and which are not synced yet.
+
+Below this nothing locks: the PartitionLog that owns it holds its lock, but for `sync`, which touches no state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage.files import leader_epochs, names, transaction_index
+from storage.files.disk import Disk, opened, replace_file
+from storage.files.leader_epochs import LeaderEpochs
+from storage.files.names import FileKind, FileState
+from storage.files.transaction_index import AbortedTxn
+from storage.log.segment import Segment
+
+
+@dataclass(slots=True)
+class Unsynced:
+    """Files whose bytes, and whether the names in the directory, may be gone after a power loss."""
+
+    paths: set[Path] = field(default_factory=set)
+    names: bool = False
+
+
+class PartitionFiles:
+    """The files in one partition's directory. Errors: OSError."""
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._unsynced = Unsynced()
+
+    # What is not synced
+
+    def wrote(self, paths: Iterable[Path], *, new: bool = False) -> None:
+        """Notes files that were written to; `new`: that were made, renamed or removed, too."""
+        self._unsynced.paths.update(paths)
+        self._unsynced.names |= new
+
+    def opened_with(self, segments: Sequence[Segment], recovery_point: int) -> None:
+        """Notes what lies beyond the recovery point and may not be on disk yet, what recovery rebuilt included."""
+        for number, segment in enumerate(segments):
+            last = number == len(segments) - 1
+            if last or segments[number + 1].base_offset > recovery_point:
+                self.wrote((self._path(segment.base_offset, kind) for kind in FileKind), new=True)
+        self.wrote(
+            path
+            for path in self._directory.iterdir()
+            if (part := names.parse_segment_file(path.name)) is not None
+            and part.kind is FileKind.PRODUCER_SNAPSHOT
+            and part.offset >= recovery_point
+        )
+
+    def take_unsynced(self) -> Unsynced:
+        """All that was noted so far, to be given to `sync`; from now on it counts as synced."""
+        taken, self._unsynced = self._unsynced, Unsynced()
+        return taken
+
+    def put_back(self, unsynced: Unsynced) -> None:
+        """What was taken and could not be synced."""
+        self.wrote(unsynced.paths, new=unsynced.names)
+
+    def sync(self, unsynced: Unsynced) -> None:
+        """Makes these files durable. Needs no lock."""
+        for path in sorted(unsynced.paths):
+            # A segment that was removed meanwhile needs no syncing.
+            with contextlib.suppress(FileNotFoundError), opened(self._disk, path) as file:
+                file.sync()
+        if unsynced.names:
+            self._disk.sync_dir(self._directory)
+
+    # Changes
+
+    def remove_named(self, base_offset: int) -> None:
+        """Removes all live files named after an offset."""
+        for kind in FileKind:
+            path = self._path(base_offset, kind)
+            if path.exists():
+                self._disk.unlink(path)
+                self.wrote((), new=True)
+
+    def rename_deleted(self, segments: Iterable[Segment]) -> list[Path]:
+        """Renames the files of these segments, in this order, to `.deleted`; then syncs the directory."""
+        renamed = []
+        for segment in segments:
+            for kind in FileKind:
+                path = self._path(segment.base_offset, kind)
+                if path.exists():
+                    target = path.with_name(path.name + FileState.DELETED.value)
+                    self._disk.rename(path, target)
+                    renamed.append(target)
+        self._disk.sync_dir(self._directory)
+        return renamed
+
+    def write_producer_snapshot(self, offset: int, content: bytes) -> None:
+        """Writes `<offset>.snapshot`; there is none at offset 0."""
+        if offset == 0:
+            return
+        path = self._path(offset, FileKind.PRODUCER_SNAPSHOT)
+        with opened(self._disk, path, create=True) as file:
+            file.truncate(0)
+            file.write_at(0, content)
+        self.wrote((path,), new=True)
+
+    def append_aborted(self, base_offset: int, aborted: Sequence[AbortedTxn]) -> None:
+        """Adds entries to a segment's .txnindex."""
+        path = self._path(base_offset, FileKind.TRANSACTION_INDEX)
+        new = not path.exists()
+        with opened(self._disk, path, create=True) as file:
+            file.write_at(file.size(), transaction_index.encode(list(aborted)))
+        self.wrote((path,), new=new)
+
+    def write_epochs(self, epochs: LeaderEpochs) -> None:
+        """Replaces the leader-epoch-checkpoint, durably."""
+        path = self._directory / names.LEADER_EPOCH_CHECKPOINT
+        replace_file(self._disk, path, leader_epochs.encode(epochs.entries))
+
+    def _path(self, offset: int, kind: FileKind) -> Path:
+        return self._directory / names.segment_file(offset, kind)
