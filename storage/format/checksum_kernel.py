@@ -150,8 +150,8 @@ def check_batches(
 
     v2: CRC-32C from the attributes on. v0, v1: CRC-32 from the magic on. Batches of more than `limit` checksummed bytes
     are left to the caller, as far as they lie before the mismatch: each becomes a row (row in `table`, start and end of
-    the bytes in `buffer`, stored CRC, magic) of `large`. `origin` is the file position of buffer[0]; ValueError if a row
-    of `table` lies outside of the buffer.
+    the bytes in `buffer`, stored CRC, magic) of `large`. `origin` is the file position of buffer[0]; ValueError if a
+    row of `table` lies outside of the buffer.
     """
     size: cython.longlong = len(buffer)
     row: cython.Py_ssize_t

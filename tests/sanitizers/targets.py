@@ -116,7 +116,7 @@ def decode_any_table(dice: random.Random) -> None:
     first, last = index(dice, table.rows), index(dice, table.rows)
     limit = dice.choice((0, 50, 1 << 40))
     tables = checksum.CRC32C_TABLES, checksum.CRC32_TABLES
-    large = np.full(dice.choice((table.rows, 1)), -1, np.int64)
+    large = np.full((dice.choice((table.rows, 1)), dice.choice((5, 5, 4))), -1, np.int64)
     tolerant(checksum_kernel.check_batches, buffer, table.data, first, last, origin, *tables, limit, large)
     tolerant(verify_crcs, buffer, table, 0, table.rows, origin)
     tolerant(header_kernel.survey, table.data, first, last, origin, len(data), NO_SKIP, True)
