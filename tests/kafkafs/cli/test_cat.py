@@ -1,0 +1,335 @@
+"""`kafkafs cat`: partitions, edges, damage, following, pipes and signals."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.format.record_batch import encode_batch
+from storage.format.record_columns import Record
+from tests.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, commit, many
+from tests.kafkafs.cli.running import output_of, process, run
+
+TEN = [b"line %d" % i for i in range(10)]
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    """orders with partitions 0, 1 and 10 (renamed from 2), and payments/0."""
+    build_log_dir(
+        tmp_path / "logs",
+        {
+            "orders": [[b"a0", b"a1", b"a2"], [b"b0"], [b"c0", b"c1"]],
+            "payments": [Partition(TEN, log_start_offset=2)],
+        },
+    )
+    (tmp_path / "logs" / "orders-2").rename(tmp_path / "logs" / "orders-10")
+    return tmp_path / "logs"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "values"),
+    [
+        ("orders", "a0 a1 a2 b0 c0 c1"),
+        ("orders/1", "b0"),
+        ("orders/1*", "b0 c0 c1"),
+        ("ord*", "a0 a1 a2 b0 c0 c1"),
+        ("*/0", "a0 a1 a2 line 2 line 3 line 4 line 5 line 6 line 7 line 8 line 9"),
+        ("order[s]/?", "a0 a1 a2 b0"),
+    ],
+)
+def test_partitions(logdir: Path, pattern: str, values: str) -> None:
+    assert output_of("cat", logdir, pattern).decode().split() == values.split()
+
+
+@pytest.mark.parametrize("pattern", ["order", "orders/2", "orders/00", "nothing*", "orders/", "orders-0", "orders/1/1"])
+def test_nothing_of_that_name(logdir: Path, pattern: str) -> None:
+    result = run("cat", logdir, pattern)
+    assert result.exit_code == 4
+    assert result.stdout == ""
+    assert result.stderr == f"kafkafs: {logdir}: nothing here is called {pattern}\n"
+
+
+def test_the_range_applies_to_each(logdir: Path) -> None:
+    assert output_of("cat", logdir, "orders", "--offsets", "last-1") == b"a2\nb0\nc1\n"
+    assert output_of("cat", logdir, "orders", "--offsets", "0+1", "--format", r"%t/%p\n") == (
+        b"orders/0\norders/1\norders/10\n"
+    )
+
+
+def test_a_range_outside_one_partition_leaves_the_others(logdir: Path) -> None:
+    result = run("cat", logdir, "orders", "--offsets", "2-")
+    assert result.exit_code == 4
+    assert result.stdout == "a2\n"
+    assert result.stderr == ("kafkafs: offset is out of the range of orders/1 at offset 2; expected 0 to 1\n")
+
+
+@pytest.mark.parametrize("offsets", ["0-", "1", "0-1", "1+5", "11-", "11"])
+def test_out_of_range(logdir: Path, offsets: str) -> None:
+    result = run("cat", logdir, "payments", "--offsets", offsets)
+    assert result.exit_code == 4
+    assert result.stdout == ""
+    assert "out of the range" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--offsets", "5-4"],
+        ["--offsets", "0+0"],
+        ["--time", "2026-02-30"],
+        ["--time", "yesterday"],
+        ["--format", "%x"],
+        ["--format", "json"],
+        ["--header", "name"],
+        ["--isolation", "serializable"],
+        ["--format", "log", "--key", "k"],
+        ["--format", "log", "--header", "n=v"],
+        ["--wrong"],
+    ],
+)
+def test_usage(logdir: Path, options: list[str]) -> None:
+    result = run("cat", logdir, "payments", *options)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+def test_log_takes_one_partition(logdir: Path) -> None:
+    result = run("cat", logdir, "orders", "--format", "log")
+    assert result.exit_code == 2
+    assert "one partition" in result.stderr
+
+
+def test_no_log_directory(tmp_path: Path) -> None:
+    result = run("cat", tmp_path / "none", "t")
+    assert result.exit_code == 4
+    assert result.stderr == f"kafkafs: {tmp_path / 'none'}: No such file or directory\n"
+
+
+def test_both_ranges_are_both(logdir: Path) -> None:
+    low, high = START_MS + 3 * STEP_MS, START_MS + 8 * STEP_MS
+    times = f"{low}--{high}"
+    assert (
+        output_of("cat", logdir, "payments", "--time", times).split() == b"line 3 line 4 line 5 line 6 line 7".split()
+    )
+    assert output_of("cat", logdir, "payments", "--time", times, "--offsets", "last-4") == b"line 6\nline 7\n"
+    assert output_of("cat", logdir, "payments", "--time", times, "--offsets", "2+3") == b"line 3\nline 4\n"
+
+
+def test_isolation(tmp_path: Path) -> None:
+    items = [
+        Batch(many(2), producer_id=1, transactional=True),
+        b"plain",
+        abort(1),
+        Batch(many(1), producer_id=1, transactional=True),
+        commit(1),
+        Batch(many(1), producer_id=2, transactional=True),
+        b"behind an open transaction",
+    ]
+    build_log_dir(tmp_path, {"t": [Partition(items)]})
+    committed = ["cat", tmp_path, "t", "--isolation", "read_committed", "--format", r"%o\n"]
+    assert output_of("cat", tmp_path, "t", "--format", r"%o ").split() == [b"0", b"1", b"2", b"4", b"6", b"7"]
+    assert output_of(*committed).split() == [b"2", b"4"]
+    assert output_of(*committed, "--offsets", "last-1").split() == [b"4"]
+    assert output_of(*committed, "--offsets", "7-").split() == []
+
+
+def test_damage_after_what_precedes(tmp_path: Path) -> None:
+    built = build_log_dir(tmp_path, {"t": [[b"a", b"b", ROLL, b"c"], [b"d"]]})
+    log = built["t", 0].log(0)
+    data = bytearray(log.read_bytes())
+    data[-2] ^= 1  # in b, which is not the torn tail of the active segment
+    log.write_bytes(data)
+    result = run("cat", tmp_path, "t")
+    assert result.exit_code == 4
+    assert result.stdout == "a\nd\n"
+    assert str(log) in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_record_larger_than_any_buffer(tmp_path: Path) -> None:
+    large = b"x" * 3_000_000
+    build_log_dir(tmp_path, {"t": [[b"before", large, b"after"]]})
+    assert output_of("cat", tmp_path, "t") == b"before\n" + large + b"\nafter\n"
+    assert large in output_of("cat", tmp_path, "t", "--format", "jsonl")
+
+
+def test_what_log_prints_is_a_segment(tmp_path: Path) -> None:
+    batches = [Batch(many(5, keys=3), producer_id=3) for _ in range(6)]
+    build_log_dir(tmp_path / "a", {"t": [Partition([*batches[:3], ROLL, *batches[3:]])]})
+    (tmp_path / "b" / "t-0").mkdir(parents=True)
+    for offsets, first in (("7-", 5), ("12-22", 10), ("0+17", 0), ("last-11", 15)):
+        data = output_of("cat", tmp_path / "a", "t", "--format", "log", "--offsets", offsets)
+        segment = tmp_path / "b" / "t-0" / f"{first:020d}.log"
+        segment.write_bytes(data)
+        wanted = output_of("cat", tmp_path / "a", "t", "--offsets", offsets, "--format", "jsonl")
+        assert wanted in output_of("cat", tmp_path / "b", "t", "--format", "jsonl")
+        segment.unlink()
+
+
+def test_log_by_time_is_the_batches_that_hold_it(tmp_path: Path) -> None:
+    stamps = [5, 100, 7, 3, 90, 2]
+    records = [Record(None, b"%d" % stamp, (), stamp) for stamp in stamps]
+    batches = [Batch(records[0:2]), Batch(records[2:4]), Batch(records[4:6])]
+    built = build_log_dir(tmp_path, {"t": [Partition(batches)]})["t", 0]
+    whole = [batch.stored.data for batch in built.batches]
+    found = output_of("cat", tmp_path, "t", "--format", "log", "--time", "0000000000080--")
+    assert found == whole[0] + whole[2]
+
+
+class Follower:
+    """`cat --follow` as a process, read line by line."""
+
+    def __init__(self, *args: object) -> None:
+        self.process = process("cat", *args, "--follow")
+
+    def line(self) -> bytes:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def end(self, number: signal.Signals) -> tuple[int, bytes]:
+        """Sends a signal; the exit code and what stood on stderr."""
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=20)
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[tuple[Path, list[Follower]]]:
+    """A log directory with t/0 of `one`, `two`, and a list of followers to be ended."""
+    build_log_dir(tmp_path, {"t": [[b"one", b"two"]]})
+    followers: list[Follower] = []
+    yield tmp_path, followers
+    for follower in followers:
+        if follower.process.poll() is None:
+            follower.process.kill()
+        follower.process.communicate()
+
+
+def append(logdir: Path, value: bytes, offset: int, segment: int = 0) -> None:
+    with (logdir / "t-0" / f"{segment:020d}.log").open("ab") as log:
+        log.write(encode_batch([Record(None, value, (), 1000 + offset)], base_offset=offset))
+
+
+def test_follow(growing: tuple[Path, list[Follower]]) -> None:
+    """Appends, a new segment, and retention of what was printed; ^C ends it as it ends cat."""
+    logdir, followers = growing
+    follower = Follower(logdir, "t", "--offsets", "last-1")
+    followers.append(follower)
+    assert follower.line() == b"two\n"
+    append(logdir, b"three", 2)
+    assert follower.line() == b"three\n"
+    append(logdir, b"four", 3, segment=3)
+    assert follower.line() == b"four\n"
+    (logdir / "t-0" / f"{0:020d}.log").unlink()
+    append(logdir, b"five", 4, segment=3)
+    assert follower.line() == b"five\n"
+    assert follower.end(signal.SIGINT) == (-signal.SIGINT, b"")
+
+
+def test_follow_ends_with_its_range(growing: tuple[Path, list[Follower]]) -> None:
+    logdir, followers = growing
+    for offsets, lines in (("1-2", [b"two\n", b"three\n"]), ("0+3", [b"one\n", b"two\n", b"three\n"])):
+        followers.append(Follower(logdir, "t", "--offsets", offsets))
+        assert followers[-1].line() == lines[0]
+    append(logdir, b"three", 2)
+    append(logdir, b"four", 3)
+    for follower in followers:
+        rest, errors = follower.process.communicate(timeout=20)
+        assert rest.endswith(b"three\n")
+        assert errors == b""
+        assert follower.process.returncode == 0
+
+
+def test_follow_tells_of_a_truncation(growing: tuple[Path, list[Follower]]) -> None:
+    logdir, followers = growing
+    follower = Follower(logdir, "t")
+    followers.append(follower)
+    assert [follower.line(), follower.line()] == [b"one\n", b"two\n"]
+    log = logdir / "t-0" / f"{0:020d}.log"
+    first = log.read_bytes()
+    os.truncate(log, len(first) // 2)
+    assert follower.process.stderr is not None
+    assert follower.process.stderr.readline() == b"kafkafs: t/0 was truncated to 1\n"
+    append(logdir, b"another two", 1)
+    assert follower.line() == b"another two\n"
+    assert follower.end(signal.SIGTERM) == (-signal.SIGTERM, b"")
+
+
+def test_follow_ends_when_nobody_reads(growing: tuple[Path, list[Follower]]) -> None:
+    logdir, followers = growing
+    follower = Follower(logdir, "t")
+    followers.append(follower)
+    assert follower.line() == b"one\n"
+    assert follower.process.stdout is not None
+    follower.process.stdout.close()
+    assert follower.process.wait(timeout=20) == 0  # nothing came that it could have failed to write
+    assert follower.process.stderr is not None
+    assert follower.process.stderr.read() == b""
+
+
+def test_a_closed_pipe_ends_it_as_it_ends_cat(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [[Batch(many(20_000, 100)), Batch(many(20_000, 100))]]})
+    cat = process("cat", tmp_path, "t")
+    assert cat.stdout is not None
+    assert len(cat.stdout.readline()) == 101
+    cat.stdout.close()
+    assert cat.wait(timeout=20) == -signal.SIGPIPE
+    assert cat.stderr is not None
+    assert cat.stderr.read() == b""
+    cat.stderr.close()
+
+
+def test_a_pipe_that_does_not_block(tmp_path: Path) -> None:
+    """Whoever shares our stdout may have set O_NONBLOCK on it."""
+    build_log_dir(tmp_path, {"t": [[Batch(many(20_000, 100)), Batch(many(20_000, 100))]]})
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    cat = process("cat", tmp_path, "t", stdout=writing)
+    os.close(writing)
+    time.sleep(0.5)  # until the pipe is full
+    with os.fdopen(reading, "rb") as pipe:
+        assert len(pipe.read()) == 40_000 * 101
+    assert cat.wait(timeout=20) == 0
+    cat.communicate()
+
+
+def test_a_full_disk(logdir: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        cat = process("cat", logdir, "payments", stdout=full)
+        _, errors = cat.communicate(timeout=20)
+    assert cat.returncode == 4
+    assert errors == b"kafkafs: No space left on device\n"
+
+
+def test_it_changes_nothing(logdir: Path, tmp_path: Path) -> None:
+    """Works on a directory that is read-only, and leaves it bit for bit, times included."""
+    copy = tmp_path / "copy"
+    shutil.copytree(logdir, copy)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in logdir.rglob("*")}
+    output_of("cat", logdir, "*")
+    output_of("count", logdir)
+    output_of("topics", "describe", logdir)
+    assert before == {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in logdir.rglob("*")}
+    assert subprocess.run(["diff", "-r", logdir, copy], capture_output=True, check=False).stdout == b""
+
+
+def test_start_is_lean(tmp_path: Path) -> None:
+    """What only other commands need is not imported."""
+    build_log_dir(tmp_path, {"t": [[b"a"]]})
+    script = (
+        "import sys\nfrom kafkafs.cli import main\n"
+        f"main(['cat', {str(tmp_path)!r}, 't'], standalone_mode=False)\n"
+        "print(sorted({name.split('.')[0] for name in sys.modules} & {'rich', 'fuse', 'psutil', 'pyspark', 'json'}))"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
+    assert found.stdout == "a\n[]\n"
