@@ -7,6 +7,7 @@ is opened when it is first asked for, and then follows whoever writes it (`ReadO
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -46,12 +47,21 @@ class HiddenDir:
 class LogDir:
     """A log directory: its topics, partitions and logs. Thread-safe."""
 
-    def __init__(self, path: Path, *, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        open_log: Callable[[TopicPartition], Log] | None = None,
+    ) -> None:
+        """`open_log` gives the logs of the process that owns the directory (`OwnedDir`); without, we only look."""
         # Constant after construction.
         self.path = path
         self.clock = clock
         self.is_broker = (path / names.META_PROPERTIES).exists()
-        self.read_only = True
+        self.read_only = open_log is None
+        self._open_log = self._follow if open_log is None else open_log
         # Has its own locking.
         self._topic_infos = TopicInfos(path, config, is_broker=self.is_broker)
         self._log_starts = LogStarts(path / names.LOG_START_CHECKPOINT)
@@ -60,7 +70,7 @@ class LogDir:
         self._mark = NEVER
         self._topics: dict[str, list[int]] = {}
         self._hidden: list[HiddenDir] = []
-        self._logs: dict[TopicPartition, ReadOnlyLog] = {}
+        self._logs: dict[TopicPartition, Log] = {}
 
     @staticmethod
     def open_read_only(path: Path | str, *, config: BrokerConfig | None = None, clock: Clock | None = None) -> LogDir:
@@ -117,15 +127,25 @@ class LogDir:
         return list(self._hidden)
 
     def log(self, tp: TopicPartition) -> Log:
-        """A partition's log. UnknownTopicOrPartition."""
+        """A partition's log. UnknownTopicOrPartition; in a directory of ours PartitionOffline, OSError."""
         with self._lock:
             log = self._logs.get(tp)
-            if log is None:
-                if tp.partition not in self._topics.get(tp.topic, ()):
-                    raise UnknownTopicOrPartition(f"no partition {tp} here", path=self.path)
-                log = ReadOnlyLog(tp, self.path / tp.dir_name, lambda: self._log_starts.of(tp))
-                self._logs[tp] = log
-            return log
+            if log is not None:
+                return log
+            if tp.partition not in self._topics.get(tp.topic, ()):
+                raise UnknownTopicOrPartition(f"no partition {tp} here", path=self.path)
+        # Not under the lock: the owner may have to recover it first.
+        log = self._open_log(tp)
+        with self._lock:
+            return self._logs.setdefault(tp, log)
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The partition's log is asked for anew when it is next needed."""
+        with self._lock:
+            self._logs.pop(tp, None)
+
+    def _follow(self, tp: TopicPartition) -> Log:
+        return ReadOnlyLog(tp, self.path / tp.dir_name, lambda: self._log_starts.of(tp))
 
     def opened(self) -> list[Log]:
         """The logs that somebody has asked for so far, by topic and partition."""
