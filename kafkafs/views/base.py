@@ -17,6 +17,8 @@ from typing import NamedTuple, Protocol
 FILE_MODE = 0o444
 DIRECTORY_MODE = 0o555
 
+_LEAST_BUFFER = 128 << 10
+
 
 class Kind(Enum):
     """What FUSE distinguishes."""
@@ -106,12 +108,13 @@ class File:
 
 def read_through(handle: Handle, offset: int, size: int) -> bytes:
     """`read` in terms of `read_into`, for handles whose fast way is the latter."""
-    size = max(0, min(size, handle.size - offset))
-    if size == 0:
+    # A caller may ask for far more than there is; the file may be longer than it was a moment ago.
+    size = min(size, max(handle.size - offset, _LEAST_BUFFER))
+    if size <= 0:
         return b""
     buffer = ctypes.create_string_buffer(size)
     count = handle.read_into(ctypes.addressof(buffer), offset, size)
-    return buffer.raw[:count]
+    return ctypes.string_at(buffer, count)
 
 
 class BytesHandle:

@@ -60,12 +60,12 @@ class RangeFile(File):
 
     def open(self) -> Handle:
         state = self._obtain()
-        layout, unchanged = state.open()
+        unchanged = state.open()
         sealed = state.is_sealed
         if self._is_raw:
-            return RawHandle(state, layout, sealed=sealed, unchanged=unchanged)
+            return RawHandle(state, sealed=sealed, unchanged=unchanged)
         services = self._services
-        return RenderedHandle(state, layout, services.cache, services.workers, sealed=sealed, unchanged=unchanged)
+        return RenderedHandle(state, services.cache, services.workers, sealed=sealed, unchanged=unchanged)
 
     def xattrs(self) -> Mapping[str, bytes]:
         snapshot = self._question.log.snapshot()

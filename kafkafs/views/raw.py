@@ -11,7 +11,7 @@ from kafkafs.select import time_mask
 from kafkafs.view_index.pieces import RecordFilter
 from kafkafs.view_index.workbench import Workbench, workbench
 from kafkafs.views.base import read_through
-from kafkafs.views.layout import Layout, Run
+from kafkafs.views.layout import Run
 from kafkafs.views.plans import append_run, lies_before
 from kafkafs.views.spans import Span
 from kafkafs.views.state import ViewState
@@ -81,24 +81,23 @@ def add_bytes(runs: list[Run], segment: Segment, start: int, end: int) -> None:
 class RawHandle:
     """An open `.log` view. Each read opens the file, checks that it is the one that was meant, and closes it."""
 
-    def __init__(self, state: ViewState, layout: Layout, *, sealed: bool, unchanged: bool) -> None:
+    def __init__(self, state: ViewState, *, sealed: bool, unchanged: bool) -> None:
         self._state = state
-        self._layout = layout
         self._open = True
         self.direct_io = not sealed
         self.keep_cache = sealed and unchanged
 
     @property
     def size(self) -> int:
-        return self._layout.size
+        return self._state.shared_layout.size
 
     def read(self, offset: int, size: int) -> bytes:
         return read_through(self, offset, size)
 
     def read_into(self, address: int, offset: int, size: int) -> int:
-        layout = self._layout
+        layout = self._state.shared_layout
         if offset + size > layout.size:
-            layout = self._layout = self._state.refresh()
+            layout = self._state.refresh()
         end = min(offset + size, layout.size)
         position = offset
         while position < end:

@@ -47,14 +47,13 @@ class RenderedHandle:
     """An open rendered view. Reads may come from several threads; the fields that they share are hints."""
 
     def __init__(
-        self, state: ViewState, layout: Layout, cache: BlockCache, workers: Workers, *, sealed: bool, unchanged: bool
+        self, state: ViewState, cache: BlockCache, workers: Workers, *, sealed: bool, unchanged: bool
     ) -> None:
         self._state = state
-        self._layout = layout
         self._cache = cache
         self._workers = workers
         self._open = True
-        self._place: Place | None = None
+        self._place: tuple[Layout, Place] | None = None
         self._next = 0  # where a sequential reader goes on
         self._streak = 0  # how often it did
         self._ahead = 0  # up to where pieces were asked for
@@ -63,37 +62,29 @@ class RenderedHandle:
 
     @property
     def size(self) -> int:
-        return self._layout.size
+        return self._state.shared_layout.size
 
     def read(self, offset: int, size: int) -> bytes:
         return read_through(self, offset, size)
 
     def read_into(self, address: int, offset: int, size: int) -> int:
-        layout = self._layout
+        layout = self._state.shared_layout
         if offset + size > layout.size or self._state.is_older_than(_LOOK_S):
-            layout = self._look()
+            layout = self._state.refresh()
         end = min(offset + size, layout.size)
         position = offset
         while position < end:
             try:
-                place = self._place
-                if place is None or not place.start <= position < place.end:
-                    place = self._place = place_at(layout, position)
+                place = self._find(layout, position)
                 if place.run.segment in layout.unlisted:
-                    place.run.segment.log.stat()
-                block = self._block(place)
-                try:
-                    source = place.skip + position - place.start
-                    stop = min(block.readable_until(source), place.skip + min(place.end, end) - place.start)
-                    ctypes.memmove(address + position - offset, block.address + source, stop - source)
-                finally:
-                    self._cache.release(block)
+                    place.run.segment.log.stat()  # what is cached of a file goes with it
+                count = self._copy(place, position, end, address + position - offset)
             except StorageError:
                 if position > offset:
                     return position - offset  # up to the damage; the next read meets it
                 raise
-            position += stop - source
-            if position < end and position < place.end:
+            position += count
+            if position < min(end, place.end):
                 return position - offset
         if self._workers.running:
             self._render_ahead(layout, offset, position)
@@ -104,10 +95,24 @@ class RenderedHandle:
             self._open = False
             self._state.close()
 
-    def _look(self) -> Layout:
-        self._layout = layout = self._state.refresh()
-        self._place = None
-        return layout
+    def _find(self, layout: Layout, position: int) -> Place:
+        held = self._place
+        if held is not None and held[0] is layout and held[1].start <= position < held[1].end:
+            return held[1]
+        place = place_at(layout, position)
+        self._place = (layout, place)
+        return place
+
+    def _copy(self, place: Place, position: int, end: int, address: int) -> int:
+        """Copies the view's bytes from `position` on, to `end` or the piece's end or the next damage."""
+        block = self._block(place)
+        try:
+            start = place.skip + position - place.start
+            stop = min(block.readable_until(start), place.skip + min(place.end, end) - place.start)
+            ctypes.memmove(address, block.address + start, stop - start)
+            return stop - start
+        finally:
+            self._cache.release(block)
 
     def _block(self, place: Place) -> Block:
         extent, piece = place.extent, place.piece
@@ -121,9 +126,9 @@ class RenderedHandle:
             self._ahead = 0
         self._next = position
         ahead = max(self._ahead, position)
-        place = self._place
-        if place is not None and place.start <= ahead < place.end:
-            ahead = place.end
+        held = self._place
+        if held is not None and held[1].start <= ahead < held[1].end:
+            ahead = held[1].end
         # Twice as far with each read that goes on, so that a look at a file's head renders little else.
         limit = min(1 << self._streak, _AHEAD_PIECES)
         for _ in range(limit):

@@ -20,10 +20,11 @@ class _Kept(NamedTuple):
     cursor: Cursor
 
 
-def shrunk(layout: Layout, snapshot: LogSnapshot) -> Layout:
+def shrunk(layout: Layout, before: LogSnapshot, snapshot: LogSnapshot) -> Layout:
     """The layout without what was truncated: runs end where the log as it is now last agrees with them.
 
-    Runs whose segments retention or compaction removed stay: their places keep their bytes.
+    Runs whose segments retention or compaction removed stay: their places keep their bytes. `before`: the snapshot that
+    the layout was made for.
     """
     runs = list(layout.runs)
     cursor = layout.cursor
@@ -32,7 +33,7 @@ def shrunk(layout: Layout, snapshot: LogSnapshot) -> Layout:
         if any(run.segment is segment for segment in snapshot.segments):
             break
         twin = next((one for one in snapshot.segments if one.base_offset == run.segment.base_offset), None)
-        if run.segment.base_offset < snapshot.log_end_offset and (twin is None or run.segment.sealed):
+        if _was_removed(run.segment, before, snapshot) if twin is None else _was_compacted(run.segment, twin):
             break
         runs.pop()
         if twin is None:
@@ -50,6 +51,21 @@ def shrunk(layout: Layout, snapshot: LogSnapshot) -> Layout:
     if runs:
         runs[-1] = runs[-1]._replace(file_end=-1)
     return Layout.of(cursor, runs, layout.greatest, complete=False)
+
+
+def _was_removed(segment: Segment, before: LogSnapshot, snapshot: LogSnapshot) -> bool:
+    """Whether retention or compaction took a segment away, and not a truncation."""
+    if segment.base_offset >= snapshot.log_end_offset:
+        return False
+    slot = snapshot.segment_index(segment.base_offset)
+    # Its offsets lie in another file now: in a new one (compacted), or in one that ended before it and was cut and
+    # written on.
+    return slot < 0 or all(snapshot.segments[slot].log.identity != one.log.identity for one in before.segments)
+
+
+def _was_compacted(segment: Segment, twin: Segment) -> bool:
+    """Whether compaction put another file in a segment's place. A truncation cuts the file that is there."""
+    return segment.sealed and segment.log.identity != twin.log.identity
 
 
 def _common_part(run: Run, twin: Segment, snapshot: LogSnapshot) -> _Kept:

@@ -73,20 +73,28 @@ class ViewState:
         self._plan: Plan | None = None
         self._missing: int | None = None  # of an A+N that is not complete: messages still to come
         self._looked = 0.0
+        self._settled = False  # the layout would come out the same if it was made anew: it was not kept for a handle
         self._last_opened: Layout | None = None
 
-    def open(self) -> tuple[Layout, bool]:
-        """Counts a handle. The layout, and whether the last open had the same runs."""
+    def open(self) -> bool:
+        """Counts a handle, and makes the layout. Whether the last open had the same runs."""
         with self._lock:
             layout = self._refresh_locked()
             self.handles += 1
             same = self._last_opened is not None and self._last_opened.runs == layout.runs
             self._last_opened = layout
-            return layout, same
+            return same
 
     def close(self) -> None:
         with self._lock:
             self.handles -= 1
+
+    @property
+    def shared_layout(self) -> Layout:
+        """The layout as it was last looked at, for holders of a handle."""
+        layout = self.layout
+        assert layout is not None, "a handle is open"
+        return layout
 
     def refresh(self) -> Layout:
         """The layout as of now."""
@@ -131,7 +139,8 @@ class ViewState:
     def _adopt_locked(self, snapshot: LogSnapshot) -> Layout:
         layout, before = self.layout, self._snapshot
         now = self._clocks.monotonic()
-        if layout is not None and snapshot is before and (self.handles or not self._is_outdated(now)):
+        still = self._settled and not self._is_outdated(now)
+        if layout is not None and snapshot is before and (self.handles or still):
             self._looked = now
             return layout
         if layout is None or before is None or not (self.handles or self._goes_on_locked(layout, before, snapshot)):
@@ -141,9 +150,10 @@ class ViewState:
             self._plan = self._make_plan(self._selection)
             layout = Layout.of(Cursor(self._selection.start_offset), (), NO_TIMESTAMP, complete=False)
         elif snapshot.generation != before.generation:
-            layout = shrunk(layout, snapshot)
+            layout = shrunk(layout, before, snapshot)
         layout = self._grow_locked(layout, snapshot)
         self.layout, self._snapshot, self._looked = layout, snapshot, now
+        self._settled = not self.handles
         return layout
 
     def _grow_locked(self, layout: Layout, snapshot: LogSnapshot) -> Layout:

@@ -1,0 +1,111 @@
+"""A log that a test writes, rolls, retains, compacts and truncates while views of it are open, as a broker would."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from storage.format.compression import Codec
+from storage.format.record_batch import encode_batch
+from storage.format.record_columns import Record
+
+START_MS = 1_700_000_000_000
+
+
+class LiveLog:
+    """Partition `t-0` of a log directory. Messages are (offset, timestamp, value); a second apart unless said."""
+
+    def __init__(self, log_dir: Path, codec: Codec = Codec.NONE) -> None:
+        self.path = log_dir / "t-0"
+        self.path.mkdir(parents=True)
+        self.codec = codec
+        self.next_offset = 0
+        self.segments: list[int] = []
+        self.messages: list[tuple[int, int, bytes]] = []
+        self.roll()
+
+    def log(self, base: int) -> Path:
+        return self.path / f"{base:020d}.log"
+
+    def roll(self) -> None:
+        self.segments.append(self.next_offset)
+        self.log(self.next_offset).touch()
+
+    def append(self, *values: bytes, timestamps: list[int] | None = None, batch: int = 0) -> None:
+        """Appends the values as one batch, or in batches of `batch` messages."""
+        step = batch or len(values)
+        for first in range(0, len(values), step):
+            part = values[first : first + step]
+            stamps = [START_MS + 1000 * (self.next_offset + index) for index in range(len(part))]
+            if timestamps is not None:
+                stamps = timestamps[first : first + step]
+            data = encode_batch(
+                [Record(None, value, (), stamp) for value, stamp in zip(part, stamps, strict=True)],
+                base_offset=self.next_offset,
+                codec=self.codec,
+            )
+            with self.log(self.segments[-1]).open("ab") as file:
+                file.write(data)
+            for value, stamp in zip(part, stamps, strict=True):
+                self.messages.append((self.next_offset, stamp, value))
+                self.next_offset += 1
+
+    def write(self, count: int, size: int = 40, batch: int = 10) -> None:
+        """Appends `count` messages that differ."""
+        start = self.next_offset
+        values = [b"%d %s" % (start + index, b"x" * (size + (start + index) % 7)) for index in range(count)]
+        self.append(*values, batch=batch)
+
+    def text(self, wanted: Callable[[int, int], bool] = lambda _offset, _timestamp: True) -> bytes:
+        """What `messages.txt` holds of the messages that are there."""
+        return b"".join(value + b"\n" for offset, stamp, value in self.messages if wanted(offset, stamp))
+
+    def retain(self, segments: int = 1, *, unlink: bool = True) -> None:
+        """Removes the oldest segments: renamed to `.deleted`, then unlinked."""
+        for _ in range(segments):
+            base = self.segments.pop(0)
+            deleted = self.log(base).with_suffix(".log.deleted")
+            self.log(base).rename(deleted)
+            if unlink:
+                deleted.unlink()
+        self.messages = [message for message in self.messages if message[0] >= self.segments[0]]
+
+    def compact(self, keep: Callable[[int], bool], *, unlink: bool = True) -> None:
+        """Rewrites all but the active segment into one, keeping the messages whose offset `keep` says."""
+        old, self.segments = self.segments[:-1], [self.segments[0], self.segments[-1]]
+        active = self.segments[-1]
+        self.messages = [message for message in self.messages if message[0] >= active or keep(message[0])]
+        cleaned = self.log(old[0]).with_suffix(".log.cleaned")
+        with cleaned.open("wb") as file:
+            for offset, stamp, value in self.messages:
+                if offset < active:
+                    file.write(encode_batch([Record(None, value, (), stamp)], base_offset=offset, codec=self.codec))
+        swap = cleaned.with_suffix(".swap")
+        cleaned.rename(swap)
+        deleted = []
+        for base in old:
+            deleted.append(self.log(base).with_suffix(".log.deleted"))
+            self.log(base).rename(deleted[-1])
+        swap.rename(self.log(old[0]))
+        if unlink:
+            for path in deleted:
+                path.unlink()
+
+    def truncate(self, offset: int) -> None:
+        """Removes all from the batch that holds `offset` on, as a follower does."""
+        while self.segments[-1] > offset and len(self.segments) > 1:
+            self.log(self.segments.pop()).unlink()
+        path = self.log(self.segments[-1])
+        data = path.read_bytes()
+        position, end = 0, self.segments[-1]
+        while position < len(data):
+            base = int.from_bytes(data[position : position + 8], "big")
+            size = int.from_bytes(data[position + 8 : position + 12], "big") + 12
+            last = base + int.from_bytes(data[position + 23 : position + 27], "big")
+            if last >= offset:
+                break
+            position, end = position + size, last + 1
+        os.truncate(path, position)
+        self.next_offset = end
+        self.messages = [message for message in self.messages if message[0] < end]

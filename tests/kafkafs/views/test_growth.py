@@ -1,0 +1,339 @@
+"""Views that are open while their log grows, rolls, loses old messages, is compacted or truncated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree import Tree
+from kafkafs.views.base import Handle
+from storage.errors import OffsetOutOfRange, SegmentGone
+from storage.format.compression import Codec
+from tests.kafkafs.views.live_log import START_MS, LiveLog
+from tests.kafkafs.views.reference import content, read_all, tree_of
+
+PATH = "/t/0/messages.txt"
+
+
+@pytest.fixture(params=[Codec.NONE, Codec.LZ4])
+def live(tmp_path: Path, request: pytest.FixtureRequest) -> LiveLog:
+    return LiveLog(tmp_path / "log", request.param)
+
+
+@pytest.fixture
+def tree(live: LiveLog) -> Tree:
+    return tree_of(live.path.parent)
+
+
+def opened(tree: Tree, path: str = PATH) -> Handle:
+    return tree.lookup(path).open()
+
+
+def size_of(tree: Tree, path: str = PATH) -> int:
+    return tree.lookup(path).attributes().size
+
+
+class Tail:
+    """`tail -f`: stats, and reads on where it stopped when the size has changed."""
+
+    def __init__(self, tree: Tree, path: str = PATH) -> None:
+        self._tree, self._path = tree, path
+        self.handle = opened(tree, path)
+        self.data = read_all(self.handle)
+
+    def poll(self) -> bytes:
+        size = size_of(self._tree, self._path)
+        fresh = b""
+        while len(self.data) + len(fresh) < size:
+            fresh += self.handle.read(len(self.data) + len(fresh), 65_536)
+        self.data += fresh
+        return fresh
+
+
+@pytest.mark.parametrize("ext", ["txt", "jsonl", "log"])
+def test_growth_shows_at_once_and_nothing_moves(live: LiveLog, tree: Tree, ext: str) -> None:
+    live.write(30)
+    tail = Tail(tree, f"/t/0/messages.{ext}")
+    before = tail.data
+    for _ in range(5):
+        live.write(7, batch=3)
+        assert tail.poll()
+        live.roll()
+        assert tail.poll() == b""
+        live.write(4)
+        assert tail.poll()
+    assert tail.data.startswith(before)
+    assert tail.data == content(tree_of(live.path.parent), f"/t/0/messages.{ext}")
+
+
+def test_a_batch_that_is_being_written_does_not_show(live: LiveLog, tree: Tree) -> None:
+    live.write(20)
+    tail = Tail(tree)
+    path = live.log(0)
+    live.write(10)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    assert tail.poll() == b""
+    with path.open("ab") as file:
+        file.write(whole[-5:])
+    assert tail.poll() == live.text(lambda offset, _: offset >= 20)
+
+
+def test_growing_views_are_read_past_the_page_cache(live: LiveLog, tree: Tree) -> None:
+    live.write(20)
+    live.roll()
+    live.write(20)
+    assert opened(tree).direct_io
+    assert not opened(tree).keep_cache
+    first, again = opened(tree, "/t/0/offsets/3-15.txt"), opened(tree, "/t/0/offsets/3-15.txt")
+    assert (first.direct_io, first.keep_cache) == (False, False)
+    assert (again.direct_io, again.keep_cache) == (False, True)
+    assert opened(tree, "/t/0/offsets/3-25.txt").direct_io
+    assert opened(tree, "/t/0/offsets/last-3.txt").direct_io
+    sealed = opened(tree, f"/t/0/time/{START_MS}--{START_MS + 9_500}.txt")
+    assert not sealed.direct_io
+
+
+def test_sizes_without_a_handle_follow_the_log(live: LiveLog, tree: Tree) -> None:
+    live.write(20)
+    assert size_of(tree) >= 1
+    opened(tree).close()
+    assert size_of(tree) == len(live.text())
+    live.write(20)
+    assert size_of(tree) == len(live.text())
+    live.roll()
+    live.write(1)
+    live.retain()
+    assert size_of(tree) == len(live.text())
+    assert content(tree, PATH) == live.text()
+
+
+def test_an_empty_log_shows_size_0_and_grows(live: LiveLog, tree: Tree) -> None:
+    assert size_of(tree) == 0
+    tail = Tail(tree)
+    assert tail.data == b""
+    live.write(3)
+    assert tail.poll() == live.text()
+
+
+def test_retention_keeps_positions_while_a_handle_is_open(live: LiveLog, tree: Tree) -> None:
+    live.write(50)
+    live.roll()
+    live.write(50)
+    live.roll()
+    tail = Tail(tree)
+    whole = tail.data
+    gone = len(live.text(lambda offset, _: offset < 50))
+    live.retain()
+    assert tail.poll() == b""
+    assert size_of(tree) == len(whole)
+    for position in (0, gone - 1):
+        with pytest.raises(SegmentGone):
+            tail.handle.read(position, 10)
+    assert tail.handle.read(gone, 1 << 20) == whole[gone:]
+    live.write(5)
+    assert tail.poll() == live.text(lambda offset, _: offset >= 100)
+    # Another handle shares the positions; after the last close they begin anew.
+    other = opened(tree)
+    assert other.size == len(whole) + len(live.text(lambda offset, _: offset >= 100))
+    tail.handle.close()
+    assert other.read(gone, 10) == whole[gone : gone + 10]
+    other.close()
+    assert content(tree, PATH) == live.text()
+
+
+def test_a_deleted_file_that_is_still_there_is_read(live: LiveLog, tree: Tree) -> None:
+    live.write(50)
+    live.roll()
+    live.write(50)
+    whole = live.text()
+    handle = opened(tree)
+    live.retain(unlink=False)
+    assert size_of(tree) == len(whole)
+    assert read_all(handle) == whole
+
+
+@pytest.mark.parametrize("ext", ["txt", "log"])
+def test_tail_over_many_retention_passes_prints_each_message_once(live: LiveLog, tree: Tree, ext: str) -> None:
+    live.write(10)
+    tail = Tail(tree, f"/t/0/messages.{ext}")
+    fresh = b""
+    everything = live.text()
+    for number in range(12):
+        live.write(11, batch=1 + number % 4)
+        everything += live.text(lambda offset, _: offset >= live.next_offset - 11)
+        if number % 3:
+            fresh += tail.poll()
+        live.roll()
+        if len(live.segments) > 2 and number % 3:
+            live.retain()
+    fresh += tail.poll()
+    if ext == "txt":
+        assert tail.data == everything
+    else:
+        assert tail.data.endswith(fresh)
+
+
+def test_tail_over_a_compaction_prints_each_message_once(live: LiveLog, tree: Tree) -> None:
+    live.write(50)
+    live.roll()
+    live.write(13)
+    tail = Tail(tree)
+    before = tail.data
+    live.write(20)  # seen by nobody before it is compacted
+    live.roll()
+    live.write(5)
+    live.compact(lambda offset: offset % 5 == 0)
+    assert tail.poll() == live.text(lambda offset, _: offset >= 63)
+    assert tail.data[: len(before)] == before
+    with pytest.raises(SegmentGone):
+        tail.handle.read(0, 10)
+    tail.handle.close()
+    assert content(tree, PATH) == live.text()
+
+
+def test_a_compaction_within_the_covered_part_keeps_byte_counts(live: LiveLog, tree: Tree) -> None:
+    live.write(40)
+    live.roll()
+    live.write(40)
+    live.roll()
+    live.write(5)
+    tail = Tail(tree)
+    whole = tail.data
+    live.compact(lambda offset: offset % 2 == 0)
+    live.write(5)
+    fresh = tail.poll()
+    assert fresh == live.text(lambda offset, _: offset >= 85)
+    assert size_of(tree) == len(whole) + len(fresh)
+    active = len(whole) - len(live.text(lambda offset, _: 80 <= offset < 85))
+    assert tail.handle.read(active, 1 << 20) == (whole + fresh)[active:]
+
+
+@pytest.mark.parametrize("cut", [77, 60, 41, 40, 15, 0])
+def test_a_truncation_shrinks_open_views(live: LiveLog, tree: Tree, cut: int) -> None:
+    live.write(40)
+    live.roll()
+    live.write(40)
+    tail = Tail(tree)
+    assert tail.data == live.text()
+    live.truncate(cut)
+    assert size_of(tree) == len(live.text())
+    assert read_all(tail.handle) == live.text()
+    live.write(30, size=55)
+    assert size_of(tree) == len(live.text())
+    assert read_all(tail.handle) == live.text()
+
+
+@pytest.mark.parametrize("cut", [77, 60, 41, 15])
+def test_a_truncation_that_nobody_saw_before_it_was_written_over(live: LiveLog, tree: Tree, cut: int) -> None:
+    live.write(40)
+    live.roll()
+    live.write(40)
+    tail = Tail(tree)
+    live.truncate(cut)
+    live.write(200, size=33)
+    assert size_of(tree) == len(live.text())
+    assert read_all(tail.handle) == live.text()
+
+
+def test_a_truncation_of_a_log_view(live: LiveLog, tree: Tree) -> None:
+    live.write(40)
+    tail = Tail(tree, "/t/0/messages.log")
+    live.truncate(20)
+    assert size_of(tree, "/t/0/messages.log") == live.log(0).stat().st_size
+    live.write(10)
+    assert read_all(tail.handle) == live.log(0).read_bytes()
+
+
+Wanted = Callable[[int, int], bool]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("offsets/25-", lambda offset, _: offset >= 25),
+        ("offsets/25-44", lambda offset, _: 25 <= offset <= 44),
+        ("offsets/25-200", lambda offset, _: 25 <= offset <= 200),
+        ("offsets/27+40", lambda offset, _: 27 <= offset < 67),
+        ("offsets/55", lambda offset, _: offset == 55),
+        (f"time/{START_MS + 25_000}--", lambda _, stamp: stamp >= START_MS + 25_000),
+        (f"time/{START_MS + 25_000}--{START_MS + 47_500}", lambda _, stamp: 25_000 <= stamp - START_MS < 47_500),
+        (f"time/until-{START_MS + 62_000}", lambda _, stamp: stamp < START_MS + 62_000),
+    ],
+)
+@pytest.mark.parametrize("indexed", [False, True])
+def test_ranges_grow_until_they_are_complete(
+    live: LiveLog, tree: Tree, name: str, wanted: Wanted, indexed: bool
+) -> None:
+    live.write(30)
+    if name == "offsets/55":
+        live.write(25)
+    tail = Tail(tree, f"/t/0/{name}.txt")
+    for count in (3, 9, 1, 20):
+        live.write(count, batch=4)
+        if indexed:
+            content(tree, PATH)
+        tail.poll()
+        assert tail.data == live.text(wanted)
+        if count == 9:
+            live.roll()
+    live.roll()
+    live.write(60)
+    tail.poll()
+    assert tail.data == live.text(wanted) == content(tree_of(live.path.parent), f"/t/0/{name}.txt")
+    tail.handle.close()
+    assert content(tree, f"/t/0/{name}.txt") == live.text(wanted)
+
+
+def test_fixed_ranges_stay_while_they_are_open(live: LiveLog, tree: Tree) -> None:
+    live.write(30)
+    path = "/t/0/offsets/last-5.txt"
+    tail = Tail(tree, path)
+    assert tail.data == live.text(lambda offset, _: offset >= 25)
+    live.write(10)
+    assert tail.poll() == b""
+    tail.handle.close()
+    assert size_of(tree, path) == len(live.text(lambda offset, _: offset >= 35))
+    assert content(tree, path) == live.text(lambda offset, _: offset >= 35)
+
+
+def test_stragglers_are_where_they_belong(live: LiveLog, tree: Tree) -> None:
+    live.write(30)
+    path = f"/t/0/time/{START_MS}--{START_MS + 20_000}.txt"
+    tail = Tail(tree, path)
+    live.append(b"late", b"later", timestamps=[START_MS + 5, START_MS + 10**9])
+    assert tail.poll() == b"late\n"
+    live.roll()
+    live.write(5)
+    live.append(b"very late", timestamps=[START_MS + 7])
+    tail.handle.close()
+    assert content(tree, path).endswith(b"late\nvery late\n")
+
+
+def test_a_range_that_retention_overtakes(live: LiveLog, tree: Tree) -> None:
+    live.write(40)
+    live.roll()
+    live.write(40)
+    path = "/t/0/offsets/10-60.txt"
+    handle = opened(tree, path)
+    whole = read_all(handle)
+    live.retain()
+    assert size_of(tree, path) == len(whole)
+    with pytest.raises(SegmentGone):
+        handle.read(0, 10)
+    handle.close()
+    with pytest.raises(OffsetOutOfRange):
+        tree.lookup(path).attributes()
+    with pytest.raises(OffsetOutOfRange):
+        opened(tree, path)
+
+
+def test_no_descriptor_is_kept(live: LiveLog, tree: Tree) -> None:
+    live.write(40)
+    handles = [opened(tree), opened(tree, "/t/0/messages.log"), opened(tree, "/t/0/segments/00000000000000000000.log")]
+    for handle in handles:
+        assert read_all(handle)
+    here = {path.resolve() for path in Path("/proc/self/fd").iterdir() if path.exists()}
+    assert not any(live.path in path.parents for path in here)
