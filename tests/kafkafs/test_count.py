@@ -14,19 +14,19 @@ from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import MAX_OFFSET, Isolation, TopicPartition
 from tests.builders import ROLL, Batch, Partition, abort, build_log_dir, commit, many
-from tests.fixtures import GoldenCase, case_params
+from tests.fixtures import GoldenCase, case_params, golden_cases
 
+# A batch of these fails for Kafka's consumer too, and their golden files end before it.
 DAMAGED = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
+SOUND = [case for case in golden_cases() if case.topic not in DAMAGED]
 
 
 def snapshot_of(path: Path, topic: str, partition: int = 0) -> LogSnapshot:
     return LogDir.open_read_only(path).log(TopicPartition(topic, partition)).snapshot()
 
 
-@pytest.mark.parametrize("case", case_params())
+@pytest.mark.parametrize("case", case_params(SOUND))
 def test_counts_equal_golden(case: GoldenCase) -> None:
-    if case.topic in DAMAGED:
-        pytest.skip("its damage is met in test_damage_is_an_error")
     snapshot = snapshot_of(case.log_dir, case.topic, case.partition)
     isolation = Isolation(case.isolation)
     offsets = [record.offset for record in case.records()]

@@ -16,10 +16,13 @@ from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TimeRange, TopicPartition
 from tests.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, many
-from tests.fixtures import GoldenCase, case_params
+from tests.fixtures import GoldenCase, case_params, golden_cases
 
 PLAIN = Isolation.READ_UNCOMMITTED
 COMMITTED = Isolation.READ_COMMITTED
+# A batch of these fails for Kafka's consumer too, and their golden files end before it.
+DAMAGED = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
+SOUND = [case for case in golden_cases() if case.topic not in DAMAGED]
 
 
 def snapshot_of(path: Path, topic: str = "t", partition: int = 0) -> LogSnapshot:
@@ -109,11 +112,9 @@ def test_reading_committed_ends_at_the_last_stable_offset(tmp_path: Path) -> Non
     assert chosen(snapshot, "13-13", isolation=COMMITTED) == Selection(13, 14)
 
 
-@pytest.mark.parametrize("case", case_params())
+@pytest.mark.parametrize("case", case_params(SOUND))
 def test_last_and_count_on_golden(case: GoldenCase) -> None:
     """last-N and A+N hold exactly N messages, however sparse compaction left the offsets."""
-    if case.topic in {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}:
-        pytest.skip("ends in damage")
     snapshot = snapshot_of(case.log_dir, case.topic, case.partition)
     isolation = Isolation(case.isolation)
     offsets = [record.offset for record in case.records()]

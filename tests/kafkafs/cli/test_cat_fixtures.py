@@ -8,12 +8,13 @@ import re
 import pytest
 
 from storage.types import TopicPartition
-from tests.fixtures import GoldenCase, case_params
+from tests.fixtures import GoldenCase, case_params, golden_cases
 from tests.kafkafs.cli.running import for_partition, output_of, rows_of, run
 from tests.kafkafs.formats.blocks import EVERY_LETTER, every_letter_line, json_line, txt_line
 
 # A batch here fails for Kafka's consumer too, and the golden file ends before it.
 DAMAGED = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
+SOUND = [case for case in golden_cases() if case.topic not in DAMAGED]
 
 
 def arguments(case: GoldenCase) -> list[object]:
@@ -41,13 +42,12 @@ def test_equals_golden(case: GoldenCase) -> None:
     assert output_of(*arguments(case), "--format", template) == b"".join(map(every_letter_line, rows))
 
 
-@pytest.mark.parametrize("case", case_params())
+@pytest.mark.parametrize("case", case_params(SOUND))
 def test_ranges_equal_golden(case: GoldenCase) -> None:
-    if case.topic in DAMAGED:
-        pytest.skip("see test_equals_golden")
     rows = rows_of(case.records())
     if not rows:
-        pytest.skip("no records")
+        assert output_of(*arguments(case), "--offsets", "last-1") == b""
+        return
     rng = random.Random(str(case))
 
     def cat(*options: str) -> list[int]:
@@ -85,11 +85,9 @@ def test_ranges_equal_golden(case: GoldenCase) -> None:
         assert cat("--header", text) == [row.offset for row in rows if (name, value) in row.headers]
 
 
-@pytest.mark.parametrize("case", case_params())
+@pytest.mark.parametrize("case", case_params(SOUND))
 def test_log_is_whole_batches_verbatim(case: GoldenCase) -> None:
     """All of it is the segments one after the other, but for what lies before the log start's batch."""
-    if case.topic in DAMAGED:
-        pytest.skip("its bytes are not all batches")
     found = output_of(*arguments(case), "--format", "log")
     segments = b"".join(path.read_bytes() for path in sorted(case.partition_dir.glob("*.log")))
     assert found in segments

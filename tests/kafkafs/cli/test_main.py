@@ -1,0 +1,123 @@
+"""The program itself: dispatch, help, versions, completion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from kafkafs.cli import main
+from kafkafs.cli.version import KERNELS
+from storage.errors import LogLocked
+from tests.builders import build_log_dir
+from tests.fixtures import ROOT
+from tests.kafkafs.cli.running import output_of, process, run
+
+
+def all_commands() -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for name in sorted(main.commands):
+        command = main.commands[name]
+        inner = sorted(command.commands) if isinstance(command, click.Group) else []
+        found += [(name,), *((name, sub) for sub in inner)]
+    return found
+
+
+@pytest.mark.parametrize("command", all_commands(), ids=" ".join)
+def test_help(command: tuple[str, ...]) -> None:
+    text = output_of(*command, "--help").decode()
+    assert text.startswith(f"Usage: main {' '.join(command)}")
+    assert output_of(*command, "-h").decode() == text
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_the_list_of_commands() -> None:
+    text = output_of("--help").decode()
+    listed = [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines()]
+    assert listed == ["cat", "completion", "count", "dump", "mount", "topics", "umount"]
+
+
+def test_versions() -> None:
+    lines = output_of("--version").decode().splitlines()
+    assert lines[0].startswith("kafkafs 0.")
+    assert lines[1] == "kernels: compiled"
+    assert "numpy" in lines[2]
+
+
+def test_all_kernels_are_named() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        modules = tomllib.load(file)["tool"]["setuptools"]["ext-modules"]
+    assert sorted(KERNELS) == sorted(module["name"] for module in modules)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str) -> None:
+    assert b"_KAFKAFS_COMPLETE" in output_of("completion", shell)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("kafkafs c", "cat completion count"),
+        ("kafkafs cat LOGDIR ord", "orders"),
+        ("kafkafs cat LOGDIR orders/", "orders/0 orders/1"),
+        ("kafkafs topics describe LOGDIR p", "payments"),
+        ("kafkafs cat /nowhere/at/all o", ""),
+    ],
+)
+def test_completing(tmp_path: Path, words: str, expected: str) -> None:
+    build_log_dir(tmp_path, {"orders": [[b"a"], [b"b"]], "payments": [[b"c"]]})
+    line = words.replace("LOGDIR", str(tmp_path))
+    environment = {
+        **os.environ,
+        "_KAFKAFS_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split()) - 1),
+    }
+    found = subprocess.run(
+        [sys.executable, "-m", "kafkafs"], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert found.split() == [f"plain,{word}" for word in expected.split()]
+
+
+def test_a_path_first_means_mount(tmp_path: Path) -> None:
+    """As mount(8) calls its helpers. The directory is missing, so that nothing is mounted."""
+    result = run(f"{tmp_path}/none", f"{tmp_path}/mnt", "-o", "ro")
+    assert result.exit_code == 4
+    assert "none" in result.stderr
+    usage = run(f"{tmp_path}/none")
+    assert usage.exit_code == 2
+    assert "mount" in usage.stderr
+
+
+def test_usage_errors() -> None:
+    for arguments in (["nonsense"], ["cat"], ["--wrong"], ["topics", "nonsense"], ["dump"]):
+        result = run(*arguments)
+        assert result.exit_code == 2, arguments
+        assert "Traceback" not in result.stderr
+
+
+def test_a_held_lock_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def held() -> None:
+        raise LogLocked("held by process 7", path="/var/kafka")
+
+    monkeypatch.setitem(main.commands._added, "held", click.Command("held", callback=held))  # type: ignore[attr-defined]
+    result = run("held")
+    assert result.exit_code == 3
+    assert result.stderr == "kafkafs: /var/kafka: held by process 7\n"
+
+
+def test_the_installed_program(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [[b"a"]]})
+    program = Path(sys.executable).with_name("kafkafs")
+    if program.exists():
+        assert subprocess.run([program, "cat", tmp_path, "t"], capture_output=True, check=True).stdout == b"a\n"
+    module = process("cat", tmp_path, "none")
+    _, errors = module.communicate(timeout=20)
+    assert module.returncode == 4
+    assert errors == f"kafkafs: {tmp_path}: nothing here is called none\n".encode()
