@@ -1,0 +1,292 @@
+"""Views of a log that somebody writes, cleans and truncates meanwhile: nothing twice, nothing lost, nothing held."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from storage.format.record_batch import encode_batch
+from storage.format.record_columns import Record
+from tests.builders import ROLL, START_MS, Batch, BuiltLogDir, Partition, build_log_dir, many
+from tests.kafkafs.mount.logs import Appender, txt
+from tests.kafkafs.mount.served import watched
+from tests.mounts import Mounted, requires_fuse
+
+pytestmark = requires_fuse
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltLogDir:
+    """Three segments of 200 messages each; the active one as a running broker has it."""
+    items = [Batch(many(100)), Batch(many(100)), ROLL] * 2 + [Batch(many(100)), Batch(many(100))]
+    return build_log_dir(tmp_path / "logs", {"t": [Partition(items, preallocated=True)]}, clean=False)
+
+
+@pytest.fixture
+def mount(built: BuiltLogDir) -> Iterator[Mounted]:
+    with watched(built.path, built.path.with_name("mnt")) as mounted:
+        yield mounted
+
+
+@pytest.fixture
+def appender(built: BuiltLogDir) -> Appender:
+    partition = built["t", 0]
+    return Appender(partition.log(-1), partition.log_end_offset)
+
+
+class Tail:
+    """What a `tail -f` has printed: `lines` while it runs, `complaints` after it has ended."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.lines: list[bytes] = []
+        self.complaints = b""
+
+    def read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+
+    def wait_for(self, line: bytes) -> None:
+        wait_until(lambda: line + b"\n" in self.lines[-1000:], f"{line!r} after {self.lines[-3:]}")
+
+
+@contextmanager
+def tail(*arguments: str | Path) -> Iterator[Tail]:
+    """`tail` in the background, looking twenty times a second."""
+    command = ["tail", "-s", "0.05", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        running = Tail(process)
+        thread = threading.Thread(target=running.read)
+        thread.start()
+        try:
+            yield running
+        finally:
+            process.terminate()
+            assert process.stderr is not None
+            running.complaints = process.stderr.read()
+            thread.join()
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def wait_until_open(mount: Mounted) -> None:
+    """Until somebody has a file of the mount open, and has looked for its end."""
+    wait_until(lambda: handles(mount) > 0, "it opens")
+    time.sleep(0.1)
+
+
+def handles(mount: Mounted) -> int:
+    """How many views are open."""
+    return int(json.loads((mount.path / "@status.json").read_bytes())["views"]["handles"])
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"new-%d" % number for number in range(first, first + count)]
+
+
+VIEWS = {
+    "messages": "messages.txt",
+    "offsets": "offsets/0-.txt",
+    "times": "time/2020--.txt",
+}
+
+
+@pytest.mark.parametrize("flag", ["-f", "-F"])
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_tail_f_prints_each_new_message_once(mount: Mounted, appender: Appender, view: str, flag: str) -> None:
+    with tail(flag, "-n", "2", mount.path / "t/0" / view) as running:
+        running.wait_for(many(100)[-1].value or b"")
+        for number in range(3):
+            appender.append(numbered(number * 10, 10))
+            running.wait_for(b"new-%d" % (number * 10 + 9))
+    assert running.lines[2:] == [line + b"\n" for line in numbered(0, 30)]
+    assert running.complaints == b""
+
+
+def test_tail_f_over_a_roll(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
+    with tail("-f", "-n", "0", mount.path / "t/0/messages.txt") as running:
+        wait_until_open(mount)
+        for number in range(4):
+            appender.append(numbered(number, 1))
+            running.wait_for(b"new-%d" % number)
+            appender.log = built["t", 0].path / f"{appender.next_offset:020}.log"
+    assert running.lines == [line + b"\n" for line in numbered(0, 4)]
+    assert running.complaints == b""
+
+
+def test_readers_see_an_exact_prefix_while_it_grows(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
+    view = mount.path / "t/0/messages.txt"
+    content = txt(built["t", 0].records)
+    done = threading.Event()
+    sizes: list[int] = []
+
+    def append() -> None:
+        nonlocal content
+        try:
+            for number in range(300):
+                content += txt(appender.append(numbered(number * 20, 20)))
+                sizes.append(len(content))
+                time.sleep(0.002)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    commands = (["cat"], ["tail", "-n", "+1"], ["dd", "status=none", "bs=10007"], ["cp", "/dev/stdin", "/dev/stdout"])
+    reads = []
+    while not done.is_set():
+        command = commands[len(reads) % len(commands)]
+        before = sizes[-1] if sizes else 0
+        with view.open("rb") as file:
+            read = subprocess.run(command, stdin=file, capture_output=True, check=True, timeout=30).stdout
+        reads.append((before, read))
+    thread.join()
+    assert len(reads) > 10
+    for before, read in reads:
+        assert len(read) >= before
+        assert content.startswith(read)
+        assert read.endswith(b"\n")
+    assert view.read_bytes() == content
+
+
+def test_end_of_file_instead_of_waiting(mount: Mounted, appender: Appender) -> None:
+    with (mount.path / "t/0/messages.txt").open("rb", buffering=0) as file:
+        file.seek(0, os.SEEK_END)
+        start = time.monotonic()
+        assert file.read() == b""
+        assert time.monotonic() - start < 1
+        appender.append([b"one", b"two"])
+        assert file.read() == b"one\ntwo\n"
+        assert file.read() == b""
+
+
+def test_half_a_batch_is_not_there_yet(mount: Mounted, appender: Appender) -> None:
+    view = mount.path / "t/0/messages.txt"
+    content = view.read_bytes()
+    batch = encode_batch([Record(None, b"late", (), START_MS)], base_offset=appender.next_offset)
+    written = 0
+    for cut in (10, 30, 61, len(batch) - 1, len(batch)):
+        assert view.read_bytes() == content
+        assert view.stat().st_size == len(content)
+        with appender.log.open("ab") as file:
+            file.write(batch[written:cut])
+        written = cut
+    assert view.read_bytes() == content + b"late\n"
+
+
+def test_retention_under_a_reader(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
+    """Positions stay while the file is open; what is gone is ERANGE, its space is free; then they begin anew."""
+    view = mount.path / "t/0/messages.txt"
+    partition = built["t", 0]
+    content = txt(partition.records)
+    with view.open("rb", buffering=0) as file:
+        assert file.read(10) == content[:10]
+        _remove(partition.log(0))
+        assert view.stat().st_size == len(content)
+        wait_until(lambda: _fails(file, errno.ERANGE), "the place of the removed messages cannot be read")
+        third = len(content) // 3
+        assert os.pread(file.fileno(), 100, third) == content[third : third + 100]
+        appender.append([b"new"])
+        assert os.pread(file.fileno(), 100, len(content)) == b"new\n"
+        held = [os.readlink(fd) for fd in Path(f"/proc/{mount.pid}/fd").iterdir()]  # noqa: PTH115
+        assert not [name for name in held if "(deleted)" in name and ".log" in name]
+    wait_until(lambda: handles(mount) == 0, "the release has come, after close has returned")
+    assert view.read_bytes() == content[third:] + b"new\n"
+
+
+def test_tail_f_over_retention(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
+    with tail("-f", "-n", "0", mount.path / "t/0/messages.txt") as running:
+        wait_until_open(mount)
+        for number in range(10):
+            appender.append(numbered(number, 1))
+            running.wait_for(b"new-%d" % number)
+            appender.log = built["t", 0].path / f"{appender.next_offset:020}.log"
+            appender.log.touch()
+            logs = sorted(built["t", 0].path.glob("*.log"))
+            if len(logs) > 2:
+                _remove(logs[0])
+    assert running.lines == [line + b"\n" for line in numbered(0, 10)]
+    assert running.complaints == b""
+
+
+def test_a_followers_truncation_shrinks_the_view(mount: Mounted, built: BuiltLogDir) -> None:
+    view = mount.path / "t/0/messages.txt"
+    partition = built["t", 0]
+    content = txt(partition.records)
+    with view.open("rb", buffering=0) as file:
+        assert file.read() == content
+        os.truncate(partition.log(-1), partition.batches[-1].position)
+        kept = txt(partition.records[:500])
+        assert view.stat().st_size == len(kept)
+        wait_until(lambda: os.pread(file.fileno(), 100, len(kept)) == b"", "nothing is read behind the end")
+    assert view.read_bytes() == kept
+    again = Appender(partition.log(-1), 500)
+    again.append([b"other"])
+    assert view.read_bytes() == kept + b"other\n"
+
+
+def test_a_range_grows_until_it_is_complete(mount: Mounted, appender: Appender) -> None:
+    end = appender.next_offset
+    view = mount.path / f"t/0/offsets/{end - 1}-{end + 2}.txt"
+    last = (many(100)[-1].value or b"") + b"\n"
+    assert view.read_bytes() == last
+    appender.append([b"a", b"b"])
+    assert view.read_bytes() == last + b"a\nb\n"
+    appender.append([b"c", b"d"])
+    assert view.read_bytes() == last + b"a\nb\nc\n"
+    count = mount.path / f"t/0/offsets/{end}+3.txt"
+    assert count.read_bytes() == b"a\nb\nc\n"
+
+
+def test_topics_come_and_go(mount: Mounted, built: BuiltLogDir, tmp_path: Path) -> None:
+    build_log_dir(tmp_path / "more", {"new": [[b"hello"]]})
+    assert not (mount.path / "new").exists()
+    shutil.copytree(tmp_path / "more" / "new-0", built.path / "new-0")
+    assert (mount.path / "new/0/messages.txt").read_bytes() == b"hello\n"
+    assert {"new", "t"} <= {path.name for path in mount.path.iterdir()}
+    (built.path / "new-0").rename(built.path / "new-0.0123456789abcdef0123456789abcdef-delete")
+    assert not (mount.path / "new").exists()
+    with pytest.raises(FileNotFoundError):
+        (mount.path / "new/0/messages.txt").read_bytes()
+
+
+def test_segment_files_grow_too(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
+    real = built["t", 0].log(-1)
+    view = mount.path / "t/0/segments" / real.name
+    assert view.read_bytes() == real.read_bytes()
+    appender.append([b"more"])
+    assert view.stat().st_size == real.stat().st_size
+    assert view.read_bytes() == real.read_bytes()
+
+
+def _fails(file: BinaryIO, number: int) -> bool:
+    try:
+        os.pread(file.fileno(), 100, 0)
+    except OSError as error:
+        return error.errno == number
+    return False
+
+
+def _remove(log: Path) -> None:
+    """As Kafka's retention: rename to .deleted, then unlink."""
+    for path in sorted(log.parent.glob(f"{log.stem}.*")):
+        path.rename(path.with_name(path.name + ".deleted"))
+    for path in log.parent.glob("*.deleted"):
+        path.unlink()
