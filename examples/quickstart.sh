@@ -4,12 +4,13 @@
 #   examples/quickstart.sh               a small sample that a real broker wrote; nothing stays mounted
 #   examples/quickstart.sh LOGDIR MNT    your log directory at MNT, read-only: not a byte of it changes; it stays mounted
 #
-# On a Debian machine with Python it first installs what is missing: FUSE, and kafkafs into .venv. Run it as often as you like.
+# On a Debian machine with Python it first installs what is missing: FUSE, and kafkafs into .venv. Run it as often as
+# you like.
 set -euo pipefail
 case $# in
     0) logdir='' mnt='' ;;
     2) logdir=$(realpath -e "$1") mnt=$(realpath -m "$2") ;;
-    *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
 . "$(dirname "$0")/setup.sh"
 
@@ -25,12 +26,12 @@ kafkafs=$venv/bin/kafkafs
 show() {
     printf '\n\033[1m$ %s\033[0m\n' "$1"
     # head may leave before the command is done: that is no failure
-    bash -c "$1" | awk -v most="${2:-6}" 'NR <= most { print substr($0, 1, 160) } NR == most + 1 { print "…" }'
+    bash -c "$1" | awk -v most="${2:-6}" 'NR <= most { print substr($0, 1, 240) } NR == most + 1 { print "…" }'
 }
 
 if [ -z "$logdir" ]; then
     temporary=$(mktemp -d)
-    trap 'cd /; "$kafkafs" umount "$temporary/mnt" 2>/dev/null || fusermount -u -z "$temporary/mnt" 2>/dev/null || true
+    trap 'set +e; exec >/dev/null 2>&1; cd /; "$kafkafs" umount "$temporary/mnt" || fusermount -u -z "$temporary/mnt"
           rm -rf "$temporary"' EXIT
     say "copying examples/sample-log, which a Kafka 4.3 broker wrote, to $temporary"
     cp -r "$root/examples/sample-log" "$temporary/sample-log"

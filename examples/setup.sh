@@ -6,7 +6,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
 
-say() { printf '\033[1m== %s\033[0m\n' "$*" >&2; }
+say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 
 have() {
     case $1 in

@@ -26,7 +26,7 @@ def test_topics_ids_partitions_configs(broker: Broker, client: Client) -> None:
     for topic in ("one", "three", "altered"):
         assert ours[topic]["topic_id"] == ids[topic]
         assert ours[topic]["partition_count"] == partitions[topic]
-        assert ours[topic]["overrides"] == client.topic_config(topic)
+        assert ours[topic]["config"] == client.topic_config(topic)
     assert ours["__transaction_state" if "__transaction_state" in ids else "one"]["topic_id"] in ids.values()
 
 

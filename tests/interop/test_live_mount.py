@@ -134,6 +134,16 @@ def test_delete_records_moves_the_log_start(broker: Broker, client: Client, live
         (live.path / "started/0/offsets/36.txt").read_bytes()
 
 
+def test_new_topics_are_there_at_once(client: Client, live: Mounted) -> None:
+    """However soon after its creation; several in one tick of the directory's mtime."""
+    for number in range(12):
+        missing = live.path / f"new-{number}"
+        assert not missing.exists()
+        client.create_topic(f"new-{number}")
+        assert (missing / "0/messages.txt").read_bytes() == b""
+        assert missing.name in {path.name for path in live.path.iterdir()}
+
+
 def test_internal_topics_and_deleted_ones(client: Client, live: Mounted) -> None:
     """__consumer_offsets and __transaction_state read as any topic; a deleted topic goes from the tree."""
     client.create_topic("short-lived")
