@@ -73,18 +73,18 @@ class LastDuration:
 OffsetSpec = SingleOffset | OffsetsBetween | OffsetsFrom | OffsetsCount | LastMessages
 TimeSpec = TimeBetween | LastDuration
 
-_OFFSETS = re.compile(r"(?P<first>[0-9]+)(?:(?P<to>-)(?P<last>[0-9]*)|\+(?P<count>[0-9]+))?", re.ASCII)
-_LAST_MESSAGES = re.compile(r"(?:last)?-([0-9]+)", re.ASCII)
-_LAST_DURATION = re.compile(r"last-([0-9]+)([smhd])", re.ASCII)
-_EPOCH_MS = re.compile(r"[0-9]{13}", re.ASCII)
-_MOMENT = re.compile(
+# Compiled (and kept, by `re`) when first used: a command that is given no range need not wait for them.
+_OFFSETS = r"(?P<first>[0-9]+)(?:(?P<to>-)(?P<last>[0-9]*)|\+(?P<count>[0-9]+))?"
+_LAST_MESSAGES = r"(?:last)?-([0-9]+)"
+_LAST_DURATION = r"last-([0-9]+)([smhd])"
+_EPOCH_MS = r"[0-9]{13}"
+_MOMENT = (
     r"(?P<year>[0-9]{4})"
     r"(?:-(?P<month>[0-9]{2})(?:-(?P<day>[0-9]{2}))?|(?P<month_>[0-9]{2})(?P<day_>[0-9]{2}))?"
     r"(?:T(?P<hour>[0-9]{2})"
     r"(?::(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}))?|(?P<minute_>[0-9]{2})(?P<second_>[0-9]{2})?)?"
     r"(?:[.,](?P<fraction>[0-9]{1,9}))?"
-    r"(?P<zone>Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?",
-    re.ASCII,
+    r"(?P<zone>Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
 )
 
 _SECOND_MS = 1_000
@@ -98,9 +98,9 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 def parse_offset_spec(text: str) -> OffsetSpec:
     """`A-B`, `A-`, `A+N`, `last-N`, `-N` or `A` (no extension). Raises MalformedRange."""
-    if last := _LAST_MESSAGES.fullmatch(text):
+    if last := re.fullmatch(_LAST_MESSAGES, text):
         return LastMessages(_count(last[1], text))
-    match = _OFFSETS.fullmatch(text)
+    match = re.fullmatch(_OFFSETS, text)
     if match is None:
         raise MalformedRange(f"{text!r} is no offset range; write 100-199, 100-, 100+50, last-10 or 100")
     first = _number(match["first"], text)
@@ -118,7 +118,7 @@ def parse_offset_spec(text: str) -> OffsetSpec:
 
 def parse_time_spec(text: str) -> TimeSpec:
     """`P`, `F--T`, `F--`, `until-T`, `--T` or `last-15m` (no extension). Raises MalformedRange."""
-    if last := _LAST_DURATION.fullmatch(text):
+    if last := re.fullmatch(_LAST_DURATION, text):
         duration_ms = _count(last[1], text) * _UNIT_MS[last[2]]
         if duration_ms > MAX_OFFSET:
             raise MalformedRange(f"{text!r} is longer than 2^63-1 ms")
@@ -183,7 +183,7 @@ def _instant(moment: str, text: str) -> int:
 
 def _instant_ns(moment: str, text: str) -> int:
     """A period's start, an instant with a fraction, or 13 digits of epoch ms; in ns, for exact comparison."""
-    if _EPOCH_MS.fullmatch(moment):
+    if re.fullmatch(_EPOCH_MS, moment):
         return int(moment) * _NANOS
     match = _match_moment(moment, text)
     fraction = match["fraction"]
@@ -204,7 +204,7 @@ def _period(text: str) -> TimeBetween:
 
 
 def _match_moment(moment: str, text: str) -> re.Match[str]:
-    match = _MOMENT.fullmatch(moment)
+    match = re.fullmatch(_MOMENT, moment)
     if match is None:
         raise MalformedRange(
             f"{text!r} is no time range; write 2026-11-20, 2026-11-20T10:15, 2026-11-20T10--2026-11-21, "

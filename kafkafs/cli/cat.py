@@ -40,12 +40,11 @@ def _times(_ctx: click.Context, _param: click.Parameter, text: str | None) -> Ti
 
 def _format(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
     from kafkafs.formats import by_name
-    from kafkafs.formats.template import BadTemplate
 
     if text != "log":
         try:
             by_name(text, TopicPartition("topic", 0))
-        except BadTemplate as error:
+        except ValueError as error:  # BadTemplate, without importing it
             raise click.BadParameter(str(error)) from None
     return text
 

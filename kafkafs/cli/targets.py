@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from storage.log.log_dir import LogDir
 
 
@@ -40,8 +41,7 @@ class TopicPartitionPattern(click.ParamType[str]):
     name = "TP"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        names = _names(ctx, partitions="/" in incomplete)
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return _items(_names(ctx, partitions="/" in incomplete), incomplete)
 
 
 class TopicName(click.ParamType[str]):
@@ -50,7 +50,7 @@ class TopicName(click.ParamType[str]):
     name = "TOPIC"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in _names(ctx, partitions=False) if name.startswith(incomplete)]
+        return _items(_names(ctx, partitions=False), incomplete)
 
 
 LOGDIR = click.argument("logdir", type=click.Path(path_type=Path, file_okay=False))
@@ -61,6 +61,12 @@ def open_log_dir(path: Path) -> LogDir:
     from storage.log.log_dir import LogDir
 
     return LogDir.open_read_only(path)
+
+
+def _items(names: list[str], incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def _names(ctx: click.Context, *, partitions: bool) -> list[str]:
