@@ -297,6 +297,12 @@ def replace_values(
     )
 
 
+def check_topic_key(name: str) -> None:
+    """InvalidConfig when neither Kafka nor kafkafs knows this topic-level key."""
+    if name not in TOPIC_KEYS and name not in known.TOPIC_KEYS and name != INTERNAL_SEGMENT_BYTES:
+        raise unknown_topic_key(name)
+
+
 def unknown_topic_key(name: str) -> InvalidConfig:
     """The error for a topic-level key that neither Kafka nor kafkafs knows, with the nearest one that is known."""
     for entry in TOPIC_KEYS.values():

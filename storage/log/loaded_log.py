@@ -22,13 +22,13 @@ class AppendResult(NamedTuple):
 class LoadedLog:
     """A log as recovery left it on disk: sound segments (at least one), the last of which is to be written on.
 
-    `end`: bytes of messages in the last segment. `next_offset`: the log end offset. `producers` are as of that offset.
+    All bytes of the last segment are messages. `next_offset`: the log end offset. `producers` are as of that offset.
     """
 
     segments: Sequence[Segment]
-    end: int
     next_offset: int
     log_start_offset: int
     recovery_point: int
     producers: ProducerTable
     epochs: LeaderEpochs
+    producer_expiration_ms: int = 86_400_000

@@ -16,21 +16,22 @@ from typing import Final
 
 from storage.clock import Clock
 from storage.config import LogConfig
-from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, PartitionOffline, RecordTooLarge
+from storage.errors import OffsetOutOfRange, PartitionOffline, RecordTooLarge
 from storage.files.disk import Disk
-from storage.files.leader_epochs import EpochEntry, LeaderEpochs
-from storage.format.batches import BatchTable, ScanStop, scan
+from storage.files.leader_epochs import LeaderEpochs
+from storage.format.batches import BatchTable
 from storage.format.decoder import verify_crcs
+from storage.log import truncation
 from storage.log.active_segment import ActiveSegment
+from storage.log.incoming import assigned_epochs, check_continues, first_offset, scanned
 from storage.log.isolation import Transactions
 from storage.log.loaded_log import AppendResult, LoadedLog
 from storage.log.partition_files import PartitionFiles
 from storage.log.policies import RollLimits, rows_that_fit
+from storage.log.producer_rebuild import ProducerSnapshots, rebuild
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-
-_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 # A disk that is full or a process short of descriptors works again later; any other error puts the files in doubt.
 _PASSING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -53,6 +54,7 @@ class PartitionLog:
         self.path = path
         self._disk = disk
         self._clock = clock
+        self._producer_expiration_ms = loaded.producer_expiration_ms
         # Has its own locking.
         self._transactions = Transactions(path)
         self._flushing = Lock()
@@ -75,13 +77,7 @@ class PartitionLog:
         self._last_flush_ms = clock.now_ms()
         self._failure: Exception | None = None
         self._closed = False
-        self._active = ActiveSegment.reopen(
-            disk,
-            loaded.segments[-1],
-            loaded.end,
-            interval_bytes=config.index_interval_bytes,
-            now_ms=clock.now_ms(),
-        )
+        self._active = self._reopened_locked(loaded.segments[-1])
 
     # What it is
 
@@ -117,21 +113,33 @@ class PartitionLog:
         """What took the log offline; None while it works."""
         return self._failure
 
+    @property
+    def is_empty(self) -> bool:
+        """True when no message is left to be read."""
+        with self._lock:
+            return self._is_empty_locked()
+
+    def _is_empty_locked(self) -> bool:
+        return self._log_start_offset >= self._next_offset or not (self._sealed or self._active.size)
+
     def snapshot(self) -> LogSnapshot:
         """The log as it is now; the same object as before when nothing has changed."""
         with self._lock:
-            if self._snapshot is None:
-                self._snapshot = LogSnapshot(
-                    tp=self.tp,
-                    segments=(*self._sealed, self._active.segment),
-                    log_start_offset=self._log_start_offset,
-                    log_end_offset=self._next_offset,
-                    active_end=self._active.size,
-                    active_size=self._active.size,
-                    generation=self._generation,
-                    transactions=self._transactions,
-                )
-            return self._snapshot
+            return self._snapshot_locked()
+
+    def _snapshot_locked(self) -> LogSnapshot:
+        if self._snapshot is None:
+            self._snapshot = LogSnapshot(
+                tp=self.tp,
+                segments=(*self._sealed, self._active.segment),
+                log_start_offset=self._log_start_offset,
+                log_end_offset=self._next_offset,
+                active_end=self._active.size,
+                active_size=self._active.size,
+                generation=self._generation,
+                transactions=self._transactions,
+            )
+        return self._snapshot
 
     # Appending
 
@@ -146,7 +154,7 @@ class PartitionLog:
             base_offset = self._next_offset
             epoch = self._epochs.latest_epoch
             data = memoryview(place(base_offset, 0 if epoch is None else epoch))
-            self._append_locked(data, self._scanned(data))
+            self._append_locked(data, scanned(data, self.path))
             return AppendResult(base_offset, self._next_offset - 1)
 
     def append_batches(self, data: memoryview) -> AppendResult:
@@ -155,41 +163,16 @@ class PartitionLog:
         CorruptBatch when a CRC fails or the bytes are not whole batches; InvalidRecord when offsets do not ascend from
         the log end on (gaps are fine); RecordTooLarge for a batch above segment.bytes. Nothing is appended then.
         """
-        table = self._scanned(data)
+        table = scanned(data, self.path)
         damage = verify_crcs(data, table, 0, table.rows, 0)
         if damage is not None:
             raise damage.error
         with self._lock:
             self._check_locked()
-            self._check_ascending_locked(table)
+            check_continues(table, self._next_offset, self.path)
             first = self._next_offset
             self._append_locked(data, table)
             return AppendResult(first, self._next_offset - 1)
-
-    def _scanned(self, data: memoryview) -> BatchTable:
-        # A leader's append is one batch mostly; nothing is smaller than 26 bytes.
-        table = BatchTable.empty(64)
-        outcome = scan(data, 0, table)
-        if outcome.stop is ScanStop.FULL:
-            table = BatchTable.empty(len(data) // 26)
-            outcome = scan(data, 0, table)
-        if outcome.stop is not ScanStop.END or outcome.next_start != len(data) or not table.rows:
-            raise CorruptBatch(
-                "not whole batches", path=self.path, position=outcome.next_start, found=outcome.stop.name
-            )
-        return table
-
-    def _check_ascending_locked(self, table: BatchTable) -> None:
-        previous = self._next_offset - 1
-        first = int(table.base_offset[0]) if int(table.base_offset[0]) >= 0 else int(table.last_offset[0])
-        last = table.last_offset
-        if first <= previous or (last[1:] <= last[:-1]).any():
-            raise InvalidRecord(
-                "batches do not continue the log",
-                path=self.path,
-                expected=f"offsets from {previous + 1} on",
-                found=first,
-            )
 
     def _append_locked(self, data: memoryview, table: BatchTable) -> None:
         """Appends all rows, rolling where Kafka would if each batch came by itself."""
@@ -205,7 +188,7 @@ class PartitionLog:
         while row < table.rows:
             count = rows_that_fit(table, row, self._active.fill(limits), limits, self._clock.now_ms())
             if count == 0:
-                self._roll_locked(max(self._next_offset, _first_offset(table, row)))
+                self._roll_locked(max(self._next_offset, first_offset(table, row)))
                 count = max(1, rows_that_fit(table, row, self._active.fill(limits), limits, self._clock.now_ms()))
             stop = self._active.rows_until_full(table, row, row + count, limits)
             part = data[int(starts[row]) : int(ends[stop - 1])]
@@ -230,13 +213,7 @@ class PartitionLog:
 
     def _assign_epochs_locked(self, table: BatchTable, first: int, last: int) -> None:
         """Leader epochs that begin with these batches, on disk before the batches are (UnifiedLog.append)."""
-        epochs = self._epochs
-        known = -1 if epochs.latest_epoch is None else epochs.latest_epoch
-        newer = (table.magic[first:last] == 2) & (table.leader_epoch[first:last] > known)
-        for row in (newer.nonzero()[0] + first).tolist():
-            epoch = int(table.leader_epoch[row])
-            if epochs.latest_epoch is None or epoch > epochs.latest_epoch:
-                epochs = epochs.assign(EpochEntry(epoch, int(table.base_offset[row])))
+        epochs = assigned_epochs(self._epochs, table, first, last)
         if epochs is not self._epochs:
             self._write_epochs_locked(epochs)
 
@@ -293,6 +270,10 @@ class PartitionLog:
             self._jitter_ms = self._new_jitter_ms()
             self._snapshot = None
             self._files.write_producer_snapshot(base_offset, self._producers.snapshot())
+
+    def _reopened_locked(self, segment: Segment) -> ActiveSegment:
+        interval_bytes, now_ms = self._config.index_interval_bytes, self._clock.now_ms()
+        return ActiveSegment.reopen(self._disk, segment, segment.size, interval_bytes=interval_bytes, now_ms=now_ms)
 
     def _create_locked(self, base_offset: int) -> ActiveSegment:
         config = self._config
@@ -380,6 +361,75 @@ class PartitionLog:
                     self._write_epochs_locked(epochs)
             return removed
 
+    def truncate_to(self, offset: int) -> list[Path]:
+        """Removes the messages from `offset` on, whole batches at a time; the log then ends at `offset`, as in Kafka.
+
+        Nothing happens when it ends before. Returns files renamed to `.deleted`, to unlink. The recovery point on disk
+        must be at or below `offset` already (OwnedDir.truncate_to). OffsetOutOfRange below the first segment.
+        Crash-safe:
+
+        1. newest first, the files of segments above `offset` are renamed; sync → a shorter log, whole in itself
+        2. of the last segment kept the indexes are cut, then the .log        → recovery rebuilds the indexes
+        3. leader epochs and producer snapshots from there on go              → recovery removes them
+        """
+        with self._flushing, self._lock:
+            self._check_locked()
+            if offset >= self._next_offset:
+                return []
+            before = self._snapshot_locked()
+            if offset < before.segments[0].base_offset:
+                raise OffsetOutOfRange("truncation below the first segment", path=self.path, offset=offset)
+            last = truncation.kept_segments(before, offset) - 1
+            position = truncation.cut_position(before, last, offset)
+            with self._failing_locked(frozenset()):
+                removed = self._files.rename_deleted(reversed(before.segments[last + 1 :]))
+                cut = truncation.cut_segment(self._disk, before.segments[last], position, offset)
+                self._active.close()
+                self._install_locked((*before.segments[:last], cut), offset, self._epochs.truncate_from_end(offset))
+            return removed
+
+    def restart_at(self, offset: int) -> None:
+        """Makes a log without messages begin at another offset (UnifiedLog.truncateFullyAndStartAt). Crash-safe:
+
+        1. create the new segment's files → two empty segments; the log ends where the second begins
+        2. remove the old ones
+        ValueError when it holds messages.
+        """
+        with self._flushing, self._lock:
+            self._check_locked()
+            before = self._snapshot_locked()
+            if before.size_bytes:
+                raise ValueError("only a log without messages can begin elsewhere")
+            if offset == before.segments[0].base_offset and len(before.segments) == 1:
+                return
+            with self._failing_locked():
+                new = self._create_locked(offset)
+                self._active.close()
+                self._active = new
+                for segment in before.segments:
+                    if segment.base_offset != offset:
+                        self._files.remove_named(segment.base_offset)
+                new.close()
+                self._log_start_offset = offset
+                self._install_locked((new.segment,), offset, LeaderEpochs())
+
+    def _install_locked(self, segments: Sequence[Segment], end_offset: int, epochs: LeaderEpochs) -> None:
+        """The log now consists of these segments, all of whose bytes count, and ends at `end_offset`."""
+        self._sealed = tuple(segments[:-1])
+        self._active = self._reopened_locked(segments[-1])
+        self._files.wrote(self._active.paths(), new=True)
+        self._next_offset = end_offset
+        self._log_start_offset = min(self._log_start_offset, end_offset)
+        self._recovery_point = min(self._recovery_point, end_offset)
+        self._generation += 1
+        self._snapshot = None
+        if epochs != self._epochs:
+            self._write_epochs_locked(epochs)
+        snapshots = ProducerSnapshots(
+            self._disk, self.path, clock=self._clock, expiration_ms=self._producer_expiration_ms
+        )
+        self._producers = rebuild(snapshots, segments, self._log_start_offset, end_offset, clean=False)
+
     # Ending
 
     def close(self) -> None:
@@ -402,12 +452,18 @@ class PartitionLog:
             finally:
                 self._active.close()
 
-    def abandon(self) -> None:
-        """Closes the descriptors and leaves the files as they are, to be recovered when next opened."""
+    def abandon(self, *, only_empty: bool = False) -> bool:
+        """Closes the descriptors and leaves the files as they are, to be recovered when next opened.
+
+        `only_empty`: unless it holds a message. True when the log is closed.
+        """
         with self._lock:
+            if only_empty and not self._closed and not self._is_empty_locked():
+                return False
             if not self._closed:
                 self._closed = True
                 self._active.close()
+            return True
 
     # Failing
 
@@ -438,9 +494,3 @@ class PartitionLog:
             if self._active.broken or error.errno not in passing:
                 self._fail_locked(error)
             raise
-
-
-def _first_offset(table: BatchTable, row: int) -> int:
-    """A batch's first offset; of a compressed message set, whose first is not known, the least that it may be."""
-    base_offset = int(table.base_offset[row])
-    return base_offset if base_offset >= 0 else int(table.last_offset[row]) - _MAX_RELATIVE_OFFSET

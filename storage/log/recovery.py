@@ -29,12 +29,13 @@ from storage.config import LogConfig
 from storage.errors import CorruptCheckpoint, PartitionOffline
 from storage.files import leader_epochs, names, offset_index, time_index, transaction_index
 from storage.files.disk import Disk, opened, replace_file
-from storage.files.leader_epochs import EpochEntry, LeaderEpochs
+from storage.files.leader_epochs import LeaderEpochs
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable
 from storage.log import tail
+from storage.log.incoming import assigned_epochs
 from storage.log.index_arithmetic import IndexEntries, IndexState
 from storage.log.leftovers import plan_leftovers
 from storage.log.loaded_log import LoadedLog
@@ -127,12 +128,12 @@ class Recovery:
         self.report.log_start_offset, self.report.log_end_offset = log_start, next_offset
         return LoadedLog(
             segments=segments,
-            end=segments[-1].size,
             next_offset=next_offset,
             log_start_offset=log_start,
             recovery_point=next_offset if plan.clean else min(plan.recovery_point, next_offset),
             producers=producers,
             epochs=self._epochs,
+            producer_expiration_ms=plan.producer_expiration_ms,
         )
 
     # Passes 1 to 3
@@ -249,7 +250,7 @@ class Recovery:
             if changes is not None:
                 aborted.extend(changes.aborted)
             producers.commit(changes, int(table.last_offset[rows - 1]) + 1)
-            self._assign_epochs(table, rows)
+            self._epochs = assigned_epochs(self._epochs, table, 0, rows)
             self._progress.advance(int(table.end[rows - 1] - table.position[0]))
 
         check = check_segment(segment.log, segment.base_offset, segment.size, visit)
@@ -295,14 +296,6 @@ class Recovery:
         with opened(self._disk, segment.log.path) as file:
             file.truncate(position)
         segment.size = position
-
-    def _assign_epochs(self, table: BatchTable, rows: int) -> None:
-        latest = -1 if self._epochs.latest_epoch is None else self._epochs.latest_epoch
-        newer = (table.magic[:rows] == 2) & (table.leader_epoch[:rows] > latest)
-        for row in newer.nonzero()[0].tolist():
-            epoch = int(table.leader_epoch[row])
-            if self._epochs.latest_epoch is None or epoch > self._epochs.latest_epoch:
-                self._epochs = self._epochs.assign(EpochEntry(epoch, int(table.base_offset[row])))
 
     # Passes 7 to 9
 

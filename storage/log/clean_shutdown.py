@@ -1,0 +1,47 @@
+"""`.kafka_cleanshutdown`: there while a log directory is closed and was closed in order.
+
+Its presence alone lets an opening skip the check of what was not flushed: it must go before the first change and come
+back after the last. Source: Kafka's CleanShutdownFileHandler.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from storage.files import names
+from storage.files.disk import Disk, replace_file
+from storage.files.whole_file import read_whole
+
+UNKNOWN_BROKER_EPOCH = -1
+
+
+def read(directory: Path) -> int | None:
+    """The broker epoch in the file, -1 where it does not parse; None when there is no file. OSError."""
+    data = read_whole(directory / names.CLEAN_SHUTDOWN)
+    return None if data is None else parse(data)
+
+
+def parse(data: bytes) -> int:
+    """The broker epoch in the file's bytes, -1 where they do not parse."""
+    try:
+        epoch = json.loads(data)["brokerEpoch"]
+    except (ValueError, KeyError, TypeError):
+        return UNKNOWN_BROKER_EPOCH
+    return epoch if isinstance(epoch, int) else UNKNOWN_BROKER_EPOCH
+
+
+def encode(broker_epoch: int) -> bytes:
+    """The bytes of the file."""
+    return b'{"version":0,"brokerEpoch":%d}' % broker_epoch
+
+
+def remove(disk: Disk, directory: Path) -> None:
+    """Takes the file away, durably: from now on the directory counts as not cleanly shut down."""
+    disk.unlink(directory / names.CLEAN_SHUTDOWN)
+    disk.sync_dir(directory)
+
+
+def write(disk: Disk, directory: Path, broker_epoch: int) -> None:
+    """Says, durably, that everything was closed in order."""
+    replace_file(disk, directory / names.CLEAN_SHUTDOWN, encode(broker_epoch))

@@ -1,0 +1,119 @@
+"""The offset checkpoints of a log directory that we own: what was in them, and what is written back.
+
+Lines of partitions that we did not open are carried over as they are. Sources: Kafka's LogManager
+(checkpointRecoveryOffsetsInDir, checkpointLogStartOffsetsInDir), ReplicaManager (checkpointHighWatermarks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from storage.errors import CorruptCheckpoint
+from storage.files import checkpoints, names
+from storage.files.disk import Disk, replace_file
+from storage.files.whole_file import read_whole
+from storage.types import TopicPartition
+
+RECOVERY_POINT = names.RECOVERY_POINT_CHECKPOINT
+LOG_START = names.LOG_START_CHECKPOINT
+HIGH_WATERMARK = names.REPLICATION_CHECKPOINT
+CLEANER = names.CLEANER_CHECKPOINT
+_ALL = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """What the checkpoints say of a partition; None: no line."""
+
+    recovery_point: int | None
+    log_start: int | None
+    high_watermark: int | None
+
+
+class DirectoryCheckpoints:
+    """The checkpoint files of one log directory, the cleaner's included. Thread-safe. Errors: OSError.
+
+    A file that does not parse counts as empty, as it does to a broker, and is in `problems`; it is replaced with the
+    first write.
+    """
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        # Constant after construction.
+        self._disk = disk
+        self._directory = directory
+        self.problems: list[CorruptCheckpoint] = []
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._lines: dict[str, dict[TopicPartition, int]] = {}
+        self._written: dict[str, bytes | None] = {}
+        for name in _ALL:
+            data = read_whole(directory / name)
+            self._written[name] = data
+            try:
+                self._lines[name] = {} if data is None else checkpoints.parse(data, directory / name)
+            except CorruptCheckpoint as error:
+                self.problems.append(error)
+                self._lines[name] = {}
+
+    def of(self, tp: TopicPartition) -> PartitionOffsets:
+        """What is known of a partition."""
+        with self._lock:
+            return PartitionOffsets(
+                self._lines[RECOVERY_POINT].get(tp), self._lines[LOG_START].get(tp), self._lines[HIGH_WATERMARK].get(tp)
+            )
+
+    def set(self, tp: TopicPartition, offsets: PartitionOffsets) -> None:
+        """Notes what the next write says of a partition; the cleaner's line stays, but not beyond the log's end."""
+        with self._lock:
+            for name, value in (
+                (RECOVERY_POINT, offsets.recovery_point),
+                (LOG_START, offsets.log_start),
+                (HIGH_WATERMARK, offsets.high_watermark),
+            ):
+                if value is None:
+                    self._lines[name].pop(tp, None)
+                else:
+                    self._lines[name][tp] = value
+
+    def cleaner_offset(self, tp: TopicPartition) -> int | None:
+        """The first offset that was not compacted yet."""
+        with self._lock:
+            return self._lines[CLEANER].get(tp)
+
+    def set_cleaner_offset(self, tp: TopicPartition, offset: int) -> None:
+        """Writes the cleaner's line of a partition."""
+        with self._lock:
+            self._lines[CLEANER][tp] = offset
+            self._write_locked(CLEANER)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Takes all lines of these partitions out, durably, so that they say nothing of others with their names."""
+        gone = set(partitions)
+        with self._lock:
+            for name in _ALL:
+                kept = {tp: offset for tp, offset in self._lines[name].items() if tp not in gone}
+                if len(kept) != len(self._lines[name]):
+                    self._lines[name] = kept
+                    self._write_locked(name)
+
+    def write(self) -> None:
+        """Writes the files that changed, each as a whole; recovery points first.
+
+        A log start offset is written after the recovery points and so may be too low after a crash: messages that were
+        deleted are then there again, and go at the next retention. It is never too high.
+        """
+        with self._lock:
+            for name in (RECOVERY_POINT, LOG_START, HIGH_WATERMARK):
+                self._write_locked(name)
+
+    def _write_locked(self, name: str) -> None:
+        data = checkpoints.encode(self._lines[name])
+        before = self._written[name]
+        # A file of 0 bytes says as much as one without lines: a broker leaves such ones.
+        if data == before or (not self._lines[name] and not before):
+            return
+        replace_file(self._disk, self._directory / name, data)
+        self._written[name] = data

@@ -1,0 +1,73 @@
+"""What may be done to a topic, and what not: the rules for guests in a broker's directory, and for internal topics.
+
+Pure; product.md, section 7. Nobody's data may go because we came by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from storage.config import LogConfig, Origin
+from storage.errors import NotPermitted
+from storage.files import names
+from storage.log.topic_info import TopicInfo
+
+_RETENTION_KEYS: Final = ("retention.ms", "retention.bytes", "retention.free.bytes")
+
+
+def check_topics_may_change(path: Path, *, is_broker: bool) -> None:
+    """NotPermitted in a broker's directory: it would put topics that its metadata does not know aside as strays."""
+    if is_broker:
+        raise NotPermitted(
+            "topics are made and removed by the broker that owns this directory",
+            path=path,
+            advice="Create the topic on the broker, stop it, then append or mirror into it",
+        )
+
+
+def check_config_may_change(topic: str) -> None:
+    """NotPermitted for the cluster's metadata log."""
+    if topic == names.CLUSTER_METADATA_TOPIC:
+        raise NotPermitted("the cluster's metadata log is the brokers' alone")
+
+
+def check_append(info: TopicInfo, *, force: bool = False, as_group_coordinator: bool = False) -> None:
+    """NotPermitted for a topic that takes no appends of ours. `force`: those with several replicas do all the same."""
+    if info.topic == names.CLUSTER_METADATA_TOPIC:
+        raise NotPermitted("the cluster's metadata log is never written")
+    if info.topic in names.INTERNAL_TOPICS and not (
+        as_group_coordinator and info.topic == names.CONSUMER_OFFSETS_TOPIC
+    ):
+        raise NotPermitted(f"{info.topic} is internal to Kafka", advice="Committed offsets are written through @groups")
+    if info.replicas > 1 and not force:
+        raise NotPermitted(
+            f"{info.topic} has {info.replicas} replicas: a leader elsewhere would truncate what is appended here",
+            advice="--force appends all the same",
+        )
+
+
+def may_retain(info: TopicInfo, *, is_broker: bool) -> bool:
+    """Whether retention may remove segments at all: only when somebody said so for this topic or this broker."""
+    return not _is_untouchable(info.topic, is_broker) and any(
+        info.config.origin(key) is not Origin.DEFAULT for key in _RETENTION_KEYS
+    )
+
+
+def may_compact(info: TopicInfo, *, is_broker: bool) -> bool:
+    """Whether compaction may run: only when somebody said so for this topic or this broker."""
+    return (
+        not _is_untouchable(info.topic, is_broker)
+        and info.config.compact
+        and info.config.origin("cleanup.policy") is not Origin.DEFAULT
+    )
+
+
+def retention_config(config: LogConfig) -> LogConfig:
+    """The configuration with every limit of retention lifted that is only a default."""
+    return config if config.origin("retention.ms") is not Origin.DEFAULT else replace(config, retention_ms=-1)
+
+
+def _is_untouchable(topic: str, is_broker: bool) -> bool:
+    return topic == names.CLUSTER_METADATA_TOPIC or (is_broker and topic in names.INTERNAL_TOPICS)

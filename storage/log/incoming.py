@@ -1,0 +1,60 @@
+"""Batches that come to be appended: whole, in order, and which leaders they tell of. Pure.
+
+Source: UnifiedLog.analyzeAndValidateRecords, as a follower runs it (kafka-facts 3.2).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from storage.errors import CorruptBatch, InvalidRecord
+from storage.files.leader_epochs import EpochEntry, LeaderEpochs
+from storage.format.batches import BatchTable, ScanStop, scan
+
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+_LEAST_BATCH_BYTES: Final = 26
+_FEW_ROWS: Final = 64
+
+
+def scanned(data: memoryview, path: Path) -> BatchTable:
+    """The headers of all batches in `data`, positions counted from its start. CorruptBatch unless it is whole batches.
+
+    `path`: for whom it is, to be named in the error.
+    """
+    # A leader's append is one batch mostly.
+    table = BatchTable.empty(_FEW_ROWS)
+    outcome = scan(data, 0, table)
+    if outcome.stop is ScanStop.FULL:
+        table = BatchTable.empty(len(data) // _LEAST_BATCH_BYTES)
+        outcome = scan(data, 0, table)
+    if outcome.stop is not ScanStop.END or outcome.next_start != len(data) or not table.rows:
+        raise CorruptBatch("not whole batches", path=path, position=outcome.next_start, found=outcome.stop.name)
+    return table
+
+
+def check_continues(table: BatchTable, next_offset: int, path: Path) -> None:
+    """InvalidRecord unless the batches' offsets ascend, from `next_offset` on. Gaps are fine."""
+    first = int(table.base_offset[0]) if int(table.base_offset[0]) >= 0 else int(table.last_offset[0])
+    last = table.last_offset
+    if first < next_offset or (last[1:] <= last[:-1]).any():
+        raise InvalidRecord(
+            "batches do not continue the log", path=path, expected=f"offsets from {next_offset} on", found=first
+        )
+
+
+def first_offset(table: BatchTable, row: int) -> int:
+    """A batch's first offset; of a compressed message set, whose first is not known, the least that it may be."""
+    base_offset = int(table.base_offset[row])
+    return base_offset if base_offset >= 0 else int(table.last_offset[row]) - _MAX_RELATIVE_OFFSET
+
+
+def assigned_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: int) -> LeaderEpochs:
+    """With the leader epochs that begin in the rows `first` to `last`; the same object when none does."""
+    known = -1 if epochs.latest_epoch is None else epochs.latest_epoch
+    newer = (table.magic[first:last] == 2) & (table.leader_epoch[first:last] > known)
+    for row in (newer.nonzero()[0] + first).tolist():
+        epoch = int(table.leader_epoch[row])
+        if epochs.latest_epoch is None or epoch > epochs.latest_epoch:
+            epochs = epochs.assign(EpochEntry(epoch, int(table.base_offset[row])))
+    return epochs

@@ -1,0 +1,383 @@
+"""A log directory that this process owns: its lock, its logs open for writing, its checkpoints.
+
+Opening, in steps; what a crash behind each leaves:
+
+1. make the directory, if asked to           → an empty directory
+2. take `.lock`                              → a file that nobody holds
+3. remove `.kafka_cleanshutdown`, and sync   → an unclean directory: everything is recovered from its recovery point
+4. (never in a broker's directory) remove `-delete` directories
+5. recover the partitions; after a clean shutdown each when it is first asked for
+Closing:
+
+6. close every log: all is synced, each producer snapshot written
+7. write the checkpoints, recovery points first   → still unclean, but little is left to recover
+8. write `.kafka_cleanshutdown` with the broker epoch that it had, if every partition was recovered and closed
+9. release the lock
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+
+from storage.clock import Clock, SystemClock
+from storage.config import NEW_TOPIC_OVERRIDES, BrokerConfig, LogConfig
+from storage.config.log_config import check_topic_key
+from storage.errors import NotPermitted, PartitionOffline
+from storage.files import names, partition_metadata, topic_properties
+from storage.files.dir_lock import DirLock
+from storage.files.disk import Disk, RealDisk
+from storage.files.names import DirKind
+from storage.log import clean_shutdown, guest_rules, partition_dirs
+from storage.log.directory_checkpoints import DirectoryCheckpoints
+from storage.log.log_dir import LogDir
+from storage.log.owned_logs import OwnedLogs
+from storage.log.partition_log import PartitionLog
+from storage.log.read_only_log import ReadOnlyLog
+from storage.log.recovery import RecoveryReport
+from storage.log.snapshot import Log
+from storage.log.topic_info import TopicInfo
+from storage.progress import NoProgress, Progress
+from storage.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a directory is opened.
+
+    `create`: make it where there is none. `gentle`: cut torn tails and no more; a partition whose recovery would remove
+    more is offline. `trust_clean`: after a clean shutdown nothing is checked. `only`: the partitions to recover, None
+    for all; the directory is then not marked as cleanly shut down, unless it was before and that was trusted.
+    """
+
+    create: bool = False
+    gentle: bool = False
+    trust_clean: bool = True
+    only: Collection[TopicPartition] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How it ended: whether the directory is marked as cleanly shut down, which partitions did not close, and why, and
+    what kept the directory's own files from being written."""
+
+    clean: bool
+    errors: Mapping[TopicPartition, Exception] = field(default_factory=dict)
+    failure: OSError | None = None
+
+
+class OwnedDir:
+    """A log directory held by this process. Thread-safe. `log_dir` shows it to readers, with these very logs."""
+
+    def __init__(self, path: Path, opening: Opening, config: BrokerConfig, disk: Disk, clock: Clock) -> None:
+        """Steps 2 to 4; see `open`."""
+        # Constant after construction.
+        self.path = path
+        self.disk = disk
+        self.clock = clock
+        self._opening = opening
+        # Has its own locking.
+        self._dir_lock = DirLock(disk, path)
+        try:
+            epoch = clean_shutdown.read(path)
+            self._broker_epoch = clean_shutdown.UNKNOWN_BROKER_EPOCH if epoch is None else epoch
+            self._trusted = epoch is not None and opening.trust_clean
+            if epoch is not None:
+                clean_shutdown.remove(disk, path)
+            self.log_dir = LogDir(path, config=config, clock=clock, open_log=self._reader)
+            self.log_dir.refresh()
+            self.checkpoints = DirectoryCheckpoints(disk, path)
+            if not self.log_dir.is_broker:
+                self._remove_set_aside()
+        except BaseException:
+            self._dir_lock.release()
+            raise
+        unsound = () if self._trusted else self.partitions()
+        self._logs = OwnedLogs(
+            self.log_dir, self.checkpoints, disk=disk, clock=clock, unsound=unsound, gentle=opening.gentle
+        )
+        # Guarded by the lock, which is held while topics change.
+        self._changing = Lock()
+        self._closed = False
+
+    @staticmethod
+    def open(
+        path: Path | str,
+        opening: Opening = Opening(),
+        *,
+        config: BrokerConfig | None = None,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        progress: Progress | None = None,
+    ) -> OwnedDir:
+        """Takes a log directory and, unless it was shut down cleanly, recovers it.
+
+        A partition that cannot be recovered is offline, alone (`failures`). LogLocked when another process holds the
+        directory; FileNotFoundError, NotADirectoryError or another OSError.
+        """
+        path = Path(path)
+        disk = RealDisk() if disk is None else disk
+        if opening.create:
+            _make_dirs(disk, path)
+        elif not path.exists():
+            raise FileNotFoundError(errno.ENOENT, "no such log directory", str(path))
+        if not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", str(path))
+        owned = OwnedDir(path, opening, config or BrokerConfig(), disk, clock or SystemClock())
+        try:
+            owned._recover(progress or NoProgress())
+        except BaseException:
+            # Nothing is written any more: the directory stays as a crash leaves it.
+            owned._logs.abandon()
+            owned._dir_lock.release()
+            raise
+        return owned
+
+    def _recover(self, progress: Progress) -> None:
+        """Step 5: several partitions at once; after a clean shutdown none now."""
+        only = self._opening.only
+        if not self._trusted:
+            chosen = [tp for tp in self.partitions() if only is None or tp in only]
+            self._logs.recover(chosen, progress, self.log_dir.broker_config().recovery_threads)
+
+    def _remove_set_aside(self) -> None:
+        for hidden in self.log_dir.hidden():
+            if hidden.kind is DirKind.DELETED:
+                partition_dirs.remove(self.disk, self.path / hidden.name)
+        self.log_dir.refresh()
+
+    # Logs
+
+    def log(self, tp: TopicPartition) -> PartitionLog:
+        """A partition's log, opened first if need be. UnknownTopicOrPartition; PartitionOffline when that failed;
+        NotPermitted for the cluster's metadata."""
+        if tp.topic == names.CLUSTER_METADATA_TOPIC:
+            raise NotPermitted("the cluster's metadata log is the brokers' alone", path=self.path)
+        return self._logs.get(tp)
+
+    def appendable(
+        self, tp: TopicPartition, *, force: bool = False, as_group_coordinator: bool = False
+    ) -> PartitionLog:
+        """A log that may be appended to. NotPermitted (see guest_rules.check_append), and as `log`."""
+        guest_rules.check_append(
+            self.log_dir.topic_info(tp.topic), force=force, as_group_coordinator=as_group_coordinator
+        )
+        return self.log(tp)
+
+    def logs(self) -> list[PartitionLog]:
+        """The logs that are open, by topic and partition."""
+        return self._logs.all()
+
+    def failures(self) -> dict[TopicPartition, Exception]:
+        """The partitions that are offline, and why; the others go on."""
+        return self._logs.failures()
+
+    def reports(self) -> dict[TopicPartition, RecoveryReport]:
+        """What the recovery of each partition that was opened did."""
+        return self._logs.reports()
+
+    def reindex(self, tp: TopicPartition, progress: Progress | None = None) -> RecoveryReport:
+        """Rebuilds a partition's indexes and producer snapshots from its log. Errors as `log`; PartitionOffline also
+        when the log is damaged before its tail and the opening was gentle."""
+        return self._logs.reindex(tp, progress or NoProgress())
+
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions here but the cluster's metadata."""
+        return [
+            TopicPartition(topic, number)
+            for topic in self.log_dir.topics()
+            if topic != names.CLUSTER_METADATA_TOPIC
+            for number in self.log_dir.partitions(topic)
+        ]
+
+    def topic_info(self, topic: str) -> TopicInfo:
+        """See LogDir.topic_info."""
+        return self.log_dir.topic_info(topic)
+
+    def may_retain(self, topic: str) -> bool:
+        """See guest_rules.may_retain."""
+        return guest_rules.may_retain(self.topic_info(topic), is_broker=self.log_dir.is_broker)
+
+    def may_compact(self, topic: str) -> bool:
+        """See guest_rules.may_compact."""
+        return guest_rules.may_compact(self.topic_info(topic), is_broker=self.log_dir.is_broker)
+
+    def _reader(self, tp: TopicPartition) -> Log:
+        if tp.topic == names.CLUSTER_METADATA_TOPIC:
+            return ReadOnlyLog(tp, self.path / tp.dir_name)
+        return self._logs.get(tp)
+
+    # Topics
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int | None = None,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        start_offsets: Mapping[int, int] | None = None,
+    ) -> None:
+        """Makes a topic: `num.partitions` partitions unless told, keeping everything unless `overrides` says otherwise.
+
+        `start_offsets`: of partitions that another log is about to be replicated into. Crash-safe: the checkpoints
+        forget earlier topics of that name, then partition_dirs.create; a crash leaves all, none or the first of them.
+        FileExistsError, InvalidTopic, InvalidConfig, NotPermitted in a broker's directory, OSError.
+        """
+        guest_rules.check_topics_may_change(self.path, is_broker=self.log_dir.is_broker)
+        with self._changing:
+            self._check_open_locked()
+            self.log_dir.refresh()
+            if topic in self.log_dir.topics():
+                raise FileExistsError(errno.EEXIST, "topic is there already", topic)
+            names.check_topic_is_new(topic, self.log_dir.topics())
+            config = self.log_dir.broker_config()
+            count = config.num_partitions if partitions is None else partitions
+            if count < 1:
+                raise ValueError("a topic has at least one partition")
+            wanted = {**NEW_TOPIC_OVERRIDES, **(overrides or {})}
+            LogConfig.from_overrides(config, wanted)
+            self._create_partitions(topic, range(count), partition_metadata.random_id(), wanted, start_offsets or {})
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Makes the topic have `count` partitions; it cannot have fewer than before. Errors as `create_topic`."""
+        guest_rules.check_topics_may_change(self.path, is_broker=self.log_dir.is_broker)
+        with self._changing:
+            self._check_open_locked()
+            info = self.log_dir.topic_info(topic)
+            here = self.log_dir.partitions(topic)
+            if count < here[-1] + 1:
+                raise NotPermitted(f"{topic} has {here[-1] + 1} partitions, and partitions cannot be taken away")
+            missing = [number for number in range(count) if number not in here]
+            topic_id = info.topic_id or partition_metadata.random_id()
+            self._create_partitions(topic, missing, topic_id, info.overrides, {})
+
+    def _create_partitions(
+        self,
+        topic: str,
+        numbers: Collection[int],
+        topic_id: str,
+        overrides: Mapping[str, str],
+        start_offsets: Mapping[int, int],
+    ) -> None:
+        new = {TopicPartition(topic, number): start_offsets.get(number) for number in numbers}
+        self.checkpoints.remove(new)
+        self._logs.forget(list(new))
+        try:
+            partition_dirs.create(self.disk, self.path, new, topic_id, overrides)
+            self._logs.sound(new)
+        finally:
+            self.log_dir.refresh()
+
+    def is_empty(self, topic: str) -> bool:
+        """True when no partition holds a message. As `log`."""
+        return all(self.log(TopicPartition(topic, number)).is_empty for number in self.log_dir.partitions(topic))
+
+    def delete_topic(self, topic: str, *, only_empty: bool = False) -> None:
+        """Removes a topic and its messages; with `only_empty` OSError (ENOTEMPTY) when it holds any.
+
+        1. its logs are closed, as they are
+        2. its directories get `-delete` names, the highest partition first, and are synced → removed on opening
+        3. the checkpoints forget it
+        4. the directories are removed
+        UnknownTopicOrPartition, NotPermitted in a broker's directory, OSError.
+        """
+        guest_rules.check_topics_may_change(self.path, is_broker=self.log_dir.is_broker)
+        with self._changing:
+            self._check_open_locked()
+            partitions = [TopicPartition(topic, number) for number in self.log_dir.partitions(topic)]
+            try:
+                if only_empty and not all(self.log(tp).abandon(only_empty=True) for tp in partitions):
+                    raise OSError(errno.ENOTEMPTY, "topic holds messages", topic)
+            finally:
+                self._logs.forget(partitions)
+            renamed = partition_dirs.set_aside(self.disk, self.path, partitions)
+            self.log_dir.refresh()
+            self.checkpoints.remove(partitions)
+            self._logs.sound(partitions)
+            for directory in renamed:
+                partition_dirs.remove(self.disk, directory)
+
+    def alter_config(self, topic: str, values: Mapping[str, str], unset: Collection[str] = ()) -> LogConfig:
+        """Sets and unsets keys of a topic; returns what is in force then. In a directory of ours a key that is unset
+        has the value again that kafkafs gives every topic, if any. Crash-safe, see partition_dirs.write_overrides.
+
+        InvalidConfig, UnknownTopicOrPartition, NotPermitted, OSError.
+        """
+        guest_rules.check_config_may_change(topic)
+        with self._changing:
+            self._check_open_locked()
+            directories = [
+                self.path / TopicPartition(topic, number).dir_name for number in self.log_dir.partitions(topic)
+            ]
+            overrides = dict(topic_properties.read(directories[0] / names.TOPIC_PROPERTIES) or {})
+            for key in unset:
+                check_topic_key(key)
+                overrides.pop(key, None)
+                if not self.log_dir.is_broker and key in NEW_TOPIC_OVERRIDES:
+                    overrides[key] = NEW_TOPIC_OVERRIDES[key]
+            overrides |= values
+            LogConfig.from_overrides(self.log_dir.broker_config(), overrides)
+            partition_dirs.write_overrides(self.disk, directories, overrides)
+            config = self.log_dir.topic_info(topic).config
+            for log in self.logs():
+                if log.tp.topic == topic:
+                    log.reconfigure(config)
+            return config
+
+    # Checkpoints, and the end
+
+    def truncate_to(self, tp: TopicPartition, offset: int) -> None:
+        """Removes the messages from `offset` on, whole batches at a time. Errors as `log`, and of PartitionLog's.
+
+        The recovery point goes down first, on disk: else recovery would trust what is appended there later.
+        """
+        log = self.log(tp)
+        known = self._logs.offsets_of(log)
+        self.checkpoints.set(tp, replace(known, recovery_point=min(known.recovery_point or 0, offset)))
+        self.checkpoints.write()
+        for path in log.truncate_to(offset):
+            self.disk.unlink(path)
+        self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Writes the checkpoints as things are now; nothing is flushed for it. OSError."""
+        self._logs.checkpoint()
+
+    def close(self) -> Closing:
+        """Steps 6 to 9. Raises nothing for partitions that fail or a failing disk: see Closing. Safe to call twice."""
+        with self._changing:
+            if self._closed:
+                return Closing(clean=False)
+            self._closed = True
+            all_asked = self._trusted or self._opening.only is None
+            if all_asked:
+                self._logs.recover(self._logs.unsound() - self.failures().keys(), NoProgress(), 1)
+            errors = self._logs.close()
+            clean = all_asked and not errors and not self._logs.unsound()
+            failure = None
+            try:
+                self.checkpoint()
+                if clean:
+                    clean_shutdown.write(self.disk, self.path, self._broker_epoch)
+            except OSError as error:
+                clean, failure = False, error
+            finally:
+                self._dir_lock.release()
+            return Closing(clean, errors, failure)
+
+    def _check_open_locked(self) -> None:
+        if self._closed:
+            raise PartitionOffline("log directory is closed", path=self.path)
+
+
+def _make_dirs(disk: Disk, path: Path) -> None:
+    missing = []
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    for directory in reversed(missing):
+        disk.mkdir(directory)
+        disk.sync_dir(directory.parent)

@@ -1,0 +1,104 @@
+"""Directories of partitions made, removed and described, crash-safe.
+
+What is unfinished carries Kafka's `-delete` form, so that a broker that finds it removes it, as we do on opening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from storage.files import leader_epochs, names, partition_metadata, topic_properties
+from storage.files.disk import Disk, opened, replace_file
+from storage.files.leader_epochs import EpochEntry
+from storage.files.names import FileKind
+from storage.types import TopicPartition
+
+_SEGMENT_KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+
+
+def create(
+    disk: Disk,
+    log_dir: Path,
+    partitions: Mapping[TopicPartition, int | None],
+    topic_id: str,
+    overrides: Mapping[str, str],
+) -> None:
+    """Makes partitions, each whole. `partitions`: their start offsets; None: 0, and led by us from there on (epoch 0),
+    where an offset means that a leader's epochs will come with its batches.
+
+    1. build each in `<topic>-<p>.<hex>-delete`, and sync it → removed on opening
+    2. rename each, ascending                               → those that have their names are whole
+    3. sync the log directory                               → all are there, also after a power loss
+    FileExistsError when one is there already; OSError: what had been renamed by then stays.
+    """
+    for tp in partitions:
+        if (log_dir / tp.dir_name).exists():
+            raise FileExistsError(17, "partition is there already", str(log_dir / tp.dir_name))
+    built: dict[TopicPartition, Path] = {}
+    try:
+        for tp, start in sorted(partitions.items()):
+            directory = built[tp] = log_dir / names.deleted_dir(tp)
+            disk.mkdir(directory)
+            for name, content in _first_files(start, topic_id, overrides).items():
+                with opened(disk, directory / name, create=True) as file:
+                    if content:
+                        file.write_at(0, content)
+                    file.sync()
+            disk.sync_dir(directory)
+        for tp in list(built):
+            disk.rename(built[tp], log_dir / tp.dir_name)
+            del built[tp]
+    except OSError:
+        for directory in built.values():
+            if directory.exists():
+                remove(disk, directory)
+        raise
+    disk.sync_dir(log_dir)
+
+
+def set_aside(disk: Disk, log_dir: Path, partitions: Iterable[TopicPartition]) -> list[Path]:
+    """Gives partitions their `-delete` names, the highest first, and syncs: they are gone, if not yet removed."""
+    renamed = []
+    for tp in sorted(partitions, reverse=True):
+        target = log_dir / names.deleted_dir(tp)
+        disk.rename(log_dir / tp.dir_name, target)
+        renamed.append(target)
+    disk.sync_dir(log_dir)
+    return renamed
+
+
+def remove(disk: Disk, directory: Path) -> None:
+    """Removes a directory and the files in it. OSError, also when a directory lies in it, which no partition has."""
+    for path in sorted(directory.iterdir()):
+        disk.unlink(path)
+    disk.rmdir(directory)
+
+
+def write_overrides(disk: Disk, directories: Sequence[Path], overrides: Mapping[str, str]) -> None:
+    """Replaces topic.properties in each partition's directory, in the order of the partitions.
+
+    The first one's counts for the topic: a crash in between leaves the new configuration in force, and the others are
+    put right when their logs are next opened.
+    """
+    content = topic_properties.encode(overrides)
+    for directory in directories:
+        if _read(directory / names.TOPIC_PROPERTIES) != content:
+            replace_file(disk, directory / names.TOPIC_PROPERTIES, content)
+
+
+def _first_files(start: int | None, topic_id: str, overrides: Mapping[str, str]) -> dict[str, bytes]:
+    epochs = (EpochEntry(0, 0),) if start is None else ()
+    return {
+        names.PARTITION_METADATA: partition_metadata.encode(topic_id),
+        names.TOPIC_PROPERTIES: topic_properties.encode(overrides),
+        names.LEADER_EPOCH_CHECKPOINT: leader_epochs.encode(epochs),
+        **{names.segment_file(start or 0, kind): b"" for kind in _SEGMENT_KINDS},
+    }
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

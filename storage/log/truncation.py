@@ -1,0 +1,48 @@
+"""Where a log is cut when messages at its end go, and the indexes cut to match.
+
+Source: LocalLog.truncateTo, LogSegment.truncateTo. Below this nothing locks: the PartitionLog holds its lock.
+"""
+
+from __future__ import annotations
+
+from storage.files import time_index, transaction_index
+from storage.files.disk import Disk, opened
+from storage.files.names import FileKind
+from storage.log.policies import TIME_ENTRY_SIZE
+from storage.log.reader import find_batch
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+
+
+def kept_segments(snapshot: LogSnapshot, offset: int) -> int:
+    """How many of the segments stay when the messages from `offset` on go; the last of them is to be written on."""
+    return max(1, snapshot.segment_index(offset) + 1)
+
+
+def cut_position(snapshot: LogSnapshot, slot: int, offset: int) -> int:
+    """Where in the segment number `slot` the batch begins that holds `offset` or comes after it; else its end."""
+    segment = snapshot.segments[slot]
+    end = snapshot.end_position(segment)
+    found = find_batch(snapshot, offset)
+    return end if found is None or found.segment_index != slot else min(found.position, end)
+
+
+def cut_segment(disk: Disk, segment: Segment, position: int, offset: int) -> Segment:
+    """Cuts the .log at a batch's start and the indexes to what lies below `offset`; returns the segment as it is now.
+
+    Indexes first: a crash in between leaves fewer entries than there might be, which is no damage. (The offset index is
+    cut when the segment is opened for appending.)
+    """
+    times = time_index.load(segment.path_of(FileKind.TIME_INDEX), segment.base_offset, offset, growing=True)
+    with opened(disk, segment.path_of(FileKind.TIME_INDEX), create=True) as file:
+        if file.size() > len(times) * TIME_ENTRY_SIZE:
+            file.truncate(len(times) * TIME_ENTRY_SIZE)
+    aborted = segment.path_of(FileKind.TRANSACTION_INDEX)
+    if aborted.exists():
+        entries = transaction_index.load(aborted, segment.base_offset).entries()
+        kept = transaction_index.encode([entry for entry in entries if entry.last_offset < offset])
+        with opened(disk, aborted) as file:
+            file.truncate(len(kept))
+    with opened(disk, segment.log.path) as file:
+        file.truncate(position)
+    return Segment(segment.directory, segment.base_offset, segment.log, position)
