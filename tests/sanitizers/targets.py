@@ -38,7 +38,7 @@ LOGS = Logs()
 NO_SKIP = np.empty(0, np.uint8)
 NO_SPANS = np.empty(0, np.int64)
 TP = TopicPartition("topic", 3)
-TEMPLATES = ("txt", "jsonl", "%o %T %k %s\\n", "%S%R%K%h%t%p%%", "%s", "\\n%h\\n")
+TEMPLATES = ("txt", "jsonl", "jsonl", "%o %T %k %s\\n", "%S%R%K%h%t%p%%", "%s", "\\n%h\\n")
 
 
 def scanned(data: bytes, dice: random.Random) -> tuple[np.ndarray, BatchTable, int]:
@@ -105,15 +105,19 @@ def decode_directly(dice: random.Random) -> None:
 
 def decode_any_table(dice: random.Random) -> None:
     """Kernels over a table whose positions, sizes and spans are anything."""
-    data = LOGS.any(dice)
+    data = dice.choice((LOGS.any, LOGS.whole))(dice)
     buffer, table, origin = scanned(data, dice)
     if not table.rows:
         return
     for _ in range(dice.choice((1, 2, 5))):
         chosen = dice.choice((Column.POSITION, Column.SIZE, Column.COUNT, Column.MAGIC, Column.ATTRIBUTES))
-        table.data[chosen, dice.randrange(table.rows)] = number(dice, origin + len(data))
-    origin = dice.choice((origin, 0, number(dice, 100)))
-    first, last = index(dice, table.rows), index(dice, table.rows)
+        row = dice.randrange(table.rows)
+        if dice.random() < 0.5:
+            table.data[chosen, row] = number(dice, origin + len(data))
+        else:  # a batch that ends a little too late, with records enough to go there
+            table.data[[Column.SIZE, Column.COUNT], row] += dice.choice((1, 2, 30))
+    origin = dice.choice((origin, origin, 0, number(dice, 100)))
+    first, last = dice.choice(((0, table.rows), (index(dice, table.rows), index(dice, table.rows))))
     limit = dice.choice((0, 50, 1 << 40))
     tables = checksum.CRC32C_TABLES, checksum.CRC32_TABLES
     large = np.full((dice.choice((table.rows, 1)), dice.choice((5, 5, 4))), -1, np.int64)
@@ -164,13 +168,18 @@ def render(block: RecordBlock, dice: random.Random) -> None:
 
 def render_any_columns(dice: random.Random) -> None:
     """Rendering and gathering over columns that are anything."""
-    buffer = exact(dice.choice((dice.randbytes(40), b"", 'é😀"\\\n'.encode() * 5, b"\x02a\x02b\x04cc\x01")))
+    text = dice.choice((dice.randbytes(40), 'aé\u2028😀"\\\n'.encode() * 5, b"\x02a\x02b\x04cc\x01"))
+    buffer = exact(text[: dice.choice((len(text), dice.randrange(len(text) + 1)))])  # in the middle of a character
     rows = dice.choice((1, 1, 3))
     columns = np.array(
         [[number(dice, len(buffer)) for _ in range(rows)] for _ in range(len(RecordColumn))], np.int64
     ).reshape(len(RecordColumn), rows)
     if dice.random() < 0.7:
         columns[RecordColumn.BATCH] = 0
+    if dice.random() < 0.5:  # up to the very end of the buffer
+        for start in (RecordColumn.KEY_START, RecordColumn.VALUE_START):
+            columns[start] = dice.randrange(len(buffer) + 1)
+            columns[start + 1] = len(buffer) - columns[start]
     table = BatchTable(np.full((len(Column), 1), 1, np.int64), 1)
     block = RecordBlock(buffer.data, table, columns, 1)
     form = by_name(dice.choice(TEMPLATES), TP)
@@ -218,9 +227,15 @@ def encode(dice: random.Random) -> None:
     position = dice.choice((0, index(dice, len(out))))
     first, last = dice.choice((0, index(dice, rows))), dice.choice((rows, index(dice, rows)))
     result = np.zeros(dice.choice((3, 3, 2)), np.int64)
-    tolerant(
-        encoder_kernel.encode_records, buffer, *columns, deltas, first, last, number(dice, 5), out, position, result
-    )
+    base = number(dice, 5)
+    tolerant(encoder_kernel.encode_records, buffer, *columns, deltas, first, last, base, out, position, result)
+    if result[0] > first >= 0:  # again, into just the room that it took, and into a byte less
+        used = int(result[1]) - position
+        for room in (used, used - 1):
+            exact_out, again = np.empty(room, np.uint8), np.zeros(3, np.int64)
+            arguments = (buffer, *columns, deltas, first, int(result[0]), base, exact_out, 0, again)
+            tolerant(encoder_kernel.encode_records, *arguments)
+            assert again[1] <= room
     measured = np.zeros(dice.choice((len(columns[0]), 1)), np.int64)
     tolerant(encoder_kernel.measure_headers, buffer, columns[0], columns[1], measured)
     starts = np.empty(dice.randrange(5), np.int64)
@@ -247,9 +262,9 @@ def index_entries(dice: random.Random) -> None:
     """Index arithmetic over the headers of a log, with room that may be too small."""
     _, table, _ = scanned(LOGS.any(dice), dice)
     first, last = dice.choice(((0, table.rows), (index(dice, table.rows), index(dice, table.rows))))
-    room = dice.choice((table.rows, max(table.rows - 1, 0)))
-    entries = [np.full((2, room), -1, np.int64) for _ in range(2)]
-    state = column([-1, 0, 0, -1][: dice.choice((4, 4, 3))])
+    rooms = [dice.choice((table.rows, max(table.rows - 1, 0))) for _ in range(2)]
+    entries = [np.full((2, room), -1, np.int64) for room in rooms]
+    state = column([-1, 0, dice.choice((0, 5000)), -1][: dice.choice((4, 4, 3))])
     tolerant(index_kernel.index_batches, table.data, first, last, dice.choice((0, 100, 4096)), state, *entries)
 
 

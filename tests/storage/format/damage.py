@@ -31,7 +31,7 @@ def damaged(data: bytes, dice: random.Random) -> bytes:
     out = bytearray(data)
     for _ in range(dice.choice((1, 1, 1, 2, 4))):
         at = dice.randrange(len(out) + 1)
-        kind = dice.randrange(7)
+        kind = dice.randrange(9)
         if kind == 0 and out:
             out[min(at, len(out) - 1)] ^= 1 << dice.randrange(8)
         elif kind == 1 and out:
@@ -42,7 +42,10 @@ def damaged(data: bytes, dice: random.Random) -> bytes:
             del out[at : at + dice.choice((1, 1, 2, 8, 60))]
         elif kind == 4:
             out[at:at] = dice.randbytes(dice.choice((1, 1, 2, 8, 60)))
-        elif kind == 5:
+        elif kind in (5, 6) and out:  # a length that is one or a few off
+            at = min(at, len(out) - 1)
+            out[at] = (out[at] + dice.choice((-4, -2, -1, 1, 2, 4))) & 0xFF
+        elif kind == 7:
             patch = dice.choice(PROVOCATIVE)
             out[at : at + len(patch)] = patch
         else:
