@@ -84,9 +84,12 @@ def load(directory: Path, listing: Listing, held: Iterable[Segment]) -> list[Seg
         path = f"{place}/{names.segment_file(base, _LOG, state)}"
         status = os.stat(path)  # noqa: PTH116
         identity = FileIdentity.of(status)
-        # One that was sealed and is the last now has lost what came after it, and may have lost its own end.
-        if old is not None and old.log.identity == identity and not old.sealed:
-            return old
+        if old is not None and old.log.identity == identity:
+            # On some file systems (overlays) a listing has other inode numbers than a stat.
+            unchanged = base != last and old.size == status.st_size
+            # One that was sealed and is the last now has lost what came after it, and may have lost its own end.
+            if unchanged or not old.sealed:
+                return old
         return Segment(directory, base, LogFile(path, identity), status.st_size)
 
     segments = {base: segment_of(base, inode, FileState.LIVE) for base, inode in listing.live.items()}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
+from storage.log import segments
 from storage.log.isolation import last_stable_offset
 from storage.log.reader import find_batch, read_blocks, read_range
 from storage.types import Isolation
@@ -202,6 +203,28 @@ def test_compaction_takes_the_name(live: Live) -> None:
     assert built(read_all(before)) == live.source.records
     # An offset in a gap means the next batch.
     assert [record.offset for record in read_all(after, 15, 40)] == [36, 37, 38]
+
+
+def test_listings_with_other_inode_numbers(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On overlay file systems d_ino need not be st_ino; then a segment is still the same."""
+    real = segments.list_logs
+
+    def list_logs(directory: Path) -> segments.Listing:
+        listing = real(directory)
+        return segments.Listing({base: inode + 1 for base, inode in listing.live.items()}, listing.swap)
+
+    monkeypatch.setattr(segments, "list_logs", list_logs)
+    live.copy(0)
+    live.copy(1)
+    log = open_log(live.path)
+    first = log.snapshot()
+    live.copy(2)
+    second = log.snapshot()
+    live.log(2).with_suffix(".snapshot").touch()
+    third = log.snapshot()
+    assert second.segments[:2] == first.segments
+    assert third.segments == second.segments
+    assert third.generation == 0
 
 
 def test_compaction_of_a_segment_twice(live: Live) -> None:
