@@ -47,9 +47,13 @@ need_packages() {
         return 1
     fi
     say "installing ${missing[*]}"
-    "${as_root[@]}" apt-get -qq update &&
+    local said # apt is shown only where it fails
+    if ! said=$({ "${as_root[@]}" apt-get -qq update &&
         "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-            apt-get -qq -y --no-install-recommends install "${missing[@]}" >/dev/null
+            apt-get -qq -y --no-install-recommends install "${missing[@]}"; } 2>&1); then
+        printf '%s\n' "$said" | tail -n 20
+        return 1
+    fi
 }
 
 # True where a compiled kernel is missing or older than its source
