@@ -9,7 +9,8 @@
 set -euo pipefail
 case $# in
     0) logdir='' mnt='' ;;
-    2) logdir=$(realpath -e "$1") mnt=$(realpath -m "$2") ;;
+    2) logdir=$(cd "$1" && pwd) # or it is no directory, and cd has said so
+       mnt=$(realpath -m "$2") ;;
     *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
 . "$(dirname "$0")/setup.sh"
