@@ -15,12 +15,12 @@ from kafkafs.ranges import LastDuration, LastMessages, OffsetSpec, TimeSpec
 from kafkafs.record_filters import header_rows, key_rows
 from kafkafs.select import Selection, resolve, time_mask
 from storage.errors import OffsetOutOfRange, SegmentGone
-from storage.format.decoder import Decoder
 from storage.log.reader import read_range
 from storage.types import Isolation, TimeRange
 
 if TYPE_CHECKING:
     from storage.format.block import RecordBlock
+    from storage.format.decoder import Decoder
     from storage.log.segment import Segment
     from storage.log.snapshot import Log, LogSnapshot
 
@@ -61,11 +61,18 @@ class PartitionReader:
     """Reads what is wanted of one log. Not thread-safe.
 
     `follow`: what comes later belongs to it too, and what is lost meanwhile is told to `note` instead of being an
-    error. `done`: nothing more can come.
+    error. `decoder` may be shared with readers that are not read at the same time. `done`: nothing more can come.
     """
 
     def __init__(
-        self, log: Log, wanted: Wanted, now_ms: int, *, follow: bool = False, note: Callable[[str], None] | None = None
+        self,
+        log: Log,
+        wanted: Wanted,
+        now_ms: int,
+        decoder: Decoder,
+        *,
+        follow: bool = False,
+        note: Callable[[str], None] | None = None,
     ) -> None:
         self.done = False
         self._log = log
@@ -77,7 +84,7 @@ class PartitionReader:
         self._next = 0
         self._left: int | None = None
         self._may_retry = True  # nothing was given out since `_next` was moved
-        self._decoder = Decoder()
+        self._decoder = decoder
 
     def blocks(self) -> Iterator[RecordBlock]:
         """The wanted records up to the end of the log as it is now; a block is valid until the next is taken.

@@ -102,9 +102,10 @@ def cat(
     headers: tuple[tuple[bytes, bytes], ...],
     isolation: str,
 ) -> None:
-    """Print messages of TP: a topic, topic/partition or a glob like 'orders*/0'.
+    """Print the messages of TP.
 
-    Partitions come one after the other; ranges apply to each. With both ranges, messages in both.
+    TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions come one after the other; ranges apply to
+    each. With both ranges, messages in both.
 
     \b
     kafkafs cat /var/kafka orders
@@ -134,15 +135,17 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
     from kafkafs.cli.pump import Output
     from kafkafs.cli.stdout import stdout_sink
     from kafkafs.read import PartitionReader
+    from storage.format.decoder import Decoder
 
     output = Output()
     printer = _Printer(output)
     now_ms = log_dir.clock.now_ms()
+    decoder = Decoder()
 
     def make(_: Output) -> None:
         following = []
         for tp in targets:
-            reader = PartitionReader(log_dir.log(tp), wanted, now_ms, follow=follow, note=output.tell)
+            reader = PartitionReader(log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.tell)
             source = _Source(reader, None if form == "log" else _by_name(form, tp))
             if printer.print(source) and not reader.done:
                 following.append(source)

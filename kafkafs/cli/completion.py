@@ -10,7 +10,9 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what makes SHELL complete commands, options and topics.
+    """Print SHELL's completion script.
+
+    With it the shell completes commands, options and topics.
 
     \b
     bash:  eval "$(kafkafs completion bash)"     in ~/.bashrc

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context
 def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_json: bool) -> None:
-    """Print how many messages a consumer would see in TP: a topic, topic/partition or a glob; or in all of LOGDIR.
+    """Count the messages a consumer would see.
 
-    One partition gives one number; several give one line each, and the total.
+    TP is a topic, topic/partition or a glob; without it, all of LOGDIR. One partition gives one number; several give
+    one line each, and the total.
 
     \b
     kafkafs count /var/kafka orders/0

@@ -35,10 +35,11 @@ _CHECKPOINTS = (
 @click.option("--no-records", is_flag=True, help="Of a .log only the batches.")
 @click.pass_context
 def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool) -> None:
-    """Print what is in Kafka's files, one JSON object a line, damaged parts too.
+    """Print what Kafka's files hold.
 
-    Files: .log, .index, .timeindex, .txnindex, .snapshot (.cleaned, .swap, .deleted too), .checkpoint of the metadata
-    log, the checkpoint files, partition.metadata, meta.properties, topic.properties; a directory stands for its files.
+    One JSON object a line, damaged parts too. Files: .log, .index, .timeindex, .txnindex, .snapshot (.cleaned, .swap,
+    .deleted too), .checkpoint of the metadata log, the checkpoint files, partition.metadata, meta.properties,
+    topic.properties; a directory stands for its files.
 
     \b
     kafkafs dump /var/kafka/orders-0/*.log | jq 'select(.kind == "batch") | .codec'

@@ -159,7 +159,8 @@ class Output:
 
         Raises what `make` raises, after all that was made before is written; OSError of the sink.
         """
-        threading.Thread(target=self._make, args=(make,), name="make", daemon=True).start()
+        maker = threading.Thread(target=self._make, args=(make,), name="make", daemon=True)
+        maker.start()
         try:
             while True:
                 try:
@@ -183,3 +184,4 @@ class Output:
         finally:
             self._stop.set()
             self._free.put(None)
+            maker.join(_LOOK_SECONDS)  # it may be within a long read, which nobody needs to wait for

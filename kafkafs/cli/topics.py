@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def topics() -> None:
-    """What topics a log directory holds."""
+    """List or describe topics."""
 
 
 @topics.command("list")
@@ -30,9 +30,10 @@ def topics() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context
 def list_topics(ctx: click.Context, logdir: Path, as_json: bool) -> None:
-    """List the topics of LOGDIR: how many partitions are here, and their bytes.
+    """List the topics of LOGDIR.
 
-    Directories that are no live partition are listed below them, with the reason.
+    For each the partitions that are here, and their bytes. Directories that are no live partition are listed below
+    them, with the reason.
 
     \b
     kafkafs topics list /var/kafka
@@ -68,7 +69,9 @@ def list_topics(ctx: click.Context, logdir: Path, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context
 def describe(ctx: click.Context, logdir: Path, names: tuple[str, ...], as_json: bool) -> None:
-    """Describe TOPICs, by default all: partitions with their offsets, bytes and times, and the configuration.
+    """Describe TOPICs, by default all.
+
+    Partitions with their offsets, bytes and times, and the configuration.
 
     \b
     kafkafs topics describe /var/kafka orders

@@ -250,6 +250,20 @@ def test_follow_ends_with_its_range(growing: tuple[Path, list[Follower]]) -> Non
         assert follower.process.returncode == 0
 
 
+def test_follow_batches_verbatim(growing: tuple[Path, list[Follower]]) -> None:
+    logdir, followers = growing
+    log = logdir / "t-0" / f"{0:020d}.log"
+    follower = Follower(logdir, "t", "--format", "log")
+    followers.append(follower)
+    assert follower.process.stdout is not None
+    for offset in (2, 3):
+        size = log.stat().st_size
+        append(logdir, b"more", offset)
+        found = follower.process.stdout.read(log.stat().st_size - (size if offset > 2 else 0))
+        assert log.read_bytes().endswith(found)
+    assert follower.end(signal.SIGTERM) == (-signal.SIGTERM, b"")
+
+
 def test_follow_tells_of_a_truncation(growing: tuple[Path, list[Follower]]) -> None:
     logdir, followers = growing
     follower = Follower(logdir, "t")
