@@ -8,7 +8,6 @@ with the sanitizer's report; the case that it happened in is left in DIR/case, i
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import importlib
 import os
 import random
@@ -40,7 +39,6 @@ def main() -> None:
     parser.add_argument("--only", choices=sorted(TARGETS))
     parser.add_argument("--replay", nargs=2, metavar=("NAME", "SEED"))
     options = parser.parse_args()
-    faulthandler.enable()
     check_kernels(options.tree, list(extension_modules(ROOT)))
     if options.replay:
         name, seed = options.replay

@@ -22,6 +22,6 @@ LD_PRELOAD=$libraries PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:abort_on_e
     UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONPATH="$tree:$project" PYTHONDONTWRITEBYTECODE=1 \
     "$python" -m tests.sanitizers.fuzz --tree "$tree" --seconds "$seconds" "$@" || {
     status=$?
-    echo "tests/sanitizers/run.sh: fault; replay it with: --replay $(cat case 2>/dev/null)" >&2
+    echo "tests/sanitizers/run.sh: fault; replay it with: --replay $(sed "s/ *$//" case 2>/dev/null)" >&2
     exit "$status"
 }

@@ -99,6 +99,9 @@ def decode_directly(dice: random.Random) -> None:
         result = tolerant(decode, content, one, 0, 1, 0, *spans, NO_SKIP, True, columns, used, fault)
         if result is not None and not fault[0]:
             assert used <= result[1] <= columns.shape[1]
+            for start in (RecordColumn.KEY_START, RecordColumn.VALUE_START):
+                starts, lengths = columns[start : start + 2, used : result[1]]
+                assert ((lengths == -1) | ((lengths >= 0) & (starts >= 0) & (starts + lengths <= len(part)))).all()
         if magic < 2:
             checksum_kernel.check_messages(content, 0, len(part), checksum.CRC32_TABLES)
 

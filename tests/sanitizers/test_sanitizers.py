@@ -1,0 +1,68 @@
+"""The kernels under address and undefined-behaviour sanitizers: run.sh for a while, and proof that it finds faults.
+
+KAFKAFS_SANITIZE_SECONDS sets how long (5; with CI=true 30). The first run builds all kernels: a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures import REQUIRED, ROOT
+from tests.sanitizers.build import copy_packages
+
+SECONDS = os.environ.get("KAFKAFS_SANITIZE_SECONDS") or ("30" if REQUIRED else "5")
+
+
+def missing() -> str | None:
+    """What a sanitizer build lacks on this machine."""
+    if shutil.which("gcc") is None:
+        return "no gcc"
+    for library in ("libasan.so", "libubsan.so"):
+        found = subprocess.run(["gcc", f"-print-file-name={library}"], capture_output=True, text=True, check=True)
+        if not Path(found.stdout.strip()).is_absolute():
+            return f"gcc without {library}"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        return "no Python.h"
+    return None
+
+
+LACK = missing()
+# With CI=true what is missing is a failure: then the tests run, and fail by themselves.
+pytestmark = [
+    pytest.mark.skipif(LACK is not None and not REQUIRED, reason=f"kernels cannot be built with sanitizers: {LACK}"),
+    pytest.mark.timeout(900),
+]
+
+
+def run(*arguments: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHON": sys.executable, "KAFKAFS_SANITIZE_ROOT": str(root)}
+    script = ROOT / "tests" / "sanitizers" / "run.sh"
+    return subprocess.run([script, *arguments], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_no_fault_in_any_kernel() -> None:
+    finished = run(SECONDS)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "no fault in" in finished.stdout
+
+
+def test_a_removed_length_check_is_found(tmp_path: Path) -> None:
+    copy_packages(ROOT, tmp_path)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    kernel = tmp_path / "storage" / "format" / "hashing.py"
+    check = " or starts[row] > size - lengths[row]"
+    source = kernel.read_text()
+    assert source.count(check) == 1
+    kernel.write_text(source.replace(check, " or starts[row] > size"))
+    finished = run("60", "--only", "hash_keys", "--seed", "1", root=tmp_path)
+    assert finished.returncode != 0
+    assert "AddressSanitizer: heap-buffer-overflow" in finished.stderr
+    assert "storage/format/hashing.py" in finished.stderr
+    assert "--replay hash_keys" in finished.stderr
