@@ -6,6 +6,7 @@ PartitionLog that owns it holds its lock.
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 from storage.files import names, offset_index, time_index
@@ -17,6 +18,9 @@ from storage.log.index_arithmetic import IndexEntries, IndexState
 from storage.log.policies import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, RollLimits, SegmentFill
 from storage.log.segment import Segment
 from storage.types import NO_TIMESTAMP, TimestampOffset
+
+_OFFSET_ENTRY = struct.Struct(">ii")  # offset less the base offset, position
+_TIME_ENTRY = struct.Struct(">qi")  # timestamp, offset less the base offset
 
 
 class ActiveSegment:
@@ -104,6 +108,8 @@ class ActiveSegment:
 
     def rows_until_full(self, table: BatchTable, first: int, last: int, limits: RollLimits) -> int:
         """Where in the rows `first` to `last` an index becomes full: the row behind the batch that fills it."""
+        if last - first == 1:
+            return last
         trial = self._state.copy()
         entries = trial.advance(table, first, last)
         offsets_left = limits.offset_entries - self._offset_entries
@@ -150,10 +156,16 @@ class ActiveSegment:
 
     def _write_entries(self, entries: IndexEntries) -> None:
         if len(entries.offsets):
-            data = offset_index.encode(entries.offsets, entries.positions, self.base_offset)
+            if len(entries.offsets) == 1:  # as a leader's append gives: no arrays for it
+                data = _OFFSET_ENTRY.pack(int(entries.offsets[0]) - self.base_offset, int(entries.positions[0]))
+            else:
+                data = offset_index.encode(entries.offsets, entries.positions, self.base_offset)
             self._offset_file.write_at(self._offset_entries * OFFSET_ENTRY_SIZE, data)
         if len(entries.timestamps):
-            data = time_index.encode(entries.timestamps, entries.time_offsets, self.base_offset)
+            if len(entries.timestamps) == 1:
+                data = _TIME_ENTRY.pack(int(entries.timestamps[0]), int(entries.time_offsets[0]) - self.base_offset)
+            else:
+                data = time_index.encode(entries.timestamps, entries.time_offsets, self.base_offset)
             self._time_file.write_at(self._time_entries * TIME_ENTRY_SIZE, data)
 
     def _undo(self, size: int) -> None:

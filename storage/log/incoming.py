@@ -52,6 +52,8 @@ def first_offset(table: BatchTable, row: int) -> int:
 def assigned_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: int) -> LeaderEpochs:
     """With the leader epochs that begin in the rows `first` to `last`; the same object when none does."""
     known = -1 if epochs.latest_epoch is None else epochs.latest_epoch
+    if last - first == 1 and int(table.leader_epoch[first]) <= known:
+        return epochs
     newer = (table.magic[first:last] == 2) & (table.leader_epoch[first:last] > known)
     for row in (newer.nonzero()[0] + first).tolist():
         epoch = int(table.leader_epoch[row])

@@ -17,7 +17,7 @@ from typing import Final
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import OffsetOutOfRange, PartitionOffline, RecordTooLarge
-from storage.files.disk import Disk
+from storage.files.disk import Buffer, Disk
 from storage.files.leader_epochs import LeaderEpochs
 from storage.format.batches import BatchTable
 from storage.format.decoder import verify_crcs
@@ -37,7 +37,7 @@ from storage.types import TopicPartition
 _PASSING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 # From a base offset and a leader epoch to the bytes of an append that has them.
-Place = Callable[[int, int], bytearray | bytes]
+Place = Callable[[int, int], Buffer]
 
 
 class PartitionLog:

@@ -59,6 +59,8 @@ def rows_that_fit(table: BatchTable, first: int, fill: SegmentFill, limits: Roll
     """
     if fill.full:
         return 0
+    if table.rows - first == 1:
+        return 1 if _row_fits(table, first, fill, limits, now_ms) else 0
     sizes = table.size[first:]
     # An exact fit does not roll.
     ends = fill.size_bytes + np.cumsum(sizes)
@@ -78,3 +80,17 @@ def rows_that_fit(table: BatchTable, first: int, fill: SegmentFill, limits: Roll
     refused |= waited
     at = int(refused.argmax()) if len(refused) else 0
     return at if len(refused) and refused[at] else len(refused)
+
+
+def _row_fits(table: BatchTable, row: int, fill: SegmentFill, limits: RollLimits, now_ms: int) -> bool:
+    """One batch, as a leader appends it: the same without arrays."""
+    last_offset = int(table.last_offset[row])
+    if not 0 <= last_offset - fill.base_offset <= _MAX_RELATIVE_OFFSET:
+        return False
+    if fill.size_bytes + int(table.size[row]) > limits.segment_bytes:
+        return False
+    if fill.size_bytes == 0:
+        return True
+    if fill.first_timestamp > NO_TIMESTAMP:
+        return int(table.max_timestamp[row]) - fill.first_timestamp <= limits.segment_ms
+    return now_ms - fill.created_ms <= limits.segment_ms
