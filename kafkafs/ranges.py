@@ -133,7 +133,7 @@ def parse_time_spec(text: str) -> TimeSpec:
     start_ns = _instant_ns(start, text) if start else None
     end_ns = _instant_ns(end, text) if end else None
     if start_ns is not None and end_ns is not None and start_ns >= end_ns:
-        raise MalformedRange(f"{text!r} ends before it begins")
+        raise MalformedRange(f"{text!r} does not end after it begins")
     return TimeBetween(
         None if start_ns is None else _ceil_ms(start_ns),
         None if end_ns is None else _ceil_ms(end_ns),
