@@ -1,0 +1,29 @@
+"""The benchmarks run, on a small scale: that they still work, not how fast anything is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.mounts import requires_fuse
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@requires_fuse
+def test_a_small_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.bench", "--messages", "20000", "--runs", "1", "--gigabytes", "0.005"]
+    done = subprocess.run(
+        [*command, "--only", "process,mount,large"],
+        cwd=ROOT,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("|")[1].strip() for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert {"decode, CRC", "aiokafka", "no-op mount", "txt cold", "jsonl warm", "kafkafs cat txt"} <= set(rows)
+    assert list((tmp_path / "kafkafs" / "bench").glob("partial-*")) == []
