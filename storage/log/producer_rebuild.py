@@ -98,7 +98,8 @@ def rebuild(
         table = ProducerTable()
         for offset in (*marks, end_offset):
             table.end_offset = offset
-            snapshots.write(table)
+            if offset > log_start_offset:
+                snapshots.write(table)
         return table
     table = snapshots.reload(log_start_offset, end_offset)
     for index, segment in enumerate(segments):
@@ -106,11 +107,12 @@ def rebuild(
         if last <= table.end_offset or segment.base_offset >= end_offset:
             continue
         table.end_offset = max(segment.base_offset, table.end_offset, log_start_offset)
-        if segment.base_offset in marks:
+        if segment.base_offset in marks and table.end_offset > log_start_offset:
             snapshots.write(table)
         replay(table, segment)
     table.end_offset = end_offset
-    snapshots.write(table)
+    if end_offset > log_start_offset:  # one at the start would be removed with the next opening
+        snapshots.write(table)
     return table
 
 

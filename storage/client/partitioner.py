@@ -1,0 +1,69 @@
+"""Which partition a message goes to, as Kafka's producer decides: by its key, or sticky without one.
+
+Source: BuiltInPartitioner, Utils.murmur2 (kafka-facts 10).
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.format import hashing
+from storage.format.record_columns import RecordColumns
+
+Int64s = npt.NDArray[np.int64]
+
+# The producer's batch.size: after so many bytes without a key the sticky partition changes.
+STICKY_BYTES: Final = 16_384
+_POSITIVE: Final = 0x7FFFFFFF
+
+
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """The partition of one key, the empty one included."""
+    return (int(hashing.murmur2(key)) & _POSITIVE) % partitions
+
+
+class Partitioner:
+    """Chooses among the partitions 0 to `partitions` - 1 for one writer. Not thread-safe."""
+
+    def __init__(
+        self, partitions: int, *, sticky_bytes: int = STICKY_BYTES, chance: random.Random | None = None
+    ) -> None:
+        if partitions < 1:
+            raise ValueError("a topic has at least one partition")
+        self._partitions = partitions
+        self._sticky_bytes = sticky_bytes
+        self._chance = chance or random.Random()
+        self._sticky = self._chance.randrange(partitions)
+        self._bytes = 0
+
+    def choose(self, columns: RecordColumns) -> Int64s:
+        """The partition of each record. The records without a key of one call all go to one partition."""
+        rows = len(columns)
+        keyed = columns.key_length >= 0
+        if len(keyed) == 1 and rows > 1:
+            keyed = np.repeat(keyed, rows)
+        chosen = np.full(rows, self._sticky, np.int64)
+        if keyed.any():
+            starts, lengths = _every_row(columns.key_start, rows), _every_row(columns.key_length, rows)
+            hashes = np.empty(rows, np.int32)
+            hashing.murmur2_columns(memoryview(columns.buffer).cast("B"), starts, lengths, hashes)
+            chosen[keyed] = (hashes[keyed].astype(np.int64) & _POSITIVE) % self._partitions
+        if not keyed.all():
+            sizes = np.maximum(_every_row(columns.value_length, rows)[~keyed], 0)
+            self._used(int(sizes.sum()))
+        return chosen
+
+    def _used(self, size: int) -> None:
+        """Counts bytes that went to the sticky partition, and changes it after a batch's worth."""
+        self._bytes += size
+        if self._bytes >= self._sticky_bytes:
+            self._bytes = 0
+            self._sticky = self._chance.randrange(self._partitions)
+
+
+def _every_row(column: Int64s, rows: int) -> Int64s:
+    return np.repeat(column, rows) if len(column) == 1 and rows != 1 else column
