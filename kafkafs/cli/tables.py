@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import click
 
+_ANY_WIDTH = 1000
+
 
 def print_json(value: object) -> None:
     """One document, indented on a terminal, on one line in a pipe."""
@@ -43,7 +45,8 @@ def _draw(columns: Sequence[str], rows: list[list[str]], numeric: list[bool]) ->
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name, right in zip(columns, numeric, strict=True):
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    # A row on one line, however wide: a terminal that is too narrow wraps it, which reads better than folded cells.
+    Console(width=_ANY_WIDTH).print(table)

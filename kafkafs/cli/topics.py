@@ -135,10 +135,15 @@ def _print_topic(topic: dict[str, Any]) -> None:
     columns = ("partition", "log_start_offset", "log_end_offset", "last_stable_offset", "messages", "segments", "bytes")
     headings = ("PARTITION", "START", "END", "STABLE", "MESSAGES", "SEGMENTS", "BYTES", "FIRST", "LAST")
     rows = [
-        (*(part.get(name) for name in columns), part.get("first_time"), part.get("last_time"))
+        (*(part.get(name) for name in columns), _seconds(part.get("first_time")), _seconds(part.get("last_time")))
         for part in topic["partitions"]
     ]
     print_table(headings, rows)
+
+
+def _seconds(moment: str | None) -> str | None:
+    """`2026-11-20T10:15:30.123Z` without the fraction: a table has little room."""
+    return None if moment is None else moment.partition(".")[0] + "Z" * moment.endswith("Z")
 
 
 def _log_bytes(directory: Path) -> int:
