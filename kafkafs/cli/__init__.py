@@ -17,7 +17,10 @@ _COMMANDS = {
     "completion": "kafkafs.cli.completion:completion",
     "count": "kafkafs.cli.count:count",
     "dump": "kafkafs.cli.dump:dump",
+    "mirror": "kafkafs.cli.mirror:mirror",
     "mount": "kafkafs.cli.mount:mount",
+    "recover": "kafkafs.cli.recover:recover",
+    "reindex": "kafkafs.cli.recover:reindex",
     "topics": "kafkafs.cli.topics:topics",
     "umount": "kafkafs.cli.mount:umount",
 }

@@ -13,6 +13,7 @@ from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.signals import die_like_a_filter
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicName, open_log_dir
+from kafkafs.cli.topic_changes import alter, create, delete
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
 
 @click.group()
 def topics() -> None:
-    """List or describe topics."""
+    """List, describe, make, change or remove topics."""
+
+
+topics.add_command(alter)
+topics.add_command(create)
+topics.add_command(delete)
 
 
 @topics.command("list")

@@ -84,7 +84,6 @@ class OwnedDir:
         try:
             epoch = clean_shutdown.read(path)
             self._broker_epoch = clean_shutdown.UNKNOWN_BROKER_EPOCH if epoch is None else epoch
-            self._trusted = epoch is not None and opening.trust_clean
             if epoch is not None:
                 clean_shutdown.remove(disk, path)
             self.log_dir = LogDir(path, config=config, clock=clock, open_log=self._reader)
@@ -92,6 +91,8 @@ class OwnedDir:
             self.checkpoints = DirectoryCheckpoints(disk, path)
             if not self.log_dir.is_broker:
                 self._remove_set_aside()
+            # A directory without partitions has nothing that could be unclean.
+            self._trusted = (epoch is not None and opening.trust_clean) or not self.partitions()
         except BaseException:
             self._dir_lock.release()
             raise

@@ -1,0 +1,106 @@
+"""`kafkafs topics create`, `alter`, `delete`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli.targets import LOGDIR, TopicName
+
+if TYPE_CHECKING:
+    from storage.log.owned_dir import OwnedDir
+
+TOPIC = click.argument("topic", type=TopicName())
+PARTITIONS = click.option("--partitions", type=click.IntRange(min=1), metavar="N", help="How many partitions.")
+
+
+class _Setting(click.ParamType[tuple[str, str]]):
+    name = "K=V"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = str(value).partition("=")
+        if not equals or not key:
+            self.fail(f"{value!r} is not in the form K=V", param, ctx)
+        return key.strip(), text.strip()
+
+
+CONFIG = click.option("--config", "config", multiple=True, type=_Setting(), metavar="K=V", help="Kafka's topic config.")
+
+
+@click.command()
+@LOGDIR
+@TOPIC
+@PARTITIONS
+@CONFIG
+def create(logdir: Path, topic: str, partitions: int | None, config: tuple[tuple[str, str], ...]) -> None:
+    """Make TOPIC in LOGDIR, which is made too if need be. It keeps everything (retention.ms=-1) unless told otherwise.
+
+    \b
+    kafkafs topics create ./logs orders --partitions 3 --config cleanup.policy=compact
+    """
+    with _opened(logdir, create=True) as owned:
+        owned.create_topic(topic, partitions, dict(config))
+
+
+@click.command()
+@LOGDIR
+@TOPIC
+@CONFIG
+@click.option("--unset", multiple=True, metavar="K", help="Take a topic config away.")
+@PARTITIONS
+def alter(
+    logdir: Path,
+    topic: str,
+    config: tuple[tuple[str, str], ...],
+    unset: tuple[str, ...],
+    partitions: int | None,
+) -> None:
+    """Change the configuration of TOPIC, or give it more partitions.
+
+    \b
+    kafkafs topics alter ./logs orders --config retention.ms=86400000 --unset compression.type
+    """
+    if not config and not unset and partitions is None:
+        raise click.UsageError("nothing to alter: give --config, --unset or --partitions")
+    with _opened(logdir) as owned:
+        owned.log_dir.partitions(topic)
+        if partitions is not None:
+            owned.add_partitions(topic, partitions)
+        if config or unset:
+            owned.alter_config(topic, dict(config), unset)
+
+
+@click.command()
+@LOGDIR
+@TOPIC
+def delete(logdir: Path, topic: str) -> None:
+    """Remove TOPIC from LOGDIR, with all its messages.
+
+    \b
+    kafkafs topics delete ./logs orders
+    """
+    with _opened(logdir) as owned:
+        owned.delete_topic(topic)
+
+
+@contextmanager
+def _opened(logdir: Path, *, create: bool = False) -> Iterator[OwnedDir]:
+    """The directory, without any of its logs: an unclean one stays so."""
+    from storage.errors import InvalidConfig, InvalidTopic
+    from storage.log.owned_dir import Opening, OwnedDir
+
+    owned = OwnedDir.open(logdir, Opening(create=create, gentle=True, only=()))
+    try:
+        yield owned
+    except (InvalidConfig, InvalidTopic) as error:
+        raise click.UsageError(str(error)) from None
+    finally:
+        failure = owned.close().failure
+    if failure is not None:
+        raise failure

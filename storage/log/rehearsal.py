@@ -1,0 +1,81 @@
+"""What recovery would do, found out by doing it to a shadow: `recover --dry-run`.
+
+The shadow of a partition's directory lies among the temporary files. Its small files are copies, its .log files are
+links to the real ones, which are read and never written: a cut is only noted. So it is the same code that reports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from storage.clock import Clock
+from storage.files import names
+from storage.files.disk import Buffer, DiskFile, RealDisk
+from storage.files.names import FileKind
+from storage.log.recovery import Recovery, RecoveryPlan, RecoveryReport
+from storage.progress import Progress
+
+
+def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = None) -> RecoveryReport:
+    """The report that `Recovery` would give; nothing is changed. Errors as Recovery's."""
+    with tempfile.TemporaryDirectory(prefix="kafkafs-recover-") as place:
+        shadow = Path(place) / plan.directory.name
+        shadow.mkdir()
+        for path in plan.directory.iterdir():
+            parsed = names.parse_segment_file(path.name)
+            if parsed is not None and parsed.kind is FileKind.LOG:
+                (shadow / path.name).symlink_to(path.resolve())
+            elif path.is_file():
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(path, shadow / path.name)
+        recovery = Recovery(replace(plan, directory=shadow), disk=_ShadowDisk(), clock=clock, progress=progress)
+        recovery.run()
+        return recovery.report
+
+
+class _ShadowDisk:
+    """A Disk on which the files that links point to cannot be changed."""
+
+    def __init__(self) -> None:
+        self._real = RealDisk()
+        self.mkdir = self._real.mkdir
+        self.rmdir = self._real.rmdir
+        self.rename = self._real.rename
+        self.unlink = self._real.unlink
+        self.set_mtime = self._real.set_mtime
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        return _LinkedFile(path) if path.is_symlink() else self._real.open(path, create=create)
+
+    def sync_dir(self, path: Path) -> None:
+        pass
+
+
+class _LinkedFile:
+    """A DiskFile whose truncation is only remembered."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._size = path.stat().st_size
+
+    def fileno(self) -> int:
+        raise OSError("a linked file has no descriptor")
+
+    def size(self) -> int:
+        return self._size
+
+    def write_at(self, position: int, *buffers: Buffer) -> int:
+        raise OSError(f"{self.path.name} must not be written in a rehearsal")
+
+    def truncate(self, size_bytes: int) -> None:
+        self._size = size_bytes
+
+    def sync(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
