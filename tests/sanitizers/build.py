@@ -74,9 +74,9 @@ def main() -> None:
     for name, library in zip(modules, libraries, strict=True):
         shutil.copy(library, options.destination.joinpath(*name.split(".")[:-1]))
     newest = {library.parent for library in options.cache.glob("*/*")}
-    for name in modules:  # a few builds of each stay: branches come and go
+    for name in modules:  # two of each stay: the last and the one before
         builds = sorted((p for p in newest if p.name.startswith(f"{name}-")), key=lambda p: p.stat().st_mtime)
-        for old in builds[:-4]:
+        for old in builds[:-2]:
             shutil.rmtree(old, ignore_errors=True)
 
 
