@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -23,6 +23,10 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_CACHE_BYTES = 64 << 20
 _SIZE_CLASS = 128 << 10  # buffers come in multiples of this, so that most fit the next block
+
+# What sequential readers have behind them is kept for others close behind, but not long: buffers that are used again
+# soon are still in the processor's cache.
+_FINISHED_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Buffer:
 class Block:
     """The rendered bytes of one piece: `size` bytes at `address`, valid while pinned."""
 
-    __slots__ = ("address", "buffer", "damage", "key", "pins", "size")
+    __slots__ = ("address", "buffer", "damage", "finished", "key", "pins", "size")
 
     def __init__(self, key: Hashable, buffer: Buffer, size: int, damage: Sequence[DamagedPlace]) -> None:
         self.key = key
@@ -57,6 +61,7 @@ class Block:
         self.size = size
         self.damage = tuple(damage)
         self.pins = 1
+        self.finished = False  # read to its end by a reader that goes on, and not asked for since
 
     def readable_until(self, start: int) -> int:
         """Where reading from `start` must stop: at the next damaged place or the end. Raises the damage at `start`."""
@@ -109,6 +114,8 @@ class BlockCache:
         self._blocks: OrderedDict[Hashable, Block] = OrderedDict()
         self._pending: dict[Hashable, _Pending] = {}
         self._free: dict[int, list[Buffer]] = {}
+        self._finished: deque[Block] = deque()
+        self._finished_bytes = 0
         self._used_bytes = 0
         self._hits = 0
         self._misses = 0
@@ -124,6 +131,7 @@ class BlockCache:
             if block is not None:
                 self._blocks.move_to_end(key)
                 block.pins += 1
+                block.finished = False
                 self._hits += 1
                 return block
             pending = self._pending.get(key)
@@ -158,10 +166,14 @@ class BlockCache:
         with self._lock:
             return key in self._blocks or key in self._pending
 
-    def release(self, block: Block) -> None:
-        """Ends a pin."""
+    def release(self, block: Block, *, finished: bool = False) -> None:
+        """Ends a pin. `finished`: by a sequential reader that has read the block to its end."""
         with self._lock:
             block.pins -= 1
+            if finished and not block.finished:
+                block.finished = True
+                self._finished.append(block)
+                self._finished_bytes += block.buffer.capacity
             if block.pins == 0 and self._blocks.get(block.key) is not block:
                 self._recycle_locked(block.buffer)  # was dropped meanwhile
 
@@ -188,15 +200,20 @@ class BlockCache:
 
     def _allocate_locked(self, size: int) -> Buffer:
         capacity = max(1, -(-size // _SIZE_CLASS)) * _SIZE_CLASS
+        while self._used_bytes > self.max_bytes and self._shrink_locked():
+            pass  # much was pinned at once
         while True:
             free = self._free.get(capacity)
             if free:
                 return free.pop()
+            if self._finished_bytes > _FINISHED_BYTES:
+                self._drop_finished_locked()
+                continue
             if self._used_bytes + capacity <= self.max_bytes or not self._shrink_locked(capacity):
                 self._used_bytes += capacity
                 return Buffer(capacity)
 
-    def _shrink_locked(self, wanted: int) -> bool:
+    def _shrink_locked(self, wanted: int | None = None) -> bool:
         """Frees a buffer of the wanted capacity, or gives memory back; False if nothing is left to give."""
         for capacity, buffers in self._free.items():
             if buffers:
@@ -212,6 +229,14 @@ class BlockCache:
                     self._used_bytes -= block.buffer.capacity
                 return True
         return False
+
+    def _drop_finished_locked(self) -> None:
+        """Frees the block that was finished first, if nobody has asked for it since."""
+        block = self._finished.popleft()
+        self._finished_bytes -= block.buffer.capacity
+        if block.finished and block.pins == 0 and self._blocks.get(block.key) is block:
+            del self._blocks[block.key]
+            self._recycle_locked(block.buffer)
 
     def _recycle_locked(self, buffer: Buffer) -> None:
         if self._used_bytes > self.max_bytes:

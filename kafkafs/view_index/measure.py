@@ -37,7 +37,7 @@ from storage.log.snapshot import LogSnapshot
 
 _CHUNK_BYTES = 8 << 20  # what one thread measures at a time, at least
 _CHUNKS = 16  # at most, for one segment
-_WINDOW_BYTES = 256 << 10  # bytes, columns and sizes of a window should stay in the processor's cache
+_WINDOW_BYTES = 512 << 10  # bytes, columns and sizes of a window should stay in the processor's cache
 _SIZE = 0  # row of the totals
 _ALL = np.empty(0, dtype=np.uint8)
 
@@ -130,6 +130,7 @@ def _measure_window(bench: Workbench, task: Task, window: Window) -> list[Piece]
     row = 0
     while row < table.rows:
         block = bench.unchecked.decode(window.buffer, table, row, origin=window.origin, skip=skip)
+        bench.note(block)
         row = block.next_row
         if len(block):
             sizes = bench.sizes(len(block))

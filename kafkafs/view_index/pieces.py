@@ -1,7 +1,8 @@
 """Pieces: how a stretch of one segment's file becomes a stretch of rendered bytes. Values only, no I/O.
 
-A piece is some 256 KiB of rendered bytes made from whole batches. A batch that renders to many MiB is shared by several
-pieces: they have the same file span, and each skips what the ones before it gave.
+A piece is some 512 KiB of rendered bytes made from whole batches (smaller ones cost more in calls than they save). A
+batch that renders to many MiB is shared by several pieces: they have the same file span, and each skips what the ones
+before it gave.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from storage.format.batches import BatchTable
 from storage.format.block import RecordBlock
 from storage.types import NO_TIMESTAMP, TimeRange
 
-PIECE_BYTES = 256 << 10  # rendered
+PIECE_BYTES = 512 << 10  # rendered
 PIECE_SPAN_BYTES = 1 << 20  # of the file: tombstones and aborted messages render to little or nothing
 SPLIT_BYTES = 4 << 20  # a batch that renders to more is cut between records
 

@@ -15,13 +15,15 @@ from kafkafs.view_index import kernel
 from kafkafs.view_index.pieces import COLUMNS, END, NOT_SPLIT, SKIP
 from storage.errors import SegmentGone
 from storage.format.batches import BatchTable, ScanStop, scan
+from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
 from storage.log.segment import Segment
 from storage.types import Isolation
 
 WINDOW_BYTES = 1 << 20
 _KEPT = 4  # benches that wait for their next use; each holds a few MiB
-_KEPT_BYTES = 4 << 20  # a read buffer that a huge batch has made larger is not kept
+_KEPT_BYTES = 4 << 20  # what a huge batch has made larger is not kept
+_KEPT_RECORDS = 1 << 17
 
 Skips = Callable[[BatchTable], npt.NDArray[np.uint8] | None]
 """By row of a table: 1 for batches that the isolation leaves out; None when none is."""
@@ -50,6 +52,8 @@ class Workbench:
         self._sizes = np.empty(1 << 14, dtype=np.int64)
         self._totals = np.empty((4, 1 << 12), dtype=np.int64)
         self._lines = np.empty((16, COLUMNS), dtype=np.int64)
+        self._largest_bytes = 0
+        self._largest_count = 0
 
     def read(self, segment: Segment, position: int, end: int) -> memoryview:
         """The bytes of a segment's file from `position` to `end`. SegmentGone where the file is gone or ends before."""
@@ -99,8 +103,16 @@ class Workbench:
         """Gives back what an unusual batch made large."""
         if len(self._raw) > _KEPT_BYTES:
             self._raw = bytearray(WINDOW_BYTES)
-        if self._sizes.nbytes > _KEPT_BYTES:
+        if len(self._sizes) > _KEPT_RECORDS:
             self._sizes = np.empty(1 << 14, dtype=np.int64)
+        if self._largest_bytes > _KEPT_BYTES or self._largest_count > _KEPT_RECORDS:
+            self.checked, self.unchecked = Decoder(), Decoder(verify_crc=False)
+            self._largest_bytes = self._largest_count = 0
+
+    def note(self, block: RecordBlock) -> None:
+        """To be told of each decoded block: how much memory its decoder has taken."""
+        self._largest_bytes = max(self._largest_bytes, len(block.buffer))
+        self._largest_count = max(self._largest_count, len(block))
 
 
 _free: deque[Workbench] = deque(maxlen=_KEPT)

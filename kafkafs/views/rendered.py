@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from kafkafs.handles import Block, BlockCache, Workers
 from kafkafs.view_index.extent import Extent
-from kafkafs.view_index.pieces import Piece
+from kafkafs.view_index.pieces import PIECE_BYTES, Piece
 from kafkafs.views.base import read_through
 from kafkafs.views.layout import Layout, Run
 from kafkafs.views.rendering import render_piece
 from kafkafs.views.state import ViewState
 from storage.errors import StorageError
 
-_AHEAD_PIECES = 8  # rendered before they are asked for, once a reader has shown that it goes on
+_AHEAD_PIECES = 6  # rendered before they are asked for, once a reader has shown that it goes on
 _NEAR_BYTES = 1 << 20  # reads of a buffered file arrive out of order by a few requests
 _LOOK_S = 0.1  # how long a reader believes that the log still has the files it reads from
 
@@ -106,13 +106,15 @@ class RenderedHandle:
     def _copy(self, place: Place, position: int, end: int, address: int) -> int:
         """Copies the view's bytes from `position` on, to `end` or the piece's end or the next damage."""
         block = self._block(place)
+        finished = False
         try:
             start = place.skip + position - place.start
             stop = min(block.readable_until(start), place.skip + min(place.end, end) - place.start)
             ctypes.memmove(address, block.address + start, stop - start)
+            finished = self._streak > 1 and place.start + stop - place.skip >= place.end
             return stop - start
         finally:
-            self._cache.release(block)
+            self._cache.release(block, finished=finished)
 
     def _block(self, place: Place) -> Block:
         extent, piece = place.extent, place.piece
@@ -120,7 +122,7 @@ class RenderedHandle:
 
     def _render_ahead(self, layout: Layout, offset: int, position: int) -> None:
         if abs(offset - self._next) <= _NEAR_BYTES:
-            self._streak += 1
+            self._streak = min(self._streak + 1, _AHEAD_PIECES)
         else:
             self._streak = 0
             self._ahead = 0
@@ -132,7 +134,7 @@ class RenderedHandle:
         # Twice as far with each read that goes on, so that a look at a file's head renders little else.
         limit = min(1 << self._streak, _AHEAD_PIECES)
         for _ in range(limit):
-            if ahead >= layout.size or ahead - position > limit * _NEAR_BYTES // 4:
+            if ahead >= layout.size or ahead - position > limit * PIECE_BYTES:
                 break
             place = place_at(layout, ahead)
             self._submit(place)

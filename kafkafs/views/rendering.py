@@ -5,7 +5,10 @@ Where a batch is damaged, as many bytes as it was measured to stand for its erro
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
+import numpy.typing as npt
 
 from kafkafs.handles import Buffer, DamagedPlace
 from kafkafs.view_index.measure import Task, measure_row
@@ -25,20 +28,71 @@ def render_piece(task: Task, piece: Piece, buffer: Buffer) -> list[DamagedPlace]
     if piece.crc == NO_CRC:
         return [DamagedPlace(0, piece.size, _why_damaged(task, piece))]
     out = buffer.array.data[: piece.size]
+    if piece.skip != NOT_SPLIT:
+        return _huge.render(task, piece, out)
     with workbench() as bench:
         data = bench.read(task.segment, piece.position, piece.file_end)
         bench.scan(data, piece.position)
         _check(task, piece, bench.table)
         end, places = _render(bench, task, piece, data, out)
     if end != piece.size:
-        raise SegmentGone(
-            "segment was rewritten since its messages were measured",
-            path=task.segment.log.path,
-            position=piece.position,
-            expected=f"{piece.size} rendered bytes",
-            found=end,
-        )
+        raise _rewritten(task, piece, end)
     return places
+
+
+class _HugeBatch:
+    """The batch last decoded of those that are served in parts: once for all of them, and only one at a time, for its
+    records may take more memory than all else."""
+
+    def __init__(self) -> None:
+        # guarded by the lock
+        self._lock = threading.Lock()
+        self._of: tuple[Task, int] | None = None
+        self._bench: Workbench | None = None
+        self._block: RecordBlock | None = None
+        self._ends: npt.NDArray[np.int64] | None = None
+
+    def render(self, task: Task, piece: Piece, out: memoryview) -> list[DamagedPlace]:
+        """Renders the part of its batch that `piece` is."""
+        with self._lock:
+            if self._of is None or self._of[0] is not task or self._of[1] != piece.position:
+                self._forget_locked()
+                self._decode_locked(task, piece)
+            block, ends = self._block, self._ends
+            assert block is not None
+            assert ends is not None
+            if block.damage is not None:
+                return [DamagedPlace(0, piece.size, block.damage.error)]
+            first = int(ends.searchsorted(piece.skip, side="right"))
+            last = int(ends.searchsorted(piece.skip + piece.size, side="right"))
+            end = task.format.render(block.select(slice(first, last)), out)
+            if last == len(ends):
+                self._forget_locked()
+        if end != piece.size:
+            raise _rewritten(task, piece, end)
+        return []
+
+    def _decode_locked(self, task: Task, piece: Piece) -> None:
+        bench = Workbench()
+        data = bench.read(task.segment, piece.position, piece.file_end)
+        bench.scan(data, piece.position)
+        _check(task, piece, bench.table)
+        block = bench.checked.decode(data, bench.table, origin=piece.position)
+        if block.damage is not None:
+            block.damage.error.path = task.segment.log.path
+        mask = None if task.filter is None else task.filter.mask(block)
+        if mask is not None:
+            block = block.select(mask)
+        sizes = bench.sizes(len(block))
+        task.format.measure(block, sizes)
+        self._of = task, piece.position
+        self._bench, self._block, self._ends = bench, block, np.cumsum(sizes)
+
+    def _forget_locked(self) -> None:
+        self._of = self._bench = self._block = self._ends = None
+
+
+_huge = _HugeBatch()
 
 
 def _render(
@@ -51,18 +105,14 @@ def _render(
     row = 0
     while row < table.rows:
         block = bench.checked.decode(data, table, row, origin=piece.position, skip=skip)
+        bench.note(block)
         row, damage = block.next_row, block.damage
         if len(block):
             mask = None if task.filter is None else task.filter.mask(block)
-            wanted = block if mask is None else block.select(mask)
-            if piece.skip != NOT_SPLIT:
-                wanted = _part(bench, task, wanted, piece)
-            at = task.format.render(wanted, out, at)
+            at = task.format.render(block if mask is None else block.select(mask), out, at)
         if damage is not None:
             damage.error.path = task.segment.log.path
-            size = piece.size if piece.skip != NOT_SPLIT else measure_row(
-                bench, task, data, table, damage.row, piece.position
-            )
+            size = measure_row(bench, task, data, table, damage.row, piece.position)
             if size:
                 places.append(DamagedPlace(at, at + size, damage.error))
             at += size
@@ -70,14 +120,14 @@ def _render(
     return at, places
 
 
-def _part(bench: Workbench, task: Task, block: RecordBlock, piece: Piece) -> RecordBlock:
-    """The records of a huge batch that belong to this piece of it."""
-    sizes = bench.sizes(len(block))
-    task.format.measure(block, sizes)
-    ends = np.cumsum(sizes)
-    first = int(ends.searchsorted(piece.skip, side="right"))
-    last = int(ends.searchsorted(piece.skip + piece.size, side="right"))
-    return block.select(slice(first, last))
+def _rewritten(task: Task, piece: Piece, end: int) -> SegmentGone:
+    return SegmentGone(
+        "segment was rewritten since its messages were measured",
+        path=task.segment.log.path,
+        position=piece.position,
+        expected=f"{piece.size} rendered bytes",
+        found=end,
+    )
 
 
 def _check(task: Task, piece: Piece, table: BatchTable) -> None:

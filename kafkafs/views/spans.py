@@ -88,9 +88,18 @@ def _end(snapshot: LogSnapshot, bound: int) -> tuple[int, int, int | None]:
     if found is None:
         return last, snapshot.end_position(snapshot.segments[last]), None
     base_offset, end = _batch(snapshot, found.segment, found.position)
-    if base_offset >= bound:
+    if base_offset >= bound or _ends_before(snapshot, found.segment, found.position, bound):
         return found.segment_index, found.position, None
     return found.segment_index, end, bound
+
+
+def _ends_before(snapshot: LogSnapshot, segment: Segment, position: int, bound: int) -> bool:
+    """Whether all offsets below `bound` lie before `position`, where something is that does not tell its first."""
+    last_offset = segment.base_offset - 1
+    for window in scan_batches(snapshot, segment, segment.floor(bound - 1, position), position, window=_LOOK_BYTES):
+        if window.table.rows:
+            last_offset = int(window.table.last_offset[-1])
+    return last_offset >= bound - 1
 
 
 def _batch(snapshot: LogSnapshot, segment: Segment, position: int) -> tuple[int, int]:

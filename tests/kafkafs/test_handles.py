@@ -1,0 +1,180 @@
+"""The block cache: one rendering for all, pinned buffers, a bound that holds; workers that start when they are told."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kafkafs.handles import Block, BlockCache, Buffer, DamagedPlace, Workers
+from storage.errors import CorruptBatch
+
+KIB = 1024
+SIZE = 128 * KIB
+
+
+def filled(byte: int) -> object:
+    def fill(buffer: Buffer) -> list[DamagedPlace]:
+        buffer.array[:SIZE] = byte
+        return []
+
+    return fill
+
+
+def get(cache: BlockCache, key: int) -> Block:
+    return cache.get(key, SIZE, filled(key % 251))  # type: ignore[arg-type]
+
+
+def test_a_block_is_rendered_once() -> None:
+    cache = BlockCache()
+    first = get(cache, 1)
+    cache.release(first)
+    again = cache.get(1, SIZE, lambda _: pytest.fail("rendered twice"))
+    assert again is first
+    assert (cache.status().hits, cache.status().misses) == (1, 1)
+
+
+def test_threads_that_want_the_same_block_wait_for_one_rendering() -> None:
+    cache = BlockCache()
+    begun, go = threading.Event(), threading.Event()
+    rendered = []
+
+    def fill(buffer: Buffer) -> list[DamagedPlace]:
+        rendered.append(1)
+        begun.set()
+        assert go.wait(10)
+        return []
+
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(cache.get, 1, SIZE, fill)
+        assert begun.wait(10)
+        others = [pool.submit(cache.get, 1, SIZE, fill) for _ in range(4)]
+        while cache.status().hits < 4:
+            pass
+        go.set()
+        blocks = {id(future.result()) for future in [first, *others]}
+    assert len(blocks) == 1
+    assert rendered == [1]
+    assert first.result().pins == 5
+
+
+def test_a_failed_rendering_is_told_to_all_and_forgotten() -> None:
+    cache = BlockCache()
+
+    def fail(_: Buffer) -> list[DamagedPlace]:
+        raise CorruptBatch("bad")
+
+    for _ in range(2):
+        with pytest.raises(CorruptBatch):
+            cache.get(1, SIZE, fail)
+    assert not cache.holds(1)
+    cache.release(get(cache, 1))
+    assert cache.status().used_bytes == SIZE
+
+
+def test_the_bound_holds_and_the_least_recently_used_goes_first() -> None:
+    cache = BlockCache(4 * SIZE)
+    for key in range(4):
+        cache.release(get(cache, key))
+    cache.release(get(cache, 0))
+    cache.release(get(cache, 4))
+    assert cache.holds(0)
+    assert not cache.holds(1)
+    for key in range(100):
+        cache.release(get(cache, key))
+        assert cache.status().used_bytes <= 4 * SIZE
+
+
+def test_blocks_of_all_sizes_keep_the_bound() -> None:
+    cache = BlockCache(8 * SIZE)
+    for number in range(200):
+        size = 1 + number * 7919 % (3 * SIZE)
+        block = cache.get(number, size, lambda _: [])
+        assert block.buffer.capacity >= size
+        cache.release(block)
+        assert cache.status().used_bytes <= 8 * SIZE
+
+
+def test_pinned_buffers_are_never_recycled() -> None:
+    cache = BlockCache(2 * SIZE)
+    held = [get(cache, key) for key in range(5)]
+    assert cache.status().used_bytes == 5 * SIZE
+    for key in range(10, 20):
+        cache.release(get(cache, key))
+    assert [int(block.buffer.array[0]) for block in held] == list(range(5))
+    assert len({block.address for block in held}) == 5
+    for block in held:
+        cache.release(block)
+    cache.release(get(cache, 30))
+    assert cache.status().used_bytes <= 2 * SIZE
+
+
+def test_dropped_blocks_stay_readable_for_those_who_hold_them() -> None:
+    cache = BlockCache(2 * SIZE)
+    held = get(cache, 7)
+    cache.drop(lambda key: key == 7)
+    assert not cache.holds(7)
+    cache.release(get(cache, 8))
+    assert int(held.buffer.array[0]) == 7
+    cache.release(held)
+    assert cache.status().used_bytes <= 2 * SIZE
+
+
+def test_what_a_sequential_reader_has_read_goes_soon() -> None:
+    cache = BlockCache()
+    for key in range(200):
+        cache.release(get(cache, key), finished=True)
+    assert cache.status().used_bytes < 6 << 20
+    assert cache.holds(199)
+    wanted = get(cache, 180)  # somebody close behind
+    cache.release(wanted)
+    for key in range(200, 400):
+        cache.release(get(cache, key), finished=True)
+    assert cache.holds(180)
+
+
+def test_damage_bounds_what_is_readable() -> None:
+    error = CorruptBatch("bad")
+    cache = BlockCache()
+    block = cache.get(1, 100, lambda _: [DamagedPlace(10, 20, error), DamagedPlace(50, 51, error)])
+    assert [block.readable_until(start) for start in (0, 9, 20, 49, 51, 99)] == [10, 10, 50, 50, 100, 100]
+    for start in (10, 19, 50):
+        with pytest.raises(CorruptBatch):
+            block.readable_until(start)
+
+
+def test_many_threads_and_few_buffers() -> None:
+    cache = BlockCache(4 * SIZE)
+
+    def use(number: int) -> bool:
+        key = number * 31 % 17
+        block = get(cache, key)
+        right = bool((block.buffer.array[:SIZE] == key).all())
+        cache.release(block, finished=number % 3 == 0)
+        return right
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(use, range(600)))
+    assert cache.status().used_bytes <= 12 * SIZE
+
+
+def test_no_thread_before_start_and_none_after_stop() -> None:
+    before = threading.active_count()
+    workers = Workers(2)
+    assert not workers.submit(lambda: None)
+    assert threading.active_count() == before
+    workers.start()
+    workers.start()
+    assert threading.active_count() == before + 2
+    done = threading.Event()
+
+    def fail() -> None:
+        raise ValueError("a job of no luck")
+
+    assert workers.submit(fail)
+    assert workers.submit(done.set)
+    assert done.wait(10)
+    workers.stop()
+    assert threading.active_count() == before
+    assert not workers.submit(lambda: None)

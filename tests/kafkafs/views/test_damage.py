@@ -1,0 +1,180 @@
+"""Damaged logs: the errno's error at the damaged place, right bytes everywhere else."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree import Tree
+from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
+from storage.format.checksum import crc32c
+from storage.format.compression import Codec
+from tests.kafkafs.views.live_log import START_MS, LiveLog
+from tests.kafkafs.views.reference import content, readable, tree_of
+
+PER_BATCH = 10
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveLog:
+    """Three segments of ten batches of ten messages."""
+    log = LiveLog(tmp_path / "log")
+    for _ in range(2):
+        log.write(100, batch=PER_BATCH)
+        log.roll()
+    log.write(100, batch=PER_BATCH)
+    return log
+
+
+def batches(path: Path) -> list[tuple[int, int]]:
+    """Start and end of each batch."""
+    data = path.read_bytes()
+    found, position = [], 0
+    while position < len(data):
+        end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+        found.append((position, end))
+        position = end
+    return found
+
+
+def patch(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def part(live: LiveLog, first: int, last: int) -> bytes:
+    return live.text(lambda offset, _: first <= offset < last)
+
+
+def check(tree: Tree, path: str, stretches: list[bytes], kind: type[StorageError]) -> StorageError:
+    for step in (1, 37, 4096, 1 << 20):
+        found, errors = readable(tree.lookup(path), step)
+        assert found == stretches, step
+        assert len(errors) == 1
+        assert isinstance(errors[0], kind)
+    return errors[0]
+
+
+def test_a_wrong_crc_takes_the_place_of_its_messages(live: LiveLog) -> None:
+    start, end = batches(live.log(100))[4]
+    patch(live.log(100), end - 3, b"\0")
+    tree = tree_of(live.path.parent)
+    size = len(live.text())
+    error = check(tree, "/t/0/messages.txt", [part(live, 0, 140), part(live, 150, 300)], CorruptBatch)
+    assert tree.lookup("/t/0/messages.txt").attributes().size == size
+    assert (error.path, error.position, error.offset) == (live.log(100), start, 140)
+    check(tree, "/t/0/offsets/120-155.txt", [part(live, 120, 140), part(live, 150, 156)], CorruptBatch)
+    check(tree, f"/t/0/time/{START_MS}--.txt", [part(live, 0, 140), part(live, 150, 300)], CorruptBatch)
+    assert content(tree, "/t/0/offsets/100-139.txt") == part(live, 100, 140)
+    assert content(tree, "/t/0/offsets/150-.txt") == part(live, 150, 300)
+    raw = b"".join(live.log(base).read_bytes() for base in live.segments)
+    assert content(tree, "/t/0/messages.log") == raw
+
+
+def test_a_range_that_cuts_the_damaged_batch(live: LiveLog) -> None:
+    _, end = batches(live.log(0))[4]
+    patch(live.log(0), end - 3, b"\0")
+    tree = tree_of(live.path.parent)
+    for indexed in (False, True):
+        if indexed:
+            tree.lookup("/t/0/messages.txt").open().close()
+        check(tree, "/t/0/offsets/45-60.txt", [b"", part(live, 50, 61)], CorruptBatch)
+        check(tree, "/t/0/offsets/30-44.txt", [part(live, 30, 40), b""], CorruptBatch)
+
+
+def test_records_that_do_not_parse_take_one_byte(live: LiveLog) -> None:
+    start, end = batches(live.log(0))[7]
+    data = bytearray(live.log(0).read_bytes())
+    data[start + 61] = 0xFF  # the first record's length
+    data[start + 17 : start + 21] = struct.pack(">I", crc32c(data[start + 21 : end]))
+    live.log(0).write_bytes(data)
+    tree = tree_of(live.path.parent)
+    check(tree, "/t/0/messages.txt", [part(live, 0, 70), part(live, 80, 300)], CorruptBatch)
+    assert tree.lookup("/t/0/messages.txt").attributes().size == len(live.text()) - len(part(live, 70, 80)) + 1
+
+
+def test_an_unknown_codec_is_an_unsupported_format(live: LiveLog) -> None:
+    start, end = batches(live.log(0))[2]
+    data = bytearray(live.log(0).read_bytes())
+    data[start + 22] |= 7
+    data[start + 17 : start + 21] = struct.pack(">I", crc32c(data[start + 21 : end]))
+    live.log(0).write_bytes(data)
+    check(
+        tree_of(live.path.parent),
+        "/t/0/messages.txt",
+        [part(live, 0, 20), part(live, 30, 300)],
+        UnsupportedFormat,
+    )
+
+
+@pytest.mark.parametrize("length", [0, -1, 13, 2**31 - 1])
+def test_a_header_of_impossible_length_costs_the_rest_of_the_segment(live: LiveLog, length: int) -> None:
+    start, _ = batches(live.log(100))[5]
+    patch(live.log(100), start + 8, struct.pack(">i", length))
+    tree = tree_of(live.path.parent)
+    check(tree, "/t/0/messages.txt", [part(live, 0, 150), part(live, 200, 300)], CorruptBatch)
+    check(tree, "/t/0/offsets/110-250.txt", [part(live, 110, 150), part(live, 200, 251)], CorruptBatch)
+    assert content(tree, "/t/0/offsets/0-149.txt") == part(live, 0, 150)
+    assert content(tree, "/t/0/offsets/200-.txt") == part(live, 200, 300)
+
+
+def test_an_unknown_magic_is_an_unsupported_format(live: LiveLog) -> None:
+    start, _ = batches(live.log(100))[5]
+    patch(live.log(100), start + 16, b"\x09")
+    stretches, errors = readable(tree_of(live.path.parent).lookup("/t/0/messages.txt"))
+    assert stretches[0] == part(live, 0, 150)
+    assert stretches[-1].endswith(part(live, 200, 300))
+    assert isinstance(errors[0], UnsupportedFormat)
+
+
+def test_a_torn_older_segment(live: LiveLog) -> None:
+    start, end = batches(live.log(0))[9]
+    data = live.log(0).read_bytes()
+    live.log(0).write_bytes(data[: end - 10])
+    check(tree_of(live.path.parent), "/t/0/messages.txt", [part(live, 0, 90), part(live, 100, 300)], CorruptBatch)
+    assert start < end
+
+
+def test_a_torn_tail_is_not_shown(live: LiveLog) -> None:
+    data = live.log(200).read_bytes()
+    live.log(200).write_bytes(data[:-10])
+    assert content(tree_of(live.path.parent), "/t/0/messages.txt") == part(live, 0, 290)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_damage_under_a_right_crc(tmp_path: Path, codec: Codec) -> None:
+    live = LiveLog(tmp_path / "log", codec)
+    live.write(100, size=200, batch=PER_BATCH)
+    live.roll()
+    start, end = batches(live.log(0))[3]
+    data = bytearray(live.log(0).read_bytes())
+    data[start + 61 + 20 : end] = bytes(end - start - 81)
+    data[start + 17 : start + 21] = struct.pack(">I", crc32c(data[start + 21 : end]))
+    live.log(0).write_bytes(data)
+    check(tree_of(live.path.parent), "/t/0/messages.txt", [part(live, 0, 30), part(live, 40, 100)], CorruptBatch)
+
+
+def test_damage_shows_in_time_ranges_around_it(live: LiveLog) -> None:
+    start, _ = batches(live.log(100))[5]
+    patch(live.log(100), start + 8, struct.pack(">i", 0))
+    tree = tree_of(live.path.parent)
+    stretches, errors = readable(tree.lookup(f"/t/0/time/{START_MS + 140_000}--{START_MS + 160_000}.txt"))
+    assert stretches == [part(live, 140, 150), b""]
+    assert isinstance(errors[0], CorruptBatch)
+    assert content(tree, f"/t/0/time/{START_MS + 210_000}--{START_MS + 220_000}.txt") == part(live, 210, 220)
+
+
+def test_damage_in_what_is_read_ahead_does_not_stop_the_workers(live: LiveLog) -> None:
+    _, end = batches(live.log(0))[4]
+    patch(live.log(0), end - 3, b"\0")
+    tree = tree_of(live.path.parent)
+    tree.start()
+    try:
+        for _ in range(3):
+            check(tree, "/t/0/messages.txt", [part(live, 0, 40), part(live, 50, 300)], CorruptBatch)
+        assert content(tree, "/t/0/offsets/50-.txt") == part(live, 50, 300)
+    finally:
+        tree.stop()

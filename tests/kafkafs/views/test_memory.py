@@ -1,0 +1,90 @@
+"""Memory stays bounded: whatever the log's size, and whatever a batch decompresses to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kafkafs.view_index.pieces import SPLIT_BYTES
+from storage.format.compression import Codec
+from tests.kafkafs.views.live_log import START_MS, LiveLog
+from tests.kafkafs.views.reference import content, read_anyhow, tree_of
+
+MIB = 1 << 20
+
+# A process of its own: only there the greatest resident size tells of nothing else.
+READER = """
+import ctypes, sys
+from pathlib import Path
+from kafkafs.tree import Tree, TreeOptions
+from storage.log.log_dir import LogDir
+
+def resident():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+tree = Tree(LogDir.open_read_only(sys.argv[1]), TreeOptions(index_bytes=0))
+tree.start()
+buffer = ctypes.create_string_buffer(131072)
+before = resident()
+handle = tree.lookup(sys.argv[2]).open()
+position = 0
+while count := handle.read_into(ctypes.addressof(buffer), position, 131072):
+    position += count
+assert position == handle.size
+tree.stop()
+print(position, resident() - before, resident())
+"""
+
+
+def read_apart(log_dir: Path, path: str) -> tuple[int, int, int]:
+    """Bytes read, growth of the process's greatest resident size while reading, and that size; the latter in MiB."""
+    result = subprocess.run(
+        [sys.executable, "-c", READER, str(log_dir), path], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    size, growth, resident = map(int, result.stdout.split())
+    return size, growth // 1024, resident // 1024
+
+
+def test_a_batch_that_renders_to_much_is_served_in_parts(tmp_path: Path) -> None:
+    live = LiveLog(tmp_path / "log", Codec.ZSTD)
+    live.write(20)
+    live.append(*(b"%07d" % number * 16 for number in range(200_000)))  # 22 MiB in one batch
+    live.append(b"x" * (3 * SPLIT_BYTES), b"y", b"z" * 10)  # a message larger than a part
+    live.write(20)
+    expected = live.text()
+    tree = tree_of(live.path.parent)
+    assert content(tree, "/t/0/messages.txt", step=MIB) == expected
+    handle = tree.lookup("/t/0/messages.txt").open()
+    read_anyhow(handle, expected, seed=1, reads=30)
+    assert content(tree, "/t/0/offsets/100000-150000.txt") == live.text(lambda offset, _: 100_000 <= offset <= 150_000)
+    assert content(tree, "/t/0/offsets/10-200021.txt") == live.text(lambda offset, _: 10 <= offset <= 200_021)
+    first, last = START_MS + 1_000_000, START_MS + 190_000_000
+    assert content(tree, f"/t/0/time/{first}--{last}.txt") == live.text(lambda _, stamp: first <= stamp < last)
+
+
+@pytest.mark.parametrize("name", ["messages.txt", "messages.jsonl"])
+def test_a_large_partition_takes_little_memory(tmp_path: Path, name: str) -> None:
+    live = LiveLog(tmp_path / "log")
+    for _ in range(3):
+        live.write(500, size=100_000, batch=5)
+        live.roll()
+    size, growth, resident = read_apart(live.path.parent, f"/t/0/{name}")
+    assert size > 150_000_000
+    assert growth < 120
+    assert resident < 300
+
+
+def test_large_batches_that_shrank_a_lot_take_bounded_memory(tmp_path: Path) -> None:
+    """Batches of half a MiB that are 40 MiB of messages each."""
+    live = LiveLog(tmp_path / "log", Codec.ZSTD)
+    for number in range(6):
+        live.append(*(b"%09d" % (number * 400_000 + index) * 11 for index in range(400_000)))
+    size, growth, resident = read_apart(live.path.parent, "/t/0/messages.txt")
+    assert size == 6 * 400_000 * 100
+    assert growth < 240
+    assert resident < 300
