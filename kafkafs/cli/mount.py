@@ -21,7 +21,7 @@ from kafkafs.mountpoint import MountError, absolute, unmount
 @click.option("--read-only", is_flag=True, help="Change nothing in LOGDIR; take no lock. A running broker's is fine.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A broker's server.properties.")
 @click.option("-f", "--foreground", is_flag=True, help="Serve in this process, log to stderr, until unmounted or ^C.")
-@click.option("-o", "options", multiple=True, metavar="OPT[,OPT…]", help="Mount options, see below.")
+@click.option("-o", "options", multiple=True, metavar="OPT[,OPT…]", help="Mount options, see above.")
 def mount(
     logdir: Path, mnt: Path, read_only: bool, config: Path | None, foreground: bool, options: tuple[str, ...]
 ) -> None:
