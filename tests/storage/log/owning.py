@@ -1,0 +1,91 @@
+"""Log directories of ours in tests: a clock that stands, small appends, what is in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from storage.config import BrokerConfig
+from storage.files.disk import Disk, RealDisk, RealFile
+from storage.format.record_columns import Record
+from storage.log.appender import Appender
+from storage.log.owned_dir import Opening, OwnedDir
+from storage.log.partition_log import PartitionLog
+from storage.log.reader import read_range
+from storage.log.snapshot import LogSnapshot
+from storage.types import TopicPartition
+
+NOW_MS = 1_763_700_000_000
+ONE_THREAD = BrokerConfig.from_values({"num.recovery.threads.per.data.dir": "1"})
+
+
+class StandingClock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self, now_ms: int = NOW_MS) -> None:
+        self.time_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+
+class _HastyFile(RealFile):
+    __slots__ = ()
+
+    def sync(self) -> None:
+        pass
+
+
+class HastyDisk(RealDisk):
+    """The real disk without syncing, which takes most of a test's time."""
+
+    def open(self, path: Path, *, create: bool = False) -> RealFile:
+        file = super().open(path, create=create)
+        return _HastyFile(path, file.fileno())
+
+    def sync_dir(self, path: Path) -> None:
+        pass
+
+
+_MADE_IF_MISSING = Opening(create=True)
+
+
+def opened(
+    path: Path, opening: Opening = _MADE_IF_MISSING, *, disk: Disk | None = None, config: BrokerConfig = ONE_THREAD
+) -> OwnedDir:
+    """A log directory, made if need be."""
+    return OwnedDir.open(path, opening, config=config, disk=disk or HastyDisk(), clock=StandingClock())
+
+
+def append(log: PartitionLog, values: Iterable[bytes | None]) -> None:
+    """One batch of messages with these values; whatever keeps them out is raised."""
+    outcome = Appender(log, clock=StandingClock()).append([Record(None, value) for value in values])
+    if outcome.error is not None:
+        raise outcome.error
+
+
+def values_of(snapshot: LogSnapshot) -> list[bytes | None]:
+    """The values of all messages, in order; offsets must ascend and nothing be damaged."""
+    found: list[bytes | None] = []
+    last = -1
+    for block in read_range(snapshot, snapshot.log_start_offset):
+        assert block.damage is None, block.damage
+        for row in range(len(block)):
+            assert int(block.offset[row]) > last
+            last = int(block.offset[row])
+            found.append(block.value(row))
+    return found
+
+
+def read(owned: OwnedDir, topic: str, partition: int = 0) -> list[bytes | None]:
+    """The values of all messages of a partition."""
+    return values_of(owned.log(TopicPartition(topic, partition)).snapshot())
+
+
+def tree_of(path: Path, without: Sequence[str] = ()) -> dict[str, bytes]:
+    """All files below a directory, by relative name."""
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and file.name not in without
+    }
