@@ -27,7 +27,9 @@ from storage.config import BrokerConfig
 from storage.errors import InvalidConfig, LogLocked, StorageError
 
 if TYPE_CHECKING:
-    from kafkafs.tree import TreeOptions
+    from kafkafs.operations import Serving, Traffic
+    from kafkafs.status import Report
+    from kafkafs.tree import Tree, TreeOptions
 
 _log = logging.getLogger(__name__)
 
@@ -80,10 +82,10 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _Log, ready: backgr
     """Opens, mounts, serves, closes; calls `ready` when the tree is there."""
     # Here and not at the top: libfuse may be missing, and the process that forks should be small.
     try:
-        from kafkafs.operations import Operations, Serving, Traffic, libfuse_version, serve
+        from kafkafs.operations import Operations, Traffic, serve
     except OSError as error:
         raise MountError(f"libfuse 2 is not installed ({error}); on Debian: apt install fuse3 libfuse2") from None
-    from kafkafs.status import Report, Sources, help_text
+    from kafkafs.status import help_text
     from kafkafs.tree import Tree
     from storage.log.log_dir import LogDir
 
@@ -96,38 +98,56 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _Log, ready: backgr
     with _explained():
         log_dir = LogDir.open_read_only(request.log_dir, config=config)
         try:
-            tree = Tree(
-                log_dir,
-                _tree_options(request.options),
-                files={
-                    "@help": help_text,
-                    "@status.json": lambda: report.status_json(),
-                    "@metrics": lambda: report.metrics(),
-                },
-            )
-            report = Report(
-                Sources(
-                    log_dir,
-                    tree.status,
-                    lambda: dataclasses.asdict(traffic),
-                    lambda: dataclasses.asdict(data_errors.status()),
-                    _fixed_facts(request, log),
-                    {"libfuse": libfuse_version()},
-                )
-            )
-            serving = Serving(
-                request.mountpoint,
-                request.log_dir,
-                os.getuid() if request.options.uid is None else request.options.uid,
-                os.getgid() if request.options.gid is None else request.options.gid,
-                _libfuse_options(request),
-            )
+            files = {
+                "@help": help_text,
+                "@status.json": lambda: report.status_json(),
+                "@metrics": lambda: report.metrics(),
+            }
+            tree = Tree(log_dir, _tree_options(request.options), files=files)
+            report: Report = _report_on(request, log, tree, traffic)
+            serving = _serving(request)
             code = serve(Operations(tree, serving, traffic, start, tree.stop), serving)
         finally:
             log_dir.close()
     if code != 0:
         raise MountError(f"libfuse could not mount {request.mountpoint} (its exit code is {code})")
     _log.info("unmounted %s", request.mountpoint)
+
+
+def _report_on(request: MountRequest, log: _Log, tree: Tree, traffic: Traffic) -> Report:
+    from kafkafs.operations import libfuse_version
+    from kafkafs.status import Report, Sources
+
+    return Report(
+        Sources(
+            tree.log_dir,
+            tree=tree.status,
+            requests=lambda: dataclasses.asdict(traffic),
+            errors=lambda: dataclasses.asdict(data_errors.status()),
+            fixed={
+                "mode": "read-only",
+                "log_directory": str(request.log_dir),
+                "mountpoint": str(request.mountpoint),
+                "isolation": request.options.isolation.value,
+                "out_of_range": "clamp" if request.options.clamp else "error",
+                "log": log.place,
+            },
+            versions={"libfuse": libfuse_version()},
+        )
+    )
+
+
+def _serving(request: MountRequest) -> Serving:
+    from kafkafs.operations import Serving
+
+    options = request.options
+    return Serving(
+        request.mountpoint,
+        disk=request.log_dir,
+        uid=os.getuid() if options.uid is None else options.uid,
+        gid=os.getgid() if options.gid is None else options.gid,
+        options=_libfuse_options(request),
+    )
 
 
 def _read_config(request: MountRequest, say: Callable[[str], None]) -> BrokerConfig:
@@ -146,17 +166,6 @@ def _tree_options(options: MountOptions) -> TreeOptions:
 
     chosen = TreeOptions(isolation=options.isolation, clamp=options.clamp)
     return chosen if options.cache_bytes is None else dataclasses.replace(chosen, cache_bytes=options.cache_bytes)
-
-
-def _fixed_facts(request: MountRequest, log: _Log) -> dict[str, str]:
-    return {
-        "mode": "read-only",
-        "log_directory": str(request.log_dir),
-        "mountpoint": str(request.mountpoint),
-        "isolation": request.options.isolation.value,
-        "out_of_range": "clamp" if request.options.clamp else "error",
-        "log": log.place,
-    }
 
 
 @contextmanager
