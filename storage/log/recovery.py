@@ -13,7 +13,8 @@
 9. producer state is rebuilt, its snapshots put in order
 
 Every pass leaves a directory from which all passes come to the same result, so a crash at any point is harmless: the
-recovery point only moves with the first flush after it. Later segments go newest first, before the cut is made.
+recovery point only moves with the first flush after it. Later segments go newest first, durably, before the cut is
+made; files below the recovery point, which nobody looks at again, are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ class Recovery:
                     producers = self._producers_at(snapshots, segments[:row], segment.base_offset)
                 producers.end_offset = segment.base_offset
                 snapshots.write(producers)
-                lost = self._recover_segment(segment, producers, segments[row + 1 :])
+                lost = self._recover_segment(segment, producers, segments[row + 1 :], below=row < first)
                 ends[segment.base_offset] = producers.end_offset
                 snapshots.write(producers)
                 self.report.recovered_segments.append(segment.base_offset)
@@ -238,8 +239,13 @@ class Recovery:
         table.end_offset = offset
         return table
 
-    def _recover_segment(self, segment: Segment, producers: ProducerTable, later: Sequence[Segment]) -> int:
-        """Checks one segment and rebuilds its indexes; `producers` go along. Returns the bytes that were cut off."""
+    def _recover_segment(
+        self, segment: Segment, producers: ProducerTable, later: Sequence[Segment], *, below: bool
+    ) -> int:
+        """Checks one segment and rebuilds its indexes; `producers` go along. Returns the bytes that were cut off.
+
+        `below`: it lies below the recovery point, so after a crash nothing but what is wrong with it brings us back.
+        """
         state = IndexState(self._plan.config.index_interval_bytes, segment.base_offset)
         entries: list[IndexEntries] = []
         aborted: list[AbortedTxn] = []
@@ -267,11 +273,12 @@ class Recovery:
             [*(o for entry in entries for o in entry.time_offsets.tolist()), *([final.offset] if final else [])],
             segment.base_offset,
         )
-        self._rewrite(self._path(segment.base_offset, FileKind.OFFSET_INDEX), offsets)
-        self._rewrite(self._path(segment.base_offset, FileKind.TIME_INDEX), times)
+        # The time index first: what made this segment unsound is mended after it.
+        self._rewrite(self._path(segment.base_offset, FileKind.TIME_INDEX), times, durably=below)
+        self._rewrite(self._path(segment.base_offset, FileKind.OFFSET_INDEX), offsets, durably=below)
         transactions = self._path(segment.base_offset, FileKind.TRANSACTION_INDEX)
         if aborted or transactions.exists():
-            self._rewrite(transactions, transaction_index.encode(aborted))
+            self._rewrite(transactions, transaction_index.encode(aborted), durably=below)
         producers.end_offset = max(producers.end_offset, check.next_offset)
         return check.invalid_bytes
 
@@ -291,6 +298,9 @@ class Recovery:
                 )
         for other in reversed(later):
             self._remove_segment(other)
+        if later:
+            # Else a power loss could leave the cut, which looks sound, with later segments behind it.
+            self._disk.sync_dir(self._directory)
         self._note(f"cuts {segment.log.path.name} at position {position}, offset {next_offset}: {lost} bytes go")
         self.report.cut = Cut(segment.base_offset, position, next_offset, lost)
         with opened(self._disk, segment.log.path) as file:
@@ -354,7 +364,10 @@ class Recovery:
         snapshots.remove_strays([segment.base_offset for segment in segments])
         return rebuild(snapshots, segments, log_start, next_offset, clean=self._plan.clean)
 
-    def _rewrite(self, path: Path, content: bytes) -> None:
+    def _rewrite(self, path: Path, content: bytes, *, durably: bool) -> None:
+        if durably:
+            replace_file(self._disk, path, content)
+            return
         with opened(self._disk, path, create=True) as file:
             if file.size() == len(content) and path.read_bytes() == content:
                 return
