@@ -57,6 +57,28 @@ def clear_totals(totals: cython.longlong[:, ::1], rows: cython.Py_ssize_t) -> No
             totals[GREATEST, row] = NO_GREATEST
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add(
+    totals: cython.longlong[:, ::1],
+    row: cython.longlong,
+    size: cython.longlong,
+    records: cython.longlong,
+    least: cython.longlong,
+    greatest: cython.longlong,
+    largest: cython.longlong,
+) -> cython.longlong:
+    """Add to the totals of one batch; the larger of `largest` and its rendered bytes then."""
+    totals[SIZE, row] += size
+    totals[RECORDS, row] += records
+    if least < totals[LEAST, row]:
+        totals[LEAST, row] = least
+    if greatest > totals[GREATEST, row]:
+        totals[GREATEST, row] = greatest
+    return totals[SIZE, row] if totals[SIZE, row] > largest else largest
+
+
 def add_records(
     batch: cython.const[cython.longlong][::1],
     sizes: cython.const[cython.longlong][::1],
@@ -75,7 +97,12 @@ def add_records(
     bad: cython.bint = False
     largest: cython.longlong = 0
     index: cython.Py_ssize_t
-    row: cython.longlong
+    row: cython.longlong = -1
+    size: cython.longlong = 0
+    records: cython.longlong = 0
+    least: cython.longlong = NO_LEAST
+    greatest: cython.longlong = NO_GREATEST
+    timestamp: cython.longlong
     if not cython.compiled:
         batch, sizes = memoryview(batch), memoryview(sizes)
         timestamps, wanted, totals = memoryview(timestamps), memoryview(wanted), memoryview(totals)
@@ -84,21 +111,27 @@ def add_records(
     if totals.shape[0] < 4 or totals.shape[1] < rows:
         raise IndexError("no room for that many batches")
     with cython.nogil:
+        # Records of one batch come together: they are summed here, and added to its totals at the batch's end.
         for index in range(count):
-            row = batch[index]
-            if row < 0 or row >= rows:
-                bad = True
-                break
+            if batch[index] != row:
+                if row >= 0:
+                    largest = _add(totals, row, size, records, least, greatest, largest)
+                row = batch[index]
+                if row < 0 or row >= rows:
+                    bad = True
+                    break
+                size, records, least, greatest = 0, 0, NO_LEAST, NO_GREATEST
             if masked and wanted[index] == 0:
                 continue
-            totals[SIZE, row] += sizes[index]
-            totals[RECORDS, row] += 1
-            if timestamps[index] < totals[LEAST, row]:
-                totals[LEAST, row] = timestamps[index]
-            if timestamps[index] > totals[GREATEST, row]:
-                totals[GREATEST, row] = timestamps[index]
-            if totals[SIZE, row] > largest:
-                largest = totals[SIZE, row]
+            size += sizes[index]
+            records += 1
+            timestamp = timestamps[index]
+            if timestamp < least:
+                least = timestamp
+            if timestamp > greatest:
+                greatest = timestamp
+        if not bad and row >= 0:
+            largest = _add(totals, row, size, records, least, greatest, largest)
     if bad:
         raise IndexError("a record of a batch outside of the table")
     return largest
