@@ -83,9 +83,9 @@ def read(owned: OwnedDir, topic: str, partition: int = 0) -> list[bytes | None]:
 
 
 def tree_of(path: Path, without: Sequence[str] = ()) -> dict[str, bytes]:
-    """All files below a directory, by relative name."""
+    """All files below a directory, by relative name; not .lock: who closes it, reading, gives up the lock."""
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))
-        if file.is_file() and file.name not in without
+        if file.is_file() and file.name not in (".lock", *without)
     }
