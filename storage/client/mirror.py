@@ -93,6 +93,7 @@ class Mirror:
 
     def _copy(self, tp: TopicPartition, snapshot: LogSnapshot) -> int:
         result = self.results.get(tp)
+        fresh = False
         try:
             if tp.topic in names.INTERNAL_TOPICS and not self.target.log_dir.is_broker:
                 log = self.target.log(tp)  # a copy of theirs: nobody coordinates anything here
@@ -100,7 +101,7 @@ class Mirror:
                 log = self.target.appendable(tp, force=self.force)
             if result is None:
                 result = self.results[tp] = Mirrored(tp, log.log_end_offset, log.log_end_offset)
-                _begin(log, snapshot)
+                fresh = _begin(log, snapshot)
                 result.first_offset = log.log_end_offset
             before = result.size_bytes
             try:
@@ -109,7 +110,9 @@ class Mirror:
                     self.progress.advance(size)
             finally:
                 result.log_end_offset = log.log_end_offset
-            log.increment_log_start_offset(min(snapshot.log_start_offset, log.log_end_offset))
+            if fresh:
+                # Later on what the source loses is the copy's to keep.
+                log.increment_log_start_offset(min(snapshot.log_start_offset, log.log_end_offset))
             result.error = None
             return result.size_bytes - before
         except (StorageError, OSError) as error:
@@ -121,15 +124,15 @@ class Mirror:
             return 0
 
 
-def _begin(log: PartitionLog, snapshot: LogSnapshot) -> None:
-    """Lets a log without messages begin where the source begins; checks that another one is a copy of the source."""
-    if not snapshot.segments:
-        return
+def _begin(log: PartitionLog, snapshot: LogSnapshot) -> bool:
+    """Lets a log without messages begin where the source begins: True; checks that another is a copy of the source."""
     ours = log.snapshot()
     if not ours.size_bytes:
-        if ours.log_end_offset < snapshot.segments[0].base_offset:
+        if snapshot.segments and ours.log_end_offset < snapshot.segments[0].base_offset:
             log.restart_at(snapshot.segments[0].base_offset)
-        return
+        return True
+    if not snapshot.segments:
+        return False
     last = _last_batch(ours)
     same = None if last is None else _batch_ending_at(snapshot, last[0])
     if last is not None and same is not None and same != last[1]:
@@ -141,6 +144,7 @@ def _begin(log: PartitionLog, snapshot: LogSnapshot) -> None:
             found=f"{last[1]:#010x}",
             advice="Mirror into another directory, or remove the topic there first",
         )
+    return False
 
 
 def _last_batch(snapshot: LogSnapshot) -> tuple[int, int] | None:

@@ -71,6 +71,11 @@ class Appender:
             last_offset = result.last_offset
         return Appended(row, base_offset, last_offset, error)
 
+    def acceptable(self, columns: RecordColumns) -> tuple[int, InvalidRecord | None]:
+        """How many of the records the topic takes, their sizes aside, and what is wrong with the next one."""
+        config, now_ms = self.log.config, self._clock.now_ms()
+        return _taken_rows(_with_timestamps(columns, config, now_ms), config, now_ms)
+
     def _append_one(
         self, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
     ) -> tuple[int, AppendResult]:
@@ -92,23 +97,35 @@ class Appender:
         limit = _limit(config)
         append_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
         fields = BatchFields(log_append_time_ms=now_ms if append_time else None)
+        if codec is not Codec.NONE:
+            return self._compressed(columns, row, stop, config, codec, fields)
+        out = self._buffer(min(BATCH_HEADER_SIZE + columns.max_size(row, stop), limit))
+        next_row, end = encode_into(out, 0, columns, row, stop, fields=fields)
+        if next_row == row:
+            raise _too_large(config, BATCH_HEADER_SIZE + columns.max_size(row, row + 1))
+        return next_row, out[:end]
+
+    def _compressed(
+        self, columns: RecordColumns, row: int, stop: int, config: LogConfig, codec: Codec, fields: BatchFields
+    ) -> tuple[int, memoryview]:
+        """A batch of no more rows than fit uncompressed: one may hold a single record that only fits compressed."""
+        limit = _limit(config)
         last = stop
-        # Uncompressed, what does not fit into `room` does not fit the topic; compressed, it may.
-        room = min(BATCH_HEADER_SIZE + columns.max_size(row, last), limit)
         while True:
-            out = self._buffer(room if codec is Codec.NONE else room + (room >> 2) + 1024)
+            size = columns.max_size(row, last)
+            while size > limit and last > row + 1:
+                last = row + max(1, (last - row) * limit // size)
+                size = columns.max_size(row, last)
+            # Compressing may enlarge: snappy by a sixth at worst.
+            out = self._buffer(BATCH_HEADER_SIZE + size + (size >> 2) + 1024)
             next_row, end = encode_into(
                 out, 0, columns, row, last, codec=codec, level=_level(codec, config), fields=fields
             )
-            if next_row > row and end <= limit:
+            if end <= limit:
                 return next_row, out[:end]
-            if codec is Codec.NONE or next_row == row + 1:
-                raise _too_large(config, BATCH_HEADER_SIZE + columns.max_size(row, row + 1) if next_row == row else end)
-            if next_row == row:
-                last = row + 1
-                room = BATCH_HEADER_SIZE + columns.max_size(row, last)
-            else:
-                last = row + (next_row - row) // 2
+            if last == row + 1:
+                raise _too_large(config, end)
+            last = row + (last - row) // 2
 
     def _buffer(self, size: int) -> memoryview:
         if len(self._out) < size:

@@ -1,0 +1,187 @@
+"""Replication: the copy is the source's log, goes on where it stopped, and is rolled by its own configuration."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage.client.mirror import Mirror
+from storage.errors import CorruptBatch, InvalidRecord, NotPermitted
+from storage.files import checkpoints, names
+from storage.log.log_dir import LogDir
+from storage.log.owned_dir import OwnedDir
+from storage.types import TopicPartition
+from tests.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, many
+from tests.fixtures import FIXTURES, requires_fixtures
+from tests.storage.log.owning import append, opened, read, tree_of, values_of
+from tests.storage.log.reading import read_all
+
+TP = TopicPartition("t", 0)
+
+
+def everything(log_dir: LogDir) -> list[TopicPartition]:
+    """All partitions."""
+    return [TopicPartition(topic, number) for topic in log_dir.topics() for number in log_dir.partitions(topic)]
+
+
+def mirrored(source: Path, target: OwnedDir) -> Mirror:
+    """One pass."""
+    mirror = Mirror(LogDir.open_read_only(source), target, everything)
+    mirror.run()
+    return mirror
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> OwnedDir:
+    """A directory that is written while it is copied."""
+    owned = opened(tmp_path / "source")
+    owned.create_topic("t", 2, {"segment.bytes": "500", "retention.ms": "1000", "compression.type": "lz4"})
+    for n in range(10):
+        append(owned.log(TP), [b"value %d" % n] * 3)
+    return owned
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> OwnedDir:
+    """Where to."""
+    return opened(tmp_path / "target")
+
+
+def test_a_copy_goes_on_where_it_stopped(source: OwnedDir, target: OwnedDir) -> None:
+    mirror = mirrored(source.path, target)
+    assert read(target, "t") == read(source, "t")
+    assert mirror.results[TP].first_offset == 0
+    assert mirror.run() == 0
+    append(source.log(TP), [b"new"])
+    again = mirrored(source.path, target)
+    assert again.results[TP].first_offset == 30
+    assert again.results[TP].log_end_offset == 31
+    assert read(target, "t")[-1] == b"new"
+    assert read(target, "t", 1) == []
+    assert target.close().clean
+    source.close()
+    segments = [path.name for path in sorted((source.path / "t-0").glob("*.log"))]
+    assert len(segments) > 2
+    for name in segments:
+        assert (target.path / "t-0" / name).read_bytes() == (source.path / "t-0" / name).read_bytes()
+
+
+def test_a_new_topic_has_the_sources_config_but_keeps_everything(source: OwnedDir, target: OwnedDir) -> None:
+    mirrored(source.path, target)
+    found = target.topic_info("t").overrides
+    assert found == {"segment.bytes": "500", "retention.ms": "-1", "compression.type": "lz4"}
+    assert target.log_dir.partitions("t") == [0, 1]
+    assert target.topic_info("t").topic_id != source.topic_info("t").topic_id
+    source.close()
+    target.close()
+
+
+def test_it_rolls_by_its_own_config(source: OwnedDir, target: OwnedDir) -> None:
+    target.create_topic("t", 1)
+    mirrored(source.path, target)
+    assert len(target.log(TP).snapshot().segments) == 1
+    assert target.log_dir.partitions("t") == [0, 1]
+    assert read(target, "t") == read(source, "t")
+    source.close()
+    target.close()
+
+
+def test_it_begins_at_the_sources_first_segment(tmp_path: Path, target: OwnedDir) -> None:
+    items: list[Item] = [Batch(many(5)), ROLL, Batch(many(5))]
+    path = tmp_path / "built"
+    built = build_log_dir(path, {"t": [Partition(items, start_offset=100, log_start_offset=103)]})["t", 0]
+    mirrored(path, target)
+    snapshot = target.log(TP).snapshot()
+    assert snapshot.segments[0].base_offset == 100
+    assert (snapshot.log_start_offset, snapshot.log_end_offset) == (103, 110)
+    assert [r.offset for r in read_all(snapshot)] == [r.offset for r in built.records]
+    assert target.close().clean
+    assert checkpoints.read(target.path / names.LOG_START_CHECKPOINT) == {TP: 103}
+
+
+def test_an_empty_copy_moves_to_where_the_source_begins(tmp_path: Path, target: OwnedDir) -> None:
+    target.create_topic("t", 1)
+    build_log_dir(tmp_path / "built", {"t": [Partition([Batch(many(5))], start_offset=100)]})
+    mirrored(tmp_path / "built", target)
+    assert [path.name for path in (target.path / "t-0").glob("*.log")] == ["00000000000000000100.log"]
+    target.close()
+
+
+def test_a_source_that_lost_its_beginning_leaves_a_gap(source: OwnedDir, target: OwnedDir, tmp_path: Path) -> None:
+    """What the copy has, it keeps."""
+    mirrored(source.path, target)
+    kept = read(target, "t")
+    build_log_dir(tmp_path / "later", {"t": [Partition([Batch(many(2))], start_offset=500)]})
+    result = mirrored(tmp_path / "later", target).results[TP]
+    assert result.error is None
+    assert read(target, "t")[: len(kept)] == kept
+    assert target.log(TP).log_end_offset == 502
+    source.close()
+    target.close()
+
+
+def test_another_log_of_that_name_is_refused(source: OwnedDir, target: OwnedDir) -> None:
+    target.create_topic("t", 1)
+    append(target.log(TP), [b"value 0"] * 2 + [b"other"])
+    result = mirrored(source.path, target).results[TP]
+    assert isinstance(result.error, InvalidRecord)
+    assert "other messages" in str(result.error)
+    assert len(read(target, "t")) == 3
+    source.close()
+    target.close()
+
+
+def test_damage_stops_one_partition(tmp_path: Path, target: OwnedDir) -> None:
+    path = tmp_path / "built"
+    one = Partition([Batch(many(5)), Batch(many(5)), Batch(many(5))])
+    built = build_log_dir(path, {"t": [one, one]})
+    damaged = built["t", 0]
+    data = bytearray(damaged.log().read_bytes())
+    data[damaged.batches[1].position + 70] ^= 1
+    damaged.log().write_bytes(data + data[: damaged.batches[1].position])  # so that it is not just a torn tail
+    results = mirrored(path, target).results
+    assert isinstance(results[TP].error, CorruptBatch) or results[TP].log_end_offset == 5
+    assert results[TopicPartition("t", 1)].error is None
+    assert len(values_of(target.log(TopicPartition("t", 1)).snapshot())) == 15
+    target.close()
+
+
+def test_transactions_are_copied_whole(tmp_path: Path, target: OwnedDir) -> None:
+    items: list[Item] = [Batch(many(3), producer_id=7, transactional=True), abort(7), Batch(many(2))]
+    path = tmp_path / "built"
+    build_log_dir(path, {"t": [Partition(items)]})
+    mirrored(path, target)
+    assert target.close().clean
+    without = ("partition.metadata", "topic.properties", "leader-epoch-checkpoint")
+    assert tree_of(target.path / "t-0", without) == tree_of(path / "t-0", without)
+
+
+def test_into_a_brokers_directory_only_what_it_made(tmp_path: Path, source: OwnedDir) -> None:
+    path = tmp_path / "broker"
+    build_log_dir(path, {"u": [Partition([])]})
+    target = opened(path)
+    with pytest.raises(NotPermitted):
+        mirrored(source.path, target)
+    assert target.close().clean
+    target = opened(path)
+    shutil.copytree(source.path / "t-1", tmp_path / "other" / "u-0")
+    append(source.log(TopicPartition("t", 1)), [b"x"])
+    shutil.copyfile(source.path / "t-1" / f"{0:020d}.log", tmp_path / "other" / "u-0" / f"{0:020d}.log")
+    assert mirrored(tmp_path / "other", target).results[TopicPartition("u", 0)].error is None
+    assert read(target, "u") == [b"x"]
+    assert target.close().clean
+    source.close()
+
+
+@requires_fixtures
+@pytest.mark.parametrize("fixture", ["v0", "v1", "groups", "compaction-after"])
+def test_every_record_of_the_fixtures(target: OwnedDir, fixture: str) -> None:
+    results = mirrored(FIXTURES / fixture / "log", target).results
+    looked = LogDir.open_read_only(FIXTURES / fixture / "log")
+    assert results
+    for tp, result in results.items():
+        assert result.error is None
+        assert read_all(target.log(tp).snapshot()) == read_all(looked.log(tp).snapshot())
+    assert target.close().clean
