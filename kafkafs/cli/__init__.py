@@ -13,6 +13,7 @@ from kafkafs.cli.exit_codes import DATA_ERROR, HELD
 
 # Command name → module and attribute.
 _COMMANDS = {
+    "append": "kafkafs.cli.append:append",
     "cat": "kafkafs.cli.cat:cat",
     "completion": "kafkafs.cli.completion:completion",
     "count": "kafkafs.cli.count:count",

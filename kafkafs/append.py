@@ -1,0 +1,391 @@
+"""Bytes written → messages: lines, batches, partitions. What `@append` files and `kafkafs append` share.
+
+    writer = LineWriter(Target(owned, "orders"), parse_txt)
+    writer.write(b"one\\ntwo\\nthr")  # two messages, one batch
+    writer.sync()                    # a third, and all of it is on disk
+
+A write is taken up to its last complete line. What goes wrong is one of two things. A bad line (one that does not
+parse, or that the topic does not take): it is gone, and the rest of it too, should it come later. Anything else (the
+disk is full): nothing of the write is taken, and the same bytes may be written again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kafkafs.formats.jsonl_parse import parse_line
+from storage.client.partitioner import Partitioner
+from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
+from storage.format.encoder_kernel import split_lines
+from storage.format.record_columns import Record, RecordColumns
+from storage.log import guest_rules
+from storage.log.appender import Appender
+from storage.log.owned_dir import OwnedDir
+from storage.types import NO_TIMESTAMP, TopicPartition
+
+Int64s = npt.NDArray[np.int64]
+Buffer = bytes | memoryview
+
+_NEWLINE: Final = 10
+_NOW: Final = np.full(1, NO_TIMESTAMP, np.int64)
+_FEW_LINES: Final = 16
+# Of a line that may yet become a small message: compressed, or with its escapes undone.
+_LONG_LINE_BYTES: Final = 64 << 20
+# A row whose size cannot be foreseen is appended by itself: 1 KiB and an eighth for compression that gains nothing.
+_SURE_BYTES: Final = 1024
+
+
+class Parsed(NamedTuple):
+    """Lines as records, up to the first bad one. `partition`: the one each asks for (-1: none); None: none does."""
+
+    columns: RecordColumns
+    partition: Int64s | None = None
+    error: InvalidRecord | None = None
+
+
+Parse = Callable[[Buffer, Int64s, Int64s], Parsed]
+"""From a buffer and its lines' starts and lengths."""
+
+
+def parse_txt(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
+    """Each line is a value; nothing is copied."""
+    return Parsed(RecordColumns(buffer, starts, lengths, _NOW))
+
+
+def parse_jsonl(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
+    """Each line is a JSON object: see jsonl_parse."""
+    records: list[Record] = []
+    partitions: list[int] = []
+    error = None
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        try:
+            record, partition = parse_line(bytes(buffer[start : start + length]))
+        except InvalidRecord as failure:
+            error = failure
+            break
+        records.append(record)
+        partitions.append(-1 if partition is None else partition)
+    return Parsed(RecordColumns.from_records(records), np.array(partitions, np.int64), error)
+
+
+def keyed_txt(separator: bytes) -> Parse:
+    """Each line is a key, `separator` and a value; a line without it is a value with a null key."""
+
+    def parse(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
+        records = []
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+            key, found, value = bytes(buffer[start : start + length]).partition(separator)
+            records.append(Record(key, value) if found else Record(None, key))
+        return Parsed(RecordColumns.from_records(records))
+
+    return parse
+
+
+class Taken(NamedTuple):
+    """The first `rows` are in the log; `error` says why the next one is not, None for all."""
+
+    rows: int
+    error: Exception | None
+
+
+class Destination(Protocol):
+    """Where lines go."""
+
+    def append(self, parsed: Parsed) -> Taken:
+        """Appends the records in order; `parsed.error` is not looked at."""
+
+    def longest_line(self, *, verbatim: bool) -> int:
+        """No line above so many bytes can become a message; `verbatim`: the line is the message's value."""
+
+    def sync(self) -> None:
+        """All that was appended is on disk."""
+
+
+class Target:
+    """A partition, or a topic whose partitions are chosen as Kafka's producer does. One writer's, not thread-safe.
+
+    NotPermitted where nothing may be appended, UnknownTopicOrPartition, PartitionOffline, OSError; InvalidConfig for a
+    topic whose true number of partitions nobody here knows.
+    """
+
+    def __init__(self, owned: OwnedDir, topic: str, partition: int | None = None, *, force: bool = False) -> None:
+        self._owned = owned
+        self._topic = topic
+        self._force = force
+        self._appenders: dict[int, Appender] = {}
+        self._unsynced: set[int] = set()
+        self._partitioner: Partitioner | None = None
+        self._count = 0
+        self._here: Int64s = np.zeros(0, np.int64)
+        info = owned.topic_info(topic)
+        guest_rules.check_append(info, force=force)
+        self._config = info.config
+        self._only = partition
+        if partition is not None:
+            self._appender(partition)
+            return
+        if info.partition_count is None:
+            raise InvalidConfig(
+                f"how many partitions {topic} has is not known here", advice="Append to one of its partitions"
+            )
+        self._count = info.partition_count
+        self._here = np.array(owned.log_dir.partitions(topic), np.int64)
+        self._partitioner = Partitioner(self._count)
+
+    def append(self, parsed: Parsed) -> Taken:
+        """See Destination. A failing disk may leave later records of other partitions in their logs."""
+        columns = parsed.columns
+        if not len(columns):
+            return Taken(0, None)
+        if self._only is not None:
+            return self._append_to(self._only, columns)
+        chosen, stop, error = self._chosen(columns, parsed.partition)
+        if stop == 0:
+            return Taken(0, error)
+        if stop == len(columns) and (chosen == chosen[0]).all():
+            taken = self._append_to(int(chosen[0]), columns)
+            return taken if taken.error is not None else Taken(taken.rows, error)
+        # What the topic does not take ends it for all partitions: it is looked for before any gets a later row.
+        able, refused = self._any_appender(int(chosen[0])).acceptable(columns)
+        if able < stop:
+            stop, error = able, refused
+        row = 0
+        for end in _groups(columns, stop, self._sure_limit()):
+            rows, failure = self._append_group(columns, chosen, row, end)
+            row += rows
+            if failure is not None:
+                return Taken(row, failure)
+        return Taken(row, error)
+
+    def longest_line(self, *, verbatim: bool) -> int:
+        """See Destination."""
+        limit = min(self._config.max_message_bytes, self._config.segment_bytes)
+        plain = verbatim and self._config.compression_type in ("producer", "uncompressed")
+        return limit if plain else max(8 * limit, _LONG_LINE_BYTES)
+
+    def sync(self) -> None:
+        """See Destination."""
+        for partition in sorted(self._unsynced):
+            self._appenders[partition].log.flush()
+            self._unsynced.discard(partition)
+
+    def _appender(self, partition: int) -> Appender:
+        appender = self._appenders.get(partition)
+        if appender is None:
+            log = self._owned.log(TopicPartition(self._topic, partition))
+            appender = self._appenders[partition] = Appender(log, clock=self._owned.clock)
+        return appender
+
+    def _any_appender(self, partition: int) -> Appender:
+        return next(iter(self._appenders.values()), None) or self._appender(partition)
+
+    def _append_to(self, partition: int, columns: RecordColumns) -> Taken:
+        self._unsynced.add(partition)
+        result = self._appender(partition).append(columns)
+        return Taken(result.taken, result.error)
+
+    def _append_group(self, columns: RecordColumns, chosen: Int64s, first: int, last: int) -> Taken:
+        """Rows [first, last), a batch for each partition. The rows before the first that is not in a log are taken."""
+        group = chosen[first:last]
+        numbers, at = np.unique(group, return_index=True)
+        ordered = numbers[np.argsort(at)].tolist()
+        for index, partition in enumerate(ordered):
+            rows = np.flatnonzero(group == partition) + first
+            taken = self._append_to(partition, _selected(columns, rows))
+            if taken.error is not None:
+                missing = [int(rows[taken.rows])] if taken.rows < len(rows) else []
+                missing += [int(np.flatnonzero(group == other)[0]) + first for other in ordered[index + 1 :]]
+                return Taken(min(missing) - first, taken.error)
+        return Taken(last - first, None)
+
+    def _chosen(self, columns: RecordColumns, asked: Int64s | None) -> tuple[Int64s, int, InvalidRecord | None]:
+        """Each row's partition, how many rows have one that is here, and what is wrong with the next."""
+        assert self._partitioner is not None
+        chosen = self._partitioner.choose(columns)
+        here = np.isin(chosen, self._here)
+        if not here.all():
+            # A producer's keyless messages go to any partition that it can reach.
+            lost = ~here & (columns.key_length < 0)
+            chosen[lost] = self._here[chosen[lost] % len(self._here)]
+        if asked is not None:
+            chosen = np.where(asked >= 0, asked, chosen)
+        away = ~np.isin(chosen, self._here)
+        if not away.any():
+            return chosen, len(chosen), None
+        row = int(away.argmax())
+        return chosen, row, InvalidRecord(f"there is no partition {self._topic}/{int(chosen[row])} here")
+
+    def _sure_limit(self) -> int:
+        limit = min(self._config.max_message_bytes, self._config.segment_bytes)
+        return limit - limit // 8 - _SURE_BYTES
+
+
+def _groups(columns: RecordColumns, stop: int, sure_limit: int) -> list[int]:
+    """Ends of groups of rows. A row that may prove too large makes one by itself: no later one precedes it."""
+    sizes = np.zeros(len(columns), np.int64)
+    for lengths in (columns.key_length, columns.value_length, columns.headers_length):
+        sizes += np.maximum(lengths, 0)
+    risky = np.flatnonzero(sizes[:stop] > sure_limit)
+    return sorted({*risky.tolist(), *(risky + 1).tolist(), stop} - {0})
+
+
+def _selected(columns: RecordColumns, rows: Int64s) -> RecordColumns:
+    def of(column: Int64s) -> Int64s:
+        return column if len(column) <= 1 < len(columns) else column[rows]
+
+    return replace(
+        columns,
+        value_start=columns.value_start[rows],
+        value_length=of(columns.value_length),
+        timestamp=of(columns.timestamp),
+        key_start=of(columns.key_start),
+        key_length=of(columns.key_length),
+        headers_start=of(columns.headers_start),
+        headers_length=of(columns.headers_length),
+        headers_count=of(columns.headers_count),
+    )
+
+
+class LineWriter:
+    """One writer with one line buffer. Thread-safe: processes may share a descriptor."""
+
+    def __init__(self, destination: Destination, parse: Parse) -> None:
+        # Constant after construction.
+        self._parse = parse
+        # Guarded by the lock.
+        self._lock = threading.Lock()
+        self._destination = destination
+        self._starts = np.empty(_FEW_LINES, np.int64)
+        self._lengths = np.empty(_FEW_LINES, np.int64)
+        self._begun = bytearray()  # the line that has no newline yet
+        self._discarding = False  # the rest of a bad line
+        self._refused = False  # the last write failed: what was begun may lack a part
+
+    def write(self, data: Buffer) -> int:
+        """Takes `data` up to a bad line or an error; returns how many bytes, all of them when nothing is wrong.
+
+        Raises what is wrong when that is none: InvalidRecord, RecordTooLarge, PartitionOffline, OSError.
+        """
+        with self._lock:
+            skipped = self._skip_locked(data)
+            try:
+                return skipped + self._write_locked(data[skipped:] if skipped else data)
+            except Exception:
+                if skipped:
+                    return skipped  # the rest comes again
+                raise
+
+    def end_line(self) -> None:
+        """What stands after the last newline becomes a message. Errors as `write`; a bad line is then gone."""
+        with self._lock:
+            if not self._begun:
+                return
+            if self._refused:
+                self._begun.clear()
+                return
+            try:
+                self._take_locked(bytes(self._begun), np.zeros(1, np.int64), np.full(1, len(self._begun), np.int64))
+            except (InvalidRecord, RecordTooLarge):
+                self._begun.clear()
+                raise
+            self._begun.clear()
+
+    def sync(self) -> None:
+        """As `end_line`, and all that was written is on disk when it returns. Errors as `write`."""
+        self.end_line()
+        with self._lock:
+            self._destination.sync()
+
+    def close(self) -> None:
+        """The end for good: as `end_line`. A second call does nothing."""
+        try:
+            self.end_line()
+        finally:
+            with self._lock:
+                self._begun.clear()
+
+    def abandon(self) -> None:
+        """Forgets what stands after the last newline."""
+        with self._lock:
+            self._begun.clear()
+
+    def _skip_locked(self, data: Buffer) -> int:
+        if not self._discarding:
+            return 0
+        newline = bytes(data).find(b"\n")
+        if newline < 0:
+            return len(data)
+        self._discarding = False
+        return newline + 1
+
+    def _write_locked(self, data: Buffer) -> int:
+        if not len(data):
+            return 0
+        rows = self._split_locked(data)
+        if rows == 0:
+            self._begin_locked(data, len(data), data)
+            return len(data)
+        starts, lengths = self._starts[:rows], self._lengths[:rows]
+        end = int(starts[-1] + lengths[-1]) + 1
+        buffer: Buffer = data
+        before = len(self._begun)
+        if before:
+            buffer = b"".join((self._begun, data))
+            starts[1:] += before
+            lengths[0] += before
+        try:
+            taken = self._take_locked(buffer, starts, lengths)
+        except (InvalidRecord, RecordTooLarge):
+            self._bad_line_locked(data)
+            raise
+        except Exception:
+            self._refused = True
+            raise
+        self._begun.clear()
+        if taken < rows:
+            return int(starts[taken]) - before
+        if end < len(data):
+            try:
+                self._begin_locked(data[end:], len(data) - end, None)
+            except RecordTooLarge:
+                return end
+        self._refused = False
+        return len(data)
+
+    def _split_locked(self, data: Buffer) -> int:
+        while True:
+            rows = int(split_lines(memoryview(data), 0, len(data), _NEWLINE, self._starts, self._lengths))
+            if rows < len(self._starts):
+                return rows
+            size = min(8 * rows, len(data) + 1)
+            self._starts, self._lengths = np.empty(size, np.int64), np.empty(size, np.int64)
+
+    def _begin_locked(self, part: Buffer, size: int, whole: Buffer | None) -> None:
+        """Keeps a line's beginning, unless no message can be so long. `whole`: the write that fails then."""
+        longest = self._destination.longest_line(verbatim=self._parse is parse_txt)
+        if len(self._begun) + size > longest:
+            if whole is not None:
+                self._bad_line_locked(whole)
+            raise RecordTooLarge("message", expected=f"a line of at most {longest} bytes")
+        self._begun += part
+        self._refused = False
+
+    def _bad_line_locked(self, data: Buffer) -> None:
+        """Nothing of the write was taken. Whatever line it ended in is not whole any more."""
+        self._begun.clear()
+        self._discarding = data[-1] != _NEWLINE
+
+    def _take_locked(self, buffer: Buffer, starts: Int64s, lengths: Int64s) -> int:
+        """Appends lines up to a bad one or an error, and returns how many; raises what is wrong when that is none."""
+        parsed = self._parse(buffer, starts, lengths)
+        taken = self._destination.append(parsed)
+        error = parsed.error if taken.error is None else taken.error
+        if error is not None and taken.rows == 0:
+            raise error
+        return taken.rows

@@ -1,0 +1,104 @@
+"""`kafkafs append`: stdin to messages."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern
+
+if TYPE_CHECKING:
+    from kafkafs.append import LineWriter, Parse
+    from storage.types import TopicPartition
+
+_READ_BYTES = 128 << 10
+
+
+@click.command()
+@LOGDIR
+@click.argument("tp", type=TopicPartitionPattern())
+@click.option("--format", "format_name", type=click.Choice(["txt", "jsonl"]), default="txt", help="txt if not given.")
+@click.option("--key-separator", metavar="S", help="With txt: what stands before S in a line is the key.")
+@click.option("--force", is_flag=True, help="Also to a topic that has several replicas.")
+@click.pass_context
+def append(
+    ctx: click.Context, logdir: Path, tp: str, format_name: str, key_separator: str | None, force: bool
+) -> None:
+    """Append the lines of stdin to TP, a topic or topic/partition of LOGDIR.
+
+    Of a topic the partition is chosen as Kafka's producer does: by the key, or any one for lines without keys. With
+    jsonl each line is an object as `kafkafs cat --format jsonl` prints it; value is required. The first line that the
+    topic does not take ends it: what stands before it is appended, nothing after it is. All that was appended is on
+    disk when it ends.
+
+    \b
+    seq 100 | kafkafs append ./logs numbers
+    kafkafs cat ./logs orders --format jsonl | kafkafs append ./copy orders --format jsonl
+    """
+    from kafkafs.append import LineWriter, Target, keyed_txt, parse_jsonl, parse_txt
+    from storage.errors import StorageError
+    from storage.log.owned_dir import Opening, OwnedDir
+
+    topic, partition = _parsed(tp)
+    if key_separator is not None and (format_name == "jsonl" or not key_separator):
+        raise click.UsageError("--key-separator is a text that stands between key and value in txt lines")
+    parse: Parse = parse_jsonl if format_name == "jsonl" else parse_txt
+    if key_separator is not None:
+        parse = keyed_txt(os.fsencode(key_separator))
+    only = None if partition is None else [partition]
+    owned = OwnedDir.open(logdir, Opening(gentle=True, only=only))
+    failed = True
+    try:
+        number = None if partition is None else partition.partition
+        writer = LineWriter(Target(owned, topic, number, force=force), parse)
+        failed = not _pump(writer)
+    except (StorageError, OSError) as error:
+        say(error if isinstance(error, StorageError) else error.strerror or error)
+    finally:
+        closing = owned.close()
+    for found, reason in closing.errors.items():
+        if found.topic == topic:
+            failed = True
+            say(reason)
+    if closing.failure is not None:
+        raise closing.failure
+    if failed:
+        ctx.exit(DATA_ERROR)
+
+
+def _parsed(tp: str) -> tuple[str, TopicPartition | None]:
+    from kafkafs.paths import is_topic_name, partition_number
+    from storage.types import TopicPartition
+
+    topic, slash, text = tp.partition("/")
+    number = partition_number(text) if slash else None
+    if not is_topic_name(topic) or (slash and number is None):
+        raise click.UsageError(f"{tp} is neither a topic nor topic/partition")
+    return topic, None if number is None else TopicPartition(topic, number)
+
+
+def _pump(writer: LineWriter) -> bool:
+    """Everything from stdin; False when a line was refused, which is said with its number."""
+    from storage.errors import StorageError
+
+    lines = 0
+    try:
+        while data := os.read(sys.stdin.fileno(), _READ_BYTES):
+            while data:
+                taken = writer.write(data)
+                lines += data.count(b"\n", 0, taken)
+                data = data[taken:]
+        writer.sync()
+    except (StorageError, OSError) as error:
+        reason = error if isinstance(error, StorageError) else error.strerror or error
+        say(f"line {lines + 1}: {reason}")
+        writer.abandon()
+        writer.sync()
+        return False
+    return True

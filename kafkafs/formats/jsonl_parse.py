@@ -1,0 +1,86 @@
+"""Lines of `jsonl` read back into records (product.md section 3): what `messages.jsonl` gives can be appended."""
+
+from __future__ import annotations
+
+import binascii
+import json
+from base64 import b64decode
+from typing import Any, NamedTuple
+
+from storage.errors import InvalidRecord
+from storage.format.record_columns import Record
+from storage.types import NO_TIMESTAMP
+
+_MAX_TIMESTAMP = 2**63 - 1
+_MAX_PARTITION = 2**31 - 1
+
+
+class ParsedLine(NamedTuple):
+    """A record, and the partition that its line asks for; None: it does not."""
+
+    record: Record
+    partition: int | None
+
+
+def parse_line(line: bytes) -> ParsedLine:
+    """The record of one line, without its newline. `value` must be there; fields that nobody knows are ignored.
+
+    InvalidRecord for whatever is not such an object.
+    """
+    try:
+        found = json.loads(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise InvalidRecord(f"line is no JSON: {error}", found=_shown(line)) from None
+    if not isinstance(found, dict):
+        raise InvalidRecord("line is no JSON object", found=_shown(line))
+    if "value" not in found:
+        raise InvalidRecord("line has no value (null is one)", found=_shown(line))
+    key, value = _bytes(found.get("key"), "key"), _bytes(found["value"], "value")
+    timestamp = _number(found.get("timestamp"), "timestamp", NO_TIMESTAMP, _MAX_TIMESTAMP)
+    partition = _number(found.get("partition"), "partition", 0, _MAX_PARTITION)
+    record = Record(key, value, _headers(found.get("headers")), NO_TIMESTAMP if timestamp is None else timestamp)
+    return ParsedLine(record, partition)
+
+
+def _headers(found: Any) -> list[tuple[bytes, bytes | None]]:
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise InvalidRecord("headers are a list of pairs", found=_shown(found))
+    headers = []
+    for pair in found:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise InvalidRecord("a header is a pair of name and value", found=_shown(pair))
+        name = _bytes(pair[0], "a header's name")
+        if name is None:
+            raise InvalidRecord("a header has a name")
+        headers.append((name, _bytes(pair[1], "a header's value")))
+    return headers
+
+
+def _bytes(found: Any, what: str) -> bytes | None:
+    """A string's UTF-8, `{"base64":"…"}`'s bytes, or null's None."""
+    if found is None:
+        return None
+    try:
+        if isinstance(found, str):
+            return found.encode()
+        if isinstance(found, dict) and list(found) == ["base64"] and isinstance(found["base64"], str):
+            return b64decode(found["base64"], validate=True)
+    except (UnicodeEncodeError, binascii.Error, ValueError) as error:
+        raise InvalidRecord(f"{what}: {error}", found=_shown(found)) from None
+    raise InvalidRecord(f'{what} is a string, {{"base64":"…"}} or null', found=_shown(found))
+
+
+def _number(found: Any, what: str, least: int, most: int) -> int | None:
+    if found is None:
+        return None
+    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
+        raise InvalidRecord(f"{what} is a whole number", expected=f"{least} to {most}", found=_shown(found))
+    return found
+
+
+def _shown(found: Any) -> str:
+    """The beginning of it, for a person."""
+    text = repr(found)
+    return text if len(text) <= 100 else f"{text[:97]}..."
