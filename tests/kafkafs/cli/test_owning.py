@@ -1,0 +1,227 @@
+"""topics create, alter, delete; recover; reindex; mirror: what they say and with which exit code they end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from storage.files import names
+from storage.log.log_dir import LogDir
+from storage.log.owned_dir import OwnedDir
+from storage.types import TopicPartition
+from tests.builders import Batch, Partition, build_log_dir, many
+from tests.kafkafs.cli.running import output_of, process, run
+from tests.storage.log.owning import append, opened, read, tree_of, values_of
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    """A directory with the topic t and ten messages."""
+    path = tmp_path / "logs"
+    owned = opened(path)
+    owned.create_topic("t", 2, {"index.interval.bytes": "50"})
+    for n in range(10):
+        append(owned.log(TP), [b"value %d" % n])
+    owned.close()
+    return path
+
+
+def unclean(logdir: Path, tail: bytes = b"torn") -> None:
+    """As after a crash."""
+    (logdir / names.CLEAN_SHUTDOWN).unlink()
+    (logdir / names.RECOVERY_POINT_CHECKPOINT).unlink()
+    with (logdir / "t-0" / f"{0:020d}.log").open("ab") as file:
+        file.write(tail)
+
+
+def test_a_topics_life(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "logs"
+    assert output_of("topics", "create", path, "orders", "--partitions", 2, "--config", "segment.bytes=5000") == b""
+    assert LogDir.open_read_only(path).topic_info("orders").overrides == {"retention.ms": "-1", "segment.bytes": "5000"}
+    output_of("topics", "alter", path, "orders", "--config", "retention.ms=7", "--unset", "segment.bytes")
+    output_of("topics", "alter", path, "orders", "--partitions", 3)
+    looked = LogDir.open_read_only(path)
+    assert looked.partitions("orders") == [0, 1, 2]
+    assert looked.topic_info("orders").overrides == {"retention.ms": "7"}
+    output_of("topics", "delete", path, "orders")
+    assert LogDir.open_read_only(path).topics() == []
+    assert (path / names.CLEAN_SHUTDOWN).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("create", "{}", "t"), 4, "already"),
+        (("create", "{}", "a b"), 2, "invalid"),
+        (("create", "{}", "u", "--config", "retention.mss=1"), 2, "Did you mean 'retention.ms'"),
+        (("create", "{}", "u", "--config", "retention"), 2, "K=V"),
+        (("create", "{}", "u", "--partitions", "0"), 2, "--partitions"),
+        (("alter", "{}", "t"), 2, "nothing to alter"),
+        (("alter", "{}", "u", "--config", "retention.ms=1"), 4, "no topic 'u'"),
+        (("alter", "{}", "t", "--partitions", "1"), 4, "cannot be taken away"),
+        (("alter", "{}", "t", "--config", "segment.bytes=x"), 2, "segment.bytes"),
+        (("delete", "{}", "u"), 4, "no topic 'u'"),
+        (("delete", "{}/nowhere", "u"), 4, "No such"),
+    ],
+)
+def test_what_topics_refuses(logdir: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
+    before = tree_of(logdir)
+    result = run("topics", *(argument.format(logdir) for argument in arguments))
+    assert result.exit_code == code, result.output
+    assert says.lower() in result.output.lower()
+    assert tree_of(logdir) == before
+
+
+def test_a_held_directory(logdir: Path) -> None:
+    owned = opened(logdir)
+    for command in (
+        ("topics", "create", logdir, "u"),
+        ("topics", "delete", logdir, "t"),
+        ("recover", logdir),
+        ("recover", logdir, "--dry-run"),
+        ("reindex", logdir, "t"),
+        ("mirror", logdir.parent, logdir),
+    ):
+        result = run(*command)
+        assert result.exit_code == 3, result.output
+        assert "in use" in result.output
+    owned.close()
+
+
+def test_topics_leaves_an_unclean_directory_unclean(logdir: Path) -> None:
+    unclean(logdir)
+    output_of("topics", "alter", logdir, "t", "--config", "retention.ms=7")
+    assert not (logdir / names.CLEAN_SHUTDOWN).exists()
+    assert (logdir / "t-0" / f"{0:020d}.log").read_bytes().endswith(b"torn")
+
+
+def test_a_brokers_topics_are_the_brokers(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [Partition([Batch(many(3))])]})
+    for command in (("create", tmp_path, "u"), ("delete", tmp_path, "t"), ("alter", tmp_path, "t", "--partitions", 3)):
+        result = run("topics", *command)
+        assert result.exit_code == 4
+        assert "broker" in result.output
+    output_of("topics", "alter", tmp_path, "t", "--config", "retention.ms=7")
+    assert LogDir.open_read_only(tmp_path).topic_info("t").config.retention_ms == 7
+
+
+def test_recover(logdir: Path) -> None:
+    unclean(logdir)
+    before = tree_of(logdir)
+    told = json.loads(output_of("recover", logdir, "--dry-run", "--json"))
+    assert tree_of(logdir) == before
+    assert told["dry_run"] is True
+    done = json.loads(output_of("recover", logdir, "--json"))
+    assert done["clean_shutdown"] is True
+    assert told["partitions"] == done["partitions"]
+    assert done["partitions"][0]["cut"]["lost_bytes"] == 4
+    assert (done["partitions"][0]["log_start_offset"], done["partitions"][0]["log_end_offset"]) == (0, 10)
+    assert (logdir / names.CLEAN_SHUTDOWN).exists()
+    text = output_of("recover", logdir).decode()
+    assert "t/0: 0 to 10, 1 segment(s) checked, nothing to mend" in text
+
+
+def test_recover_tells_a_person_what_it_did(logdir: Path) -> None:
+    unclean(logdir, b"x" * 100)
+    text = output_of("recover", logdir, "--dry-run").decode()
+    assert "cuts 00000000000000000000.log" in text
+    assert "100 bytes go" in text
+    assert output_of("recover", logdir).decode() == text
+
+
+def test_recovering_a_part_does_not_mark_the_directory(logdir: Path) -> None:
+    told = json.loads(output_of("recover", logdir, "t/1", "--json"))
+    assert told["clean_shutdown"] is False
+    assert [part["partition"] for part in told["partitions"]] == [1]
+    assert not (logdir / names.CLEAN_SHUTDOWN).exists()
+    output_of("recover", logdir)
+    assert (logdir / names.CLEAN_SHUTDOWN).exists()
+
+
+def test_recover_what_is_not_there(logdir: Path) -> None:
+    assert run("recover", logdir, "nothing").exit_code == 4
+    assert run("recover", logdir / "nowhere").exit_code == 4
+    assert run("recover", logdir, "--dryrun").exit_code == 2
+
+
+def test_reindex(logdir: Path) -> None:
+    expected = tree_of(logdir)
+    for index in (logdir / "t-0").glob("*index"):
+        index.write_bytes(b"\1" * 48)
+    text = output_of("reindex", logdir, "t/0").decode()
+    assert text.startswith("t/0: 0 to 10, 1 segment(s) checked")
+    assert tree_of(logdir) == expected
+
+
+def test_reindex_leaves_damage_alone(logdir: Path) -> None:
+    log = logdir / "t-0" / f"{0:020d}.log"
+    data = bytearray(log.read_bytes())
+    data[70] ^= 1
+    log.write_bytes(data)
+    result = run("reindex", logdir, "t")
+    assert result.exit_code == 4
+    assert "salvage" in result.output
+    assert "t/1: 0 to 0" in result.output
+    assert log.read_bytes() == data
+
+
+def test_mirror(logdir: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    told = json.loads(output_of("mirror", logdir, target, "--json"))
+    assert [(p["topic"], p["partition"], p["log_end_offset"]) for p in told["partitions"]] == [
+        ("t", 0, 10),
+        ("t", 1, 0),
+    ]
+    copied = tree_of(target / "t-0", ["partition.metadata", "topic.properties"])
+    assert copied == tree_of(logdir / "t-0", ["partition.metadata", "topic.properties"])
+    assert b"t/0" in output_of("mirror", logdir, target, "t/0")
+    assert run("mirror", logdir, logdir).exit_code == 2
+    assert run("mirror", logdir, target, "nothing").exit_code == 4
+
+
+def test_mirror_with_a_damaged_partition(logdir: Path, tmp_path: Path) -> None:
+    log = logdir / "t-0" / f"{0:020d}.log"
+    data = bytearray(log.read_bytes())
+    data[70] ^= 1
+    log.write_bytes(data)
+    result = run("mirror", logdir, tmp_path / "copy")
+    assert result.exit_code == 4
+    assert "t/1" in result.output
+
+
+def test_mirror_follows_until_it_is_told_to_stop(logdir: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    source = opened(logdir)
+    with process("mirror", logdir, target, "--follow", "--json") as follower:
+        for n in range(3):
+            append(source.log(TP), [b"new %d" % n])
+            _wait_for(target, 11 + n)
+        source.create_topic("later", 1)
+        append(source.log(TopicPartition("later", 0)), [b"x"])
+        _wait_for(target, 1, TopicPartition("later", 0))
+        follower.send_signal(signal.SIGTERM)
+        out, err = follower.communicate(timeout=60)
+    assert follower.returncode == 0, err
+    assert {p["topic"] for p in json.loads(out)["partitions"]} == {"t", "later"}
+    source.close()
+    copy = OwnedDir.open(target)
+    assert read(copy, "t")[-3:] == [b"new 0", b"new 1", b"new 2"]
+    assert copy.close().clean
+
+
+def _wait_for(target: Path, end: int, tp: TopicPartition = TP) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if (target / tp.dir_name).is_dir():
+            looked = LogDir.open_read_only(target)
+            if looked.log(tp).snapshot().log_end_offset == end:
+                assert len(values_of(looked.log(tp).snapshot())) == end
+                return
+        time.sleep(0.02)
+    raise AssertionError(f"{tp} did not reach {end}")
