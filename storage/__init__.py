@@ -1,4 +1,4 @@
-"""Apache Kafka's on-disk log as a library: read a log directory's partitions, without a broker.
+"""Apache Kafka's on-disk log as a library: read and write a log directory's partitions, without a broker.
 
     from storage import LogDir, TopicPartition, read_range
 
@@ -8,6 +8,13 @@
         if block.damage is not None:
             raise block.damage.error
         ...
+
+    from storage import Appender, Opening, OwnedDir, Record
+
+    owned = OwnedDir.open("./logs", Opening(create=True))
+    owned.create_topic("orders", 3)
+    outcome = Appender(owned.appendable(TopicPartition("orders", 0)), clock=owned.clock).append([Record(b"k", b"v")])
+    owned.close()
 
 Names are imported when they are first used: `import storage` costs next to nothing.
 """
@@ -22,19 +29,29 @@ if TYPE_CHECKING:
     from storage.errors import StorageError
     from storage.format.block import RecordBlock
     from storage.format.decoder import Decoder
+    from storage.format.record_columns import Record, RecordColumns
+    from storage.log.appender import Appended, Appender
     from storage.log.isolation import last_stable_offset
     from storage.log.log_dir import LogDir
+    from storage.log.owned_dir import Closing, Opening, OwnedDir
     from storage.log.reader import find_batch, read_blocks, read_range, scan_batches
     from storage.log.snapshot import Log, LogSnapshot
     from storage.types import Isolation, TimestampOffset, TimestampType, TopicPartition
 
 __all__ = [
+    "Appended",
+    "Appender",
+    "Closing",
     "Decoder",
     "Isolation",
     "Log",
     "LogDir",
     "LogSnapshot",
+    "Opening",
+    "OwnedDir",
+    "Record",
     "RecordBlock",
+    "RecordColumns",
     "SpecialTimestamp",
     "StorageError",
     "TimestampOffset",
@@ -54,8 +71,11 @@ _HOMES = {
     "storage.errors": ("StorageError",),
     "storage.format.block": ("RecordBlock",),
     "storage.format.decoder": ("Decoder",),
+    "storage.format.record_columns": ("Record", "RecordColumns"),
+    "storage.log.appender": ("Appended", "Appender"),
     "storage.log.isolation": ("last_stable_offset",),
     "storage.log.log_dir": ("LogDir",),
+    "storage.log.owned_dir": ("Closing", "Opening", "OwnedDir"),
     "storage.log.reader": ("find_batch", "read_blocks", "read_range", "scan_batches"),
     "storage.log.snapshot": ("Log", "LogSnapshot"),
     "storage.types": ("Isolation", "TimestampOffset", "TimestampType", "TopicPartition"),
