@@ -177,7 +177,7 @@ class PartitionLog:
     def _append_locked(self, data: memoryview, table: BatchTable) -> None:
         """Appends all rows, rolling where Kafka would if each batch came by itself."""
         limits = self._limits_locked()
-        largest = int(table.size.max())
+        largest = int(table.size.max()) if table.rows > 1 else int(table.size[0])
         if largest > limits.segment_bytes:
             raise RecordTooLarge(
                 "record batch", expected=f"at most segment.bytes = {limits.segment_bytes}", found=largest
