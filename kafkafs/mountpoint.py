@@ -122,7 +122,10 @@ def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> None:
     deadline = time.monotonic() + timeout_s
     while server is not None and _runs(server):
         if time.monotonic() > deadline:
-            raise MountError(f"{mountpoint} is unmounted, but its process {server.pid} still runs")
+            raise MountError(
+                f"{mountpoint} is unmounted, but its process {server.pid} still serves: another mount namespace "
+                f"(a container, say) has it too. To end it everywhere: kill {server.pid}"
+            )
         time.sleep(_POLL_S)
 
 
