@@ -80,7 +80,9 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "crcmod": ("storage.format.checksum",),
     "crc32c": ("storage.format.checksum",),
     "cramjam": ("storage.format.compression",),
-    "psutil": ("storage.files.dir_lock", "kafkafs.status", "kafkafs.mountpoint", "kafkafs.cli*"),
+    "psutil": (
+        "storage.files.dir_lock", "storage.upkeep.retention", "kafkafs.status", "kafkafs.mountpoint", "kafkafs.cli*"
+    ),
     "mmap": (),  # another process may truncate the file: SIGBUS kills the mount
 }
 

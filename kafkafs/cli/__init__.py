@@ -22,6 +22,7 @@ _COMMANDS = {
     "mount": "kafkafs.cli.mount:mount",
     "recover": "kafkafs.cli.recover:recover",
     "reindex": "kafkafs.cli.recover:reindex",
+    "retain": "kafkafs.cli.retain:retain",
     "topics": "kafkafs.cli.topics:topics",
     "umount": "kafkafs.cli.mount:umount",
 }

@@ -48,6 +48,12 @@ def check_append(info: TopicInfo, *, force: bool = False, as_group_coordinator: 
         )
 
 
+def check_records_may_go(info: TopicInfo, *, is_broker: bool) -> None:
+    """NotPermitted where not even a person's word lets messages be removed: topics that are the brokers' own."""
+    if _is_untouchable(info.topic, is_broker):
+        raise NotPermitted(f"{info.topic} is the brokers' own: nothing is removed from it")
+
+
 def may_retain(info: TopicInfo, *, is_broker: bool) -> bool:
     """Whether retention may remove segments at all: only when somebody said so for this topic or this broker."""
     return not _is_untouchable(info.topic, is_broker) and any(

@@ -1,0 +1,149 @@
+"""`kafkafs retain`: one retention pass, now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.tables import print_json
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from storage.types import TopicPartition
+
+if TYPE_CHECKING:
+    from storage.upkeep.retention import RetentionResult
+
+
+class _Offset(click.ParamType[int]):
+    name = "OFFSET"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if value == "end":
+            return -1
+        text = str(value)
+        if not text.isascii() or not text.isdigit() or int(text) >= 2**63:
+            self.fail(f"{value!r} is neither an offset nor 'end'", param, ctx)
+        return int(text)
+
+
+@click.command()
+@LOGDIR
+@click.argument("tp", required=False, type=TopicPartitionPattern())
+@click.option("--before", type=_Offset(), help="First delete the records below OFFSET ('end': all that there are).")
+@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None, dry_run: bool, as_json: bool) -> None:
+    """Remove the oldest segments that retention wants gone, from all of LOGDIR or from TP (topic, topic/partition or a
+    glob).
+
+    Only limits count that somebody set (retention.ms, retention.bytes, retention.free.bytes of the topic or the
+    broker), never Kafka's defaults. Whole segments go; what lies below --before is no more read even where its segment
+    stays.
+
+    \b
+    kafkafs retain ./logs --dry-run
+    kafkafs retain ./logs orders/3 --before 120000
+    """
+    if before is not None and tp is None:
+        raise click.UsageError("--before needs a TP")
+    chosen = expand(open_log_dir(logdir), tp)
+    run = _rehearse if dry_run else _retain
+    results, errors = run(logdir, chosen, before)
+    if as_json:
+        failed = [{"topic": p.topic, "partition": p.partition, "error": str(e)} for p, e in sorted(errors.items())]
+        print_json({"partitions": [_json(result) for result in results], "failed": failed, "dry_run": dry_run})
+    else:
+        for result in results:
+            _tell(result)
+    for error in errors.values():
+        say(error)
+    if errors:
+        ctx.exit(DATA_ERROR)
+
+
+def _retain(
+    logdir: Path, chosen: Sequence[TopicPartition], before: int | None
+) -> tuple[list[RetentionResult], Mapping[TopicPartition, Exception]]:
+    from storage.errors import StorageError
+    from storage.log.owned_dir import Opening, OwnedDir
+    from storage.upkeep.directory_retention import retain_partition
+    from storage.upkeep.retention import disk_free_bytes
+
+    owned = OwnedDir.open(logdir, Opening(gentle=True, only=chosen))
+    results: list[RetentionResult] = []
+    errors: dict[TopicPartition, Exception] = {}
+    try:
+        for tp in chosen:
+            try:
+                result = retain_partition(owned, tp, free_bytes=disk_free_bytes(logdir), before=before)
+            except (StorageError, OSError) as error:
+                errors[tp] = error
+                continue
+            if result is not None:
+                results.append(result)
+                for path in result.files:
+                    owned.disk.unlink(path)
+    finally:
+        closing = owned.close()
+    if closing.failure is not None:
+        raise closing.failure
+    return results, {**closing.errors, **errors}
+
+
+def _rehearse(
+    logdir: Path, chosen: Sequence[TopicPartition], before: int | None
+) -> tuple[list[RetentionResult], Mapping[TopicPartition, Exception]]:
+    from storage.errors import StorageError
+    from storage.upkeep.directory_retention import preview_partition
+    from storage.upkeep.retention import disk_free_bytes
+
+    log_dir = open_log_dir(logdir)
+    results: list[RetentionResult] = []
+    errors: dict[TopicPartition, Exception] = {}
+    for tp in chosen:
+        try:
+            result = preview_partition(log_dir, tp, free_bytes=disk_free_bytes(logdir), before=before)
+        except (StorageError, OSError) as error:
+            errors[tp] = error
+            continue
+        if result is not None:
+            results.append(result)
+    return results, errors
+
+
+def _tell(result: RetentionResult) -> None:
+    if not result.segments and not result.dry_run:
+        click.echo(f"{result.tp}: {result.log_start_offset} to {result.log_end_offset}, nothing to remove")
+        return
+    verb = "would go" if result.dry_run else "removed"
+    count, size = len(result.segments), result.size_bytes
+    click.echo(
+        f"{result.tp}: {result.log_start_offset} to {result.log_end_offset}, {count} segment(s) {verb}, {size} bytes"
+    )
+    for segment in result.segments:
+        offsets = f"{segment.base_offset}-{segment.next_offset - 1}"
+        click.echo(f"  offsets {offsets}, {segment.size_bytes} bytes: {segment.reason}")
+
+
+def _json(result: RetentionResult) -> dict[str, Any]:
+    return {
+        "topic": result.tp.topic,
+        "partition": result.tp.partition,
+        "log_start_offset": result.log_start_offset,
+        "log_end_offset": result.log_end_offset,
+        "removed_bytes": result.size_bytes,
+        "segments": [
+            {
+                "base_offset": segment.base_offset,
+                "next_offset": segment.next_offset,
+                "bytes": segment.size_bytes,
+                "reason": segment.reason,
+            }
+            for segment in result.segments
+        ],
+    }

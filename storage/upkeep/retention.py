@@ -1,0 +1,300 @@
+"""Retention: which of a log's oldest segments go, and why; and one pass that removes them.
+
+Policies are pure: given a log's segments they say how many of the oldest are to go. Kafka's three, in Kafka's order
+(log start offset, size, time), then ours (free disk space). Each walks from the oldest segment and stops at the first
+that stays. Source: UnifiedLog.deleteOldSegments (kafka-facts 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import psutil
+
+from storage.clock import Clock
+from storage.config import LogConfig
+from storage.errors import NotPermitted, OffsetOutOfRange
+from storage.log import guest_rules
+from storage.log.partition_log import PartitionLog
+from storage.log.snapshot import LogSnapshot
+from storage.log.timestamps import retention_timestamp_ms
+from storage.types import TopicPartition
+
+# Bytes free on a log directory's disk, those of files that only await their removal included.
+FreeBytes = Callable[[], int]
+
+HIGH_WATERMARK: Final = -1  # as an offset to delete records before
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """What a policy sees of a segment: offsets from `base_offset` to `next_offset` (excluded).
+
+    `largest_timestamp_ms`: of its messages, the file's mtime where they carry none; asked for only when it matters,
+    for it may have to be read.
+    """
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    largest_timestamp_ms: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """A log as policies see it: `segments` ascending, the active one last."""
+
+    segments: tuple[SegmentInfo, ...]
+    log_start_offset: int
+    high_watermark: int
+    now_ms: int
+    config: LogConfig
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    def without(self, count: int) -> LogState:
+        """As it is when the oldest `count` segments are gone."""
+        return replace(self, segments=self.segments[count:])
+
+    def oldest_while(self, holds: Callable[[SegmentInfo], bool]) -> int:
+        """How many of the oldest segments satisfy `holds`, up to the first that does not.
+
+        One that is not below the high watermark, and an active one without messages, never do.
+        """
+        for count, segment in enumerate(self.segments):
+            is_empty_last = count == len(self.segments) - 1 and not segment.size_bytes
+            if is_empty_last or segment.next_offset > self.high_watermark or not holds(segment):
+                return count
+        return len(self.segments)
+
+
+class RetentionPolicy(Protocol):
+    """Decides how many of a log's oldest segments go. Pure, but for what it was made with."""
+
+    reason: str
+
+    def expired(self, log: LogState) -> int:
+        """The number of oldest segments that may go; the active one counts, if it should go too."""
+
+
+class LogStartBreach:
+    """Segments that lie wholly below the log start offset; never the active one."""
+
+    reason = "below the log start offset"
+
+    def expired(self, log: LogState) -> int:
+        return log.oldest_while(
+            lambda segment: segment is not log.segments[-1] and segment.next_offset <= log.log_start_offset
+        )
+
+
+class BySize:
+    """While the log without its oldest segment is still at least `retention.bytes`."""
+
+    reason = "retention.bytes"
+
+    def expired(self, log: LogState) -> int:
+        limit = log.config.retention_bytes
+        if limit < 0:
+            return 0
+        excess = log.size_bytes - limit
+
+        def goes(segment: SegmentInfo) -> bool:
+            nonlocal excess
+            if excess < segment.size_bytes:
+                return False
+            excess -= segment.size_bytes
+            return True
+
+        return log.oldest_while(goes)
+
+
+class ByTime:
+    """Segments whose newest message is older than `retention.ms`."""
+
+    reason = "retention.ms"
+
+    def expired(self, log: LogState) -> int:
+        limit = log.config.retention_ms
+        if limit < 0:
+            return 0
+        return log.oldest_while(lambda segment: log.now_ms - segment.largest_timestamp_ms() > limit)
+
+
+class ByFreeSpace:
+    """While less than `retention.free.bytes` is free on the disk. The active segment stays: what fills the disk may be
+    somebody else, and then everything would go."""
+
+    reason = "retention.free.bytes"
+
+    def __init__(self, free_bytes: FreeBytes) -> None:
+        self._free_bytes = free_bytes
+
+    def expired(self, log: LogState) -> int:
+        wanted = log.config.retention_free_bytes
+        if wanted < 0:
+            return 0
+        missing = wanted - self._free_bytes()
+
+        def goes(segment: SegmentInfo) -> bool:
+            nonlocal missing
+            if missing <= 0 or segment is log.segments[-1]:
+                return False
+            missing -= segment.size_bytes
+            return True
+
+        return log.oldest_while(goes)
+
+
+def policies_for(config: LogConfig, free_bytes: FreeBytes) -> tuple[RetentionPolicy, ...]:
+    """The policies that apply under `cleanup.policy`, in order: a topic that is only compacted never loses messages by
+    size, time or space."""
+    if not config.delete:
+        return (LogStartBreach(),)
+    return (LogStartBreach(), BySize(), ByTime(), ByFreeSpace(free_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredSegment:
+    """A segment that goes, and the configuration key or whatever else wants it so."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionResult:
+    """One pass over one log. `segments`: removed, or to be removed in a dry run, the oldest first. `rolled`: the active
+    segment went too (or would), and an empty one took its place. `files`: renamed to `.deleted`, to be unlinked after
+    `file.delete.delay.ms`."""
+
+    tp: TopicPartition
+    segments: tuple[ExpiredSegment, ...]
+    log_start_offset: int
+    log_end_offset: int
+    rolled: bool = False
+    dry_run: bool = False
+    files: tuple[Path, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the .log files that go."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+
+def plan(log: LogState, policies: Sequence[RetentionPolicy]) -> tuple[ExpiredSegment, ...]:
+    """The oldest segments that go: each policy looks at what those before it leave."""
+    expired: list[ExpiredSegment] = []
+    for policy in policies:
+        count = policy.expired(log)
+        expired += [
+            ExpiredSegment(segment.base_offset, segment.next_offset, segment.size_bytes, policy.reason)
+            for segment in log.segments[:count]
+        ]
+        log = log.without(count)
+    return tuple(expired)
+
+
+def preview(
+    snapshot: LogSnapshot,
+    config: LogConfig,
+    *,
+    clock: Clock,
+    free_bytes: FreeBytes,
+    before: int | None = None,
+    high_watermark: int | None = None,
+    only_start: bool = False,
+) -> RetentionResult:
+    """What `retain` would do to a log that is in this state: a dry run, which changes nothing. Errors as there."""
+    config = guest_rules.retention_config(config)
+    start = _log_start(snapshot, config, before, high_watermark)
+    state = _state(snapshot, config, start, high_watermark, clock.now_ms())
+    expired = plan(state, _policies(config, free_bytes, only_start=only_start))
+    if expired:
+        start = max(start, expired[-1].next_offset)
+    everything = bool(expired) and len(expired) == len(snapshot.segments)
+    return RetentionResult(snapshot.tp, expired, start, snapshot.log_end_offset, rolled=everything, dry_run=True)
+
+
+def retain(
+    log: PartitionLog,
+    *,
+    clock: Clock,
+    free_bytes: FreeBytes,
+    before: int | None = None,
+    high_watermark: int | None = None,
+    only_start: bool = False,
+) -> RetentionResult:
+    """One retention pass over a log, now. Limits that nobody set but are Kafka's defaults do not count.
+
+    `before`: first move the log start there, as DeleteRecords does (HIGH_WATERMARK: to the end of what may be read).
+    `high_watermark`: nothing at or above it goes; the log end if not given. `only_start`: nothing but the log start
+    counts. Crash-safe, see PartitionLog.remove_segments. NotPermitted: `before` of a log that is only compacted;
+    OffsetOutOfRange: `before` above the high watermark; PartitionOffline, OSError.
+    """
+    config = guest_rules.retention_config(log.config)
+    policies = _policies(config, free_bytes, only_start=only_start)
+    now_ms = clock.now_ms()
+    snapshot = log.snapshot()
+    start = _log_start(snapshot, config, before, high_watermark)
+    log.increment_log_start_offset(start)
+    expired = plan(_state(snapshot, config, start, high_watermark, now_ms), policies)
+    everything = bool(expired) and len(expired) == len(snapshot.segments)
+    if everything:
+        # What was appended meanwhile is in the segment that now is the last but one: looked at anew.
+        log.roll()
+        snapshot = log.snapshot()
+        expired = plan(_state(snapshot, config, start, high_watermark, now_ms), policies)
+    files = log.remove_segments(snapshot.segments[: len(expired)])
+    return RetentionResult(
+        log.tp, expired, log.log_start_offset, log.log_end_offset, rolled=everything, files=tuple(files)
+    )
+
+
+def disk_free_bytes(path: Path) -> FreeBytes:
+    """Asks the system what is free on the disk of a directory (psutil.disk_usage)."""
+    return lambda: int(psutil.disk_usage(str(path)).free)
+
+
+def _policies(config: LogConfig, free_bytes: FreeBytes, *, only_start: bool) -> tuple[RetentionPolicy, ...]:
+    return (LogStartBreach(),) if only_start else policies_for(config, free_bytes)
+
+
+def _log_start(snapshot: LogSnapshot, config: LogConfig, before: int | None, high_watermark: int | None) -> int:
+    """The log start offset once the records before `before` are deleted (Partition.deleteRecordsOnLeader)."""
+    if before is None:
+        return snapshot.log_start_offset
+    if not config.delete:
+        raise NotPermitted(f"{snapshot.tp} is only compacted: it takes no deletion of records")
+    end = snapshot.log_end_offset if high_watermark is None else min(high_watermark, snapshot.log_end_offset)
+    offset = end if before == HIGH_WATERMARK else before
+    if not 0 <= offset <= end:
+        raise OffsetOutOfRange(
+            f"records of {snapshot.tp} to be deleted end outside of the log", offset=offset, expected=f"0 to {end}"
+        )
+    return max(snapshot.log_start_offset, offset)
+
+
+def _state(
+    snapshot: LogSnapshot, config: LogConfig, log_start: int, high_watermark: int | None, now_ms: int
+) -> LogState:
+    ends = [*(segment.base_offset for segment in snapshot.segments[1:]), snapshot.log_end_offset]
+    segments = tuple(
+        SegmentInfo(
+            segment.base_offset,
+            end,
+            snapshot.end_position(segment),
+            lambda segment=segment: retention_timestamp_ms(snapshot, segment),  # type: ignore[misc]
+        )
+        for segment, end in zip(snapshot.segments, ends, strict=True)
+    )
+    watermark = snapshot.log_end_offset if high_watermark is None else high_watermark
+    return LogState(segments, log_start, watermark, now_ms, config)

@@ -1,0 +1,100 @@
+"""`kafkafs retain`: what it says, what it leaves, and whose messages it never touches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from storage.log.log_dir import LogDir
+from storage.types import TopicPartition
+from storage.upkeep.verify import verify_log_dir
+from tests.builders import ROLL, Item, Partition, build_log_dir
+from tests.kafkafs.cli.running import output_of, run
+from tests.storage.log.owning import append, opened, tree_of, values_of
+
+TP = TopicPartition("t", 0)
+VALUES: list[bytes | None] = [b"message %04d" % n for n in range(80)]
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    """The topic t in small segments, none of which is too large, and the topic other that keeps everything."""
+    path = tmp_path / "logs"
+    owned = opened(path)
+    owned.create_topic("t", 1, {"segment.bytes": "600", "retention.bytes": "100000"})
+    owned.create_topic("other", 1, {"segment.bytes": "600"})
+    for n in range(0, len(VALUES), 4):
+        for tp in (TP, TopicPartition("other", 0)):
+            append(owned.log(tp), VALUES[n : n + 4])
+    assert owned.close().clean
+    return path
+
+
+def _values(logdir: Path, topic: str = "t") -> list[bytes | None]:
+    return values_of(LogDir.open_read_only(logdir).log(TopicPartition(topic, 0)).snapshot())
+
+
+def test_dry_run_then_the_real_one(logdir: Path) -> None:
+    output_of("topics", "alter", logdir, "t", "--config", "retention.bytes=1000")
+    before = tree_of(logdir)
+    told = json.loads(output_of("retain", logdir, "--dry-run", "--json"))
+    assert tree_of(logdir) == before
+    assert told["dry_run"] is True
+    done = json.loads(output_of("retain", logdir, "--json"))
+    assert done == told | {"dry_run": False}
+    assert done["failed"] == []
+    (other, t) = done["partitions"]
+    assert (other["topic"], other["segments"]) == ("other", [])
+    assert [segment["reason"] for segment in t["segments"]] == ["retention.bytes"] * len(t["segments"])
+    assert t["segments"]
+    assert _values(logdir) == VALUES[t["log_start_offset"] :]
+    assert _values(logdir, "other") == VALUES
+    assert verify_log_dir(logdir) == []
+    assert not list(logdir.glob("*/*.deleted"))
+
+
+def test_what_it_says(logdir: Path) -> None:
+    assert output_of("retain", logdir, "t") == b"t/0: 0 to 80, nothing to remove\n"
+    text = output_of("retain", logdir, "t/0", "--before", "end", "--dry-run").decode()
+    assert text.startswith("t/0: 80 to 80, ")
+    assert "would go" in text
+    assert "below the log start offset" in text
+
+
+def test_before_an_offset(logdir: Path) -> None:
+    output_of("retain", logdir, "t/0", "--before", 41)
+    assert _values(logdir) == VALUES[41:]
+    assert verify_log_dir(logdir) == []
+    result = run("retain", logdir, "t/0", "--before", 81)
+    assert result.exit_code == 4
+    assert "expected 0 to 80" in result.stderr
+    assert _values(logdir) == VALUES[41:]
+
+
+@pytest.mark.parametrize("arguments", [("--before", "5"), ("t", "--before", "x"), ("t", "--before", "-3")])
+def test_usage(logdir: Path, arguments: tuple[str, ...]) -> None:
+    assert run("retain", logdir, *arguments).exit_code == 2
+
+
+def test_nothing_called_so(logdir: Path) -> None:
+    assert run("retain", logdir, "nowhere").exit_code == 4
+
+
+def test_in_a_brokers_directory_only_what_a_person_named(tmp_path: Path) -> None:
+    """Messages from years ago, under Kafka's default of seven days: nobody said that they should go."""
+    items: list[Item] = [b"old", ROLL, b"old", ROLL, b"old"]
+    build_log_dir(tmp_path, {"t": [Partition(items)], "__consumer_offsets": [Partition(items)]})
+    assert output_of("retain", tmp_path) == b""
+    assert _values(tmp_path) == [b"old"] * 3
+    refused = run("retain", tmp_path, "__consumer_offsets/0", "--before", "end")
+    assert refused.exit_code == 4
+    assert "brokers' own" in refused.stderr
+    assert _values(tmp_path, "__consumer_offsets") == [b"old"] * 3
+    output_of("retain", tmp_path, "t/0", "--before", "2")
+    assert _values(tmp_path) == [b"old"]
+    output_of("topics", "alter", tmp_path, "t", "--config", "retention.ms=1000")
+    output_of("retain", tmp_path)
+    assert _values(tmp_path) == []
+    assert verify_log_dir(tmp_path) == []

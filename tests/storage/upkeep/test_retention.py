@@ -1,0 +1,306 @@
+"""Retention: what the policies choose, and what a pass leaves; stopped at every disk operation too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from storage.config import BrokerConfig, LogConfig
+from storage.errors import NotPermitted, OffsetOutOfRange, SegmentGone
+from storage.log.owned_dir import OwnedDir
+from storage.log.partition_log import PartitionLog
+from storage.types import TopicPartition
+from storage.upkeep.retention import (
+    HIGH_WATERMARK,
+    ByFreeSpace,
+    BySize,
+    ByTime,
+    LogStartBreach,
+    LogState,
+    RetentionResult,
+    SegmentInfo,
+    disk_free_bytes,
+    plan,
+    policies_for,
+    preview,
+    retain,
+)
+from storage.upkeep.verify import verify_log_dir
+from tests.storage.log.crashing import Sessions, every_crash
+from tests.storage.log.owning import NOW_MS, StandingClock, append, opened, read, tree_of, values_of
+
+TP = TopicPartition("t", 0)
+SMALL = {"segment.bytes": "600", "index.interval.bytes": "100"}
+
+
+def _config(**values: str) -> LogConfig:
+    return LogConfig.from_overrides(BrokerConfig(), {name.replace("_", "."): value for name, value in values.items()})
+
+
+def _state(sizes: list[int], config: LogConfig, *, times: list[int] | None = None, start: int = 0) -> LogState:
+    """Segments of ten offsets each, the newest message of each as old as `times` says."""
+    ages = [0] * len(sizes) if times is None else times
+    segments = tuple(
+        SegmentInfo(n * 10, n * 10 + (10 if size else 0), size, lambda age=age: NOW_MS - age)  # type: ignore[misc]
+        for n, (size, age) in enumerate(zip(sizes, ages, strict=True))
+    )
+    return LogState(segments, start, segments[-1].next_offset, NOW_MS, config)
+
+
+# Policies
+
+
+def test_size_never_goes_below_its_limit() -> None:
+    config = _config(retention_bytes="250")
+    assert BySize().expired(_state([100, 100, 100, 100], config)) == 1
+    assert BySize().expired(_state([100, 100, 150], config)) == 1  # exactly the limit is left
+    assert BySize().expired(_state([100, 100, 149], config)) == 0
+    assert BySize().expired(_state([300, 10, 10], config)) == 0  # stops at the first, small ones behind it or not
+    assert BySize().expired(_state([100, 100], _config(retention_bytes="0"))) == 2  # the active one, too
+    assert BySize().expired(_state([100, 100], _config())) == 0
+
+
+def test_time_stops_at_the_first_young_segment() -> None:
+    config = _config(retention_ms="1000")
+    assert ByTime().expired(_state([9, 9, 9], config, times=[1001, 1000, 5000])) == 1
+    assert ByTime().expired(_state([9, 9, 9], config, times=[1001, 1001, 1001])) == 3
+    assert ByTime().expired(_state([9, 9, 0], config, times=[1001, 1001, 9999])) == 2  # an empty active one stays
+    assert ByTime().expired(_state([9, 9], _config(retention_ms="-1"), times=[10**12, 10**12])) == 0
+
+
+def test_log_start() -> None:
+    assert LogStartBreach().expired(_state([9, 9, 9], _config(), start=19)) == 1
+    assert LogStartBreach().expired(_state([9, 9, 9], _config(), start=20)) == 2
+    assert LogStartBreach().expired(_state([9, 9, 9], _config(), start=30)) == 2  # never the active one
+
+
+def test_free_space_takes_no_more_than_is_missing_and_never_the_active_segment() -> None:
+    config = _config(retention_free_bytes="1000")
+    assert ByFreeSpace(lambda: 1000).expired(_state([100, 100, 100], config)) == 0
+    assert ByFreeSpace(lambda: 999).expired(_state([100, 100, 100], config)) == 1
+    assert ByFreeSpace(lambda: 899).expired(_state([100, 100, 100], config)) == 2
+    assert ByFreeSpace(lambda: 0).expired(_state([100, 100, 100], config)) == 2
+    assert ByFreeSpace(lambda: 0).expired(_state([100, 100, 100], _config())) == 0
+
+
+def test_nothing_at_or_above_the_high_watermark() -> None:
+    state = _state([9, 9, 9], _config(retention_ms="0"), times=[1, 1, 1])
+    assert ByTime().expired(replace(state, high_watermark=19)) == 1
+    assert ByTime().expired(replace(state, high_watermark=20)) == 2
+
+
+def test_order_and_reasons() -> None:
+    """Each policy looks at what those before it leave (log start, size, time)."""
+    config = _config(retention_ms="1000", retention_bytes="250")
+    state = _state([100, 100, 100, 100, 100], config, times=[0, 0, 2000, 2000, 0], start=10)
+    expired = plan(state, policies_for(config, lambda: 0))
+    assert [(one.base_offset, one.reason) for one in expired] == [
+        (0, "below the log start offset"),
+        (10, "retention.bytes"),
+        (20, "retention.ms"),
+        (30, "retention.ms"),
+    ]
+
+
+def test_compacted_topics_lose_nothing_but_what_is_below_their_start() -> None:
+    config = _config(cleanup_policy="compact", retention_ms="0", retention_bytes="0", retention_free_bytes="999999")
+    assert [policy.reason for policy in policies_for(config, lambda: 0)] == ["below the log start offset"]
+    both = _config(cleanup_policy="compact,delete")
+    assert len(policies_for(both, lambda: 0)) == 4
+
+
+def test_free_bytes_of_a_disk(tmp_path: Path) -> None:
+    assert disk_free_bytes(tmp_path)() > 0
+
+
+# A pass over a log
+
+
+def _filled(path: Path, **overrides: str) -> tuple[OwnedDir, PartitionLog, list[bytes | None]]:
+    """A topic with about eight small segments."""
+    owned = opened(path)
+    owned.create_topic("t", 1, {**SMALL, **{name.replace("_", "."): value for name, value in overrides.items()}})
+    values: list[bytes | None] = [b"message %04d" % n for n in range(120)]
+    for first in range(0, len(values), 4):
+        append(owned.log(TP), values[first : first + 4])
+    log = owned.log(TP)
+    assert len(log.snapshot().segments) > 4
+    return owned, log, values
+
+
+def _retain(
+    log: PartitionLog, *, later_ms: int = 0, free_bytes: int = 10**15, before: int | None = None
+) -> RetentionResult:
+    return retain(log, clock=StandingClock(NOW_MS + later_ms), free_bytes=lambda: free_bytes, before=before)
+
+
+def _end(owned: OwnedDir, result: RetentionResult | None = None) -> None:
+    """Deletes what awaits it, closes, and finds nothing wrong; once more after a reopening."""
+    for path in () if result is None else result.files:
+        owned.disk.unlink(path)
+    assert owned.close().clean
+    assert verify_log_dir(owned.path) == []
+
+
+def test_by_size(tmp_path: Path) -> None:
+    owned, log, values = _filled(tmp_path, retention_bytes="1500")
+    before = log.snapshot()
+    result = _retain(log)
+    after = log.snapshot()
+    assert after.size_bytes >= 1500 > after.size_bytes - after.segments[0].size
+    assert result.size_bytes == before.size_bytes - after.size_bytes
+    assert [one.base_offset for one in result.segments] == [
+        s.base_offset for s in before.segments[: len(result.segments)]
+    ]
+    assert result.log_start_offset == after.log_start_offset == after.segments[0].base_offset > 0
+    assert values_of(after) == values[after.log_start_offset :]
+    assert {path.name.partition(".")[2] for path in result.files} >= {
+        "log.deleted",
+        "index.deleted",
+        "timeindex.deleted",
+    }
+    assert all(path.exists() for path in result.files)
+    assert not _retain(log).segments
+    _end(owned, result)
+    owned = opened(tmp_path)
+    assert read(owned, "t") == values[after.log_start_offset :]
+    _end(owned)
+
+
+def test_by_time_everything_goes_and_the_offsets_go_on(tmp_path: Path) -> None:
+    owned, log, values = _filled(tmp_path, retention_ms="60000")
+    assert not _retain(log, later_ms=60_000).segments
+    result = _retain(log, later_ms=60_001)
+    assert result.rolled
+    assert result.log_start_offset == result.log_end_offset == len(values)
+    assert log.is_empty
+    assert not _retain(log, later_ms=10**9).segments  # an empty segment is left alone
+    append(log, [b"next"])
+    assert values_of(log.snapshot()) == [b"next"]
+    _end(owned, result)
+    owned = opened(tmp_path)
+    assert read(owned, "t") == [b"next"]
+    assert owned.log(TP).log_start_offset == len(values)
+    _end(owned)
+
+
+def test_by_free_space(tmp_path: Path) -> None:
+    owned, log, values = _filled(tmp_path, retention_free_bytes="100000")
+    assert not _retain(log, free_bytes=100_000).segments
+    result = _retain(log, free_bytes=99_999)
+    assert [one.reason for one in result.segments] == ["retention.free.bytes"]
+    _retain(log, free_bytes=0)
+    assert len(log.snapshot().segments) == 1
+    assert values_of(log.snapshot()) == values[log.log_start_offset :] != []
+    owned.close()
+
+
+def test_what_nobody_set_removes_nothing(tmp_path: Path) -> None:
+    """Kafka's default of seven days is nobody's wish."""
+    owned = opened(tmp_path)
+    owned.create_topic("t", 1, SMALL)
+    owned.alter_config("t", {}, ["retention.ms"])
+    append(owned.log(TP), [b"kept"])
+    owned.log(TP).reconfigure(LogConfig.from_overrides(BrokerConfig(), SMALL))
+    assert not _retain(owned.log(TP), later_ms=10**11).segments
+    _end(owned)
+
+
+def test_records_deleted_before_an_offset(tmp_path: Path) -> None:
+    owned, log, values = _filled(tmp_path)
+    middle = log.snapshot().segments[2].base_offset + 1
+    result = _retain(log, before=middle)
+    assert result.log_start_offset == middle
+    assert len(result.segments) == 2
+    assert values_of(log.snapshot()) == values[middle:]
+    _end(owned, result)
+    owned = opened(tmp_path)
+    assert owned.log(TP).log_start_offset == middle
+    result = _retain(owned.log(TP), before=HIGH_WATERMARK)
+    assert result.log_start_offset == len(values)
+    assert not result.rolled  # the active segment is never below the log start
+    assert owned.log(TP).is_empty
+    _end(owned, result)
+
+
+def test_errors_of_deleting_before_an_offset(tmp_path: Path) -> None:
+    owned, log, values = _filled(tmp_path)
+    with pytest.raises(OffsetOutOfRange):
+        _retain(log, before=len(values) + 1)
+    with pytest.raises(OffsetOutOfRange):
+        _retain(log, before=-2)
+    log.reconfigure(_config(cleanup_policy="compact"))
+    with pytest.raises(NotPermitted):
+        _retain(log, before=5)
+    assert log.log_start_offset == 0
+    _end(owned)
+
+
+def test_a_dry_run_tells_the_same_and_changes_nothing(tmp_path: Path) -> None:
+    owned, log, _ = _filled(tmp_path, retention_bytes="1500")
+    before = tree_of(tmp_path)
+    told = preview(log.snapshot(), log.config, clock=StandingClock(), free_bytes=lambda: 0)
+    assert tree_of(tmp_path) == before
+    assert log.log_start_offset == 0
+    done = _retain(log)
+    assert replace(told, dry_run=False) == replace(done, files=())
+    _end(owned, done)
+
+
+def test_readers_of_removed_segments_are_undisturbed(tmp_path: Path) -> None:
+    owned, log, values = _filled(tmp_path, retention_ms="1000")
+    held = log.snapshot()
+    result = _retain(log, later_ms=5000)
+    assert values_of(held) == values
+    for path in result.files:
+        owned.disk.unlink(path)
+    with pytest.raises(SegmentGone):
+        held.segments[0].log.read(0, 1)
+    assert owned.close().clean
+
+
+# Crashes
+
+
+@dataclass
+class _Notes:
+    start: int = 0
+    removed: list[int] = field(default_factory=list)
+
+
+@pytest.mark.parametrize("overrides", [{"retention_bytes": "1500"}, {"retention_ms": "1000"}], ids=["size", "time"])
+def test_stopped_anywhere(tmp_path: Path, overrides: dict[str, str]) -> None:
+    """What is left is a log whose oldest part is gone, at most as much of it as retention wanted."""
+    owned, _, values = _filled(tmp_path / "before", **overrides)
+    assert owned.close().clean
+
+    def work(sessions: Sessions, notes: _Notes) -> None:
+        owned = sessions.open()
+        log = owned.log(TP)
+        notes.start = preview(
+            log.snapshot(), log.config, clock=StandingClock(NOW_MS + 5000), free_bytes=lambda: 0
+        ).log_start_offset
+        result = _retain(log, later_ms=5000)
+        assert result.log_start_offset == notes.start
+        for path in result.files:
+            owned.disk.unlink(path)
+        owned.close()
+        notes.removed = [one.base_offset for one in result.segments]
+
+    stopped = None
+    for stopped, notes in every_crash(tmp_path, tmp_path / "before", work, _Notes, power_losses=2):
+        owned = opened(stopped.path)
+        log = owned.log(TP)
+        start = log.log_start_offset
+        assert 0 <= start <= notes.start
+        assert log.log_end_offset == len(values)
+        assert values_of(log.snapshot()) == values[start:], str(stopped)
+        if notes.removed:
+            assert start == notes.start
+        append(log, [b"after"])
+        assert owned.close().clean
+        assert verify_log_dir(stopped.path) == [], str(stopped)
+    assert stopped is not None
+    assert stopped.stop_at > 20
