@@ -107,6 +107,7 @@ class FaultyDisk:
         self._durable: dict[Path, dict[str, _Inode | None]] = {}
         self._volatile: dict[Path, dict[str, _Inode | None]] = {}
         self._pending: list[_Name] = []
+        self._moved: dict[Path, Path] = {}  # directories, from where they were to where their contents are kept now
         for directory, subdirectories, files in os.walk(root):
             names: dict[str, _Inode | None] = dict.fromkeys(subdirectories)
             names |= {name: _Inode((Path(directory) / name).read_bytes()) for name in files}
@@ -153,6 +154,7 @@ class FaultyDisk:
         self._real.rename(source, target)
         inode = self._volatile[source.parent][source.name]
         if inode is None:
+            self._moved[source] = target
             for tree in (self._volatile, self._durable):
                 for directory in [d for d in tree if d == source or source in d.parents]:
                     tree[target / directory.relative_to(source)] = tree.pop(directory)
@@ -192,7 +194,11 @@ class FaultyDisk:
 
     def _write_tree(self, directory: Path) -> None:
         directory.mkdir()
-        for name, inode in self._durable.get(directory, {}).items():
+        # A rename that did not become durable leaves the old name, with all that was in the directory.
+        kept = directory
+        while kept not in self._durable and kept in self._moved:
+            kept = self._moved[kept]
+        for name, inode in self._durable.get(kept, {}).items():
             if inode is None:
                 self._write_tree(directory / name)
             else:

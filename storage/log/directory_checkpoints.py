@@ -21,7 +21,7 @@ RECOVERY_POINT = names.RECOVERY_POINT_CHECKPOINT
 LOG_START = names.LOG_START_CHECKPOINT
 HIGH_WATERMARK = names.REPLICATION_CHECKPOINT
 CLEANER = names.CLEANER_CHECKPOINT
-_ALL = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER)
+CHECKPOINTS = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class DirectoryCheckpoints:
         self._lock = Lock()
         self._lines: dict[str, dict[TopicPartition, int]] = {}
         self._written: dict[str, bytes | None] = {}
-        for name in _ALL:
+        for name in CHECKPOINTS:
             data = read_whole(directory / name)
             self._written[name] = data
             try:
@@ -93,7 +93,7 @@ class DirectoryCheckpoints:
         """Takes all lines of these partitions out, durably, so that they say nothing of others with their names."""
         gone = set(partitions)
         with self._lock:
-            for name in _ALL:
+            for name in CHECKPOINTS:
                 kept = {tp: offset for tp, offset in self._lines[name].items() if tp not in gone}
                 if len(kept) != len(self._lines[name]):
                     self._lines[name] = kept

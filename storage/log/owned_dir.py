@@ -5,7 +5,7 @@ Opening, in steps; what a crash behind each leaves:
 1. make the directory, if asked to           → an empty directory
 2. take `.lock`                              → a file that nobody holds
 3. remove `.kafka_cleanshutdown`, and sync   → an unclean directory: everything is recovered from its recovery point
-4. (never in a broker's directory) remove `-delete` directories
+4. remove unfinished checkpoints (`.tmp`) and, but in a broker's directory, `-delete` directories
 5. recover the partitions; after a clean shutdown each when it is first asked for
 Closing:
 
@@ -32,7 +32,7 @@ from storage.files.dir_lock import DirLock
 from storage.files.disk import Disk, RealDisk
 from storage.files.names import DirKind
 from storage.log import clean_shutdown, guest_rules, partition_dirs
-from storage.log.directory_checkpoints import DirectoryCheckpoints
+from storage.log.directory_checkpoints import CHECKPOINTS, DirectoryCheckpoints
 from storage.log.log_dir import LogDir
 from storage.log.owned_logs import OwnedLogs
 from storage.log.partition_log import PartitionLog
@@ -89,6 +89,7 @@ class OwnedDir:
             self.log_dir = LogDir(path, config=config, clock=clock, open_log=self._reader)
             self.log_dir.refresh()
             self.checkpoints = DirectoryCheckpoints(disk, path)
+            self._remove_unfinished()
             if not self.log_dir.is_broker:
                 self._remove_set_aside()
             # A directory without partitions has nothing that could be unclean.
@@ -143,6 +144,12 @@ class OwnedDir:
         if not self._trusted:
             chosen = [tp for tp in self.partitions() if only is None or tp in only]
             self._logs.recover(chosen, progress, self.log_dir.broker_config().recovery_threads)
+
+    def _remove_unfinished(self) -> None:
+        for name in (*CHECKPOINTS, names.CLEAN_SHUTDOWN):
+            path = self.path / (name + names.TEMPORARY_SUFFIX)
+            if path.exists():
+                self.disk.unlink(path)
 
     def _remove_set_aside(self) -> None:
         for hidden in self.log_dir.hidden():
@@ -289,6 +296,8 @@ class OwnedDir:
         with self._changing:
             self._check_open_locked()
             partitions = [TopicPartition(topic, number) for number in self.log_dir.partitions(topic)]
+            if only_empty and not self.is_empty(topic):
+                raise OSError(errno.ENOTEMPTY, "topic holds messages", topic)  # and its writers go on
             try:
                 if only_empty and not all(self.log(tp).abandon(only_empty=True) for tp in partitions):
                     raise OSError(errno.ENOTEMPTY, "topic holds messages", topic)

@@ -101,9 +101,14 @@ class PartitionFiles:
         if offset == 0:
             return
         path = self._path(offset, FileKind.PRODUCER_SNAPSHOT)
-        with opened(self._disk, path, create=True) as file:
-            file.truncate(0)
-            file.write_at(0, content)
+        try:
+            with opened(self._disk, path, create=True) as file:
+                file.truncate(0)
+                file.write_at(0, content)
+        except OSError:
+            if path.exists():
+                self._disk.unlink(path)  # half of one is worse than none
+            raise
         self.wrote((path,), new=True)
 
     def append_aborted(self, base_offset: int, aborted: Sequence[AbortedTxn]) -> None:

@@ -15,7 +15,7 @@ from storage.log.owned_dir import OwnedDir
 from storage.types import TopicPartition
 from tests.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, many
 from tests.fixtures import FIXTURES, requires_fixtures
-from tests.storage.log.owning import append, opened, read, tree_of, values_of
+from tests.storage.log.owning import append, close_clean, opened, read, tree_of, values_of
 from tests.storage.log.reading import read_all
 
 TP = TopicPartition("t", 0)
@@ -60,7 +60,7 @@ def test_a_copy_goes_on_where_it_stopped(source: OwnedDir, target: OwnedDir) -> 
     assert again.results[TP].log_end_offset == 31
     assert read(target, "t")[-1] == b"new"
     assert read(target, "t", 1) == []
-    assert target.close().clean
+    close_clean(target)
     source.close()
     segments = [path.name for path in sorted((source.path / "t-0").glob("*.log"))]
     assert len(segments) > 2
@@ -97,7 +97,7 @@ def test_it_begins_at_the_sources_first_segment(tmp_path: Path, target: OwnedDir
     assert snapshot.segments[0].base_offset == 100
     assert (snapshot.log_start_offset, snapshot.log_end_offset) == (103, 110)
     assert [r.offset for r in read_all(snapshot)] == [r.offset for r in built.records]
-    assert target.close().clean
+    close_clean(target)
     assert checkpoints.read(target.path / names.LOG_START_CHECKPOINT) == {TP: 103}
 
 
@@ -153,7 +153,7 @@ def test_transactions_are_copied_whole(tmp_path: Path, target: OwnedDir) -> None
     path = tmp_path / "built"
     build_log_dir(path, {"t": [Partition(items)]})
     mirrored(path, target)
-    assert target.close().clean
+    close_clean(target)
     without = ("partition.metadata", "topic.properties", "leader-epoch-checkpoint")
     assert tree_of(target.path / "t-0", without) == tree_of(path / "t-0", without)
 
@@ -164,14 +164,14 @@ def test_into_a_brokers_directory_only_what_it_made(tmp_path: Path, source: Owne
     target = opened(path)
     with pytest.raises(NotPermitted):
         mirrored(source.path, target)
-    assert target.close().clean
+    close_clean(target)
     target = opened(path)
     shutil.copytree(source.path / "t-1", tmp_path / "other" / "u-0")
     append(source.log(TopicPartition("t", 1)), [b"x"])
     shutil.copyfile(source.path / "t-1" / f"{0:020d}.log", tmp_path / "other" / "u-0" / f"{0:020d}.log")
     assert mirrored(tmp_path / "other", target).results[TopicPartition("u", 0)].error is None
     assert read(target, "u") == [b"x"]
-    assert target.close().clean
+    close_clean(target)
     source.close()
 
 
@@ -184,4 +184,4 @@ def test_every_record_of_the_fixtures(target: OwnedDir, fixture: str) -> None:
     for tp, result in results.items():
         assert result.error is None
         assert read_all(target.log(tp).snapshot()) == read_all(looked.log(tp).snapshot())
-    assert target.close().clean
+    close_clean(target)

@@ -14,6 +14,7 @@ from storage.log.partition_log import PartitionLog
 from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
+from storage.upkeep.verify import verify_log_dir
 
 NOW_MS = 1_763_700_000_000
 ONE_THREAD = BrokerConfig.from_values({"num.recovery.threads.per.data.dir": "1"})
@@ -89,3 +90,12 @@ def tree_of(path: Path, without: Sequence[str] = ()) -> dict[str, bytes]:
         for file in sorted(path.rglob("*"))
         if file.is_file() and file.name not in (".lock", *without)
     }
+
+
+def close_clean(owned: OwnedDir, what: object = "") -> None:
+    """Closes in order; then nothing is wrong with any file of the directory."""
+    partitions = owned.partitions()
+    closing = owned.close()
+    assert closing.clean, f"{what}: {closing}"
+    findings = verify_log_dir(owned.path, partitions)
+    assert not findings, f"{what}: {findings}"

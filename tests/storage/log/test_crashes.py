@@ -11,7 +11,7 @@ from storage.files import names
 from storage.log.owned_dir import Opening
 from storage.types import TopicPartition
 from tests.storage.log.crashing import Sessions, Stopped, every_crash
-from tests.storage.log.owning import append, opened, read, tree_of
+from tests.storage.log.owning import append, close_clean, opened, read, tree_of
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)
@@ -33,7 +33,7 @@ def before(tmp_path: Path) -> Path:
     path = tmp_path / "before"
     owned = opened(path)
     owned.create_topic("t", 2, SMALL)
-    assert owned.close().clean
+    close_clean(owned)
     return path
 
 
@@ -61,10 +61,10 @@ def _check(stopped: Stopped, notes: Notes) -> None:
         if again:
             append(owned.log(TP), [b"after"])
             assert read(owned, "t") == [*got, b"after"]
-        assert owned.close().clean, str(stopped)
+        close_clean(owned, stopped)
     owned = opened(stopped.path)
     assert read(owned, "t") == [*got, b"after"]
-    assert owned.close().clean
+    close_clean(owned)
     left = {path.name for path in (stopped.path / TP.dir_name).iterdir()}
     assert not [name for name in left if name.endswith((".tmp", ".deleted"))], str(stopped)
 
@@ -125,7 +125,7 @@ def test_truncation(tmp_path: Path, before: Path) -> None:
     for n in range(0, 24, 4):
         append(owned.log(TP), values[n : n + 4])
     assert len(owned.log(TP).snapshot().segments) > 1
-    assert owned.close().clean
+    close_clean(owned)
 
     def work(sessions: Sessions, notes: Notes) -> None:
         owned = sessions.open()
@@ -142,14 +142,14 @@ def test_truncation(tmp_path: Path, before: Path) -> None:
         got = read(owned, "t")
         assert len(got) >= max(8, notes.flushed), str(stopped)
         assert got == notes.tried[: len(got)] or (not notes.flushed and got == values[: len(got)]), str(stopped)
-        assert owned.close().clean
+        close_clean(owned)
         _check_once_more(stopped, got)
 
 
 def _check_once_more(stopped: Stopped, got: list[bytes | None]) -> None:
     owned = opened(stopped.path)
     assert read(owned, "t") == got
-    assert owned.close().clean
+    close_clean(owned)
 
 
 def test_topic_creation(tmp_path: Path, before: Path) -> None:
@@ -180,7 +180,7 @@ def test_topic_creation(tmp_path: Path, before: Path) -> None:
             assert owned.topic_info("new").overrides == {"retention.ms": "-1", "segment.bytes": "5000"}
             append(owned.log(TopicPartition("new", p)), [b"x"])
         assert not owned.log_dir.hidden()
-        assert owned.close().clean
+        close_clean(owned)
 
 
 def test_topic_deletion(tmp_path: Path, before: Path) -> None:
@@ -190,7 +190,7 @@ def test_topic_deletion(tmp_path: Path, before: Path) -> None:
     for p in range(3):
         append(owned.log(TopicPartition("old", p)), [b"old"] * 5)
         owned.log(TopicPartition("old", p)).increment_log_start_offset(3)
-    assert owned.close().clean
+    close_clean(owned)
 
     def work(sessions: Sessions, notes: Notes) -> None:
         owned = sessions.open()
@@ -217,7 +217,7 @@ def test_topic_deletion(tmp_path: Path, before: Path) -> None:
                 assert got in ([b"new"], [])
             elif got not in ([], [b"new"]):
                 assert got[0] == b"old"
-        assert owned.close().clean
+        close_clean(owned)
 
 
 def test_config_change(tmp_path: Path, before: Path) -> None:
@@ -238,7 +238,7 @@ def test_config_change(tmp_path: Path, before: Path) -> None:
         for tp in (TP, OTHER):
             read(owned, tp.topic, tp.partition)
         assert len({(stopped.path / tp.dir_name / names.TOPIC_PROPERTIES).read_bytes() for tp in (TP, OTHER)}) == 1
-        assert owned.close().clean
+        close_clean(owned)
 
 
 def test_no_false_clean_shutdown_file(tmp_path: Path, before: Path) -> None:

@@ -31,7 +31,7 @@ from storage.log.topic_info import DEFAULTS, TopicInfo
 from storage.types import TopicPartition
 from tests.builders import Batch, BuiltLogDir, Partition, build_log_dir, many
 from tests.faults import Crash, FaultyDisk
-from tests.storage.log.owning import append, opened, read, tree_of
+from tests.storage.log.owning import append, close_clean, opened, read, tree_of
 
 TP = TopicPartition("t", 0)
 METADATA = Path(__file__).parent.parent / "files" / "data" / "cluster-metadata" / "snapshot-and-log"
@@ -126,7 +126,7 @@ def test_clean_shutdown_file_goes_first_and_comes_back_with_its_epoch(broker: Bu
     owned = opened(broker.path)
     assert not marker.exists()
     append(owned.appendable(PLAIN), [b"x"])
-    assert owned.close().clean
+    close_clean(owned)
     assert json.loads(marker.read_bytes()) == {"version": 0, "brokerEpoch": 12}
 
 
@@ -175,14 +175,14 @@ def test_after_a_clean_shutdown_logs_are_opened_when_asked_for(broker: BuiltLogD
     assert owned.logs() == []
     assert len(read(owned, "plain")) == 10
     assert [log.tp for log in owned.logs()] == [PLAIN]
-    assert owned.close().clean
+    close_clean(owned)
 
 
 def test_an_unclean_directory_is_recovered_whole(broker: BuiltLogDir) -> None:
     (broker.path / names.CLEAN_SHUTDOWN).unlink()
     owned = opened(broker.path)
     assert [log.tp for log in owned.logs()] == owned.partitions()
-    assert owned.close().clean
+    close_clean(owned)
 
 
 # Checkpoints
@@ -196,7 +196,7 @@ def test_lines_of_unopened_partitions_are_carried_over(broker: BuiltLogDir) -> N
     owned = opened(broker.path)
     append(owned.appendable(PLAIN), [b"x"] * 5)
     owned.log(PLAIN).increment_log_start_offset(2)
-    assert owned.close().clean
+    close_clean(owned)
     found = checkpoints.read(broker.path / names.RECOVERY_POINT_CHECKPOINT)
     assert (found[gone], found[CONFIGURED], found[PLAIN]) == (77, 4, 15)
     assert checkpoints.read(broker.path / names.LOG_START_CHECKPOINT) == {gone: 7, CONFIGURED: 4, PLAIN: 2}
@@ -224,7 +224,7 @@ def test_a_corrupt_checkpoint_counts_as_empty(broker: BuiltLogDir) -> None:
     owned = opened(broker.path)
     assert len(owned.checkpoints.problems) == 1
     assert owned.reports()[PLAIN].recovered_segments == [0]
-    assert owned.close().clean
+    close_clean(owned)
     assert checkpoints.read(broker.path / names.RECOVERY_POINT_CHECKPOINT)[PLAIN] == 10
 
 
@@ -241,7 +241,7 @@ def test_no_topic_is_made_or_removed_in_a_brokers_directory(broker: BuiltLogDir)
         owned.delete_topic("plain")
     with pytest.raises(NotPermitted):
         owned.delete_topic("unknown", only_empty=True)
-    assert owned.close().clean
+    close_clean(owned)
     assert sorted(path.name for path in broker.path.glob("*-*") if path.is_dir()) == [
         "__cluster_metadata-0",
         "__consumer_offsets-0",
@@ -269,7 +269,7 @@ def test_ids_and_configs_come_from_the_metadata(broker: BuiltLogDir) -> None:
         "segment.bytes": "1048576",
     }
     assert owned.log(CONFIGURED).config.segment_bytes == 1_048_576
-    assert owned.close().clean
+    close_clean(owned)
     assert tree_of(broker.path / "__cluster_metadata-0") == before
 
 
@@ -277,7 +277,7 @@ def test_partition_metadata_and_checkpoint_names_are_kept(broker: BuiltLogDir) -
     before = (broker["plain", 0].path / names.PARTITION_METADATA).read_bytes()
     owned = opened(broker.path)
     append(owned.appendable(PLAIN), [b"x"])
-    assert owned.close().clean
+    close_clean(owned)
     assert (broker["plain", 0].path / names.PARTITION_METADATA).read_bytes() == before
     assert not (broker["plain", 0].path / names.TOPIC_PROPERTIES).exists()
 
@@ -334,7 +334,7 @@ def test_internal_topics_are_written_by_groups_alone(broker: BuiltLogDir) -> Non
     with pytest.raises(NotPermitted):
         guest_rules.check_append(topic(name="__transaction_state"), as_group_coordinator=True)
     assert owned.log_dir.log(metadata).snapshot().log_end_offset > 0
-    assert owned.close().clean
+    close_clean(owned)
 
 
 def test_appends_carry_the_last_leader_epoch(broker: BuiltLogDir) -> None:
@@ -342,7 +342,7 @@ def test_appends_carry_the_last_leader_epoch(broker: BuiltLogDir) -> None:
     (path / names.LEADER_EPOCH_CHECKPOINT).write_bytes(b"0\n2\n0 0\n6 4\n")
     owned = opened(broker.path)
     append(owned.appendable(PLAIN), [b"x"])
-    assert owned.close().clean
+    close_clean(owned)
     newest = sorted(path.glob("*.log"))[-1]  # old messages, a new one: it rolled
     assert int.from_bytes(newest.read_bytes()[12:16], "big") == 6
     assert (path / names.LEADER_EPOCH_CHECKPOINT).read_bytes() == b"0\n2\n0 0\n6 4\n"
@@ -357,7 +357,7 @@ def test_a_new_topic_keeps_everything_and_describes_itself(tmp_path: Path) -> No
     with pytest.raises(FileExistsError):
         owned.create_topic("t")
     owned.create_topic("short", overrides={"retention.ms": "5"})
-    assert owned.close().clean
+    close_clean(owned)
     looked = LogDir.open_read_only(tmp_path)
     info = looked.topic_info("t")
     assert info.overrides == {"retention.ms": "-1", "segment.bytes": "1000"}
@@ -401,7 +401,7 @@ def test_the_longest_name_works(tmp_path: Path) -> None:
     owned = opened(tmp_path)
     owned.create_topic("x" * 249)
     owned.delete_topic("x" * 249)
-    assert owned.close().clean
+    close_clean(owned)
 
 
 def test_a_bad_config_makes_no_topic(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def test_altering_sets_unsets_and_reaches_open_logs(tmp_path: Path) -> None:
         owned.alter_config("t", {"segment.bytes": "many"})
     with pytest.raises(UnknownTopicOrPartition):
         owned.alter_config("u", {"segment.bytes": "1000"})
-    assert owned.close().clean
+    close_clean(owned)
 
 
 def test_only_an_empty_topic_goes_when_asked_so(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def test_only_an_empty_topic_goes_when_asked_so(tmp_path: Path) -> None:
     owned.create_topic("t", 1)
     assert owned.is_empty("t")
     owned.delete_topic("t", only_empty=True)
-    assert owned.close().clean
+    close_clean(owned)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []
 
 
@@ -456,7 +456,7 @@ def test_a_topic_made_anew_begins_anew(tmp_path: Path) -> None:
     owned = opened(tmp_path)
     owned.create_topic("t", 1)
     append(owned.log(TP), [b"x"])
-    assert owned.close().clean
+    close_clean(owned)
     owned = opened(tmp_path, Opening(trust_clean=False))
     assert read(owned, "t") == [b"x"]
     owned.close()
@@ -487,14 +487,14 @@ def test_a_failed_creation_leaves_nothing(tmp_path: Path) -> None:
     assert owned.log_dir.topics() == []
     assert owned.log_dir.hidden() == []
     owned.create_topic("t", 2)
-    assert owned.close().clean
+    close_clean(owned)
 
 
 def test_after_closing_nothing_is_taken(tmp_path: Path) -> None:
     owned = opened(tmp_path)
     owned.create_topic("t", 2)
     log = owned.log(TP)
-    assert owned.close().clean
+    close_clean(owned)
     assert not owned.close().clean
     with pytest.raises(PartitionOffline):
         append(log, [b"x"])

@@ -22,7 +22,7 @@ from storage.log.partition_log import PartitionLog
 from storage.types import TopicPartition
 from tests.faults import FaultyDisk, full_disk
 from tests.fixtures import FIXTURES, HAVE_FIXTURES, NO_FIXTURES, REQUIRED, log_dir_of, topics_of
-from tests.storage.log.owning import StandingClock, append, opened, read, tree_of, values_of
+from tests.storage.log.owning import StandingClock, append, close_clean, opened, read, tree_of, values_of
 
 TP = TopicPartition("t", 0)
 
@@ -72,11 +72,11 @@ def test_equals_what_kafka_wrote(tmp_path: Path, fixture: str, name: str, at_onc
     for part in batches_of(source) if restarts else parts:
         if restarts and int.from_bytes(part[:8], "big") >= restarts[0]:
             del restarts[0]
-            assert owned.close().clean
+            close_clean(owned)
             owned = opened(tmp_path)
         if len(part):
             owned.log(tp).append_batches(part)
-    assert owned.close().clean
+    close_clean(owned)
     assert not restarts
     assert tree_of(tmp_path / name, _BESIDE) == tree_of(source, _BESIDE)
 
@@ -207,7 +207,7 @@ def test_full_disk_leaves_a_valid_log(tmp_path: Path, limit: int) -> None:
     append(log, [b"room again"])
     kept.append(b"room again")
     assert values_of(log.snapshot()) == kept
-    assert owned.close().clean
+    close_clean(owned)
     again = opened(path)
     assert read(again, "t") == kept
     assert again.close().clean
@@ -272,7 +272,7 @@ def test_segments_roll_by_the_clock_of_messages(tmp_path: Path) -> None:
         clock.time_ms += step
         assert writer.append([Record(None, b"x")]).error is None
     assert [segment.base_offset for segment in log.snapshot().segments] == [0, 2, 4]
-    assert owned.close().clean
+    close_clean(owned)
 
 
 def test_reconfiguring_counts_from_the_next_append(owned: OwnedDir) -> None:

@@ -19,7 +19,7 @@ from storage.log.rehearsal import rehearse
 from storage.types import TopicPartition
 from tests.fixtures import FIXTURES, HAVE_FIXTURES, NO_FIXTURES, REQUIRED, copy_log_dir, topics_of
 from tests.storage.log.crashing import Sessions, every_crash
-from tests.storage.log.owning import ONE_THREAD, StandingClock, append, opened, read, tree_of
+from tests.storage.log.owning import ONE_THREAD, StandingClock, append, close_clean, opened, read, tree_of
 
 TP = TopicPartition("t", 0)
 BEFORE = FIXTURES / "recovery" / "before"
@@ -64,7 +64,7 @@ def test_equals_the_brokers_recovery(tmp_path: Path, name: str) -> None:
     path = one_case(tmp_path, name)
     owned = opened_then(path)
     assert not owned.failures()
-    assert owned.close().clean
+    assert owned.close().clean  # what Kafka leaves damaged, so do we
     assert tree_of(path / name, _BESIDE) == tree_of(AFTER / name, _BESIDE)
 
 
@@ -123,7 +123,7 @@ def test_a_crash_in_recovery_changes_nothing_of_its_result(tmp_path: Path, name:
     for stopped, _ in every_crash(tmp_path, path, work, lambda: None):
         owned = opened_then(stopped.path)
         assert read(owned, topic, int(partition)) == values, str(stopped)
-        assert owned.close().clean, str(stopped)
+        close_clean(owned, stopped)
         found = tree_of(stopped.path / name, _BESIDE)
         assert found.keys() == expected.keys(), str(stopped)
         if not stopped.lost_power:
@@ -157,7 +157,7 @@ def test_gentle_recovery_cuts_a_torn_tail(tmp_path: Path, tail: bytes) -> None:
     cut = owned.reports()[TP].cut
     assert cut is not None
     assert (cut.position, cut.next_offset, cut.lost_bytes) == (size, 4, len(tail))
-    assert owned.close().clean
+    close_clean(owned)
 
 
 def test_gentle_recovery_leaves_damage_before_intact_messages_alone(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_gentle_recovery_leaves_damage_before_intact_messages_alone(tmp_path: Pa
     assert log.read_bytes() == data
     owned = opened(path)  # as `recover` does
     assert read(owned, "t") == []
-    assert owned.close().clean
+    close_clean(owned)
 
 
 def test_gentle_recovery_removes_no_later_segment(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_gentle_recovery_removes_no_later_segment(tmp_path: Path) -> None:
     owned = opened(path)
     assert read(owned, "t") == [b"value %d" % n for n in range(7)]
     assert owned.reports()[TP].removed_segments == [8]
-    assert owned.close().clean
+    close_clean(owned)
 
 
 def test_reindexing_rebuilds_what_recovery_would_trust(tmp_path: Path) -> None:
@@ -199,14 +199,14 @@ def test_reindexing_rebuilds_what_recovery_would_trust(tmp_path: Path) -> None:
     owned.create_topic("t", 1, {"index.interval.bytes": "100", "segment.bytes": "2000"})
     for n in range(60):
         append(owned.log(TP), [b"value %d" % n])
-    assert owned.close().clean
+    close_clean(owned)
     expected = tree_of(path)
     for index in (path / "t-0").glob("*index"):
         index.write_bytes(b"\1" * 24)
     owned = opened(path, Opening(gentle=True, only=()))
     report = owned.reindex(TP)
     assert len(report.recovered_segments) > 2
-    assert owned.close().clean
+    close_clean(owned)
     assert tree_of(path) == expected
 
 
@@ -232,7 +232,7 @@ def test_several_partitions_with_progress(tmp_path: Path) -> None:
 
     owned = OwnedDir.open(path, progress=Noted(), clock=SystemClock())
     assert len(owned.reports()) == 8
-    assert owned.close().clean
+    close_clean(owned)
     total = sum(int(str(amount)) for what, amount in calls if what == "advance")
     assert calls[0] == ("recovery", total)
     assert calls[-1] == ("end", 0)
@@ -252,4 +252,4 @@ def test_a_writer_after_recovery_continues(tmp_path: Path) -> None:
     assert Appender(owned.log(TP), clock=StandingClock()).append([]).taken == 0
     append(owned.log(TP), [b"more"])
     assert read(owned, "t") == [*values, b"more"]
-    assert owned.close().clean
+    close_clean(owned)
