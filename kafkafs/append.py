@@ -35,6 +35,8 @@ Buffer = bytes | memoryview
 _NEWLINE: Final = 10
 _NOW: Final = np.full(1, NO_TIMESTAMP, np.int64)
 _FEW_LINES: Final = 16
+# Errors of a line, not of the disk.
+_BAD_LINES: Final = (InvalidRecord, RecordTooLarge, InvalidConfig)
 # Of a line that may yet become a small message: compressed, or with its escapes undone.
 _LONG_LINE_BYTES: Final = 64 << 20
 # A row whose size cannot be foreseen is appended by itself: 1 KiB and an eighth for compression that gains nothing.
@@ -291,7 +293,7 @@ class LineWriter:
                 return
             try:
                 self._take_locked(bytes(self._begun), np.zeros(1, np.int64), np.full(1, len(self._begun), np.int64))
-            except (InvalidRecord, RecordTooLarge):
+            except _BAD_LINES:
                 self._begun.clear()
                 raise
             self._begun.clear()
@@ -341,7 +343,7 @@ class LineWriter:
             lengths[0] += before
         try:
             taken = self._take_locked(buffer, starts, lengths)
-        except (InvalidRecord, RecordTooLarge):
+        except _BAD_LINES:
             self._bad_line_locked(data)
             raise
         except Exception:

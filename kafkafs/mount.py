@@ -30,11 +30,14 @@ if TYPE_CHECKING:
     from kafkafs.operations import Serving, Traffic
     from kafkafs.status import Report
     from kafkafs.tree import Tree, TreeOptions
+    from storage.log.log_dir import LogDir
+    from storage.log.owned_dir import OwnedDir
 
 _log = logging.getLogger(__name__)
 
 _DEVICE = "/dev/fuse"
 _SYSLOG = "/dev/log"
+_OTHERS = frozenset(("allow_other", "allow_root"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +54,14 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
 
     `say` gets lines for a person. Raises MountError, whose `exit_code` is the command's.
     """
-    _check_log_dir(request.log_dir)
+    if not (request.options.create and not os.path.lexists(request.log_dir)):
+        _check_log_dir(request.log_dir)
     check_nesting(request.log_dir, request.mountpoint)
     cleaned = check_mountpoint(request.mountpoint)
     if cleaned:
         say(cleaned)
     _check_fuse()
     config = _read_config(request, say)
-    if not request.options.read_only:
-        say("mounting read-only: this version cannot write yet (with --read-only or -o ro it does not say so)")
 
     def work(ready: background.Ready) -> None:
         _serve(request, config, _start_logging(request.options, foreground=foreground), ready)
@@ -87,31 +89,60 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _Log, ready: backgr
         raise MountError(f"libfuse 2 is not installed ({error}); on Debian: apt install fuse3 libfuse2") from None
     from kafkafs.status import help_text
     from kafkafs.tree import Tree
-    from storage.log.log_dir import LogDir
 
     def start() -> None:
         tree.start()
         ready(log.stderr)
-        _log.info("serving %s at %s, read-only", request.log_dir, request.mountpoint)
+        _log.info("serving %s at %s, %s", request.log_dir, request.mountpoint, _mode(request))
 
     traffic = Traffic()
-    with _explained():
-        log_dir = LogDir.open_read_only(request.log_dir, config=config)
-        try:
-            files = {
-                "@help": help_text,
-                "@status.json": lambda: report.status_json(),
-                "@metrics": lambda: report.metrics(),
-            }
-            tree = Tree(log_dir, _tree_options(request.options), files=files)
-            report: Report = _report_on(request, log, tree, traffic)
-            serving = _serving(request)
-            code = serve(Operations(tree, serving, traffic, start, tree.stop), serving)
-        finally:
-            log_dir.close()
+    with _explained(), _opened(request, config) as (log_dir, owned):
+        files = {
+            "@help": lambda: help_text(writable=owned is not None),
+            "@status.json": lambda: report.status_json(),
+            "@metrics": lambda: report.metrics(),
+        }
+        tree = Tree(log_dir, _tree_options(request.options), files=files, owned=owned)
+        report: Report = _report_on(request, log, tree, traffic)
+        serving = _serving(request)
+        topics = None if owned is None else tree
+        code = serve(Operations(tree, serving, traffic, start, tree.stop, topics), serving)
     if code != 0:
         raise MountError(f"libfuse could not mount {request.mountpoint} (its exit code is {code})")
     _log.info("unmounted %s", request.mountpoint)
+
+
+@contextmanager
+def _opened(request: MountRequest, config: BrokerConfig) -> Iterator[tuple[LogDir, OwnedDir | None]]:
+    """The log directory, and who owns it if that is us: locked and recovered, and closed in order at the end."""
+    from storage.log.log_dir import LogDir
+    from storage.log.owned_dir import Opening, OwnedDir
+
+    if request.options.read_only:
+        log_dir = LogDir.open_read_only(request.log_dir, config=config)
+        try:
+            yield log_dir, None
+        finally:
+            log_dir.close()
+        return
+    try:
+        owned = OwnedDir.open(request.log_dir, Opening(create=request.options.create, gentle=True), config=config)
+    except OSError as error:
+        raise MountError(f"{error.filename or request.log_dir}: {error.strerror}; --read-only may do") from error
+    for tp, failure in owned.failures().items():
+        _log.error("%s is offline: %s", tp, failure)
+    try:
+        yield owned.log_dir, owned
+    finally:
+        closing = owned.close()
+        for tp, failure in closing.errors.items():
+            _log.error("%s was not closed in order: %s", tp, failure)
+    if closing.failure is not None:
+        raise closing.failure
+
+
+def _mode(request: MountRequest) -> str:
+    return "read-only" if request.options.read_only else "read-write"
 
 
 def _report_on(request: MountRequest, log: _Log, tree: Tree, traffic: Traffic) -> Report:
@@ -125,13 +156,14 @@ def _report_on(request: MountRequest, log: _Log, tree: Tree, traffic: Traffic) -
             requests=lambda: dataclasses.asdict(traffic),
             errors=lambda: dataclasses.asdict(data_errors.status()),
             fixed={
-                "mode": "read-only",
+                "mode": _mode(request),
                 "log_directory": str(request.log_dir),
                 "mountpoint": str(request.mountpoint),
                 "isolation": request.options.isolation.value,
                 "out_of_range": "clamp" if request.options.clamp else "error",
                 "log": log.place,
             },
+            offline=dict if tree.owned is None else tree.owned.failures,
             versions={"libfuse": libfuse_version()},
         )
     )
@@ -183,7 +215,9 @@ def _explained() -> Iterator[None]:
 
 def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:
     options: dict[str, str | bool] = {
-        "ro": True,
+        "ro": request.options.read_only,
+        # Who gets here at all without these is the one who mounted.
+        "default_permissions": not request.options.read_only and bool(request.options.libfuse & _OTHERS),
         "nosuid": True,
         "nodev": True,
         "fsname": escaped(os.fsencode(request.log_dir).decode(errors="replace")),

@@ -34,9 +34,10 @@ class BadOption(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class MountOptions:
-    """What `-o` said. Sizes in bytes; None: not said. `libfuse`: handed on as they are."""
+    """What `-o` said. Sizes in bytes; None: not said. `libfuse`: handed on as they are. `create`: never by `-o`."""
 
     read_only: bool = False
+    create: bool = False
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     clamp: bool = False
     log: Path | None = None

@@ -1,4 +1,4 @@
-"""The adapter between FUSE and the tree. Nothing is decided here: paths go to `tree.lookup`, errors to `errnos`.
+"""The adapter between FUSE and the tree. Nothing is decided here: paths go to the tree, errors to `errnos`.
 
 The only module that imports fuse (fusepy 3.0.1 over libfuse 2.9). What that asks for:
 
@@ -7,19 +7,21 @@ The only module that imports fuse (fusepy 3.0.1 over libfuse 2.9). What that ask
   kernel's cache for a second: every stat and every open of one asks us anyway;
 - `flag_nopath`: libfuse need not build the path of a file that is open, its handle says enough;
 - reads go straight into libfuse's buffer, past fusepy's copy;
-- no `default_permissions` as long as nobody may write: all modes let everyone read who gets here at all, and to check
-  them with attr_timeout=0 the kernel would ask for every directory of a path anew (open: 114 µs instead of 47).
+- no `default_permissions` unless others may write: all modes let everyone read who gets here at all, and to check
+  them with attr_timeout=0 the kernel would ask for every directory of a path anew (open: 114 µs instead of 47);
+- `flush` is not asked for: shells flush before they write, so it is no end of anything.
 """
 
 from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from ctypes import addressof, pythonapi
+from ctypes import addressof, c_int, c_ssize_t, c_void_p, py_object, pythonapi, string_at
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -28,13 +30,18 @@ from typing import Any, NoReturn, Protocol
 import fuse
 
 from kafkafs.errnos import answer
-from kafkafs.views.base import Attributes, Handle, Kind, View
+from kafkafs.views.base import Attributes, Handle, Kind, View, WriteHandle
+from storage.errors import StorageError
+
+_log = logging.getLogger(__name__)
 
 _TYPE = {Kind.DIRECTORY: stat.S_IFDIR, Kind.FILE: stat.S_IFREG}
 
 # How much tools read at a time if they ask: as much as one FUSE request carries.
 _BLOCK_BYTES = 128 << 10
 _MAX_NAME_BYTES = 255
+# From this size on what is written is not copied out of libfuse's buffer before it is looked at.
+_LARGE_BYTES = 4 << 10
 
 
 class Lookup(Protocol):
@@ -44,6 +51,16 @@ class Lookup(Protocol):
         """The view at a path (`/` is the mountpoint). Raises NoSuchPath, StorageError, OSError."""
 
 
+class Topics(Protocol):
+    """What may be made and removed in a tree that can be written to."""
+
+    def make_directory(self, path: str) -> None:
+        """StorageError, OSError."""
+
+    def remove_directory(self, path: str) -> None:
+        """StorageError, OSError."""
+
+
 @dataclass(slots=True)
 class Traffic:
     """What was asked of the mount so far. Counted without a lock: figures for people, exact to a few."""
@@ -51,6 +68,8 @@ class Traffic:
     opens: int = 0
     reads: int = 0
     read_bytes: int = 0
+    writes: int = 0
+    written_bytes: int = 0
     open_files: int = 0
 
 
@@ -66,8 +85,9 @@ class Serving:
 
 
 class Operations(fuse.Operations):  # type: ignore[misc]
-    """FUSE's calls on a tree that nobody may write to. Raises whatever the tree raises: `answer` stands around it.
+    """FUSE's calls on a tree. Raises whatever the tree raises: `answer` stands around it.
 
+    `topics`: None when nobody may write.
     `start` is called once the mount is there, from a thread of FUSE's and after all forking; `stop` when it has gone.
     """
 
@@ -78,15 +98,23 @@ class Operations(fuse.Operations):  # type: ignore[misc]
     flush = None
 
     def __init__(
-        self, tree: Lookup, serving: Serving, traffic: Traffic, start: Callable[[], None], stop: Callable[[], None]
+        self,
+        tree: Lookup,
+        serving: Serving,
+        traffic: Traffic,
+        start: Callable[[], None],
+        stop: Callable[[], None],
+        topics: Topics | None = None,
     ) -> None:
         self._tree = tree
+        self._topics = topics
         self._serving = serving
         self._start = start
         self._stop = stop
         self._numbers = itertools.count(1)
         self._paths: dict[int, str] = {}  # of open files and directories, by FUSE's handle number
         self.handles: dict[int, Handle] = {}
+        self._writing: dict[int, WriteHandle] = {}  # those of them that were opened for writing
         self.traffic = traffic
         self.failure: BaseException | None = None
 
@@ -98,6 +126,9 @@ class Operations(fuse.Operations):  # type: ignore[misc]
             fuse.fuse_exit()
 
     def destroy(self, path: str) -> None:
+        # The kernel need not have told of every file that was closed before the umount.
+        for number in list(self._writing):
+            self._close_writer(self._writing.pop(number))
         self._stop()
 
     def getattr(self, path: str | None, info: Any = None) -> dict[str, int]:
@@ -124,12 +155,17 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return 0
 
     def open(self, path: str, info: Any) -> int:
+        writer: WriteHandle | None = None
+        handle: Handle
         if info.flags & (os.O_ACCMODE | os.O_TRUNC):
-            self._refuse()
-        handle = self._tree.lookup(path).open()
+            handle = writer = self._open_to_write(path)
+        else:
+            handle = self._tree.lookup(path).open()
         info.direct_io, info.keep_cache = handle.direct_io, handle.keep_cache
         info.fh = self._number(path)
         self.handles[info.fh] = handle
+        if writer is not None:
+            self._writing[info.fh] = writer
         self.traffic.opens += 1
         self.traffic.open_files = len(self.handles)
         return 0
@@ -146,8 +182,39 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         del self._paths[info.fh]
         handle = self.handles.pop(info.fh)
         self.traffic.open_files = len(self.handles)
-        handle.close()
+        writer = self._writing.pop(info.fh, None)
+        if writer is None:
+            handle.close()
+        else:
+            self._close_writer(writer)
         return 0
+
+    def write_from(self, number: int, data: bytes | memoryview) -> int:
+        """Takes what is written to an open file; returns how many bytes. Where they were meant to go says nothing."""
+        count = self._writing[number].write(data)
+        traffic = self.traffic
+        traffic.writes += 1
+        traffic.written_bytes += count
+        return count
+
+    def fsync(self, path: None, datasync: int, info: Any) -> int:
+        writer = self._writing.get(info.fh)
+        if writer is not None:
+            writer.sync()
+        return 0
+
+    def _open_to_write(self, path: str) -> WriteHandle:
+        if self._topics is None:
+            self._refuse()
+        return self._tree.lookup(path).open_to_write()
+
+    @staticmethod
+    def _close_writer(writer: WriteHandle) -> None:
+        try:
+            writer.close()
+        except (StorageError, OSError) as error:
+            # Nobody is told what release answers (fuse-facts 3).
+            _log.error("a last line without a newline was lost when its file was closed: %s", error)
 
     def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
         if not name.startswith("user."):
@@ -166,12 +233,49 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         names = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail")
         return {name: getattr(disk, name) for name in names} | {"f_namemax": _MAX_NAME_BYTES}
 
+    def mkdir(self, path: str, mode: int) -> int:
+        if self._topics is None:
+            self._refuse()
+        self._topics.make_directory(path)
+        return 0
+
+    def rmdir(self, path: str) -> int:
+        if self._topics is None:
+            self._refuse()
+        self._topics.remove_directory(path)
+        return 0
+
+    def truncate(self, path: str | None, length: int, info: Any = None) -> int:
+        return self._accept(self._paths[info.fh] if path is None else path)
+
+    def _accept(self, path: str, *arguments: object) -> int:
+        """What tools do to files that they write to. It means nothing here."""
+        if self._topics is None:
+            self._refuse()
+        attributes = self._tree.lookup(path).attributes()
+        if attributes.kind is not Kind.FILE or not attributes.mode & 0o222:
+            self._refuse()
+        return 0
+
+    chmod = chown = utimens = _accept
+
+    def setxattr(self, path: str, *arguments: object) -> int:
+        self._accept(path)
+        # So `cp --preserve=mode` goes on with chmod.
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    removexattr = setxattr
+
     def _refuse(self, *arguments: object) -> NoReturn:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    # The mount says `ro`, and the kernel asks for none of these; `mount -o remount,rw` would make it ask.
-    mknod = mkdir = unlink = rmdir = symlink = rename = link = _refuse
-    create = write = truncate = chmod = chown = utimens = setxattr = removexattr = _refuse
+    def _not_here(self, *arguments: object) -> NoReturn:
+        number = errno.EROFS if self._topics is None else errno.EPERM
+        raise OSError(number, os.strerror(number))
+
+    # A mount that says `ro` is asked for none of these; `mount -o remount,rw` would make the kernel ask.
+    mknod = create = unlink = symlink = rename = link = _not_here
+    write = _refuse
 
     def _number(self, path: str) -> int:
         number = next(self._numbers)
@@ -218,6 +322,11 @@ class _Threads:
 
 _threads = _Threads()
 
+_PYBUF_READ = 0x100
+_view = pythonapi.PyMemoryView_FromMemory
+_view.argtypes = (c_void_p, c_ssize_t, c_int)
+_view.restype = py_object
+
 
 class _Session(fuse.FUSE):  # type: ignore[misc]
     """fusepy's callbacks, with our errors around them and a read that does not copy twice."""
@@ -231,6 +340,10 @@ class _Session(fuse.FUSE):  # type: ignore[misc]
 
     def read(self, path: None, buffer: Any, size: int, offset: int, info: Any) -> int:
         return self.operations.read_into(info.contents.fh, addressof(buffer.contents), offset, size)
+
+    def write(self, path: None, buffer: Any, size: int, offset: int, info: Any) -> int:
+        data = string_at(buffer, size) if size < _LARGE_BYTES else _view(addressof(buffer.contents), size, _PYBUF_READ)
+        return self.operations.write_from(info.contents.fh, data)
 
     def ioctl(self, *arguments: object) -> int:
         return -errno.ENOTTY  # fusepy's fails without a path

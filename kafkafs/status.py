@@ -24,6 +24,7 @@ import psutil
 from storage.errors import StorageError
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log
+from storage.types import TopicPartition
 
 Facts = dict[str, Any]
 
@@ -39,6 +40,7 @@ class Sources:
     requests: Callable[[], Facts]
     errors: Callable[[], Facts]
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    offline: Callable[[], Mapping[TopicPartition, Exception]] = dict
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -83,7 +85,10 @@ class Report:
             "started": self._started_at,
             "uptime_seconds": round(now - self._started, 3),
             "topics": len(sources.log_dir.topics()),
-            "partitions": {str(log.tp): _partition(log) for log in sources.log_dir.opened()},
+            "partitions": {
+                **{str(log.tp): _partition(log) for log in sources.log_dir.opened()},
+                **{str(tp): _failed(error) for tp, error in sources.offline().items()},
+            },
             "hidden": [{"name": hidden.name, "reason": hidden.reason} for hidden in sources.log_dir.hidden()],
             "problems": [str(problem) for problem in sources.log_dir.problems()],
             **sources.tree(),
@@ -101,7 +106,7 @@ def _partition(log: Log) -> Facts:
     try:
         snapshot = log.snapshot()
     except (StorageError, OSError) as error:
-        return {"state": "failed", "error": str(error)}
+        return _failed(error)
     return {
         "state": "online",
         "log_start_offset": snapshot.log_start_offset,
@@ -111,6 +116,10 @@ def _partition(log: Log) -> Facts:
         # of a torn or still growing tail, or of a preallocated file
         "bytes_behind_the_end": snapshot.active_size - snapshot.active_end,
     }
+
+
+def _failed(error: Exception) -> Facts:
+    return {"state": "failed", "error": str(error)}
 
 
 def _process(process: psutil.Process) -> Facts:
@@ -189,6 +198,8 @@ _PLAIN = (
     _Metric("requests.open_files", "open_files", "gauge", "Files open now."),
     _Metric("requests.reads", "reads_total", "counter", "Reads answered."),
     _Metric("requests.read_bytes", "read_bytes_total", "counter", "Bytes handed to readers."),
+    _Metric("requests.writes", "writes_total", "counter", "Writes taken."),
+    _Metric("requests.written_bytes", "written_bytes_total", "counter", "Bytes taken from writers."),
     _Metric("errors.count", "data_errors_total", "counter", "Answers of EIO or EPROTO: damaged data, failed disks."),
     _Metric("errors.bugs", "bugs_total", "counter", "Errors that should not be; the log has their tracebacks."),
     _Metric("process.memory_bytes", "process_resident_memory_bytes", "gauge", "Resident memory."),
@@ -247,9 +258,12 @@ def _labels(**labels: str) -> str:
     return "{" + ",".join(quoted) + "}"
 
 
-def help_text() -> bytes:
+def help_text(*, writable: bool = False) -> bytes:
     """The content of @help: one screen of 24 lines and 80 columns."""
-    return _HELP.encode()
+    text = _HELP
+    for read_only, written in _WRITABLE.items() if writable else ():
+        text = text.replace(read_only, written)
+    return text.encode()
 
 
 _HELP = """\
@@ -276,3 +290,14 @@ grep error TOPIC/*/time/2026-11-20.txt     one day, all partitions
 jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99
 getfattr -d TOPIC/0                        offsets and counts as attributes
 """
+
+# What else stands there where people may write.
+_WRITABLE = {
+    "as files. Read only.": "as files.",
+    "jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99\n": (
+        "echo hello >> TOPIC/@append                one message a line; also .jsonl\n"
+    ),
+    "getfattr -d TOPIC/0                        offsets and counts as attributes\n": (
+        "mkdir TOPIC; echo retention.ms=3600000 >> TOPIC/@config\n"
+    ),
+}

@@ -16,18 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from kafkafs import paths
-from kafkafs.handles import DEFAULT_CACHE_BYTES, BlockCache, Workers
+from kafkafs.handles import DEFAULT_CACHE_BYTES, DEFAULT_WORKERS, BlockCache, Workers
 from kafkafs.paths import NoSuchPath
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.store import Store, default_directory
 from kafkafs.views import directories, info
+from kafkafs.views.append_files import AppendFile
 from kafkafs.views.base import Entry, GeneratedFile, Kind, View
+from kafkafs.views.config_file import ConfigFile
 from kafkafs.views.range_file import RangeFile
 from kafkafs.views.segment_file import SeenFiles, SegmentFile
 from kafkafs.views.services import Services
 from kafkafs.views.state import Clocks
 from storage.clock import Clock, SystemClock
+from storage.errors import NotPermitted, ReadOnlyLog
 from storage.log.log_dir import LogDir
+from storage.log.owned_dir import OwnedDir
 from storage.types import Isolation
 
 
@@ -43,7 +47,7 @@ class TreeOptions:
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     clamp: bool = False
     cache_bytes: int = DEFAULT_CACHE_BYTES
-    workers: int = 2
+    workers: int = DEFAULT_WORKERS
     index_dir: Path | None = None
     index_bytes: int = 256 << 20
 
@@ -58,10 +62,15 @@ class Tree:
         *,
         files: Mapping[str, Callable[[], bytes]] | None = None,
         clock: Clock | None = None,
+        owned: OwnedDir | None = None,
     ) -> None:
-        """`files` makes the content of files at the root by name, in place of ours: `@status.json`, `@metrics`…"""
+        """`files` makes the content of files at the root by name, in place of ours: `@status.json`, `@metrics`…
+
+        `owned`: whose `log_dir` this is, when it may be written to.
+        """
         # constant after construction
         self.log_dir = log_dir
+        self.owned = owned
         self.options = options or TreeOptions()
         self._clock = clock or SystemClock()
         self._files = {"@status.json": self._status_json, "@metrics": bytes, "@help": bytes} | dict(files or {})
@@ -101,9 +110,13 @@ class Tree:
             case paths.SegmentFile():
                 return SegmentFile(self.log_dir.log(node.tp), node.name, self._seen)
             case paths.Root():
-                return directories.RootDirectory(self.log_dir)
+                return directories.RootDirectory(self.log_dir, writable=self._writable)
             case paths.Topic():
-                return directories.TopicDirectory(self.log_dir, node.topic)
+                return directories.TopicDirectory(self.log_dir, node.topic, writable=self._writable)
+            case paths.Append() if self.owned is not None:
+                return AppendFile(self.owned, node)
+            case paths.TopicConfig() if self.owned is not None:
+                return ConfigFile(self.owned, node.topic)
             case paths.TopicConfig():
                 self.log_dir.partitions(node.topic)
                 return GeneratedFile(
@@ -115,6 +128,28 @@ class Tree:
                 nothing: tuple[Entry, ...] = ()
                 return directories.FixedDirectory(nothing, self._log_dir_mtime_ns())
         raise NoSuchPath(path)
+
+    def make_directory(self, path: str) -> None:
+        """Makes a topic of `num.partitions` partitions. InvalidTopic, FileExistsError, NotPermitted, ReadOnlyLog."""
+        owned, name = self._topic_of(path)
+        owned.create_topic(name)
+
+    def remove_directory(self, path: str) -> None:
+        """Removes a topic that holds no message: else OSError (ENOTEMPTY). UnknownTopicOrPartition, NotPermitted."""
+        owned, name = self._topic_of(path)
+        owned.delete_topic(name, only_empty=True)
+
+    @property
+    def _writable(self) -> bool:
+        return self.owned is not None
+
+    def _topic_of(self, path: str) -> tuple[OwnedDir, str]:
+        if self.owned is None:
+            raise ReadOnlyLog("mounted read-only")
+        _, name, *below = path.split("/")
+        if below or name in ("@groups", *directories.ROOT_FILES):
+            raise NotPermitted("only topics are made and removed as directories")
+        return self.owned, name
 
     def status(self) -> dict[str, Any]:
         """Caches, view index, scans under way, open files: the tree's part of @status.json."""
@@ -131,7 +166,7 @@ class Tree:
         log = self.log_dir.log(node.tp)
         match node:
             case paths.Partition():
-                return directories.PartitionDirectory(self.log_dir, log)
+                return directories.PartitionDirectory(self.log_dir, log, writable=self._writable)
             case paths.PartitionInfo():
                 return GeneratedFile(
                     lambda: info.partition_info(self.log_dir, log, self.options.isolation),

@@ -19,11 +19,18 @@ from kafkafs.mountpoint import MountError, absolute, unmount
 @click.argument("logdir", type=click.Path(path_type=Path))
 @click.argument("mnt", type=click.Path(path_type=Path))
 @click.option("--read-only", is_flag=True, help="Change nothing in LOGDIR; take no lock. A running broker's is fine.")
+@click.option("--create", is_flag=True, help="Make LOGDIR if there is none.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A broker's server.properties.")
 @click.option("-f", "--foreground", is_flag=True, help="Serve in this process, log to stderr, until unmounted or ^C.")
 @click.option("-o", "options", multiple=True, metavar="OPT[,OPT…]", help="Mount options, see above.")
 def mount(
-    logdir: Path, mnt: Path, read_only: bool, config: Path | None, foreground: bool, options: tuple[str, ...]
+    logdir: Path,
+    mnt: Path,
+    read_only: bool,
+    create: bool,
+    config: Path | None,
+    foreground: bool,
+    options: tuple[str, ...],
 ) -> None:
     """Serve the topics of LOGDIR as files at MNT, an empty directory.
 
@@ -36,7 +43,7 @@ def mount(
       config=FILE                as --config
       ro                         as --read-only
       uid=N, gid=N               who owns the files (else: you)
-      allow_other, allow_root    others may look too (needs user_allow_other in fuse.conf)
+      allow_other, allow_root    others may look and append too (needs user_allow_other in fuse.conf)
       noauto_unmount             a killed kafkafs leaves its mountpoint behind
       noexec, nosuid, nodev, noatime, and the words of fstab
 
@@ -48,6 +55,8 @@ def mount(
         chosen = parse_options(options)
     except BadOption as error:
         raise click.UsageError(str(error)) from None
+    if create and (read_only or chosen.read_only):
+        raise click.UsageError("--create and --read-only contradict each other")
     config = config or chosen.config
     request = MountRequest(
         absolute(logdir),
@@ -55,6 +64,7 @@ def mount(
         replace(
             chosen,
             read_only=read_only or chosen.read_only,
+            create=create,
             config=absolute(config) if config else None,
             log=absolute(chosen.log) if chosen.log else None,
         ),

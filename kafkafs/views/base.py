@@ -70,6 +70,16 @@ class Handle(Protocol):
         """Ends the use of the handle; a second call does nothing."""
 
 
+class WriteHandle(Handle, Protocol):
+    """A file opened for writing. Where bytes are written says nothing: they count as they come."""
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Takes bytes, which may be changed afterwards; how many. Raises what is wrong with the first of them."""
+
+    def sync(self) -> None:
+        """All that was written is on disk when it returns."""
+
+
 class View(Protocol):
     """A node of the tree that exists."""
 
@@ -85,11 +95,17 @@ class View(Protocol):
     def open(self) -> Handle:
         """Opens a file for reading. IsADirectoryError for a directory."""
 
+    def open_to_write(self) -> WriteHandle:
+        """Opens a file for writing. OSError (EROFS) for those that only show something."""
+
 
 class Directory:
     """What directories have in common."""
 
     def open(self) -> Handle:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+    def open_to_write(self) -> WriteHandle:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
     def xattrs(self) -> Mapping[str, bytes]:
@@ -101,6 +117,9 @@ class File:
 
     def list(self) -> Iterable[Entry]:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+    def open_to_write(self) -> WriteHandle:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def xattrs(self) -> Mapping[str, bytes]:
         return {}

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kafkafs.ranges import MalformedRange, day_name, offsets_name
+from kafkafs.views.append_files import APPEND_FILES
 from kafkafs.views.base import DIRECTORY_MODE, Attributes, Directory, Entry, Kind
 from kafkafs.views.info import partition_xattrs, topic_xattrs
 from kafkafs.views.times import first_timestamp, mtime_ns, newest_timestamp
@@ -16,6 +17,7 @@ from storage.types import NO_TIMESTAMP, TopicPartition
 
 ROOT_FILES = ("@help", "@status.json", "@metrics")
 MESSAGE_FILES = ("messages.txt", "messages.jsonl", "messages.log")
+WRITABLE_MODE = 0o755
 _DAY_MS = 86_400_000
 _MOST_DAYS = 3_660  # of one segment: timestamps are whatever producers say, and one may be off by centuries
 _LOOKED_INTO = 16  # partitions of a topic that are opened for its time; the directories' own tell of more
@@ -38,11 +40,13 @@ class FixedDirectory(Directory):
 class RootDirectory(Directory):
     """The mountpoint: our files and all topics."""
 
-    def __init__(self, log_dir: LogDir) -> None:
+    def __init__(self, log_dir: LogDir, *, writable: bool = False) -> None:
         self._log_dir = log_dir
+        self._mode = WRITABLE_MODE if writable else DIRECTORY_MODE
 
     def attributes(self) -> Attributes:
-        return _directory(self._log_dir.path.stat().st_mtime_ns, 1 + len(self._log_dir.topics()))
+        mtime = self._log_dir.path.stat().st_mtime_ns
+        return Attributes(Kind.DIRECTORY, 0, mtime, self._mode, 3 + len(self._log_dir.topics()))
 
     def list(self) -> Iterable[Entry]:
         yield from (Entry(name, Kind.FILE) for name in ROOT_FILES)
@@ -53,16 +57,17 @@ class RootDirectory(Directory):
 class TopicDirectory(Directory):
     """A topic: its configuration and those of its partitions that are here."""
 
-    def __init__(self, log_dir: LogDir, topic: str) -> None:
+    def __init__(self, log_dir: LogDir, topic: str, *, writable: bool = False) -> None:
         self._log_dir = log_dir
         self._topic = topic
+        self._files = ("@config", *(APPEND_FILES if writable else ()))
         self._partitions = log_dir.partitions(topic)
 
     def attributes(self) -> Attributes:
         return _directory(max(self._mtimes(), default=0), len(self._partitions))
 
     def list(self) -> Iterable[Entry]:
-        yield Entry("@config", Kind.FILE)
+        yield from (Entry(name, Kind.FILE) for name in self._files)
         yield from (Entry(str(partition), Kind.DIRECTORY) for partition in self._partitions)
 
     def xattrs(self) -> Mapping[str, bytes]:
@@ -86,15 +91,16 @@ class PartitionDirectory(Directory):
 
     _DIRECTORIES = ("offsets", "time", "segments")
 
-    def __init__(self, log_dir: LogDir, log: Log) -> None:
+    def __init__(self, log_dir: LogDir, log: Log, *, writable: bool = False) -> None:
         self._log_dir = log_dir
         self._log = log
+        self._files = (*MESSAGE_FILES, "@info.json", *(APPEND_FILES if writable else ()))
 
     def attributes(self) -> Attributes:
         return _directory(newest_mtime_ns(self._log), len(self._DIRECTORIES))
 
     def list(self) -> Iterable[Entry]:
-        yield from (Entry(name, Kind.FILE) for name in (*MESSAGE_FILES, "@info.json"))
+        yield from (Entry(name, Kind.FILE) for name in self._files)
         yield from (Entry(name, Kind.DIRECTORY) for name in self._DIRECTORIES)
 
     def xattrs(self) -> Mapping[str, bytes]:

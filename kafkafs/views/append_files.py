@@ -1,0 +1,50 @@
+"""`@append` and `@append.jsonl`: what is written to them becomes messages. Reading gives end of file."""
+
+from __future__ import annotations
+
+from kafkafs.append import Destination, LineWriter, Parse, Target, parse_jsonl, parse_txt
+from kafkafs.paths import Append
+from kafkafs.views.base import Attributes, BytesHandle, File, Handle, Kind, WriteHandle
+from storage.errors import UnknownTopicOrPartition
+from storage.log.owned_dir import OwnedDir
+
+APPEND_FILES = ("@append", "@append.jsonl")
+_MODE = 0o222
+
+
+class LinesHandle(BytesHandle):
+    """An open file that takes lines."""
+
+    def __init__(self, destination: Destination, parse: Parse, content: bytes = b"") -> None:
+        super().__init__(content)
+        self._writer = LineWriter(destination, parse)
+
+    def write(self, data: bytes | memoryview) -> int:
+        return self._writer.write(data)
+
+    def sync(self) -> None:
+        self._writer.sync()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class AppendFile(File):
+    """A topic's or a partition's. UnknownTopicOrPartition when there is none."""
+
+    def __init__(self, owned: OwnedDir, node: Append) -> None:
+        self._owned = owned
+        self._node = node
+        partitions = owned.log_dir.partitions(node.topic)
+        if node.partition is not None and node.partition not in partitions:
+            raise UnknownTopicOrPartition(f"no partition {node.topic}/{node.partition} here", path=owned.path)
+
+    def attributes(self) -> Attributes:
+        return Attributes(Kind.FILE, 0, self._owned.path.stat().st_mtime_ns, _MODE)
+
+    def open(self) -> Handle:
+        return BytesHandle(b"")
+
+    def open_to_write(self) -> WriteHandle:
+        target = Target(self._owned, self._node.topic, self._node.partition)
+        return LinesHandle(target, parse_jsonl if self._node.jsonl else parse_txt)

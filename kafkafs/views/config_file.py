@@ -1,0 +1,74 @@
+"""A topic's `@config` where it may be written: each `key=value` line sets one key, `key=` unsets it."""
+
+from __future__ import annotations
+
+from kafkafs.append import Parsed, Taken, parse_txt
+from kafkafs.views import info
+from kafkafs.views.append_files import LinesHandle
+from kafkafs.views.base import Attributes, BytesHandle, File, Handle, Kind, WriteHandle
+from storage.errors import InvalidConfig, StorageError
+from storage.log.owned_dir import OwnedDir
+
+_MODE = 0o644
+_LONGEST_LINE = 64 << 10
+
+
+class ConfigFile(File):
+    """UnknownTopicOrPartition when there is no such topic."""
+
+    def __init__(self, owned: OwnedDir, topic: str) -> None:
+        self._owned = owned
+        self._topic = topic
+        owned.log_dir.partitions(topic)
+
+    def attributes(self) -> Attributes:
+        return Attributes(Kind.FILE, len(self._content()), self._owned.path.stat().st_mtime_ns, _MODE)
+
+    def open(self) -> Handle:
+        return BytesHandle(self._content())
+
+    def open_to_write(self) -> WriteHandle:
+        return LinesHandle(_Settings(self._owned, self._topic), parse_txt, self._content())
+
+    def _content(self) -> bytes:
+        return info.topic_config(self._owned.topic_info(self._topic))
+
+
+class _Settings:
+    """Where lines of settings go. Blank lines and comments are left out: `@config` itself has some."""
+
+    def __init__(self, owned: OwnedDir, topic: str) -> None:
+        self._owned = owned
+        self._topic = topic
+
+    def append(self, parsed: Parsed) -> Taken:
+        columns = parsed.columns
+        data = memoryview(columns.buffer)
+        for row in range(len(columns)):
+            start = int(columns.value_start[row])
+            try:
+                self._set(bytes(data[start : start + int(columns.value_length[row])]))
+            except (StorageError, OSError) as error:
+                return Taken(row, error)
+        return Taken(len(columns), None)
+
+    def longest_line(self, *, verbatim: bool) -> int:
+        return _LONGEST_LINE
+
+    def sync(self) -> None:
+        """Each setting is on disk when it is made."""
+
+    def _set(self, line: bytes) -> None:
+        try:
+            text = line.decode().strip()
+        except UnicodeDecodeError as error:
+            raise InvalidConfig(f"line is not UTF-8: {error}") from None
+        if not text or text.startswith("#"):
+            return
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not key:
+            raise InvalidConfig("line is not key=value", found=text[:100])
+        if value:
+            self._owned.alter_config(self._topic, {key: value})
+        else:
+            self._owned.alter_config(self._topic, {}, [key])

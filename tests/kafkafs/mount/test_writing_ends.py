@@ -1,0 +1,212 @@
+"""Writable mounts that end: by umount, signal, kill -9 under writers; and disks that are full or may not be written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from storage.files import names
+from storage.log.log_dir import LogDir
+from storage.log.owned_dir import Opening, OwnedDir
+from storage.log.reader import read_range
+from storage.types import TopicPartition
+from tests.kafkafs.mount.served import fails_with, killed_after
+from tests.mounts import KAFKAFS, detach, kafkafs_mounts, mounted, requires_fuse, run_kafkafs
+
+pytestmark = requires_fuse
+
+WRITER = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_WRONLY)
+number = 0
+while True:
+    lines = b"".join(b"%s:%d\\n" % (sys.argv[2].encode(), number + n) for n in range(1 + number % 7))
+    try:
+        assert os.write(fd, lines + b"half") == len(lines) + 4
+    except OSError:
+        break
+    number += 1 + number % 7
+    print(number, flush=True)
+    try:
+        os.write(fd, b"\\n")
+    except OSError:
+        break
+"""
+
+
+def values(log_dir: Path, topic: str = "t") -> list[bytes | None]:
+    """Of partition 0, without a mount."""
+    snapshot = LogDir.open_read_only(log_dir).log(TopicPartition(topic, 0)).snapshot()
+    return [block.value(row) for block in read_range(snapshot, 0) for row in range(len(block))]
+
+
+def make(log_dir: Path) -> None:
+    owned = OwnedDir.open(log_dir, Opening(create=True))
+    owned.create_topic("t", 1)
+    owned.close()
+
+
+def test_a_last_line_is_a_message_after_umount(tmp_path: Path) -> None:
+    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", read_only=False) as mount:
+        (mount.path / "t").mkdir()
+        (mount.path / "t" / "@append").write_bytes(b"one\ntwo")
+    assert values(tmp_path / "logs") == [b"one", b"two"]
+    assert (tmp_path / "logs" / names.CLEAN_SHUTDOWN).exists()
+    assert not (tmp_path / "logs" / ".lock").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    with writable(tmp_path) as process:
+        fd = os.open(tmp_path / "mnt" / "t" / "@append", os.O_WRONLY)
+        try:
+            os.write(fd, b"one\nhalf")
+            process.send_signal(number)
+            assert process.wait(timeout=30) == 0
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+    assert values(tmp_path / "logs") == [b"one", b"half"]
+    assert (tmp_path / "logs" / names.CLEAN_SHUTDOWN).exists()
+
+
+def test_in_the_background(tmp_path: Path) -> None:
+    (tmp_path / "mnt").mkdir()
+    run_kafkafs("mount", tmp_path / "logs", tmp_path / "mnt", "--create", "-o", f"log={tmp_path / 'log'}")
+    try:
+        (tmp_path / "mnt" / "t").mkdir()
+        (tmp_path / "mnt" / "t" / "@append").write_bytes(b"one\n")
+        (tmp_path / "other").mkdir()
+        assert run_kafkafs("mount", tmp_path / "logs", tmp_path / "other", check=False).returncode == 3
+    finally:
+        run_kafkafs("umount", tmp_path / "mnt")
+    assert values(tmp_path / "logs") == [b"one"]
+
+
+def test_killed_before_its_first_append(tmp_path: Path) -> None:
+    make(tmp_path / "logs")
+    assert (tmp_path / "logs" / names.CLEAN_SHUTDOWN).exists()
+    with writable(tmp_path) as process:
+        process.kill()
+        process.wait()
+    assert not (tmp_path / "logs" / names.CLEAN_SHUTDOWN).exists()
+
+
+def test_kill_9_under_writers_loses_no_complete_line(tmp_path: Path) -> None:
+    make(tmp_path / "logs")
+    written: dict[str, int] = {}
+    for number in range(3):
+        with writable(tmp_path) as process:
+            writing = [f"{number}.{writer}" for writer in range(8)]
+            writers = [start_writer(tmp_path, name) for name in writing]
+            deadline = time.monotonic() + 30
+            while not all((tmp_path / name).stat().st_size for name in writing):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            process.kill()
+            process.wait()
+            detach(tmp_path / "mnt")
+            for name, writer in zip(writing, writers, strict=True):
+                writer.wait(timeout=30)
+                written[name] = int((tmp_path / name).read_bytes().splitlines()[-1])
+    assert all(written.values())
+    with writable(tmp_path):
+        found = (tmp_path / "mnt" / "t" / "0" / "messages.txt").read_bytes().splitlines()
+    for name, count in written.items():
+        lines = [line for line in found if line.startswith(b"%s:" % name.encode())]
+        assert lines == [b"%s:%d" % (name.encode(), line) for line in range(len(lines))]  # in order, each once
+        assert len(lines) >= count
+    assert all(line == b"half" or line.split(b":")[0].decode() in written for line in found)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], check=False).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        make(disk / "logs")
+        line = b"x" * 999 + b"\n"
+        with mounted(disk / "logs", tmp_path / "mnt", read_only=False) as mount, killed_after(60, mount.process):
+            append = mount.path / "t" / "@append"
+            result = subprocess.run(["bash", "-c", f"yes {'y' * 999} > {append}"], capture_output=True, check=False)
+            assert b"No space left on device" in result.stderr
+            with append.open("wb", buffering=0) as file:
+                with fails_with(errno.ENOSPC):
+                    while file.write(line):
+                        pass
+                before = (mount.path / "t" / "0" / "messages.txt").read_bytes()
+                subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
+                assert file.write(line) == len(line)
+            assert (mount.path / "t" / "0" / "messages.txt").read_bytes() == before + line
+        assert len(values(disk / "logs")) == before.count(b"\n") + 1
+        assert run_kafkafs("recover", disk / "logs").returncode == 0
+        assert len(values(disk / "logs")) == before.count(b"\n") + 1
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_damage_takes_one_partition_offline(tmp_path: Path) -> None:
+    make(tmp_path / "logs")
+    with writable(tmp_path):
+        (tmp_path / "mnt" / "good").mkdir()
+        (tmp_path / "mnt" / "t" / "@append").write_bytes(b"one\n" * 100)
+        (tmp_path / "mnt" / "t" / "@append").write_bytes(b"two\n" * 100)
+    log = tmp_path / "logs" / "t-0" / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    data[80] ^= 1
+    log.write_bytes(data)
+    (tmp_path / "logs" / names.CLEAN_SHUTDOWN).unlink()
+    for checkpoint in ("recovery-point-offset-checkpoint",):
+        (tmp_path / "logs" / checkpoint).unlink()
+    with writable(tmp_path):
+        with fails_with(errno.EIO):
+            os.open(tmp_path / "mnt" / "t" / "0" / "@append", os.O_WRONLY)
+        (tmp_path / "mnt" / "good" / "@append").write_bytes(b"x\n")
+        assert b'"state": "failed"' in (tmp_path / "mnt" / "@status.json").read_bytes()
+    assert log.read_bytes() == data
+
+
+def start_writer(tmp_path: Path, name: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "mnt" / "t" / "0" / "@append"), name]
+    with (tmp_path / name).open("wb") as output:
+        return subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
+
+
+@contextmanager
+def writable(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A mount of `logs` at `mnt` that a test may end as it likes."""
+    logs, mnt = tmp_path / "logs", tmp_path / "mnt"
+    mnt.mkdir(exist_ok=True)
+    if not logs.exists():
+        make(logs)
+    command = [*KAFKAFS, "mount", str(logs), str(mnt), "-f"]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 30
+        while mnt not in kafkafs_mounts():
+            assert process.poll() is None, process.communicate()[1].decode()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with killed_after(60, process):
+            yield process
+        if process.poll() is None:
+            run_kafkafs("umount", mnt)
+            assert process.wait(timeout=30) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+        for _ in range(3):
+            if mnt in kafkafs_mounts():
+                detach(mnt)
