@@ -1,0 +1,389 @@
+"""The background work of a log directory that we own: one thread that looks what is due, does it, and waits.
+
+- flush: what is older than `flush.ms` is synced
+- retention: every `log.retention.check.interval.ms`, over all partitions whose limits somebody set
+- checkpoints: recovery points, log starts, high watermarks, at the shortest of Kafka's three intervals
+- deletion: files renamed to `.deleted` are unlinked `file.delete.delay.ms` later
+
+A partition that fails is taken offline by its own log; the others, and the thread, go on. Sources: Kafka's LogManager
+(startup, flushDirtyLogs, cleanupLogs, deleteLogs), LocalLog.deleteSegmentFiles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Final, Protocol
+
+from storage.errors import StorageError, UnknownTopicOrPartition
+from storage.log import guest_rules
+from storage.log.owned_dir import OwnedDir
+from storage.log.partition_log import PartitionLog
+from storage.types import TopicPartition
+from storage.upkeep.directory_retention import retain_partition
+from storage.upkeep.retention import FreeBytes, disk_free_bytes
+
+_LOG = logging.getLogger(__name__)
+
+FLUSH: Final = "flush"
+RETENTION: Final = "retention"
+CHECKPOINTS: Final = "checkpoints"
+DELETION: Final = "deletion"
+
+# Logs are opened, and their configurations changed, behind our back: flush.ms is looked at that often at least, and
+# never more often than the other.
+_FLUSH_LOOK_MS: Final = 1000
+_LEAST_FLUSH_MS: Final = 10
+_NEVER_MS: Final = 3_600_000
+
+
+class Waiter(Protocol):
+    """What the thread waits on; handed in, so that no test sleeps."""
+
+    def wait(self, timeout_ms: int) -> None:
+        """Returns after that time, or earlier when woken. Once woken, the next wait returns at once."""
+
+    def wake(self) -> None:
+        """Ends the wait, or the next one. Called from any thread."""
+
+
+class EventWaiter:
+    """A Waiter on the machine's time."""
+
+    def __init__(self) -> None:
+        self._event = Event()
+
+    def wait(self, timeout_ms: int) -> None:
+        self._event.wait(timeout_ms / 1000)
+        self._event.clear()
+
+    def wake(self) -> None:
+        self._event.set()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """One kind of background work: `result` of its last run as a text, `errors` of it by partition ("" is the
+    directory). Times in epoch milliseconds, None before the first run."""
+
+    name: str
+    running: bool
+    runs: int
+    last_run_ms: int | None
+    last_duration_ms: int | None
+    next_run_ms: int
+    result: str
+    errors: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceStatus:
+    """All of it. `state`: "not started", "waiting", "running" or "stopped"; what awaits its deletion, in files and
+    bytes."""
+
+    state: str
+    tasks: tuple[TaskStatus, ...]
+    awaiting_deletion_files: int
+    awaiting_deletion_bytes: int
+
+
+@dataclass(slots=True)
+class _Awaiting:
+    due_ms: int
+    paths: list[Path]
+    size_bytes: int
+
+
+class _Report:
+    """What one run of a task has to tell."""
+
+    def __init__(self) -> None:
+        self.result = ""
+        self.errors: dict[str, str] = {}
+
+    @contextlib.contextmanager
+    def failing_alone(self, tp: TopicPartition | None) -> Iterator[None]:
+        """What fails within is noted, and stays with this partition."""
+        try:
+            yield
+        except UnknownTopicOrPartition:
+            pass  # it was removed this moment
+        except (StorageError, OSError) as error:
+            self.errors["" if tp is None else str(tp)] = str(error)
+
+
+@dataclass(slots=True)
+class _Task:
+    name: str
+    run: Callable[[_Report], int]  # returns when to run again, epoch ms
+    next_run_ms: int
+    status: TaskStatus
+
+
+class Maintenance:
+    """Works on one OwnedDir from `start` to `stop`. Thread-safe; `run_due` is the thread's alone (or a test's)."""
+
+    def __init__(self, owned: OwnedDir, *, waiter: Waiter | None = None, free_bytes: FreeBytes | None = None) -> None:
+        # Constant after construction.
+        self._owned = owned
+        self._clock = owned.clock
+        self._config = owned.log_dir.broker_config()
+        self._waiter = EventWaiter() if waiter is None else waiter
+        self._disk_free = disk_free_bytes(owned.path) if free_bytes is None else free_bytes
+        self._thread = Thread(target=self._work, name="maintenance", daemon=True)
+        now_ms = self._clock.now_ms()
+        later_ms = now_ms + self._config.initial_task_delay_ms
+        self._tasks = [
+            _task(FLUSH, self._flush, now_ms),
+            _task(RETENTION, self._retention, later_ms),
+            _task(CHECKPOINTS, self._checkpoints, later_ms),
+            _task(DELETION, self._deletion, now_ms),
+        ]
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._awaiting: list[_Awaiting] = []
+        self._state = "not started"
+        self._stopping = False
+        self._looked_ms = now_ms
+
+    def start(self) -> None:
+        """Starts the thread: after a fork, not before it."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after the partition that it is at, then deletes what awaits that. Safe to call twice.
+
+        The directory is closed after this, not before.
+        """
+        with self._lock:
+            self._stopping = True
+        self._waiter.wake()
+        if self._thread.is_alive():
+            self._thread.join()
+        report = _Report()
+        with self._lock:
+            self._state = "stopped"
+            awaiting, self._awaiting = self._awaiting, []
+        for entry in awaiting:
+            self._unlink(entry, report)
+        for where, error in report.errors.items():
+            _LOG.warning("%s: %s", where or self._owned.path, error)
+
+    def delete_later(self, paths: Iterable[Path], delay_ms: int) -> None:
+        """Unlinks files, already renamed to `.deleted`, after a delay."""
+        chosen = list(paths)
+        if not chosen:
+            return
+        size = 0
+        for path in chosen:
+            with contextlib.suppress(FileNotFoundError):
+                size += path.stat().st_size
+        with self._lock:
+            self._awaiting.append(_Awaiting(self._clock.now_ms() + delay_ms, chosen, size))
+        self._waiter.wake()
+
+    def retain_now(self) -> None:
+        """The next run of the thread looks at retention, whatever its time."""
+        with self._lock:
+            for task in self._tasks:
+                if task.name == RETENTION:
+                    task.next_run_ms = self._clock.now_ms()
+        self._waiter.wake()
+
+    def status(self) -> MaintenanceStatus:
+        """How it stands, for @status.json."""
+        with self._lock:
+            files = sum(len(entry.paths) for entry in self._awaiting)
+            size = sum(entry.size_bytes for entry in self._awaiting)
+            return MaintenanceStatus(self._state, tuple(task.status for task in self._tasks), files, size)
+
+    # The thread
+
+    def _work(self) -> None:
+        while not self._is_stopping():
+            wait_ms = self.run_due()
+            if not self._is_stopping():
+                self._waiter.wait(wait_ms)
+
+    def run_due(self) -> int:
+        """Does all that is due now; returns the milliseconds until something will be. Never raises."""
+        self._follow_clock()
+        for task in self._tasks:
+            if self._is_due(task):
+                self._run(task)
+        with self._lock:
+            self._state = "waiting"
+            now_ms = self._clock.now_ms()
+            due = [task.next_run_ms for task in self._tasks] + [entry.due_ms for entry in self._awaiting]
+            return min(max(min(due) - now_ms, 0), _NEVER_MS)
+
+    def _is_due(self, task: _Task) -> bool:
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            if self._stopping:
+                return False
+            waited = task.name == DELETION and any(entry.due_ms <= now_ms for entry in self._awaiting)
+            return waited or task.next_run_ms <= now_ms
+
+    def _follow_clock(self) -> None:
+        """A wall clock that is set back takes all that is planned with it."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            back_ms = max(self._looked_ms - now_ms, 0)
+            self._looked_ms = now_ms
+            if back_ms:
+                for task in self._tasks:
+                    task.next_run_ms -= back_ms
+                for entry in self._awaiting:
+                    entry.due_ms -= back_ms
+
+    def _run(self, task: _Task) -> None:
+        started_ms = self._clock.now_ms()
+        report = _Report()
+        with self._lock:
+            self._state = "running"
+            task.status = replace(task.status, running=True)
+        try:
+            next_run_ms = task.run(report)
+        except OSError as error:
+            report.errors[""] = str(error)
+            next_run_ms = started_ms + _FLUSH_LOOK_MS * 10
+        except Exception as error:  # noqa: BLE001 - a bug must not end the thread: what else is to be done still is
+            _LOG.exception("%s failed", task.name)
+            report.errors[""] = repr(error)
+            next_run_ms = started_ms + _FLUSH_LOOK_MS * 10
+        for where, text in report.errors.items():
+            if (where, text) not in task.status.errors:
+                _LOG.warning("%s: %s: %s", task.name, where or self._owned.path, text)
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            task.next_run_ms = max(next_run_ms, now_ms + 1)
+            if task.name == FLUSH and not report.result and not report.errors and task.status.runs:
+                # It looks every second: its status is of the last time that it did something.
+                task.status = replace(task.status, running=False, next_run_ms=task.next_run_ms)
+                return
+            task.status = TaskStatus(
+                task.name,
+                running=False,
+                runs=task.status.runs + 1,
+                last_run_ms=started_ms,
+                last_duration_ms=now_ms - started_ms,
+                next_run_ms=task.next_run_ms,
+                result=report.result,
+                errors=tuple(sorted(report.errors.items())),
+            )
+
+    def _is_stopping(self) -> bool:
+        with self._lock:
+            return self._stopping
+
+    # The tasks
+
+    def _flush(self, report: _Report) -> int:
+        """Syncs every log that has waited flush.ms; a message waits no longer than that."""
+        now_ms = self._clock.now_ms()
+        next_ms = now_ms + min(_FLUSH_LOOK_MS, self._config.flush_scheduler_interval_ms)
+        flushed = 0
+        for log in self._working_logs():
+            if self._is_stopping():
+                break
+            every_ms = max(log.config.flush_ms, _LEAST_FLUSH_MS)
+            if log.recovery_point < log.log_end_offset:
+                if now_ms - log.last_flush_ms >= every_ms:
+                    with report.failing_alone(log.tp):
+                        log.flush()
+                        flushed += 1
+                else:
+                    next_ms = min(next_ms, log.last_flush_ms + every_ms)
+                    continue
+            # What is appended right after this look has waited no longer than flush.ms at the next.
+            next_ms = min(next_ms, now_ms + every_ms)
+        report.result = f"{flushed} log(s) flushed" if flushed else ""
+        return max(next_ms, now_ms + _LEAST_FLUSH_MS)
+
+    def _retention(self, report: _Report) -> int:
+        segments = size = 0
+        failed = self._owned.failures()
+        opened = {log.tp for log in self._owned.logs()}
+        for tp in self._owned.partitions():
+            if self._is_stopping():
+                break
+            if tp in failed:
+                continue
+            with report.failing_alone(tp):
+                if tp not in opened and not self._has_limits(tp.topic):
+                    continue  # nothing can have expired: it need not be opened for that
+                result = retain_partition(self._owned, tp, free_bytes=self._free_bytes)
+                if result is None:
+                    continue
+                segments += len(result.segments)
+                size += result.size_bytes
+                if result.files:
+                    self.delete_later(result.files, self._owned.log(tp).config.file_delete_delay_ms)
+        report.result = f"{segments} segment(s) removed, {size} bytes"
+        return self._clock.now_ms() + self._config.retention_check_interval_ms
+
+    def _checkpoints(self, report: _Report) -> int:
+        config = self._config
+        self._owned.checkpoint()
+        report.result = "written"
+        return self._clock.now_ms() + max(
+            min(
+                config.recovery_point_checkpoint_interval_ms,
+                config.log_start_checkpoint_interval_ms,
+                config.high_watermark_checkpoint_interval_ms,
+            ),
+            1,
+        )
+
+    def _deletion(self, report: _Report) -> int:
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            due = [entry for entry in self._awaiting if entry.due_ms <= now_ms]
+            self._awaiting = [entry for entry in self._awaiting if entry.due_ms > now_ms]
+        files = sum(len(entry.paths) for entry in due)
+        for entry in due:
+            self._unlink(entry, report)
+            if entry.paths:
+                entry.due_ms = now_ms + _FLUSH_LOOK_MS * 10
+                files -= len(entry.paths)
+                with self._lock:
+                    self._awaiting.append(entry)
+        report.result = f"{files} file(s) deleted"
+        with self._lock:
+            return min((entry.due_ms for entry in self._awaiting), default=now_ms + _NEVER_MS)
+
+    def _unlink(self, entry: _Awaiting, report: _Report) -> None:
+        """Removes the files of an entry; those that could not be stay in it."""
+        kept = []
+        for path in entry.paths:
+            try:
+                self._owned.disk.unlink(path)
+            except FileNotFoundError:
+                pass  # its topic was deleted meanwhile
+            except OSError as error:
+                kept.append(path)
+                report.errors[path.parent.name] = str(error)
+        entry.paths = kept
+
+    def _working_logs(self) -> list[PartitionLog]:
+        return [log for log in self._owned.logs() if log.failure is None]
+
+    def _has_limits(self, topic: str) -> bool:
+        config = guest_rules.retention_config(self._owned.topic_info(topic).config)
+        limits = (config.retention_ms, config.retention_bytes, config.retention_free_bytes)
+        return config.delete and max(limits) >= 0 and self._owned.may_retain(topic)
+
+    def _free_bytes(self) -> int:
+        """What is free, and what will be once the files that await their deletion are gone."""
+        with self._lock:
+            awaiting = sum(entry.size_bytes for entry in self._awaiting)
+        return self._disk_free() + awaiting
+
+
+def _task(name: str, run: Callable[[_Report], int], next_run_ms: int) -> _Task:
+    return _Task(name, run, next_run_ms, TaskStatus(name, False, 0, None, None, next_run_ms, "", ()))

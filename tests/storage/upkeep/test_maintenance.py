@@ -1,0 +1,378 @@
+"""The background work, driven by hand: a clock that stands, a waiter that is told, failing disks."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from storage.config import BrokerConfig
+from storage.errors import PartitionOffline
+from storage.files import checkpoints, names
+from storage.files.disk import Disk
+from storage.log.owned_dir import Opening, OwnedDir
+from storage.types import TopicPartition
+from storage.upkeep.maintenance import CHECKPOINTS, DELETION, FLUSH, RETENTION, Maintenance, TaskStatus
+from storage.upkeep.verify import verify_log_dir
+from tests.faults import FaultyDisk
+from tests.storage.log.crashing import Sessions, every_crash
+from tests.storage.log.owning import NOW_MS, HastyDisk, StandingClock, append, opened, read, values_of
+
+TP = TopicPartition("t", 0)
+OTHER = TopicPartition("u", 0)
+SMALL = {"segment.bytes": "600", "index.interval.bytes": "100"}
+CONFIG = BrokerConfig.from_values(
+    {
+        "num.recovery.threads.per.data.dir": "1",
+        "log.initial.task.delay.ms": "1000",
+        "log.retention.check.interval.ms": "30000",
+        "replica.high.watermark.checkpoint.interval.ms": "5000",
+    }
+)
+
+
+class _NoWaiter:
+    """Never waits, and counts how often it was woken."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def wait(self, timeout_ms: int) -> None:
+        raise AssertionError("the tests drive the work")
+
+    def wake(self) -> None:
+        self.woken += 1
+
+
+class World:
+    """A directory with two topics, its maintenance and its clock."""
+
+    def __init__(self, path: Path, disk: Disk | None = None, **overrides: str) -> None:
+        self.clock = StandingClock()
+        self.owned = OwnedDir.open(
+            path, Opening(create=True), config=CONFIG, disk=disk or HastyDisk(), clock=self.clock
+        )
+        self.free_bytes = 10**15
+        values = {**SMALL, **{name.replace("_", "."): value for name, value in overrides.items()}}
+        for topic in ("t", "u"):
+            if topic not in self.owned.log_dir.topics():
+                self.owned.create_topic(topic, 1, values)
+        self.maintenance = Maintenance(self.owned, waiter=_NoWaiter(), free_bytes=lambda: self.free_bytes)
+
+    def fill(self, tp: TopicPartition = TP, count: int = 60) -> list[bytes | None]:
+        values: list[bytes | None] = [b"message %04d" % n for n in range(count)]
+        for first in range(0, count, 4):
+            append(self.owned.log(tp), values[first : first + 4])
+        return values
+
+    def pass_ms(self, ms: int) -> int:
+        """Lets time pass, then does what is due; the milliseconds until something will be."""
+        self.clock.time_ms += ms
+        return self.maintenance.run_due()
+
+    def task(self, name: str) -> TaskStatus:
+        return next(task for task in self.maintenance.status().tasks if task.name == name)
+
+    def end(self) -> None:
+        self.maintenance.stop()
+        assert self.owned.close().clean
+        assert verify_log_dir(self.owned.path) == []
+
+
+def test_flush_ms(tmp_path: Path) -> None:
+    """A message waits for its sync no longer than flush.ms."""
+    world = World(tmp_path, flush_ms="200")
+    log = world.owned.log(TP)
+    assert world.pass_ms(0) <= 200
+    world.pass_ms(10_000)
+    append(log, [b"one"])
+    assert log.recovery_point == 0
+    wait_ms = world.maintenance.run_due()
+    assert wait_ms == 200
+    wait_ms = world.pass_ms(200)
+    assert log.recovery_point == 1
+    assert wait_ms == 200
+    append(log, [b"two"])
+    wait_ms = world.pass_ms(150)
+    assert log.recovery_point == 1
+    assert wait_ms == 50
+    world.pass_ms(50)
+    assert log.recovery_point == 2
+    assert world.task(FLUSH).result == "1 log(s) flushed"
+    assert world.task(FLUSH).last_run_ms == world.clock.time_ms
+    world.end()
+
+
+def test_without_flush_ms_nothing_is_synced(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    append(world.owned.log(TP), [b"one"])
+    world.pass_ms(10**9)
+    assert world.owned.log(TP).recovery_point == 0
+    world.end()
+
+
+def test_retention_and_the_delayed_deletion(tmp_path: Path) -> None:
+    world = World(tmp_path, retention_bytes="1000", file_delete_delay_ms="7000")
+    values = world.fill()
+    log = world.owned.log(TP)
+    world.pass_ms(999)
+    assert log.log_start_offset == 0
+    held = log.snapshot()
+    world.pass_ms(1)
+    assert log.log_start_offset > 0
+    status = world.maintenance.status()
+    left = sorted(path for path in log.path.iterdir() if path.name.endswith(".deleted"))
+    assert status.awaiting_deletion_files == len(left) >= 3
+    assert status.awaiting_deletion_bytes == sum(path.stat().st_size for path in left)
+    assert values_of(held) == values
+    world.pass_ms(6999)
+    assert all(path.exists() for path in left)
+    world.pass_ms(1)
+    assert not any(path.exists() for path in left)
+    assert world.maintenance.status().awaiting_deletion_files == 0
+    assert world.task(DELETION).result == f"{len(left)} file(s) deleted"
+    assert world.task(RETENTION).runs == 1
+    assert world.task(RETENTION).next_run_ms == NOW_MS + 1000 + 30_000
+    assert values_of(log.snapshot()) == values[log.log_start_offset :]
+    world.end()
+
+
+def test_retention_now(tmp_path: Path) -> None:
+    world = World(tmp_path, retention_bytes="1000")
+    world.fill()
+    world.maintenance.run_due()
+    assert world.owned.log(TP).log_start_offset == 0
+    world.maintenance.retain_now()
+    world.maintenance.run_due()
+    assert world.owned.log(TP).log_start_offset > 0
+    world.end()
+
+
+def test_logs_that_keep_everything_are_not_opened(tmp_path: Path) -> None:
+    World(tmp_path).end()
+    world = World(tmp_path)
+    world.pass_ms(50_000)
+    assert world.task(RETENTION).runs == 1
+    assert world.owned.logs() == []
+    world.end()
+
+
+def test_retention_of_logs_that_nobody_has_opened(tmp_path: Path) -> None:
+    world = World(tmp_path, retention_ms="1000")
+    world.fill()
+    world.end()
+    world = World(tmp_path)
+    assert world.owned.logs() == []
+    world.pass_ms(50_000)
+    assert world.owned.log(TP).is_empty
+    assert world.owned.log(TP).log_start_offset == 60
+    world.end()
+
+
+def test_space_that_will_be_free_counts_as_free(tmp_path: Path) -> None:
+    """Else each pass, and each partition in a pass, would remove as much once more."""
+    world = World(tmp_path, retention_free_bytes="1000000", file_delete_delay_ms="10000000")
+    world.fill(TP)
+    world.fill(OTHER)
+    world.free_bytes = 999_500
+    world.pass_ms(1000)
+    first = world.owned.log(TP).log_start_offset
+    assert first > 0
+    assert world.owned.log(OTHER).log_start_offset == 0
+    world.pass_ms(30_000)
+    assert world.owned.log(TP).log_start_offset == first
+    world.end()
+
+
+def test_checkpoints(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.fill()
+    log = world.owned.log(TP)
+    log.increment_log_start_offset(7)
+    log.flush()
+    world.pass_ms(1000)
+    assert checkpoints.read(tmp_path / names.RECOVERY_POINT_CHECKPOINT)[TP] == 60
+    assert checkpoints.read(tmp_path / names.LOG_START_CHECKPOINT)[TP] == 7
+    assert checkpoints.read(tmp_path / names.REPLICATION_CHECKPOINT)[TP] == 60
+    append(log, [b"more"])
+    world.pass_ms(4999)
+    assert checkpoints.read(tmp_path / names.REPLICATION_CHECKPOINT)[TP] == 60
+    world.pass_ms(1)
+    assert checkpoints.read(tmp_path / names.REPLICATION_CHECKPOINT)[TP] == 61
+    assert checkpoints.read(tmp_path / names.RECOVERY_POINT_CHECKPOINT)[TP] == 60
+    assert world.task(CHECKPOINTS).runs == 2
+    world.end()
+
+
+def test_one_partition_fails_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    World(tmp_path, retention_bytes="1000", flush_ms="100").end()
+    disk = FaultyDisk(tmp_path)
+    world = World(tmp_path, disk)
+    values = world.fill(TP)
+    world.fill(OTHER)
+    disk.fail = lambda what, path: errno.EIO if what.startswith("sync ") and path.parent.name == "t-0" else None
+    with caplog.at_level(logging.WARNING):
+        world.pass_ms(1000)
+    assert set(world.owned.failures()) == {TP}
+    assert dict(world.task(FLUSH).errors).keys() == {"t/0"}
+    assert "t/0" in caplog.text
+    assert world.owned.log(OTHER).recovery_point == 60
+    assert world.owned.log(OTHER).log_start_offset > 0
+    with pytest.raises(PartitionOffline):
+        append(world.owned.log(TP), [b"no"])
+    caplog.clear()
+    world.pass_ms(30_000)
+    assert caplog.text == ""  # said once
+    append(world.owned.log(OTHER), [b"yes"])
+    world.maintenance.stop()
+    disk.fail = lambda what, path: None
+    assert not world.owned.close().clean
+    owned = opened(tmp_path)
+    assert read(owned, "t") == values
+    assert owned.close().clean
+    assert verify_log_dir(tmp_path) == []
+
+
+def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+    World(tmp_path).end()
+    disk = FaultyDisk(tmp_path)
+    world = World(tmp_path, disk)
+    world.fill()
+    disk.fail = lambda what, path: errno.ENOSPC if path.parent == tmp_path else None
+    world.pass_ms(1000)
+    assert dict(world.task(CHECKPOINTS).errors).keys() == {""}
+    disk.fail = lambda what, path: None
+    world.pass_ms(10_000)
+    assert world.task(CHECKPOINTS).errors == ()
+    assert checkpoints.read(tmp_path / names.REPLICATION_CHECKPOINT)[TP] == 60
+    world.end()
+
+
+def test_files_that_cannot_be_deleted_are_tried_again(tmp_path: Path) -> None:
+    World(tmp_path, retention_bytes="1000", file_delete_delay_ms="0").end()
+    disk = FaultyDisk(tmp_path)
+    world = World(tmp_path, disk)
+    world.fill()
+    disk.fail = lambda what, path: errno.EIO if what.startswith("unlink") else None
+    world.pass_ms(1000)
+    world.pass_ms(0)
+    waiting = world.maintenance.status().awaiting_deletion_files
+    assert waiting > 0
+    assert dict(world.task(DELETION).errors).keys() == {"t-0"}
+    disk.fail = lambda what, path: None
+    world.pass_ms(10_000)
+    assert world.maintenance.status().awaiting_deletion_files == 0
+    world.end()
+
+
+def test_a_bug_does_not_end_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path)
+    world.fill()
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(world.owned, "checkpoint", broken)
+    world.pass_ms(1000)
+    assert dict(world.task(CHECKPOINTS).errors) == {"": "ZeroDivisionError()"}
+    assert "Traceback" in caplog.text
+    monkeypatch.undo()
+    world.pass_ms(10_000)
+    assert world.task(CHECKPOINTS).errors == ()
+    world.end()
+
+
+def test_a_clock_that_is_set_back(tmp_path: Path) -> None:
+    world = World(tmp_path, retention_bytes="1000")
+    world.pass_ms(1000)
+    world.fill()
+    world.pass_ms(-(10**9))
+    assert world.task(RETENTION).runs == 1
+    world.pass_ms(30_000)
+    assert world.task(RETENTION).runs == 2
+    assert world.owned.log(TP).log_start_offset > 0
+    world.end()
+
+
+def test_a_topic_that_goes_meanwhile(tmp_path: Path) -> None:
+    world = World(tmp_path, retention_bytes="1000", file_delete_delay_ms="10000")
+    world.fill()
+    world.pass_ms(1000)
+    assert world.maintenance.status().awaiting_deletion_files
+    world.owned.delete_topic("t")
+    world.pass_ms(40_000)
+    assert world.maintenance.status().awaiting_deletion_files == 0
+    assert all(not task.errors for task in world.maintenance.status().tasks)
+    world.end()
+
+
+def test_the_thread_starts_waits_works_and_stops(tmp_path: Path) -> None:
+    """With a real thread: it sits in its waiter until it is woken, and ends at once."""
+    waiting, go = Event(), Event()
+
+    class Told:
+        def wait(self, timeout_ms: int) -> None:
+            waiting.set()
+            go.wait(30)
+            go.clear()
+
+        def wake(self) -> None:
+            go.set()
+
+    world = World(tmp_path, retention_bytes="1000")
+    world.fill()
+    maintenance = Maintenance(world.owned, waiter=Told(), free_bytes=lambda: 10**15)
+    assert maintenance.status().state == "not started"
+    maintenance.start()
+    assert waiting.wait(30)
+    assert maintenance.status().state == "waiting"
+    waiting.clear()
+    maintenance.retain_now()
+    assert waiting.wait(30)
+    assert world.owned.log(TP).log_start_offset > 0
+    assert maintenance.status().awaiting_deletion_files > 0
+    maintenance.stop()
+    maintenance.stop()
+    assert maintenance.status().state == "stopped"
+    assert maintenance.status().awaiting_deletion_files == 0
+    world.end()
+
+
+def test_stopped_anywhere(tmp_path: Path) -> None:
+    """The whole work, on a disk that stops at each operation: nothing but the oldest messages is ever gone."""
+    world = World(tmp_path / "before", retention_bytes="1000", flush_ms="100", file_delete_delay_ms="50")
+    values = world.fill()
+    world.end()
+    owned = opened(tmp_path / "before")
+    assert owned.close().clean
+
+    def work(sessions: Sessions, _notes: list[int]) -> None:
+        owned = sessions.open(config=CONFIG)
+        assert isinstance(owned.clock, StandingClock)
+        maintenance = Maintenance(owned, waiter=_NoWaiter(), free_bytes=lambda: 10**15)
+        append(owned.log(TP), [b"last"])
+        for _ in range(3):
+            owned.clock.time_ms += 1000
+            maintenance.run_due()
+        assert owned.log(TP).log_start_offset > 0
+        maintenance.stop()
+        assert owned.close().clean
+
+    stopped = None
+    for stopped, _ in every_crash(tmp_path, tmp_path / "before", work, list[int]):
+        owned = opened(stopped.path)
+        log = owned.log(TP)
+        got = values_of(log.snapshot())
+        wanted = [*values, b"last"]
+        assert got == wanted[log.log_start_offset : log.log_end_offset], str(stopped)
+        assert log.log_end_offset >= len(values), str(stopped)
+        assert len(got) > 10
+        assert owned.close().clean
+        assert verify_log_dir(stopped.path) == [], str(stopped)
+    assert stopped is not None
+    assert stopped.stop_at > 30
