@@ -21,7 +21,9 @@ import numpy.typing as npt
 
 from kafkafs.formats.jsonl_parse import parse_line
 from storage.client.partitioner import Partitioner
+from storage.config import LogConfig
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
+from storage.files import names
 from storage.format.encoder_kernel import split_lines
 from storage.format.record_columns import Record, RecordColumns
 from storage.log import guest_rules
@@ -119,26 +121,27 @@ class Target:
     def __init__(self, owned: OwnedDir, topic: str, partition: int | None = None, *, force: bool = False) -> None:
         self._owned = owned
         self._topic = topic
-        self._force = force
         self._appenders: dict[int, Appender] = {}
         self._unsynced: set[int] = set()
         self._partitioner: Partitioner | None = None
-        self._count = 0
         self._here: Int64s = np.zeros(0, np.int64)
-        info = owned.topic_info(topic)
-        guest_rules.check_append(info, force=force)
-        self._config = info.config
         self._only = partition
+        here = owned.log_dir.partitions(topic)
+        count: int | None = here[-1] + 1
+        if owned.log_dir.is_broker or topic in names.INTERNAL_TOPICS or topic == names.CLUSTER_METADATA_TOPIC:
+            # Asked only where the answer may be no: it takes files to read, and `echo >>` opens for each line.
+            info = owned.topic_info(topic)
+            guest_rules.check_append(info, force=force)
+            count = info.partition_count
         if partition is not None:
             self._appender(partition)
             return
-        if info.partition_count is None:
+        if count is None:
             raise InvalidConfig(
                 f"how many partitions {topic} has is not known here", advice="Append to one of its partitions"
             )
-        self._count = info.partition_count
-        self._here = np.array(owned.log_dir.partitions(topic), np.int64)
-        self._partitioner = Partitioner(self._count)
+        self._here = np.array(here, np.int64)
+        self._partitioner = Partitioner(count)
 
     def append(self, parsed: Parsed) -> Taken:
         """See Destination. A failing disk may leave later records of other partitions in their logs."""
@@ -167,8 +170,9 @@ class Target:
 
     def longest_line(self, *, verbatim: bool) -> int:
         """See Destination."""
-        limit = min(self._config.max_message_bytes, self._config.segment_bytes)
-        plain = verbatim and self._config.compression_type in ("producer", "uncompressed")
+        config = self._config()
+        limit = min(config.max_message_bytes, config.segment_bytes)
+        plain = verbatim and config.compression_type in ("producer", "uncompressed")
         return limit if plain else max(8 * limit, _LONG_LINE_BYTES)
 
     def sync(self) -> None:
@@ -176,6 +180,12 @@ class Target:
         for partition in sorted(self._unsynced):
             self._appenders[partition].log.flush()
             self._unsynced.discard(partition)
+
+    def _config(self) -> LogConfig:
+        """The topic's as of now."""
+        for appender in self._appenders.values():
+            return appender.log.config
+        return self._owned.topic_info(self._topic).config
 
     def _appender(self, partition: int) -> Appender:
         appender = self._appenders.get(partition)
@@ -224,7 +234,8 @@ class Target:
         return chosen, row, InvalidRecord(f"there is no partition {self._topic}/{int(chosen[row])} here")
 
     def _sure_limit(self) -> int:
-        limit = min(self._config.max_message_bytes, self._config.segment_bytes)
+        config = self._config()
+        limit = min(config.max_message_bytes, config.segment_bytes)
         return limit - limit // 8 - _SURE_BYTES
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kafkafs.tree import Tree, TreeOptions
     from storage.log.log_dir import LogDir
     from storage.log.owned_dir import OwnedDir
+    from storage.upkeep.maintenance import Maintenance
 
 _log = logging.getLogger(__name__)
 
@@ -92,8 +93,15 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _Log, ready: backgr
 
     def start() -> None:
         tree.start()
+        if upkeep is not None:
+            upkeep.start()
         ready(log.stderr)
         _log.info("serving %s at %s, %s", request.log_dir, request.mountpoint, _mode(request))
+
+    def stop() -> None:
+        tree.stop()
+        if upkeep is not None:
+            upkeep.stop()
 
     traffic = Traffic()
     with _explained(), _opened(request, config) as (log_dir, owned):
@@ -103,10 +111,11 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _Log, ready: backgr
             "@metrics": lambda: report.metrics(),
         }
         tree = Tree(log_dir, _tree_options(request.options), files=files, owned=owned)
-        report: Report = _report_on(request, log, tree, traffic)
+        upkeep = None if owned is None else _upkeep(owned)
+        report: Report = _report_on(request, log, tree, traffic, upkeep)
         serving = _serving(request)
         topics = None if owned is None else tree
-        code = serve(Operations(tree, serving, traffic, start, tree.stop, topics), serving)
+        code = serve(Operations(tree, serving, traffic, start, stop, topics), serving)
     if code != 0:
         raise MountError(f"libfuse could not mount {request.mountpoint} (its exit code is {code})")
     _log.info("unmounted %s", request.mountpoint)
@@ -145,14 +154,25 @@ def _mode(request: MountRequest) -> str:
     return "read-only" if request.options.read_only else "read-write"
 
 
-def _report_on(request: MountRequest, log: _Log, tree: Tree, traffic: Traffic) -> Report:
+def _upkeep(owned: OwnedDir) -> Maintenance:
+    from storage.upkeep.maintenance import Maintenance
+
+    return Maintenance(owned)
+
+
+def _report_on(
+    request: MountRequest, log: _Log, tree: Tree, traffic: Traffic, upkeep: Maintenance | None
+) -> Report:
     from kafkafs.operations import libfuse_version
     from kafkafs.status import Report, Sources
 
     return Report(
         Sources(
             tree.log_dir,
-            tree=tree.status,
+            tree=lambda: {
+                **({} if upkeep is None else {"maintenance": dataclasses.asdict(upkeep.status())}),
+                **tree.status(),
+            },
             requests=lambda: dataclasses.asdict(traffic),
             errors=lambda: dataclasses.asdict(data_errors.status()),
             fixed={
