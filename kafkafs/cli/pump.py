@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from kafkafs.formats.base import Format
     from storage.format.block import RecordBlock
 
-_BUFFER_BYTES: Final = 256 << 10
-_BUFFERS: Final = 8
+_BUFFER_BYTES: Final = 1 << 20
+_BUFFERS: Final = 4
 _LOOK_SECONDS: Final = 0.2  # how often an idle writer looks whether its reader is still there
 
 
