@@ -64,7 +64,8 @@ class LogDir:
         self._open_log = self._follow if open_log is None else open_log
         # Has its own locking.
         self._topic_infos = TopicInfos(path, config, is_broker=self.is_broker)
-        self._log_starts = LogStarts(path / names.LOG_START_CHECKPOINT)
+        self._log_starts = CheckpointedOffsets(path / names.LOG_START_CHECKPOINT)
+        self._recovery_points = CheckpointedOffsets(path / names.RECOVERY_POINT_CHECKPOINT)
         # Guarded by the lock.
         self._lock = Lock()
         self._mark = NEVER
@@ -145,7 +146,9 @@ class LogDir:
             self._logs.pop(tp, None)
 
     def _follow(self, tp: TopicPartition) -> Log:
-        return ReadOnlyLog(tp, self.path / tp.dir_name, lambda: self._log_starts.of(tp))
+        return ReadOnlyLog(
+            tp, self.path / tp.dir_name, lambda: self._log_starts.of(tp), lambda: self._recovery_points.of(tp)
+        )
 
     def opened(self) -> list[Log]:
         """The logs that somebody has asked for so far, by topic and partition."""
@@ -173,9 +176,8 @@ class LogDir:
     def problems(self) -> list[StorageError]:
         """What is wrong with files of the log directory itself and was worked around."""
         problems = self._topic_infos.problems()
-        if self._log_starts.problem is not None:
-            problems.append(self._log_starts.problem)
-        return problems
+        checkpoints_read = (self._log_starts, self._recovery_points)
+        return problems + [checkpoint.problem for checkpoint in checkpoints_read if checkpoint.problem is not None]
 
     def close(self) -> None:
         """Forgets all logs. Nothing was kept open."""
@@ -183,8 +185,8 @@ class LogDir:
             self._logs.clear()
 
 
-class LogStarts:
-    """The log start offsets in log-start-offset-checkpoint, read again when a broker has replaced it. Thread-safe."""
+class CheckpointedOffsets:
+    """The offsets in a checkpoint file, read again when a broker has replaced it. Thread-safe."""
 
     __slots__ = ("_lock", "_mark", "_offsets", "_path", "problem")
 
@@ -198,7 +200,7 @@ class LogStarts:
         self.problem: CorruptCheckpoint | None = None
 
     def of(self, tp: TopicPartition) -> int:
-        """The partition's checkpointed log start offset, 0 where there is none.
+        """The partition's checkpointed offset, 0 where there is none.
 
         A checkpoint that does not parse changes nothing: what the one before said still holds.
         """

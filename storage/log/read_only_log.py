@@ -33,12 +33,19 @@ _LISTING_TRIES: Final = 20
 class ReadOnlyLog:
     """A `Log` that changes nothing and follows whoever writes."""
 
-    def __init__(self, tp: TopicPartition, path: Path, log_start: Callable[[], int] = lambda: 0) -> None:
-        """`log_start`: the checkpointed log start offset as it is now, 0 where there is none."""
+    def __init__(
+        self,
+        tp: TopicPartition,
+        path: Path,
+        log_start: Callable[[], int] = lambda: 0,
+        recovery_point: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`log_start`, `recovery_point`: those offsets as checkpointed now, 0 where they are not."""
         # Constant after construction.
         self.tp = tp
         self.path = path
         self._log_start = log_start
+        self._recovery_point = recovery_point
         self._place = os.fspath(path)
         # Has its own locking.
         self._transactions = Transactions(path)
@@ -101,11 +108,11 @@ class ReadOnlyLog:
             status = found[-1].log.stat()
             active_size, mark = status.st_size, FileMark.of(status)
             if found[-1] is not was_active:
-                end = tail.measure(found[-1], active_size)
+                end = tail.measure(found[-1], active_size, self._recovery_point())
             elif self._active_mark.matches(status):
                 end = self._tail
             else:
-                end = tail.extend(found[-1], self._tail, active_size)
+                end = tail.extend(found[-1], self._tail, active_size, self._recovery_point())
             found[-1].size = active_size
         log_start = max(self._log_start(), found[0].base_offset if found else 0)
         snapshot = LogSnapshot(

@@ -4,12 +4,15 @@ A log is appended to while we read, may have been cut off by a crash, and may be
 measured: from a batch that is known to be good, whole batches with right CRCs and ascending offsets are counted, up to
 the first that is not. What lies behind that is the tail: torn, garbage, zeros, or still being written. It is looked at
 again whenever the file changes. Damage before the point where measuring began is for readers to find.
+
+Bad bytes are no tail but damage if a valid batch follows them, for a log is only ever written at its end; or if they
+lie below the recovery point, for then they were whole and synced once. Those count, for readers to fail at.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, ScanStop, scan
@@ -18,6 +21,7 @@ from storage.format.decoder import verify_crcs
 from storage.log import buffers
 from storage.log.scanning import ascending_rows
 from storage.log.segment import Segment
+from storage.log.segment_check import intact_batch_behind
 
 _ROWS: Final = 4096
 _V2_HEAD: Final = struct.Struct(
@@ -30,6 +34,7 @@ _V2_HEAD: Final = struct.Struct(
     "i"  # last offset delta
 )
 _CRC_START: Final = 21
+_SEARCHED_BYTES: Final = 4 << 20  # behind bytes that are no batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +52,13 @@ class Tail:
     last_header: bytes = b""
 
 
-def measure(segment: Segment, size: int) -> Tail:
+def measure(segment: Segment, size: int, recovery_point: int = 0) -> Tail:
     """The valid end of a segment of `size` bytes, not looked at before: scanned from its last good index entry."""
     start = segment.floor(segment.base_offset + 2**31, size) if size else 0
-    return extend(segment, Tail(start, segment.base_offset), size)
+    return extend(segment, Tail(start, segment.base_offset), size, recovery_point)
 
 
-def extend(segment: Segment, known: Tail, size: int) -> Tail:
+def extend(segment: Segment, known: Tail, size: int, recovery_point: int = 0) -> Tail:
     """The valid end now that the file has `size` bytes, given that it was sound up to `known.end`."""
     tail = known
     if known.end >= size:
@@ -73,15 +78,20 @@ def extend(segment: Segment, known: Tail, size: int) -> Tail:
             if good:
                 tail = _behind(data, table, good, tail.end)
             if good < table.rows:
-                break
+                passed = _behind_bad_batch(segment, data, table, good, tail, size, recovery_point)
+                if passed is None:
+                    break
+                tail = passed
+                continue
             if table.rows == 0 or outcome.stop in (ScanStop.CORRUPT, ScanStop.UNSUPPORTED):
                 behind, grown = _behind_odd_batch(segment, tail, size, len(data))
                 if grown:
                     buffers.give(buffer)
                     buffer = buffers.take(grown)
-                elif behind is None:
-                    break
                 else:
+                    behind = behind or _at_intact_batch(segment, tail, size)
+                    if behind is None:
+                        break
                     tail = behind
     finally:
         buffers.give(buffer)
@@ -101,6 +111,34 @@ def _behind(data: memoryview, table: BatchTable, rows: int, origin: int) -> Tail
     size = int(table.size[rows - 1])
     header = bytes(data[position - origin : position - origin + min(size, BATCH_HEADER_SIZE)])
     return Tail(position + size, int(table.last_offset[rows - 1]) + 1, position, header)
+
+
+def _behind_bad_batch(
+    segment: Segment, data: memoryview, table: BatchTable, row: int, tail: Tail, size: int, recovery_point: int
+) -> Tail | None:
+    """Past the batch in `row`, whose CRC or offset is wrong, if it is damage and no tail; None if it is the tail."""
+    behind = _behind(data, table, row + 1, int(table.position[0]))
+    following = segment.batch_at(behind.end, size) if behind.end < size else None
+    if following is not None:
+        base, last = int(following.base_offset[0]), int(following.last_offset[0])
+        if last >= tail.next_offset and (base < 0 or base >= tail.next_offset):
+            return replace(behind, next_offset=max(base, tail.next_offset))
+    # The header may be what is wrong: its offset counts as far as it can be one that was synced.
+    if tail.next_offset < behind.next_offset <= recovery_point:
+        return behind
+    return None
+
+
+def _at_intact_batch(segment: Segment, tail: Tail, size: int) -> Tail | None:
+    """Where the next intact batch begins behind bytes that are none; None if none does: then they are the tail."""
+    head = segment.log.read(tail.end, min(BATCH_HEADER_SIZE, size - tail.end))
+    if not any(head):
+        return None  # preallocated
+    position = intact_batch_behind(segment.log, tail.end + 1, min(size, tail.end + _SEARCHED_BYTES))
+    found = None if position is None else segment.batch_at(position, size)
+    if position is None or found is None or int(found.base_offset[0]) < tail.next_offset:
+        return None
+    return replace(tail, end=position, next_offset=int(found.base_offset[0]))
 
 
 def _behind_odd_batch(segment: Segment, tail: Tail, size: int, read: int) -> tuple[Tail | None, int]:

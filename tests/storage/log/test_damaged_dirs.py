@@ -14,9 +14,11 @@ from storage.files.names import FileState
 from storage.format.compression import Codec
 from storage.log import segment
 from storage.log.isolation import last_stable_offset
+from storage.log.log_dir import LogDir
 from storage.log.reader import find_batch, read_range
-from storage.types import Isolation
-from tests.builders import ROLL, Batch, Partition, build_log_dir, many
+from storage.log.snapshot import LogSnapshot
+from storage.types import Isolation, TopicPartition
+from tests.builders import ROLL, Batch, BuiltPartition, Partition, build_log_dir, many
 from tests.fixtures import FIXTURES, HAVE_FIXTURES, NO_FIXTURES, REQUIRED, read_golden, requires_fixtures
 from tests.storage.log.reading import built, copy_partition, open_log, read_all, read_past_damage
 
@@ -192,13 +194,14 @@ def test_wrong_base_offset_is_damage(tmp_path: Path, wrong: int) -> None:
     assert built(records) == [record for record in partition.records if not 9 <= record.offset < 12]
 
 
-def test_wrong_base_offset_in_the_tail_ends_the_log(tmp_path: Path) -> None:
+def test_wrong_base_offset_before_valid_batches_is_damage(tmp_path: Path) -> None:
     partition = build_log_dir(tmp_path, {"t": [[Batch(many(3)) for _ in range(5)]]})["t", 0]
     with partition.log().open("r+b") as file:
         file.seek(partition.batches[3].position)
         file.write((1).to_bytes(8, "big"))
     records, errors = read_past_damage(open_log(partition.path).snapshot())
-    assert ([record.offset for record in records], errors) == (list(range(9)), [])
+    assert [record.offset for record in records] == [*range(9), 12, 13, 14]
+    assert len(errors) == 1
 
 
 @pytest.mark.parametrize("believed_bytes", [16 << 20, 4096])
@@ -229,3 +232,46 @@ def test_batch_larger_than_any_window(tmp_path: Path, size: int) -> None:
     assert [record.offset for record in records] == [0, 1, 2, 3, 4]
     assert built(records) == partition.records
     assert read_all(snapshot, 3)[0].offset == 3
+
+
+def _flipped(partition: BuiltPartition, batch: int) -> LogSnapshot:
+    with partition.log().open("r+b") as file:
+        file.seek(partition.batches[batch].position + 70)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))
+    return open_log(partition.path).snapshot()
+
+
+def test_a_bad_batch_before_valid_ones_is_damage_and_no_tail(tmp_path: Path) -> None:
+    partition = build_log_dir(tmp_path, {"t": [[Batch(many(3)) for _ in range(3)]]})["t", 0]
+    snapshot = _flipped(partition, 0)
+    records, errors = read_past_damage(snapshot)
+    assert [record.offset for record in records] == [3, 4, 5, 6, 7, 8]
+    assert len(errors) == 1
+    assert snapshot.log_end_offset == 9
+
+
+@pytest.mark.parametrize(("recovery_point", "damaged"), [(6, False), (9, True)])
+def test_a_bad_last_batch_is_damage_below_the_recovery_point_only(
+    tmp_path: Path, recovery_point: int, damaged: bool
+) -> None:
+    partition = build_log_dir(tmp_path, {"t": [[Batch(many(3)) for _ in range(3)]]})["t", 0]
+    (tmp_path / "recovery-point-offset-checkpoint").write_text(f"0\n1\nt 0 {recovery_point}\n")
+    _flipped(partition, 2)
+    snapshot = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0)).snapshot()
+    records, errors = read_past_damage(snapshot)
+    assert [record.offset for record in records] == list(range(6))
+    assert len(errors) == damaged
+    assert snapshot.log_end_offset == (9 if damaged else 6)
+
+
+def test_intact_batches_behind_a_wild_length_are_found(tmp_path: Path) -> None:
+    partition = build_log_dir(tmp_path, {"t": [[Batch(many(3)) for _ in range(3)]]})["t", 0]
+    with partition.log().open("r+b") as file:
+        file.seek(partition.batches[1].position + 8)
+        file.write((2**30).to_bytes(4, "big"))
+    snapshot = open_log(partition.path).snapshot()
+    _, errors = read_past_damage(snapshot)
+    assert snapshot.log_end_offset == 9
+    assert len(errors) == 1
