@@ -21,6 +21,7 @@ from storage.format.record_columns import Record
 from storage.log.owned_dir import OwnedDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
+from storage.upkeep.verify import verify_log_dir
 from tests.storage.log.owning import NOW_MS, opened
 
 
@@ -233,6 +234,7 @@ def owned(tmp_path: Path) -> Iterator[OwnedDir]:
     directory.create_topic("small", 2, {"max.message.bytes": "300"})
     yield directory
     assert not directory.close().errors
+    assert verify_log_dir(tmp_path / "logs") == []
 
 
 def values(owned: OwnedDir, topic: str) -> list[list[bytes | None]]:

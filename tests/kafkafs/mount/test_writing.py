@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from storage.files import names
+from storage.upkeep.verify import verify_log_dir
 from tests.kafkafs.mount.served import fails_with, killed_after
 from tests.mounts import Mounted, mounted, requires_fuse, run_kafkafs
 
@@ -29,6 +30,7 @@ def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     with mounted(path / "logs", path / "mnt", "--create", read_only=False) as mount, killed_after(120, mount.process):
         yield mount
     assert (path / "logs" / names.CLEAN_SHUTDOWN).exists()
+    assert verify_log_dir(path / "logs") == []
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
+from storage.upkeep.verify import verify_log_dir
 from tests.kafkafs.mount.served import fails_with, killed_after
 from tests.mounts import KAFKAFS, detach, kafkafs_mounts, mounted, requires_fuse, run_kafkafs
 
@@ -45,7 +46,8 @@ while True:
 
 
 def values(log_dir: Path, topic: str = "t") -> list[bytes | None]:
-    """Of partition 0, without a mount."""
+    """Of partition 0, without a mount, of a directory in which nothing is wrong."""
+    assert verify_log_dir(log_dir) == []
     snapshot = LogDir.open_read_only(log_dir).log(TopicPartition(topic, 0)).snapshot()
     return [block.value(row) for block in read_range(snapshot, 0) for row in range(len(block))]
 
@@ -122,6 +124,7 @@ def test_kill_9_under_writers_loses_no_complete_line(tmp_path: Path) -> None:
     assert all(written.values())
     with writable(tmp_path):
         found = (tmp_path / "mnt" / "t" / "0" / "messages.txt").read_bytes().splitlines()
+    assert verify_log_dir(tmp_path / "logs") == []
     for name, count in written.items():
         lines = [line for line in found if line.startswith(b"%s:" % name.encode())]
         assert lines == [b"%s:%d" % (name.encode(), line) for line in range(len(lines))]  # in order, each once
