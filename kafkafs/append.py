@@ -290,9 +290,11 @@ class LineWriter:
             try:
                 return skipped + self._write_locked(data[skipped:] if skipped else data)
             except Exception:
-                if skipped:
-                    return skipped  # the rest comes again
-                raise
+                if not skipped:
+                    raise
+                # The rest comes again, and is then as bad as now.
+                self._discarding = self._refused = False
+                return skipped
 
     def end_line(self) -> None:
         """What stands after the last newline becomes a message. Errors as `write`; a bad line is then gone."""

@@ -127,10 +127,11 @@ def test_a_bad_line_begun_in_an_earlier_write(kept: Kept, writer: LineWriter) ->
 def test_a_bad_line_behind_the_rest_of_another(kept: Kept, writer: LineWriter) -> None:
     with pytest.raises(RecordTooLarge):
         writer.write(b"x" * 101)
-    assert writer.write(b"rest\nBAD\nc\n") == 5
+    assert writer.write(b"rest\nBAD\nc\nd") == 5
     with pytest.raises(InvalidRecord):
-        writer.write(b"BAD\nc\n")
-    assert kept.values == []
+        writer.write(b"BAD\nc\nd")
+    assert writer.write(b"d\ne\n") == 4
+    assert kept.values == [b"e"]
 
 
 def test_a_bad_last_line_is_gone(kept: Kept, writer: LineWriter) -> None:
