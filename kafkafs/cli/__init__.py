@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import click
 
 from kafkafs.cli.exit_codes import DATA_ERROR, HELD
+
+# numpy brings a linear algebra library whose threads spin while they wait for work that we never give them.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Command name → module and attribute.
 _COMMANDS = {
