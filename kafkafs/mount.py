@@ -138,6 +138,8 @@ def _opened(request: MountRequest, config: BrokerConfig) -> Iterator[tuple[LogDi
         owned = OwnedDir.open(request.log_dir, Opening(create=request.options.create, gentle=True), config=config)
     except OSError as error:
         raise MountError(f"{error.filename or request.log_dir}: {error.strerror}; --read-only may do") from error
+    for tp, changes in _recovered(owned).items():
+        _log.warning("%s was recovered: %s", tp, "; ".join(changes))
     for tp, failure in owned.failures().items():
         _log.error("%s is offline: %s", tp, failure)
     try:
@@ -148,6 +150,11 @@ def _opened(request: MountRequest, config: BrokerConfig) -> Iterator[tuple[LogDi
             _log.error("%s was not closed in order: %s", tp, failure)
     if closing.failure is not None:
         raise closing.failure
+
+
+def _recovered(owned: OwnedDir) -> dict[str, list[str]]:
+    """What recovery changed, by partition."""
+    return {str(tp): report.changes for tp, report in owned.reports().items() if report.changes}
 
 
 def _mode(request: MountRequest) -> str:
@@ -170,6 +177,7 @@ def _report_on(
         Sources(
             tree.log_dir,
             tree=lambda: {
+                **({} if tree.owned is None else {"recovery": _recovered(tree.owned)}),
                 **({} if upkeep is None else {"maintenance": dataclasses.asdict(upkeep.status())}),
                 **tree.status(),
             },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -178,6 +179,22 @@ def test_damage_takes_one_partition_offline(tmp_path: Path) -> None:
         (tmp_path / "mnt" / "good" / "@append").write_bytes(b"x\n")
         assert b'"state": "failed"' in (tmp_path / "mnt" / "@status.json").read_bytes()
     assert log.read_bytes() == data
+
+
+def test_a_torn_tail_is_cut(tmp_path: Path) -> None:
+    make(tmp_path / "logs")
+    with writable(tmp_path):
+        (tmp_path / "mnt" / "t" / "@append").write_bytes(b"one\n")
+    log = tmp_path / "logs" / "t-0" / f"{0:020}.log"
+    whole = log.read_bytes()
+    log.write_bytes(whole + whole[:-5])
+    (tmp_path / "logs" / names.CLEAN_SHUTDOWN).unlink()
+    (tmp_path / "logs" / "recovery-point-offset-checkpoint").unlink()
+    with writable(tmp_path):
+        status = json.loads((tmp_path / "mnt" / "@status.json").read_bytes())
+        assert list(status["recovery"]) == ["t/0"]
+        (tmp_path / "mnt" / "t" / "@append").write_bytes(b"two\n")
+    assert values(tmp_path / "logs") == [b"one", b"two"]
 
 
 def start_writer(tmp_path: Path, name: str) -> subprocess.Popen[bytes]:
