@@ -9,11 +9,13 @@ Threads are started by `Workers.start` alone: FUSE forks, and threads started be
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,11 +24,14 @@ from storage.errors import StorageError
 _log = logging.getLogger(__name__)
 
 DEFAULT_CACHE_BYTES = 64 << 20
-_SIZE_CLASS = 128 << 10  # buffers come in multiples of this, so that most fit the next block
+
+# Beside the thread that answers FUSE. More threads than processors only take the interpreter's lock from each other.
+DEFAULT_WORKERS = 1 if (os.cpu_count() or 1) <= 2 else 2
+_SIZE_CLASS = 256 << 10  # buffers come in multiples of this, so that most fit the next block
 
 # What sequential readers have behind them is kept for others close behind, but not long: buffers that are used again
 # soon are still in the processor's cache.
-_FINISHED_BYTES = 4 << 20
+_FINISHED_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +125,12 @@ class BlockCache:
         self._hits = 0
         self._misses = 0
 
-    def get(self, key: Hashable, size: int, fill: Fill) -> Block:
+    def get(self, key: Hashable, size: int, fill: Fill, while_waiting: Callable[[], object] | None = None) -> Block:
         """The block of `key`, pinned: call `release` when done with it.
 
         `fill` renders its `size` bytes into a buffer and tells the damaged places; it is called by one thread only.
-        Raises what `fill` raises, in all threads that wait for this block.
+        `while_waiting` is called if another thread is just rendering it. Raises what `fill` raises, in all threads that
+        wait for this block.
         """
         with self._lock:
             block = self._blocks.get(key)
@@ -143,6 +149,8 @@ class BlockCache:
                 self._hits += 1
                 pending.waiters += 1
         if pending is not None:
+            if while_waiting is not None and pending.done.locked():
+                while_waiting()
             return self._wait(pending)
         try:
             block = Block(key, buffer, size, fill(buffer))
@@ -245,6 +253,11 @@ class BlockCache:
             self._free.setdefault(buffer.capacity, []).append(buffer)
 
 
+class _Job(NamedTuple):
+    do: Callable[[], None]
+    long: bool
+
+
 class Workers:
     """A few threads that take jobs from one queue. Without `start` there are none, and nothing is done ahead."""
 
@@ -252,7 +265,7 @@ class Workers:
         # constant after construction
         self.count = count
         # has its own locking
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         # guarded by the lock
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -282,16 +295,32 @@ class Workers:
         for thread in threads:
             thread.join()
 
-    def submit(self, job: Callable[[], None]) -> bool:
-        """Queues a job; False if there is nobody to do it."""
+    def submit(self, do: Callable[[], None], *, long: bool = False) -> bool:
+        """Queues a job; False if there is nobody to do it. A `long` one is nothing for who helps while waiting."""
         if not self._threads:
             return False
-        self._jobs.put(job)
+        self._jobs.put(_Job(do, long))
+        return True
+
+    def help(self) -> bool:
+        """Does one job that waits, in the thread of one who has nothing better to do; False if none waits."""
+        try:
+            job = self._jobs.get_nowait()
+        except Empty:
+            return False
+        if job is None or job.long:
+            self._jobs.put(job)
+            return False
+        _do(job)
         return True
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except Exception:  # noqa: BLE001 - a job's failure must not end the thread; the reader meets it itself
-                _log.debug("work ahead failed", exc_info=True)
+            _do(job)
+
+
+def _do(job: _Job) -> None:
+    try:
+        job.do()
+    except Exception:  # noqa: BLE001 - a job's failure must not end the thread; the reader meets it itself
+        _log.debug("work ahead failed", exc_info=True)

@@ -113,7 +113,7 @@ def add_records(
     with cython.nogil:
         # Records of one batch come together: they are summed here, and added to its totals at the batch's end.
         for index in range(count):
-            if batch[index] != row:
+            if index == 0 or batch[index] != row:
                 if row >= 0:
                     largest = _add(totals, row, size, records, least, greatest, largest)
                 row = batch[index]

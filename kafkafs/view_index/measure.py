@@ -37,7 +37,9 @@ from storage.log.snapshot import LogSnapshot
 
 _CHUNK_BYTES = 8 << 20  # what one thread measures at a time, at least
 _CHUNKS = 16  # at most, for one segment
-_WINDOW_BYTES = 512 << 10  # bytes, columns and sizes of a window should stay in the processor's cache
+# Read, decoded and summed up at a time. Each step of a window lets go of the interpreter's lock, and getting it back
+# from another thread costs more than a smaller window would gain by the processor's cache.
+_WINDOW_BYTES = 4 << 20
 _SIZE = 0  # row of the totals
 _ALL = np.empty(0, dtype=np.uint8)
 
@@ -242,8 +244,8 @@ def _measure_together(chunks: list[Chunk], task: Task, workers: Workers, on_byte
                         under_way -= 1
                         changed.notify()
 
-    for _ in range(max(0, workers.count - 1)):
-        workers.submit(work)
+    for _ in range(max(1, workers.count - 1)):
+        workers.submit(work, long=True)
     work()
     with changed:
         while under_way:

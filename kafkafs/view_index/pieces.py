@@ -20,6 +20,8 @@ from storage.types import NO_TIMESTAMP, TimeRange
 
 PIECE_BYTES = 512 << 10  # rendered
 PIECE_SPAN_BYTES = 1 << 20  # of the file: tombstones and aborted messages render to little or nothing
+GROUP_PIECES = 8  # what is rendered at a time for a sequential reader: fewer, longer steps
+GROUP_SPAN_BYTES = 8 << 20
 SPLIT_BYTES = 4 << 20  # a batch that renders to more is cut between records
 
 NOT_SPLIT = -1  # `Piece.skip` of a piece of whole batches
@@ -76,6 +78,35 @@ class Pieces:
 
     def piece(self, row: int) -> Piece:
         return Piece._make(self.columns[:, row].tolist())
+
+    def group(self, row: int, start: int, end: int) -> Piece:
+        """The piece `row` and those of its group that lie between the rendered positions `start` and `end`, as one.
+
+        The piece alone if one of them is damaged or a part of a huge batch.
+        """
+        low = row - row % GROUP_PIECES
+        high = min(low + GROUP_PIECES, len(self))
+        ends = self.columns[END, low:high].tolist()
+        while low < row and ends[0] <= start:
+            del ends[0]
+            low += 1
+        while high - 1 > row and ends[-2] >= end:
+            del ends[-1]
+            high -= 1
+        part = self.columns[:, low:high]
+        first = Piece._make(part[:, 0].tolist())
+        file_end = int(part[FILE_END, -1])
+        is_special = (part[SKIP] != NOT_SPLIT).any() or (part[CRC] == NO_CRC).any()
+        if is_special or file_end - first.position > GROUP_SPAN_BYTES:
+            return self.piece(row)
+        return first._replace(
+            end=ends[-1],
+            size=ends[-1] - first.start,
+            file_end=file_end,
+            least=int(part[LEAST].min()),
+            greatest=int(part[GREATEST].max()),
+            records=int(part[RECORDS].sum()),
+        )
 
     def row_at(self, rendered: int) -> int:
         """The piece that holds the byte at this rendered position; the number of pieces when that is the end."""

@@ -18,7 +18,7 @@ from storage.log.topic_info import TopicInfo
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 
 # Messages of a larger partition are not counted for a look at @info.json: that would be reading it.
-_COUNTED_BYTES = 32 << 20
+_COUNTED_BYTES = 8 << 20
 
 
 def partition_info(log_dir: LogDir, log: Log, isolation: Isolation) -> bytes:

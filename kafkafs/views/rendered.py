@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kafkafs.handles import Block, BlockCache, Workers
 from kafkafs.view_index.extent import Extent
-from kafkafs.view_index.pieces import PIECE_BYTES, Piece
+from kafkafs.view_index.pieces import Piece
 from kafkafs.views.base import read_through
 from kafkafs.views.layout import Layout, Run
 from kafkafs.views.rendering import render_piece
 from kafkafs.views.state import ViewState
 from storage.errors import StorageError
 
-_AHEAD_PIECES = 6  # rendered before they are asked for, once a reader has shown that it goes on
+_AHEAD_BYTES = 12 << 20  # rendered before they are asked for, once a reader has shown that it goes on
 _NEAR_BYTES = 1 << 20  # reads of a buffered file arrive out of order by a few requests
 _LOOK_S = 0.1  # how long a reader believes that the log still has the files it reads from
+
+# memmove that keeps the interpreter's lock: a copy takes less time than getting the lock back may.
+_memmove = ctypes.PyDLL(None).memmove
+_memmove.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_memmove.restype = None
 
 
 class Place(NamedTuple):
@@ -30,13 +36,17 @@ class Place(NamedTuple):
     piece: Piece
 
 
-def place_at(layout: Layout, position: int) -> Place:
-    """The piece that holds the byte at `position`, which lies below the layout's size."""
+def place_at(layout: Layout, position: int, *, grouped: bool) -> Place:
+    """The piece (or group of pieces) that holds the byte at `position`, which lies below the layout's size."""
     run = layout.run_at(position)
     extent = run.extent
     assert extent is not None, "a rendered view has extents"
     pieces = extent.pieces
-    piece = pieces.piece(pieces.row_at(run.source_start + position - run.start))
+    row = pieces.row_at(run.source_start + position - run.start)
+    if grouped:
+        piece = pieces.group(row, run.source_start, run.source_start + run.end - run.start)
+    else:
+        piece = pieces.piece(row)
     start = run.start + piece.start - run.source_start
     first = max(start, run.start)
     # The last piece may have grown since this layout was made.
@@ -99,44 +109,42 @@ class RenderedHandle:
         held = self._place
         if held is not None and held[0] is layout and held[1].start <= position < held[1].end:
             return held[1]
-        place = place_at(layout, position)
+        place = place_at(layout, position, grouped=self._streak > 1)
         self._place = (layout, place)
         return place
 
     def _copy(self, place: Place, position: int, end: int, address: int) -> int:
         """Copies the view's bytes from `position` on, to `end` or the piece's end or the next damage."""
-        block = self._block(place)
+        block = self._block(place, self._workers.help)
         finished = False
         try:
             start = place.skip + position - place.start
             stop = min(block.readable_until(start), place.skip + min(place.end, end) - place.start)
-            ctypes.memmove(address, block.address + start, stop - start)
+            _memmove(address, block.address + start, stop - start)
             finished = self._streak > 1 and place.start + stop - place.skip >= place.end
             return stop - start
         finally:
             self._cache.release(block, finished=finished)
 
-    def _block(self, place: Place) -> Block:
+    def _block(self, place: Place, while_waiting: Callable[[], object] | None = None) -> Block:
         extent, piece = place.extent, place.piece
-        return self._cache.get(extent.key(piece), piece.size, lambda buffer: render_piece(extent.task, piece, buffer))
+        return self._cache.get(
+            extent.key(piece), piece.size, lambda buffer: render_piece(extent.task, piece, buffer), while_waiting
+        )
 
     def _render_ahead(self, layout: Layout, offset: int, position: int) -> None:
         if abs(offset - self._next) <= _NEAR_BYTES:
-            self._streak = min(self._streak + 1, _AHEAD_PIECES)
+            self._streak += 1
         else:
             self._streak = 0
             self._ahead = 0
         self._next = position
-        ahead = max(self._ahead, position)
+        if self._streak < 2:
+            return  # a look at a file's head is no reason to render much
         held = self._place
-        if held is not None and held[1].start <= ahead < held[1].end:
-            ahead = held[1].end
-        # Twice as far with each read that goes on, so that a look at a file's head renders little else.
-        limit = min(1 << self._streak, _AHEAD_PIECES)
-        for _ in range(limit):
-            if ahead >= layout.size or ahead - position > limit * PIECE_BYTES:
-                break
-            place = place_at(layout, ahead)
+        ahead = max(self._ahead, position if held is None else held[1].end)
+        while ahead < layout.size and ahead - position < _AHEAD_BYTES:
+            place = place_at(layout, ahead, grouped=True)
             self._submit(place)
             ahead = place.end
         self._ahead = ahead

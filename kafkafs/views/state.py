@@ -26,6 +26,7 @@ from storage.log.timestamps import greatest_timestamp
 from storage.types import NO_TIMESTAMP, Isolation
 
 _TRIES = 20  # to catch a log between two changes
+_PATIENCE_S = 0.1
 _FIXED_S = 1.0  # how long `last-15m` is believed while nobody has it open
 
 
@@ -102,8 +103,8 @@ class ViewState:
             return self._refresh_locked()
 
     def glance(self) -> Layout | None:
-        """The layout as of now, or as of a moment ago if another thread is just making it anew."""
-        if self._lock.acquire(blocking=False):
+        """The layout as of now, or the one before if making it anew takes another thread long: a stat must not wait."""
+        if self._lock.acquire(timeout=_PATIENCE_S):
             try:
                 return self._refresh_locked()
             finally:

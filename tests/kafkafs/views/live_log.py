@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from storage.format.compression import Codec
-from storage.format.record_batch import encode_batch
+from storage.format.control_records import ControlType, EndTransactionMarker, marker_batch
+from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
 
 START_MS = 1_700_000_000_000
@@ -23,6 +24,7 @@ class LiveLog:
         self.next_offset = 0
         self.segments: list[int] = []
         self.messages: list[tuple[int, int, bytes]] = []
+        self.open_messages: dict[int, list[tuple[int, int, bytes]]] = {}
         self.roll()
 
     def log(self, base: int) -> Path:
@@ -56,6 +58,38 @@ class LiveLog:
         start = self.next_offset
         values = [b"%d %s" % (start + index, b"x" * (size + (start + index) % 7)) for index in range(count)]
         self.append(*values, batch=batch)
+
+    def begin(self, producer: int, *values: bytes) -> None:
+        """Appends a batch of a transaction that is not ended yet. `text` does not know of it: see `end`."""
+        data = encode_batch(
+            [Record(None, value, (), START_MS) for value in values],
+            base_offset=self.next_offset,
+            codec=self.codec,
+            fields=BatchFields(producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True),
+        )
+        with self.log(self.segments[-1]).open("ab") as file:
+            file.write(data)
+        self.open_messages.setdefault(producer, []).extend(
+            (self.next_offset + index, START_MS, value) for index, value in enumerate(values)
+        )
+        self.next_offset += len(values)
+
+    def end(self, producer: int, *, commit: bool) -> None:
+        """Appends the marker that ends a producer's transaction; `text` holds its messages if it is a commit."""
+        kind = ControlType.COMMIT if commit else ControlType.ABORT
+        data = marker_batch(
+            EndTransactionMarker(kind, 0),
+            base_offset=self.next_offset,
+            producer_id=producer,
+            producer_epoch=0,
+            timestamp=START_MS,
+        )
+        with self.log(self.segments[-1]).open("ab") as file:
+            file.write(data)
+        self.next_offset += 1
+        messages = self.open_messages.pop(producer, [])
+        if commit:
+            self.messages = sorted(self.messages + messages)
 
     def text(self, wanted: Callable[[int, int], bool] = lambda _offset, _timestamp: True) -> bytes:
         """What `messages.txt` holds of the messages that are there."""
