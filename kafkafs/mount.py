@@ -138,8 +138,8 @@ def _opened(request: MountRequest, config: BrokerConfig) -> Iterator[tuple[LogDi
         owned = OwnedDir.open(request.log_dir, Opening(create=request.options.create, gentle=True), config=config)
     except OSError as error:
         raise MountError(f"{error.filename or request.log_dir}: {error.strerror}; --read-only may do") from error
-    for tp, changes in _recovered(owned).items():
-        _log.warning("%s was recovered: %s", tp, "; ".join(changes))
+    for name, changes in _recovered(owned).items():
+        _log.warning("%s was recovered: %s", name, "; ".join(changes))
     for tp, failure in owned.failures().items():
         _log.error("%s is offline: %s", tp, failure)
     try:
