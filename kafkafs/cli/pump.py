@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from kafkafs.formats.base import Format
     from storage.format.block import RecordBlock
 
-_BUFFER_BYTES: Final = 1 << 20
-_BUFFERS: Final = 4
+_BUFFER_BYTES: Final = 4 << 20  # most blocks fit into what is left of one, and need not be taken apart
+_BUFFERS: Final = 3
+_PIPE_BYTES: Final = 1 << 20
 _LOOK_SECONDS: Final = 0.2  # how often an idle writer looks whether its reader is still there
 
 
@@ -48,7 +49,7 @@ class FileSink:
         self._is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
         if self._is_pipe:
             with suppress(OSError):  # more than /proc/sys/fs/pipe-max-size, or too many pipes of this user
-                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _BUFFER_BYTES)
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def write(self, data: memoryview) -> None:
         while data:

@@ -27,11 +27,15 @@ class Txt(ProgramFormat):
         np.maximum(block.value_length, 0, out=wanted)
         wanted += 1
 
-    def render(self, block: RecordBlock, out: memoryview, out_start: int = 0) -> int:
-        """Gathers the column of values, which takes a third of the time of running the program."""
-        ends = np.empty(len(block), np.int64)
-        values = block.value_start, block.value_length
-        try:
-            return out_start + kernel.gather(block.buffer, *values, b"\n", out[out_start:], ends)
-        except ValueError:
-            return super().render(block, out, out_start)  # tells which of the two it is that does not fit
+    def render_rows(
+        self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0
+    ) -> tuple[int, int]:
+        """Gathers the column of values if all fit, which takes a third of the time of running the program."""
+        if first_row == 0 and out_start >= 0:
+            room = len(out) - out_start
+            if int(np.maximum(block.value_length, 0).sum()) + len(block) <= room:
+                ends = np.empty(len(block), np.int64)
+                values = block.value_start, block.value_length
+                used = kernel.gather(block.buffer, *values, b"\n", out[out_start:], ends)
+                return len(block), out_start + used
+        return super().render_rows(block, out, out_start, first_row)
