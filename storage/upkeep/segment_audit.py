@@ -38,6 +38,7 @@ class AuditState:
     epochs: LeaderEpochs
     decoder: Decoder
     next_offset: int
+    log_start_offset: int = 0
 
 
 class SegmentAudit:
@@ -181,7 +182,7 @@ class SegmentAudit:
             # What lies below the log start has no epochs any more; where the start is, a crash may have forgotten.
             wrong = known & (slots >= 0) & (self._epoch_numbers[slots] != running[1:])
         else:
-            wrong = known
+            wrong = known & (part.last_offset >= self._state.log_start_offset)
         self._report_rows(part, wrong, "leader-epoch-checkpoint has another epoch", RECOVER)
 
     def _follow_producers(self, data: memoryview, part: BatchTable, origin: int) -> None:

@@ -64,9 +64,11 @@ def verify_log_dir(
     report = progress or NoProgress()
     report.begin("verify", sum(_size(path / tp.dir_name) for tp in chosen))
     ends: dict[TopicPartition, LogEnds] = {}
+    # What is wrong with this file is found below.
+    log_starts = _read(Findings(), path / names.LOG_START_CHECKPOINT, checkpoints.read, dict[TopicPartition, int]())
     try:
         for tp in chosen:
-            ends[tp] = _check_partition(path / tp.dir_name, findings, clean=clean)
+            ends[tp] = _check_partition(path / tp.dir_name, findings, log_starts.get(tp, 0), clean=clean)
             report.advance(_size(path / tp.dir_name))
     finally:
         report.end()
@@ -78,7 +80,7 @@ def verify_log_dir(
 def verify_partition(directory: Path, *, clean: bool = True) -> list[Finding]:
     """Everything wrong within one partition's directory. `clean`: it was closed in order, so nothing is unfinished."""
     findings = Findings()
-    _check_partition(directory, findings, clean=clean)
+    _check_partition(directory, findings, 0, clean=clean)
     return findings.list()
 
 
@@ -105,7 +107,7 @@ def _check_names(path: Path, findings: Findings, *, clean: bool) -> list[TopicPa
 # One partition
 
 
-def _check_partition(directory: Path, findings: Findings, *, clean: bool) -> LogEnds:
+def _check_partition(directory: Path, findings: Findings, log_start: int, *, clean: bool) -> LogEnds:
     files: dict[FileKind, list[int]] = {kind: [] for kind in FileKind}
     for entry in sorted(directory.iterdir()):
         parsed = names.parse_segment_file(entry.name)
@@ -126,7 +128,7 @@ def _check_partition(directory: Path, findings: Findings, *, clean: bool) -> Log
             path = directory / names.segment_file(offset, kind)
             findings.add(path, "index has no .log", repair=_OPENING, severity=Severity.UNFINISHED)
     epochs = _read(findings, directory / names.LEADER_EPOCH_CHECKPOINT, leader_epochs.read, LeaderEpochs())
-    ends = _check_segments(directory, sorted(files[FileKind.LOG]), epochs, findings, clean=clean)
+    ends = _check_segments(directory, sorted(files[FileKind.LOG]), epochs, findings, log_start, clean=clean)
     _check_snapshots(directory, files[FileKind.PRODUCER_SNAPSHOT], ends, findings, clean=clean)
     beyond = [entry for entry in epochs.entries if entry.start_offset > ends.next_offset]
     if beyond:
@@ -143,12 +145,12 @@ def _check_partition(directory: Path, findings: Findings, *, clean: bool) -> Log
 
 
 def _check_segments(
-    directory: Path, bases: list[int], epochs: LeaderEpochs, findings: Findings, *, clean: bool
+    directory: Path, bases: list[int], epochs: LeaderEpochs, findings: Findings, log_start: int, *, clean: bool
 ) -> LogEnds:
     if not bases:
         findings.add(directory, "partition has no segment", repair=_OPENING, severity=Severity.UNFINISHED)
         return LogEnds(0, 0)
-    state = AuditState(_producers_at(directory, bases[0]), epochs, Decoder(verify_crc=False), bases[0])
+    state = AuditState(_producers_at(directory, bases[0]), epochs, Decoder(verify_crc=False), bases[0], log_start)
     for base in bases:
         path = directory / names.segment_file(base, FileKind.LOG)
         if base < state.next_offset:
