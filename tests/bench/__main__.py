@@ -8,6 +8,7 @@ The data go to the cache directory (KAFKAFS: XDG_CACHE_HOME/kafkafs/bench) and a
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 
@@ -18,6 +19,8 @@ CASES = ("process", "mount", "broker", "many", "large")
 
 
 def main() -> None:
+    # With it each start would compile every module again, which is not how programs are installed.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=data.MESSAGES)
     parser.add_argument("--runs", type=int, default=5)
