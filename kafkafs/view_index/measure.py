@@ -36,7 +36,7 @@ from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 
 _CHUNK_BYTES = 8 << 20  # what one thread measures at a time, at least
-_CHUNKS = 16  # at most, for one segment
+_CHUNKS = 8  # at most, for one segment
 # Read, decoded and summed up at a time. Each step of a window lets go of the interpreter's lock, and getting it back
 # from another thread costs more than a smaller window would gain by the processor's cache.
 _WINDOW_BYTES = 4 << 20

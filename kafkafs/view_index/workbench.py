@@ -22,7 +22,7 @@ from storage.types import Isolation
 
 WINDOW_BYTES = 1 << 20
 _KEPT = 4  # benches that wait for their next use; each holds a few MiB
-_KEPT_BYTES = 4 << 20  # what a huge batch has made larger is not kept
+_KEPT_BYTES = 8 << 20  # what a huge batch has made larger is not kept; a group of pieces fits
 _KEPT_RECORDS = 1 << 17
 
 Skips = Callable[[BatchTable], npt.NDArray[np.uint8] | None]
