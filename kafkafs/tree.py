@@ -88,6 +88,7 @@ class Tree:
 
     def start(self) -> None:
         """Starts the worker threads: after any fork, from FUSE's init."""
+        self._services.index.start()
         self._workers.start()
 
     def stop(self) -> None:

@@ -104,6 +104,10 @@ class ViewIndex:
         with self._scan(extent, end) as scan:
             extent.extend(snapshot, end, self.workers, lambda done: self._advance(scan, done))
 
+    def start(self) -> None:
+        """Scans may begin (again)."""
+        self._stopping = False
+
     def stop(self) -> None:
         """Ends scans under way, and keeps what was measured of last segments too: their logs may have come to rest."""
         self._stopping = True

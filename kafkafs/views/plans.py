@@ -31,8 +31,8 @@ from kafkafs.view_index.pieces import (
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.views.layout import Run
 from kafkafs.views.spans import Span
-from kafkafs.views.times import newest_timestamp
 from storage.log.snapshot import LogSnapshot
+from storage.log.timestamps import greatest_timestamp
 from storage.types import NO_TIMESTAMP, TimeRange
 
 _SKIP, _WHOLE, _PART = range(3)
@@ -218,8 +218,7 @@ def lies_before(snapshot: LogSnapshot, span: Span, times: TimeRange) -> bool:
     """Whether all messages of a sealed segment are known to be older than the range."""
     if times.start_ms is None:
         return False
-    newest = newest_timestamp(snapshot, span.segment)
-    return NO_TIMESTAMP < newest < times.start_ms
+    return NO_TIMESTAMP < greatest_timestamp(snapshot, span.segment).timestamp < times.start_ms
 
 
 def continues(runs: list[Run], span: Span) -> bool:

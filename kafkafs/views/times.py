@@ -51,10 +51,16 @@ def first_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
 
 
 def newest_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
-    """The greatest known timestamp of a segment, -1 where there is none or it cannot be read."""
+    """The greatest known timestamp of a segment, -1 where there is none or it cannot be read.
+
+    Of a sealed segment what its time index says, unverified: good enough for a listing or an mtime.
+    """
     end = snapshot.end_position(segment)
     try:
-        if end > _UNINDEXED_BYTES and not len(segment.time_index(end)):
+        index = segment.time_index(end)
+        if segment.sealed and len(index):
+            return index.last.timestamp
+        if end > _UNINDEXED_BYTES and not len(index):
             return first_timestamp(snapshot, segment)
         return greatest_timestamp(snapshot, segment).timestamp
     except (StorageError, OSError):

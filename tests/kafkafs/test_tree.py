@@ -277,6 +277,12 @@ def test_start_and_stop(live: LiveLog, tree: Tree) -> None:
     assert content(tree, "/t/0/messages.txt") == live.text()
     tree.stop()
     assert content(tree, "/t/0/messages.txt") == live.text()
+    with pytest.raises(OSError, match="shutdown") as stopped:
+        tree.lookup("/t/0/messages.jsonl").open()
+    assert stopped.value.errno == errno.ESHUTDOWN
+    tree.start()
+    assert content(tree, "/t/0/messages.jsonl").count(b"\n") == len(live.messages)
+    tree.stop()
 
 
 def test_empty_topics_and_directories(tmp_path: Path) -> None:
