@@ -6,23 +6,21 @@ readers take a snapshot and need no lock. Sources: Kafka's UnifiedLog, LocalLog.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Final
 
 from storage.clock import Clock
 from storage.config import LogConfig
-from storage.errors import OffsetOutOfRange, PartitionOffline, RecordTooLarge
+from storage.errors import OffsetOutOfRange, RecordTooLarge
 from storage.files.disk import Buffer, Disk
 from storage.files.leader_epochs import LeaderEpochs
 from storage.format.batches import BatchTable
 from storage.format.decoder import verify_crcs
 from storage.log import truncation
 from storage.log.active_segment import ActiveSegment
+from storage.log.health import Health
 from storage.log.incoming import assigned_epochs, check_continues, first_offset, scanned
 from storage.log.isolation import Transactions
 from storage.log.loaded_log import AppendResult, LoadedLog
@@ -32,9 +30,6 @@ from storage.log.producer_rebuild import ProducerSnapshots, rebuild
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-
-# A disk that is full or a process short of descriptors works again later; any other error puts the files in doubt.
-_PASSING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 # From a base offset and a leader epoch to the bytes of an append that has them.
 Place = Callable[[int, int], Buffer]
@@ -75,8 +70,7 @@ class PartitionLog:
         self._files = PartitionFiles(disk, path)
         self._files.opened_with(loaded.segments, loaded.recovery_point)
         self._last_flush_ms = clock.now_ms()
-        self._failure: Exception | None = None
-        self._closed = False
+        self._health = Health(path)
         self._active = self._reopened_locked(loaded.segments[-1])
 
     # What it is
@@ -111,7 +105,7 @@ class PartitionLog:
     @property
     def failure(self) -> Exception | None:
         """What took the log offline; None while it works."""
-        return self._failure
+        return self._health.failure
 
     @property
     def is_empty(self) -> bool:
@@ -150,7 +144,7 @@ class PartitionLog:
         RecordTooLarge above segment.bytes, PartitionOffline, OSError (disk full and the like): nothing is appended.
         """
         with self._lock:
-            self._check_locked()
+            self._health.check()
             base_offset = self._next_offset
             epoch = self._epochs.latest_epoch
             data = memoryview(place(base_offset, 0 if epoch is None else epoch))
@@ -168,7 +162,7 @@ class PartitionLog:
         if damage is not None:
             raise damage.error
         with self._lock:
-            self._check_locked()
+            self._health.check()
             check_continues(table, self._next_offset, self.path)
             first = self._next_offset
             self._append_locked(data, table)
@@ -200,14 +194,14 @@ class PartitionLog:
     def _append_rows_locked(self, part: memoryview, table: BatchTable, first: int, last: int) -> None:
         changes = self._producers.changes(part, table, first, last, int(table.position[first]))
         self._assign_epochs_locked(table, first, last)
-        with self._failing_locked():
+        with self._health.failing(self._in_doubt_locked):
             self._active.append(part, table, first, last)
         self._files.wrote(self._active.paths())
         self._next_offset = int(table.last_offset[last - 1]) + 1
         self._snapshot = None
         if changes is not None and changes.aborted:
             # The marker is in the log already: what fails now cannot be undone, but recovery rebuilds it.
-            with self._failing_locked(frozenset()):
+            with self._health.failing():
                 self._files.append_aborted(self._active.base_offset, changes.aborted)
         self._producers.commit(changes, self._next_offset)
 
@@ -221,12 +215,15 @@ class PartitionLog:
         self._files.write_epochs(epochs)
         self._epochs = epochs
 
+    def _in_doubt_locked(self) -> bool:
+        return self._active.broken
+
     # Rolling
 
     def roll(self) -> None:
         """Begins a new segment at the log end, unless the active one is empty."""
         with self._lock:
-            self._check_locked()
+            self._health.check()
             if self._active.size:
                 self._roll_locked(self._next_offset)
 
@@ -255,7 +252,7 @@ class PartitionLog:
             self._active = self._create_locked(base_offset)
             self._snapshot = None
             return
-        with self._failing_locked():
+        with self._health.failing(self._in_doubt_locked):
             self._files.remove_named(base_offset)
             old.finish()
             try:
@@ -297,7 +294,7 @@ class PartitionLog:
         """
         with self._flushing:
             with self._lock:
-                self._check_locked()
+                self._health.check()
                 end, unsynced = self._next_offset, self._files.take_unsynced()
                 now_ms = self._clock.now_ms()
             try:
@@ -306,7 +303,7 @@ class PartitionLog:
                 with self._lock:
                     self._files.put_back(unsynced)
                     if isinstance(error, OSError):
-                        self._fail_locked(error)
+                        self._health.fail(error)
                 raise
             with self._lock:
                 self._recovery_point = max(self._recovery_point, min(end, self._next_offset))
@@ -315,7 +312,7 @@ class PartitionLog:
 
     def _sync_locked(self) -> None:
         """As `flush`, for flush.messages: the writer waits, and so must the others."""
-        with self._failing_locked(frozenset()):
+        with self._health.failing():
             self._files.sync(self._files.take_unsynced())
         self._recovery_point = self._next_offset
         self._last_flush_ms = self._clock.now_ms()
@@ -325,7 +322,7 @@ class PartitionLog:
     def increment_log_start_offset(self, offset: int) -> None:
         """Messages below `offset` are no more to be read; their segments go at the next retention (DeleteRecords)."""
         with self._lock:
-            self._check_locked()
+            self._health.check()
             if offset > self._next_offset:
                 raise OffsetOutOfRange(
                     "log start offset beyond the log end", path=self.path, offset=offset, expected=self._next_offset
@@ -345,7 +342,7 @@ class PartitionLog:
         4. the caller unlinks them after file.delete.delay.ms → recovery removes `.deleted` files
         """
         with self._lock:
-            self._check_locked()
+            self._health.check()
             if tuple(segments) != self._sealed[: len(segments)]:
                 raise ValueError("only the oldest segments may be removed")
             if not segments:
@@ -354,7 +351,7 @@ class PartitionLog:
             first = self._sealed[0] if self._sealed else self._active.segment
             self._log_start_offset = max(self._log_start_offset, first.base_offset)
             self._snapshot = None
-            with self._failing_locked(frozenset()):
+            with self._health.failing():
                 removed = self._files.rename_deleted(segments)
                 epochs = self._epochs.truncate_from_start(self._log_start_offset)
                 if epochs != self._epochs:
@@ -373,7 +370,7 @@ class PartitionLog:
         3. leader epochs and producer snapshots from there on go              → recovery removes them
         """
         with self._flushing, self._lock:
-            self._check_locked()
+            self._health.check()
             if offset >= self._next_offset:
                 return []
             before = self._snapshot_locked()
@@ -381,7 +378,7 @@ class PartitionLog:
                 raise OffsetOutOfRange("truncation below the first segment", path=self.path, offset=offset)
             last = truncation.kept_segments(before, offset) - 1
             position = truncation.cut_position(before, last, offset)
-            with self._failing_locked(frozenset()):
+            with self._health.failing():
                 removed = self._files.rename_deleted(reversed(before.segments[last + 1 :]))
                 cut = truncation.cut_segment(self._disk, before.segments[last], position, offset)
                 self._active.close()
@@ -396,13 +393,13 @@ class PartitionLog:
         ValueError when it holds messages.
         """
         with self._flushing, self._lock:
-            self._check_locked()
+            self._health.check()
             before = self._snapshot_locked()
             if before.size_bytes:
                 raise ValueError("only a log without messages can begin elsewhere")
             if offset == before.segments[0].base_offset and len(before.segments) == 1:
                 return
-            with self._failing_locked():
+            with self._health.failing(self._in_doubt_locked):
                 new = self._create_locked(offset)
                 self._active.close()
                 self._active = new
@@ -438,12 +435,12 @@ class PartitionLog:
         PartitionOffline or OSError when that did not work; the log directory is then not cleanly shut down.
         """
         with self._lock:
-            if self._closed:
+            if self._health.closed:
                 return
-            self._closed = True
+            self._health.closed = True
             try:
-                self._check_online_locked()
-                with self._failing_locked(frozenset()):
+                self._health.check_online()
+                with self._health.failing():
                     self._active.finish()
                     self._files.wrote(self._active.paths())
                     self._files.write_producer_snapshot(self._next_offset, self._producers.snapshot())
@@ -458,39 +455,9 @@ class PartitionLog:
         `only_empty`: unless it holds a message. True when the log is closed.
         """
         with self._lock:
-            if only_empty and not self._closed and not self._is_empty_locked():
+            if only_empty and not self._health.closed and not self._is_empty_locked():
                 return False
-            if not self._closed:
-                self._closed = True
+            if not self._health.closed:
+                self._health.closed = True
                 self._active.close()
             return True
-
-    # Failing
-
-    def _check_locked(self) -> None:
-        if self._closed:
-            raise PartitionOffline("log is closed", path=self.path)
-        self._check_online_locked()
-
-    def _check_online_locked(self) -> None:
-        if self._failure is not None:
-            raise PartitionOffline(
-                "partition is offline after an earlier failure",
-                path=self.path,
-                found=str(self._failure),
-                advice="Mend the disk, then mount again",
-            ) from self._failure
-
-    def _fail_locked(self, error: Exception) -> None:
-        if self._failure is None:
-            self._failure = error
-
-    @contextlib.contextmanager
-    def _failing_locked(self, passing: frozenset[int] = _PASSING_ERRORS) -> Iterator[None]:
-        """An OSError within takes the log offline, unless it is a passing one and what failed was undone."""
-        try:
-            yield
-        except OSError as error:
-            if self._active.broken or error.errno not in passing:
-                self._fail_locked(error)
-            raise

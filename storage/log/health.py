@@ -1,0 +1,60 @@
+"""Whether a log still works: open, closed, or offline after an error that left its files in doubt.
+
+Below this nothing locks: the PartitionLog that owns it holds its lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from storage.errors import PartitionOffline
+
+# A disk that is full or a process short of descriptors works again later; any other error puts the files in doubt.
+PASSING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+class Health:
+    """One log's. `failure`: what took it offline, None while it works. `closed`: nothing is written any more."""
+
+    __slots__ = ("_path", "closed", "failure")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.failure: Exception | None = None
+        self.closed = False
+
+    def check(self) -> None:
+        """PartitionOffline unless the log is open and works."""
+        if self.closed:
+            raise PartitionOffline("log is closed", path=self._path)
+        self.check_online()
+
+    def check_online(self) -> None:
+        """PartitionOffline after a failure."""
+        if self.failure is not None:
+            raise PartitionOffline(
+                "partition is offline after an earlier failure",
+                path=self._path,
+                found=str(self.failure),
+                advice="Mend the disk, then mount again",
+            ) from self.failure
+
+    def fail(self, error: Exception) -> None:
+        """Takes the log offline; the first error stays its reason."""
+        if self.failure is None:
+            self.failure = error
+
+    @contextlib.contextmanager
+    def failing(self, in_doubt: Callable[[], bool] | None = None) -> Iterator[None]:
+        """An OSError within takes the log offline; with `in_doubt`, passing ones do so only if that says yes: what
+        failed could not be undone."""
+        try:
+            yield
+        except OSError as error:
+            if in_doubt is None or error.errno not in PASSING_ERRORS or in_doubt():
+                self.fail(error)
+            raise
