@@ -1,6 +1,6 @@
 """Make the data, take the times, print a table. Asserts nothing: figures are for reading.
 
-    python -m tests.bench [--messages N] [--runs 5] [--only process,mount,broker,many,large] [--gigabytes 10]
+    python -m tests.bench [--messages N] [--runs 5] [--only CASE,CASE…] [--gigabytes 10]
 
 The data go to the cache directory (KAFKAFS: XDG_CACHE_HOME/kafkafs/bench) and are kept; --clean removes them.
 """
@@ -11,11 +11,20 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Callable
 
 from tests.bench import broker, data, in_process, scale, through_mount
+from tests.bench.case import Context, say
 from tests.bench.measure import Report, machine
 
-CASES = ("process", "mount", "broker", "many", "large")
+# Name on the command line → what is said when it begins, and the case. In the order in which they run.
+CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
+    "process": ("decoding in process", in_process.measure),
+    "mount": ("through a mount", through_mount.measure),
+    "broker": ("from a broker", broker.measure),
+    "many": ("many partitions", scale.many_partitions),
+    "large": ("a large partition", scale.large_partition),
+}
 
 
 def main() -> None:
@@ -34,36 +43,16 @@ def main() -> None:
     chosen = arguments.only.split(",")
     if unknown := set(chosen) - set(CASES):
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
-    messages, runs = arguments.messages, arguments.runs
-    size = messages * (data.VALUE_BYTES + 1)
     on = machine()
-    for partition in data.PARTITIONS:
-        say(f"data: {partition}")
-        log_dir = data.make(partition, messages)
-    report = Report()
-    if "process" in chosen:
-        say("decoding in process")
-        in_process.measure(report, log_dir, messages, runs)
-    if "mount" in chosen:
-        say("through a mount")
-        through_mount.measure(report, log_dir, messages, runs, size)
-    if "broker" in chosen:
-        say("from a broker")
-        broker.measure(report, messages, runs, size)
-    if "many" in chosen:
-        say("many partitions")
-        scale.many_partitions(report, runs)
-    if "large" in chosen:
-        say("a large partition")
-        scale.large_partition(report, log_dir, messages, size, arguments.gigabytes)
+    context = Context(Report(), arguments.messages, arguments.runs, arguments.gigabytes)
+    for name, (what, case) in CASES.items():
+        if name in chosen:
+            say(what)
+            case(context)
     sys.stdout.write(
-        f"{messages:,} messages of {data.VALUE_BYTES} bytes, {runs} runs each, in one go.\n{on}\n\n"
-        f"{report.markdown()}\n\nRatios are of medians. Commands:\n\n{report.commands()}\n"
+        f"{context.messages:,} messages of {data.VALUE_BYTES} bytes, {context.runs} runs each, in one go.\n{on}\n\n"
+        f"{context.report.markdown()}\n\nRatios are of medians. Commands:\n\n{context.report.commands()}\n"
     )
-
-
-def say(what: str) -> None:
-    sys.stderr.write(f"== {what}\n")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from tests.bench.case import Context
 from tests.bench.data import CACHE, lines
-from tests.bench.measure import Report, Row, run_seconds
+from tests.bench.measure import Row, run_seconds
 from tests.interop.client import Client
 from tests.interop.kafka import HAVE_KAFKA, Broker, java
 
@@ -29,10 +30,11 @@ def serving(messages: int) -> Broker:
     return broker
 
 
-def measure(report: Report, messages: int, runs: int, size: int) -> Path | None:
+def measure(context: Context) -> Path | None:
     """The broker's log directory afterwards, it being stopped; None where there is no Kafka."""
     if not HAVE_KAFKA:
         return None
+    report, messages, size = context.report, context.messages, context.size
     broker = serving(messages)
     try:
         kcat = ["kcat", "-C", "-b", broker.address, "-t", TOPIC, "-p", "0", "-o", "beginning", "-e", "-q"]
@@ -47,7 +49,7 @@ def measure(report: Report, messages: int, runs: int, size: int) -> Path | None:
             ("kcat -J", [*kcat, "-J"], "kcat -C … -e -q -J", ("jsonl cold", "jsonl warm")),
             ("console consumer", console, "kafka-console-consumer --max-messages N", ("txt cold",)),
         )
-        for _ in range(runs):
+        for _ in range(context.runs):
             for name, command, shown, compare in cases:
                 row = Row(name, shown, bytes=size if name != "kcat -J" else 0, messages=messages, compare=compare)
                 report.add(row, run_seconds(command))

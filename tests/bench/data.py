@@ -170,11 +170,20 @@ def _single(directory: Path, count: int) -> None:
     writer.close()
 
 
+def _log_dir(count: int) -> Path:
+    return CACHE / f"messages-{count}"
+
+
+def made(partition: str, count: int = MESSAGES) -> bool:
+    """Whether `make` has nothing left to do."""
+    return (_log_dir(count) / partition).exists()
+
+
 def make(partition: str, count: int = MESSAGES) -> Path:
     """The log directory that holds `partition`; made if it is not there yet."""
-    log_dir = CACHE / f"messages-{count}"
+    log_dir = _log_dir(count)
     target = log_dir / partition
-    if target.exists():
+    if made(partition, count):
         return log_dir
     partial = CACHE / f"partial-{os.getpid()}" / partition
     shutil.rmtree(partial.parent, ignore_errors=True)

@@ -11,7 +11,8 @@ from aiokafka.record import MemoryRecords
 from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, scan
 from storage.format.compression import Codec
 from storage.format.decoder import Decoder
-from tests.bench.measure import Report, Row, call_seconds
+from tests.bench.case import Context
+from tests.bench.measure import Row, call_seconds
 
 WINDOW_BYTES = 256 << 10
 CODECS = {"lz4": Codec.LZ4, "zstd": Codec.ZSTD}
@@ -70,7 +71,8 @@ def decompress_all(data: bytes, codec: Codec) -> int:
     return total
 
 
-def measure(report: Report, log_dir: Path, messages: int, runs: int) -> None:
+def measure(context: Context) -> None:
+    report, log_dir, messages, runs = context.report, context.log_dir, context.messages, context.runs
     plain, single = segment_bytes(log_dir, "plain-0"), segment_bytes(log_dir, "single-0")
     expected = {decode_all(plain, verify_crc=True), decode_all(single, verify_crc=True)}
     if expected != {messages}:

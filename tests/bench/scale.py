@@ -10,8 +10,9 @@ from pathlib import Path
 from storage.format.batches import BatchTable, scan
 from storage.format.record_batch import encode_batch
 from storage.format.record_columns import Record
+from tests.bench.case import Context
 from tests.bench.data import CACHE, START_MS
-from tests.bench.measure import Report, Row, greatest_rss
+from tests.bench.measure import Row, greatest_rss
 from tests.bench.noop_fuse import cat_seconds
 from tests.bench.through_mount import fresh, mount_seconds
 
@@ -20,7 +21,7 @@ SEGMENTS = 10
 TOPICS = 100
 
 
-def many_partitions(report: Report, runs: int) -> None:
+def many_partitions(context: Context) -> None:
     """Ready time of 10,000 partitions; each segment is one small batch."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="many-") as temporary:
@@ -39,7 +40,7 @@ def many_partitions(report: Report, runs: int) -> None:
             for file in files:  # names of the same few files: a mount has to look at every name all the same
                 (directory / file.name).hardlink_to(file)
         note = f"{PARTITIONS:,} partitions, {PARTITIONS * SEGMENTS:,} segments"
-        mount_seconds(report, log_dir, "mount of many partitions", runs, note)
+        mount_seconds(context.report, log_dir, "mount of many partitions", context.runs, note)
 
 
 def shifted(data: bytes, offset: int) -> bytearray:
@@ -55,11 +56,12 @@ def shifted(data: bytes, offset: int) -> bytearray:
     return out
 
 
-def large_partition(report: Report, plain: Path, messages: int, size: int, gigabytes: float) -> None:
+def large_partition(context: Context) -> None:
     """Greatest resident memory of the mount while `cat` reads a partition of many full segments, txt and jsonl."""
-    (log,) = (plain / "plain-0").glob("*.log")
+    messages = context.messages
+    (log,) = (context.log_dir / "plain-0").glob("*.log")
     data = log.read_bytes()
-    segments = max(1, round(gigabytes * 1e9 / len(data)))
+    segments = max(1, round(context.gigabytes * 1e9 / len(data)))
     if shutil.disk_usage(CACHE).free < 1.5 * segments * len(data):
         raise OSError(f"not enough room in {CACHE} for {segments} segments of {len(data):,} bytes")
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="large-") as temporary:
@@ -75,6 +77,6 @@ def large_partition(report: Report, plain: Path, messages: int, size: int, gigab
                 file = tree.path / "large" / "0" / f"messages.{kind}"
                 name = f"{kind} of {segments * len(data) / 1e9:.1f} GB cold"
                 row = Row(name, f"cat MNT/large/0/messages.{kind} >/dev/null", messages=segments * messages)
-                report.add(row, cat_seconds(file))
+                context.report.add(row, cat_seconds(file))
                 row.bytes = file.stat().st_size
                 row.note = f"greatest RSS so far {greatest() / 1e6:.0f} MB"

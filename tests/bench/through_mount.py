@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.bench.case import Context
 from tests.bench.data import lines
 from tests.bench.measure import Report, Row, bytes_read, run_seconds
 from tests.bench.noop_fuse import cat_seconds, noop_mount
@@ -33,8 +34,9 @@ def warm_page_cache(log_dir: Path, *partitions: str) -> None:
             run_seconds(["cat", str(path)])
 
 
-def measure(report: Report, log_dir: Path, messages: int, runs: int, size: int) -> None:
-    """`size`: bytes of messages.txt."""
+def measure(context: Context) -> None:
+    report, log_dir, messages, runs = context.report, context.log_dir, context.messages, context.runs
+    size = context.size  # of messages.txt
     warm_page_cache(log_dir, "plain-0", "lz4-0", "zstd-0", "single-0", "sealed-0")
     with fresh(log_dir) as tree:  # what is timed must be right
         for partition in ("plain", "lz4", "zstd", "single", "sealed"):
