@@ -36,10 +36,14 @@ class RecordColumn(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Where decoding stopped: the table row and file position of the first bad batch, and what is wrong with it."""
+    """Where decoding stopped: the table row and file position of the first bad batch, and what is wrong with it.
+
+    `end`: the file position behind it, where reading goes on.
+    """
 
     row: int
     position: int
+    end: int
     error: StorageError
 
 

@@ -322,4 +322,4 @@ def _damage_of(table: BatchTable, row: int, error: StorageError) -> Damage:
     base, last = int(table.base_offset[row]), int(table.last_offset[row])
     error.position = int(table.position[row])
     error.offset = base if base >= 0 else last
-    return Damage(row, error.position, error)
+    return Damage(row, error.position, int(table.end[row]), error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -114,12 +114,14 @@ def read_blocks(
                 skip = None if committed is None else committed.skip_rows(table)
                 for block in _decoded(reader, segment, span, rows + straddles, skip):
                     shown = _cut(block, snapshot.log_start_offset, stable)
-                    if len(shown) or shown.damage is not None:
-                        yield shown
                     if shown.damage is not None:
                         position = _behind_a_wrong_length(snapshot, segment, span, shown.damage)
                         if position is not None:
-                            break
+                            shown.damage = replace(shown.damage, end=position)
+                    if len(shown) or shown.damage is not None:
+                        yield shown
+                    if position is not None:
+                        break
                 if rows < table.rows or position is not None:
                     break
             spans.close()
@@ -229,9 +231,8 @@ def _damaged(window: Window) -> RecordBlock:
     damage = window.damage
     assert damage is not None
     nothing = np.empty((len(RecordColumn), 0), np.int64)
-    return RecordBlock(
-        window.buffer.toreadonly(), BatchTable.empty(0), nothing, 0, Damage(0, damage.position, damage.error)
-    )
+    found = Damage(0, damage.position, damage.end, damage.error)
+    return RecordBlock(window.buffer.toreadonly(), BatchTable.empty(0), nothing, 0, found)
 
 
 def _take_decoder() -> Decoder:
