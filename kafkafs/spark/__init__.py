@@ -1,0 +1,22 @@
+"""Kafka log directories in Spark: `register(spark)` makes the format `kafkafs` known to a session.
+
+    from kafkafs.spark import register
+    register(spark)
+    spark.read.format("kafkafs").option("subscribe", "clicks").load("/var/lib/kafka")
+
+Needs the extra `spark`. Reading takes no lock and changes nothing; no broker is asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `kafkafs` a format of `spark.read`, `readStream`, `write` and `writeStream` in this session."""
+    from kafkafs.spark.data_source import data_source_for
+
+    spark.dataSource.register(data_source_for(spark))

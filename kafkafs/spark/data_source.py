@@ -1,0 +1,70 @@
+"""What Spark asks of a Python data source: hands each question to the module that answers it.
+
+Spark makes and questions it in Python processes beside the driver, never in the process that registered it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+FORMAT = "kafkafs"
+
+
+class KafkafsDataSource(DataSource):
+    """The format `kafkafs`. `cores`: how many tasks the session runs at once, as far as it could tell."""
+
+    cores: int = os.cpu_count() or 1
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        from kafkafs.spark.source import schema_of
+
+        return schema_of(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from kafkafs.spark.source import batch_reader
+
+        return batch_reader(self.options, schema, self.cores)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from kafkafs.spark.stream import stream_reader
+
+        return stream_reader(self.options, schema, self.cores)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from kafkafs.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        from kafkafs.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
+
+
+def data_source_for(spark: SparkSession) -> type[KafkafsDataSource]:
+    """The data source with the session's number of cores, which the processes that plan cannot ask for.
+
+    A class that no module holds: so it travels to them whole, with its number.
+    """
+    try:
+        cores = int(spark.sparkContext.defaultParallelism)
+    except Exception:  # noqa: BLE001 - Spark Connect has no context, and its own way of saying so
+        return KafkafsDataSource
+    return type(KafkafsDataSource.__name__, (KafkafsDataSource,), {"cores": cores})

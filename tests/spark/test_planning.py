@@ -1,0 +1,122 @@
+"""Tasks from logs: they cover the ranges without a gap, are cut at index entries, and of about equal size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafkafs.spark import planning
+from kafkafs.spark.planning import LogRange, Split, plan
+from storage.log.log_dir import LogDir
+from storage.log.snapshot import LogSnapshot
+from storage.types import TopicPartition
+from tests.builders import ROLL, Batch, Partition, PartitionSpec, build_log_dir, many
+
+
+def snapshots(path: Path, *partitions: PartitionSpec) -> list[LogSnapshot]:
+    build_log_dir(path, {"t": list(partitions)})
+    log_dir = LogDir.open_read_only(path)
+    return [log_dir.log(TopicPartition("t", number)).snapshot() for number in range(len(partitions))]
+
+
+def whole(snapshot: LogSnapshot) -> LogRange:
+    return LogRange(snapshot, snapshot.log_start_offset, snapshot.log_end_offset)
+
+
+def covered(tasks: list[tuple[Split, ...]]) -> dict[int, list[tuple[int, int]]]:
+    """By partition: (start, end) of its splits in the order of the tasks, touching ones joined."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for split in (split for task in tasks for split in task):
+        assert split.start_offset < split.end_offset
+        spans = found.setdefault(split.tp.partition, [])
+        if spans and spans[-1][1] == split.start_offset:
+            spans[-1] = (spans[-1][0], split.end_offset)
+        else:
+            spans.append((split.start_offset, split.end_offset))
+    return found
+
+
+@pytest.fixture
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "LEAST_TASK_BYTES", 1)
+
+
+def indexed(batches: int, each: int = 10) -> Partition:
+    return Partition([Batch(many(each, 100)) for _ in range(batches)], index_interval_bytes=1)
+
+
+def test_little_is_one_task(tmp_path: Path) -> None:
+    logs = snapshots(tmp_path, [b"one", b"two"], [b"three"], [])
+    assert plan(map(whole, logs), cores=2) == [
+        (Split(logs[0].tp, 0, 2, logs[0].active_end), Split(logs[1].tp, 0, 1, logs[1].active_end))
+    ]
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_tasks_of_equal_size_cut_behind_batches(tmp_path: Path) -> None:
+    logs = snapshots(tmp_path, indexed(200), indexed(3), indexed(77))
+    tasks = plan(map(whole, logs), cores=2)
+    assert covered(tasks) == {0: [(0, 2000)], 1: [(0, 30)], 2: [(0, 770)]}
+    assert all(split.start_offset % 10 == 0 for task in tasks for split in task)
+    sizes = [sum(split.size_bytes for split in task) for task in tasks]
+    assert len(tasks) == 8
+    assert sum(sizes) == sum(log.size_bytes for log in logs)
+    batch = logs[1].size_bytes // 3
+    assert all(abs(size - sum(sizes) / 8) <= batch for size in sizes[:-1])
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_segments_are_cut_where_there_is_no_index(tmp_path: Path) -> None:
+    items = [item for _ in range(6) for item in (Batch(many(10)), ROLL)]
+    logs = snapshots(tmp_path, Partition(items))
+    for path in (tmp_path / "t-0").glob("*.index"):
+        path.unlink()
+    tasks = plan(map(whole, logs), cores=1)
+    assert covered(tasks) == {0: [(0, 60)]}
+    assert [task[0].start_offset for task in tasks] == [0, 20, 40]
+
+
+@pytest.mark.usefixtures("small_tasks")
+@pytest.mark.parametrize(("start", "end"), [(0, 60), (7, 8), (15, 42), (20, 40), (59, 60)])
+def test_part_of_a_log(tmp_path: Path, start: int, end: int) -> None:
+    items = [item for _ in range(6) for item in (Batch(many(5)), Batch(many(5)), ROLL)]
+    (log,) = snapshots(tmp_path, Partition(items, index_interval_bytes=1))
+    assert covered(plan([LogRange(log, start, end)], cores=2)) == {0: [(start, end)]}
+
+
+def test_a_segment_costs_its_own_bytes_only(tmp_path: Path) -> None:
+    items = [item for _ in range(6) for item in (Batch(many(50)), ROLL)]
+    (log,) = snapshots(tmp_path, Partition(items))
+    ((split,),) = plan([LogRange(log, 100, 150)], cores=2)
+    assert split == Split(log.tp, 100, 150, log.segments[2].size)
+
+
+def test_least_tasks(tmp_path: Path) -> None:
+    logs = snapshots(tmp_path, [Batch(many(100))], [Batch(many(11))])
+    tasks = plan(map(whole, logs), cores=2, least_tasks=7)
+    assert covered(tasks) == {0: [(0, 100)], 1: [(0, 11)]}
+    assert 7 <= len(tasks) <= 9
+    assert len(plan(map(whole, logs), cores=2, least_tasks=10_000)) == 111
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_most_records(tmp_path: Path) -> None:
+    logs = snapshots(tmp_path, indexed(40), indexed(3))
+    tasks = plan(map(whole, logs), cores=1, most_records=33)
+    assert covered(tasks) == {0: [(0, 400)], 1: [(0, 30)]}
+    assert max(sum(split.end_offset - split.start_offset for split in task) for task in tasks) <= 33
+
+
+def test_nothing(tmp_path: Path) -> None:
+    (log,) = snapshots(tmp_path, [b"one"])
+    assert plan([], cores=2) == plan([LogRange(log, 1, 1)], cores=2, least_tasks=5) == []
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_an_index_that_lies_costs_balance_only(tmp_path: Path) -> None:
+    logs = snapshots(tmp_path, indexed(50))
+    index = next((tmp_path / "t-0").glob("*.index"))
+    entries = len(index.read_bytes()) // 8
+    index.write_bytes(b"".join((i * 1000).to_bytes(4, "big") + (i * 11).to_bytes(4, "big") for i in range(1, entries)))
+    assert covered(plan(map(whole, logs), cores=2)) == {0: [(0, 500)]}
