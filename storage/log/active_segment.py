@@ -12,7 +12,7 @@ from pathlib import Path
 from storage.files import names, offset_index, time_index
 from storage.files.disk import Disk, DiskFile
 from storage.files.log_file import FileIdentity, LogFile
-from storage.files.names import FileKind
+from storage.files.names import FileKind, FileState
 from storage.format.batches import BatchTable, Column
 from storage.log.index_arithmetic import IndexEntries, IndexState
 from storage.log.policies import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, RollLimits, SegmentFill
@@ -49,17 +49,25 @@ class ActiveSegment:
 
     @staticmethod
     def create(
-        disk: Disk, directory: Path, base_offset: int, *, interval_bytes: int, now_ms: int, preallocate: int = 0
+        disk: Disk,
+        directory: Path,
+        base_offset: int,
+        *,
+        interval_bytes: int,
+        now_ms: int,
+        preallocate: int = 0,
+        state: FileState = FileState.LIVE,
     ) -> ActiveSegment:
-        """A new segment, empty; `preallocate`: bytes of zeros its .log begins with (Kafka's `preallocate`)."""
-        files = _open_files(disk, directory, base_offset)
+        """A new segment, empty; `preallocate`: bytes of zeros its .log begins with (Kafka's `preallocate`). `state`: of
+        its files' names."""
+        files = _open_files(disk, directory, base_offset, state)
         for file in files:
             file.truncate(0)
         if preallocate:
             files[0].truncate(preallocate)
         segment = Segment(directory, base_offset, _log_file(files[0]), 0)
-        state = IndexState(interval_bytes, base_offset)
-        return ActiveSegment(segment, files, state, (0, 0), first_timestamp=NO_TIMESTAMP, created_ms=now_ms)
+        index = IndexState(interval_bytes, base_offset)
+        return ActiveSegment(segment, files, index, (0, 0), first_timestamp=NO_TIMESTAMP, created_ms=now_ms)
 
     @staticmethod
     def reopen(disk: Disk, segment: Segment, end: int, *, interval_bytes: int, now_ms: int) -> ActiveSegment:
@@ -196,11 +204,13 @@ class ActiveSegment:
             file.close()
 
 
-def _open_files(disk: Disk, directory: Path, base_offset: int) -> tuple[DiskFile, DiskFile, DiskFile]:
+def _open_files(
+    disk: Disk, directory: Path, base_offset: int, state: FileState = FileState.LIVE
+) -> tuple[DiskFile, DiskFile, DiskFile]:
     opened: list[DiskFile] = []
     try:
         for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
-            opened.append(disk.open(directory / names.segment_file(base_offset, kind), create=True))
+            opened.append(disk.open(directory / names.segment_file(base_offset, kind, state), create=True))
     except BaseException:
         for file in opened:
             file.close()

@@ -6,29 +6,30 @@ readers take a snapshot and need no lock. Sources: Kafka's UnifiedLog, LocalLog.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 
 from storage.clock import Clock
 from storage.config import LogConfig
-from storage.errors import OffsetOutOfRange, RecordTooLarge
+from storage.errors import OffsetOutOfRange, RecordTooLarge, SegmentGone
 from storage.files.disk import Buffer, Disk
 from storage.files.leader_epochs import LeaderEpochs
+from storage.files.producer_state import ProducerEntry
 from storage.format.batches import BatchTable
 from storage.format.decoder import verify_crcs
-from storage.log import truncation
+from storage.log import swap, truncation
 from storage.log.active_segment import ActiveSegment
 from storage.log.health import Health
 from storage.log.incoming import assigned_epochs, check_continues, first_offset, scanned
 from storage.log.isolation import Transactions
 from storage.log.loaded_log import AppendResult, LoadedLog
 from storage.log.partition_files import PartitionFiles
-from storage.log.policies import RollLimits, rows_that_fit
+from storage.log.policies import RollLimits, new_jitter_ms, rows_that_fit
 from storage.log.producer_rebuild import ProducerSnapshots, rebuild
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
+from storage.log.swap import CleanedSegment
 from storage.types import TopicPartition
 
 # From a base offset and a leader epoch to the bytes of an append that has them.
@@ -65,7 +66,7 @@ class PartitionLog:
         self._producers = loaded.producers
         self._epochs = loaded.epochs
         self._generation = 0
-        self._jitter_ms = self._new_jitter_ms()
+        self._jitter_ms = new_jitter_ms(self._config)
         self._snapshot: LogSnapshot | None = None
         self._files = PartitionFiles(disk, path)
         self._files.opened_with(loaded.segments, loaded.recovery_point)
@@ -170,7 +171,7 @@ class PartitionLog:
 
     def _append_locked(self, data: memoryview, table: BatchTable) -> None:
         """Appends all rows, rolling where Kafka would if each batch came by itself."""
-        limits = self._limits_locked()
+        limits = RollLimits.of(self._config, self._jitter_ms)
         largest = int(table.size.max()) if table.rows > 1 else int(table.size[0])
         if largest > limits.segment_bytes:
             raise RecordTooLarge(
@@ -227,15 +228,6 @@ class PartitionLog:
             if self._active.size:
                 self._roll_locked(self._next_offset)
 
-    def _limits_locked(self) -> RollLimits:
-        config = self._config
-        return RollLimits(config.segment_bytes, config.max_segment_ms - self._jitter_ms, config.segment_index_bytes)
-
-    def _new_jitter_ms(self) -> int:
-        """Drawn for each segment when it is opened (LogConfig.randomSegmentJitter)."""
-        most = min(self._config.segment_jitter_ms, self._config.segment_ms)
-        return random.randrange(most) if most > 0 else 0
-
     def _roll_locked(self, base_offset: int) -> None:
         """Ends the active segment and begins another at `base_offset` (LocalLog.roll). Crash-safe:
 
@@ -264,7 +256,7 @@ class PartitionLog:
             old.segment.sealed = True
             self._sealed = (*self._sealed, old.segment)
             self._active = new
-            self._jitter_ms = self._new_jitter_ms()
+            self._jitter_ms = new_jitter_ms(self._config)
             self._snapshot = None
             self._files.write_producer_snapshot(base_offset, self._producers.snapshot())
 
@@ -341,7 +333,7 @@ class PartitionLog:
         3. sync the directory
         4. the caller unlinks them after file.delete.delay.ms → recovery removes `.deleted` files
         """
-        with self._lock:
+        with self._flushing, self._lock:
             self._health.check()
             if tuple(segments) != self._sealed[: len(segments)]:
                 raise ValueError("only the oldest segments may be removed")
@@ -357,6 +349,42 @@ class PartitionLog:
                 if epochs != self._epochs:
                     self._write_epochs_locked(epochs)
             return removed
+
+    def replace_segments(self, cleaned: CleanedSegment, sources: Sequence[Segment]) -> list[Path]:
+        """Puts a finished segment in the place of its sources; returns their files, renamed to `.deleted`,
+        to unlink later. Crash-safe, see storage.log.swap.
+
+        SegmentGone when one of them is no more in the log: then nothing has changed.
+        """
+        base_offset = cleaned.base_offset
+        with self._flushing:
+            with self._lock:
+                self._slot_of_locked(sources)
+            try:
+                swap.make_ready(self._disk, self.path, base_offset)
+            except OSError as error:
+                with self._lock:
+                    self._health.fail(error)
+                raise
+            with self._lock, self._health.failing():
+                slot = self._slot_of_locked(sources)
+                new, removed = swap.put_in_place(self._disk, self.path, base_offset, sources)
+                self._sealed = (*self._sealed[:slot], new, *self._sealed[slot + len(sources) :])
+                self._snapshot = None
+                return removed
+
+    def _slot_of_locked(self, sources: Sequence[Segment]) -> int:
+        """Where these consecutive segments stand among the sealed ones."""
+        self._health.check()
+        slot = self._sealed.index(sources[0]) if sources and sources[0] in self._sealed else 0
+        if not sources or tuple(sources) != self._sealed[slot : slot + len(sources)]:
+            raise SegmentGone("segments were removed while they were compacted", path=self.path)
+        return slot
+
+    def active_producers(self) -> list[ProducerEntry]:
+        """Who wrote to the log and is not forgotten yet (ProducerStateManager.activeProducers)."""
+        with self._lock:
+            return self._producers.active(self._clock.now_ms(), self._producer_expiration_ms)
 
     def truncate_to(self, offset: int) -> list[Path]:
         """Removes the messages from `offset` on, whole batches at a time; the log then ends at `offset`, as in Kafka.

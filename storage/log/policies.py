@@ -1,15 +1,17 @@
-"""Pure decisions about a log: when to roll.
+"""Decisions about a log: when to roll. Pure, but for the jitter that is drawn.
 
 Source: LogSegment.shouldRoll, LogConfig.maxSegmentMs (kafka-facts 4).
 """
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from storage.config import LogConfig
 from storage.format.batches import BatchTable
 from storage.types import NO_TIMESTAMP
 
@@ -26,6 +28,11 @@ class RollLimits:
     segment_ms: int
     index_bytes: int
 
+    @staticmethod
+    def of(config: LogConfig, jitter_ms: int) -> RollLimits:
+        """Those of a log with this configuration."""
+        return RollLimits(config.segment_bytes, config.max_segment_ms - jitter_ms, config.segment_index_bytes)
+
     @property
     def offset_entries(self) -> int:
         """An offset index with so many entries is full."""
@@ -35,6 +42,12 @@ class RollLimits:
     def time_entries(self) -> int:
         """A time index with so many entries is full: one slot is kept for the final entry."""
         return self.index_bytes // TIME_ENTRY_SIZE - 1
+
+
+def new_jitter_ms(config: LogConfig) -> int:
+    """Drawn for each segment when it is opened (LogConfig.randomSegmentJitter)."""
+    most = min(config.segment_jitter_ms, config.segment_ms)
+    return random.randrange(most) if most > 0 else 0
 
 
 @dataclass(frozen=True, slots=True)

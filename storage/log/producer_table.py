@@ -104,11 +104,15 @@ class ProducerTable:
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forgets producers that were silent for so long and have no open transaction (removeExpiredProducers)."""
-        self._entries = {
-            producer: entry
-            for producer, entry in self._entries.items()
+        self._entries = {entry.producer_id: entry for entry in self.active(now_ms, expiration_ms)}
+
+    def active(self, now_ms: int, expiration_ms: int) -> list[ProducerEntry]:
+        """The producers that `expire` would not forget."""
+        return [
+            entry
+            for entry in self._entries.values()
             if entry.current_txn_first_offset >= 0 or now_ms - entry.timestamp < expiration_ms
-        }
+        ]
 
     def _next_open(self, changed: dict[int, ProducerEntry], producer: int) -> int | None:
         """The first offset of the earliest open transaction of another producer (findNextIncompleteTxn)."""

@@ -1,0 +1,132 @@
+"""Segments replaced by the one that the cleaner made of them, so that a crash anywhere leaves the old or the new.
+
+1. the new segment is written under `.cleaned` names and synced  → recovery removes it: the sources stand
+2. its files are renamed to `.swap`; the directory is synced     → as 1 while one `.cleaned` is left; else recovery
+                                                                   finishes: 3 to 5
+3. the sources are renamed to `.deleted`, the lowest first; sync → recovery finishes
+4. the new segment gets its names, the .log first; sync          → recovery renames what is left of `.swap`
+5. producer snapshots at bases that are no more go too           → recovery removes them
+6. the caller unlinks the `.deleted` files a while later         → recovery removes them
+
+Recovery takes away the live files whose offsets lie within the messages of the `.swap` file. So where the last sources
+of a group left no message at all, they may outlive a crash between 2 and 3: with messages that have later ones of the
+same key, and that the next pass removes. Kafka's own replacement has the same steps, with fewer syncs between them.
+Source: LocalLog.replaceSegments, LogSegment.changeFileSuffixes, Cleaner.cleanSegments.
+
+Below this nothing locks: the PartitionLog that owns the directory holds its lock where it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from storage.files import names, transaction_index
+from storage.files.disk import Disk, opened
+from storage.files.log_file import LogFile
+from storage.files.names import FileKind, FileState
+from storage.files.transaction_index import AbortedTxn
+from storage.format.batches import BatchTable
+from storage.log.active_segment import ActiveSegment
+from storage.log.segment import Segment
+
+# In the order in which they get their final names.
+_KINDS: Final = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+
+
+class CleanedSegment:
+    """A segment being built under `.cleaned` names: step 1. Whatever an earlier attempt left there is overwritten."""
+
+    def __init__(self, disk: Disk, directory: Path, base_offset: int, *, interval_bytes: int) -> None:
+        self.base_offset: Final = base_offset
+        self._disk = disk
+        self._directory = directory
+        remove_cleaned(disk, directory, base_offset)
+        self._files = ActiveSegment.create(
+            disk, directory, base_offset, interval_bytes=interval_bytes, now_ms=0, state=FileState.CLEANED
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of messages so far."""
+        return self._files.size
+
+    def append(self, data: memoryview, table: BatchTable) -> None:
+        """Appends the batches that `data` holds back to back, with headers in `table`, index entries as Kafka's."""
+        self._files.append(data, table, 0, table.rows)
+
+    def finish(self, aborted: Sequence[AbortedTxn], mtime_ns: int) -> None:
+        """Writes the final time entry and the .txnindex (if there is anything to say), syncs all, and gives the files
+        the time of the last source, by which Kafka judges old formats' tombstones."""
+        self._files.finish()
+        paths = list(self._files.paths())
+        self._files.close()
+        if aborted:
+            path = _path(self._directory, self.base_offset, FileKind.TRANSACTION_INDEX, FileState.CLEANED)
+            with opened(self._disk, path, create=True) as file:
+                file.write_at(0, transaction_index.encode(list(aborted)))
+            paths.append(path)
+        for path in paths:
+            with opened(self._disk, path) as file:
+                file.sync()
+        for path in paths[:3]:
+            self._disk.set_mtime(path, mtime_ns)
+
+    def close(self) -> None:
+        """Closes the descriptors; the files stay."""
+        self._files.close()
+
+
+def remove_cleaned(disk: Disk, directory: Path, base_offset: int) -> None:
+    """Removes a segment that was being built."""
+    for kind in _KINDS:
+        path = _path(directory, base_offset, kind, FileState.CLEANED)
+        if path.exists():
+            disk.unlink(path)
+
+
+def make_ready(disk: Disk, directory: Path, base_offset: int) -> None:
+    """Step 2. Needs no lock, as long as nobody else takes the sources away."""
+    for kind in reversed(_KINDS):
+        source = _path(directory, base_offset, kind, FileState.CLEANED)
+        if source.exists():
+            disk.rename(source, _path(directory, base_offset, kind, FileState.SWAP))
+    disk.sync_dir(directory)
+
+
+def put_in_place(
+    disk: Disk, directory: Path, base_offset: int, sources: Sequence[Segment]
+) -> tuple[Segment, list[Path]]:
+    """Steps 3 to 5, under the lock: the new segment, and the sources' files, renamed to `.deleted`."""
+    removed = []
+    for source in sources:
+        removed += _set_aside(disk, directory, source.base_offset, _KINDS)
+    disk.sync_dir(directory)
+    for kind in _KINDS:
+        path = _path(directory, base_offset, kind, FileState.SWAP)
+        if path.exists():
+            disk.rename(path, _path(directory, base_offset, kind))
+    disk.sync_dir(directory)
+    for source in sources:
+        if source.base_offset != base_offset:
+            removed += _set_aside(disk, directory, source.base_offset, (FileKind.PRODUCER_SNAPSHOT,))
+    log = LogFile(_path(directory, base_offset, FileKind.LOG))
+    segment = Segment(directory, base_offset, log, log.stat().st_size)
+    segment.sealed = True
+    return segment, removed
+
+
+def _set_aside(disk: Disk, directory: Path, base_offset: int, kinds: Sequence[FileKind]) -> list[Path]:
+    renamed = []
+    for kind in kinds:
+        path = _path(directory, base_offset, kind)
+        if path.exists():
+            target = _path(directory, base_offset, kind, FileState.DELETED)
+            disk.rename(path, target)
+            renamed.append(target)
+    return renamed
+
+
+def _path(directory: Path, base_offset: int, kind: FileKind, state: FileState = FileState.LIVE) -> Path:
+    return directory / names.segment_file(base_offset, kind, state)
