@@ -1,0 +1,160 @@
+"""Records made into batches (format v2) as a topic's configuration wants them: what it takes, how large, which codec.
+
+Bases for all who write as a leader does. Source: Kafka's LogValidator (kafka-facts 3.1).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.config import LogConfig
+from storage.errors import InvalidRecord, RecordTooLarge
+from storage.format.batches import BATCH_HEADER_SIZE
+from storage.format.compression import Codec
+from storage.format.encoder_kernel import RECORD_OVERHEAD
+from storage.format.record_batch import PLAIN, BatchFields, encode_into
+from storage.format.record_columns import RecordColumns
+from storage.types import NO_TIMESTAMP, TimestampType
+
+CODECS: Final = {codec.config_name: codec for codec in Codec} | {"producer": Codec.NONE}
+
+
+class BatchEncoder:
+    """Makes batches. Not thread-safe: each writer has its own, and the buffer is used again."""
+
+    def __init__(self) -> None:
+        self._out = bytearray()
+
+    def encode(
+        self, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
+    ) -> tuple[int, memoryview]:
+        """One batch of rows from `row` on, at most up to `stop`: the row behind it, and the batch at offset 0.
+
+        It is valid until the next call. RecordTooLarge when not even one fits max.message.bytes and segment.bytes, as stored."""
+        codec = CODECS[config.compression_type]
+        limit = size_limit(config)
+        append_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
+        fields = BatchFields(log_append_time_ms=now_ms) if append_time else PLAIN
+        if codec is not Codec.NONE:
+            return self._compressed(columns, row, stop, config, codec, fields)
+        # Room for values that lie side by side in the buffer; those that share bytes may need more.
+        guess = BATCH_HEADER_SIZE + (stop - row) * RECORD_OVERHEAD + memoryview(columns.buffer).nbytes
+        out = self._buffer(min(guess, limit))
+        next_row, end = encode_into(out, 0, columns, row, stop, fields=fields)
+        if next_row < stop and guess < limit:
+            out = self._buffer(min(BATCH_HEADER_SIZE + columns.max_size(row, stop), limit))
+            next_row, end = encode_into(out, 0, columns, row, stop, fields=fields)
+        if next_row == row:
+            raise too_large(config, BATCH_HEADER_SIZE + columns.max_size(row, row + 1))
+        return next_row, out[:end]
+
+    def _compressed(
+        self, columns: RecordColumns, row: int, stop: int, config: LogConfig, codec: Codec, fields: BatchFields
+    ) -> tuple[int, memoryview]:
+        """A batch of no more rows than fit uncompressed: one may hold a single record that only fits compressed."""
+        limit = size_limit(config)
+        last = stop
+        while True:
+            size = columns.max_size(row, last)
+            while size > limit and last > row + 1:
+                last = row + max(1, (last - row) * limit // size)
+                size = columns.max_size(row, last)
+            # Compressing may enlarge: snappy by a sixth at worst.
+            out = self._buffer(BATCH_HEADER_SIZE + size + (size >> 2) + 1024)
+            next_row, end = encode_into(
+                out, 0, columns, row, last, codec=codec, level=codec_level(codec, config), fields=fields
+            )
+            if end <= limit:
+                return next_row, out[:end]
+            if last == row + 1:
+                raise too_large(config, end)
+            last = row + (last - row) // 2
+
+    def _buffer(self, size: int) -> memoryview:
+        if len(self._out) < size:
+            self._out = bytearray(size)
+        return memoryview(self._out)[:size]
+
+
+def size_limit(config: LogConfig) -> int:
+    """No stored batch is larger, the 12 bytes of offset and length included."""
+    return min(config.max_message_bytes, config.segment_bytes)
+
+
+def too_large(config: LogConfig, size: int) -> RecordTooLarge:
+    """The error for a batch of one message that passes the limit."""
+    key = "max.message.bytes" if config.max_message_bytes <= config.segment_bytes else "segment.bytes"
+    return RecordTooLarge("message", expected=f"at most {key} = {size_limit(config)} as stored", found=size)
+
+
+def codec_level(codec: Codec, config: LogConfig) -> int | None:
+    """The level that the configuration wants of a codec; None for one that has none."""
+    if codec is Codec.GZIP:
+        return config.compression_gzip_level
+    if codec is Codec.LZ4:
+        return config.compression_lz4_level
+    return config.compression_zstd_level if codec is Codec.ZSTD else None
+
+
+def with_timestamps(columns: RecordColumns, config: LogConfig, now_ms: int) -> RecordColumns:
+    """With now in place of -1, or of every timestamp where the log's clock counts."""
+    stamps: npt.NDArray[np.int64] = columns.timestamp
+    if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        stamps = np.full(1, now_ms, np.int64)
+    else:
+        if len(stamps) == 1:
+            return columns if stamps[0] != NO_TIMESTAMP else _at(columns, np.full(1, now_ms, np.int64))
+        missing = stamps == NO_TIMESTAMP
+        if not missing.any():
+            return columns
+        stamps = np.where(missing, now_ms, stamps)
+    return _at(columns, stamps)
+
+
+def _at(columns: RecordColumns, stamps: npt.NDArray[np.int64]) -> RecordColumns:
+    """With other timestamps; dataclasses.replace takes as long as encoding a kilobyte."""
+    return RecordColumns(
+        columns.buffer,
+        columns.value_start,
+        columns.value_length,
+        stamps,
+        columns.key_start,
+        columns.key_length,
+        columns.headers_start,
+        columns.headers_length,
+        columns.headers_count,
+        columns.offset_delta,
+    )
+
+
+def taken_rows(columns: RecordColumns, config: LogConfig, now_ms: int) -> tuple[int, InvalidRecord | None]:
+    """How many of the records the topic takes, and what is wrong with the next one."""
+    rows = len(columns)
+    stop, error = rows, None
+    if config.compact:
+        stop, error = _before(columns.key_length < 0, stop, error, "a compacted topic takes no message without a key")
+    stamps = columns.timestamp
+    if len(stamps) == 1 and stamps[0] == now_ms and config.message_magic == 2:
+        return stop, error
+    before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+    early = (stamps < 0) | (now_ms - np.maximum(stamps, 0) > before)
+    stop, error = _before(early, stop, error, f"timestamp lies too far in the past (before.max is {before} ms)")
+    late = np.maximum(stamps, 0) - now_ms > after
+    stop, error = _before(late, stop, error, f"timestamp lies too far in the future (after.max is {after} ms)")
+    if config.message_magic < 2:
+        named = f"message.format.version {config.message_format_version} has no headers"
+        stop, error = _before(columns.headers_count > 0, stop, error, named)
+    return stop, error
+
+
+def _before(
+    wrong: npt.NDArray[np.bool_], stop: int, error: InvalidRecord | None, what: str
+) -> tuple[int, InvalidRecord | None]:
+    """The lesser of `stop` and the first wrong row, with its error. A column of one element is every row's."""
+    at = int(wrong.argmax()) if len(wrong) else 0
+    if at < min(stop, len(wrong)) and wrong[at]:
+        return at, InvalidRecord(what)
+    return stop, error

@@ -1,0 +1,57 @@
+"""Records as message sets, formats v0 and v1, which a topic's message.format.version may still ask for.
+
+Their messages carry offsets that lie, in a compressed set, where only encoding can put them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.config import LogConfig
+from storage.format import message_set
+from storage.format.record_columns import Record, RecordColumns
+from storage.log.batch_encoder import CODECS, codec_level, size_limit, too_large
+from storage.types import TimestampType
+
+
+def encode(records: Sequence[Record], config: LogConfig, base_offset: int, now_ms: int) -> bytes:
+    """One message set of all `records` at its offset. RecordTooLarge above max.message.bytes or segment.bytes."""
+    codec = CODECS[config.compression_type]
+    magic = config.message_magic
+    append_time = now_ms if magic and config.timestamp_type is TimestampType.LOG_APPEND_TIME else None
+    data = message_set.encode(
+        records,
+        magic,
+        base_offset=base_offset,
+        codec=codec,
+        level=codec_level(codec, config),
+        log_append_time_ms=append_time,
+    )
+    if len(data) > size_limit(config):
+        raise too_large(config, len(data))
+    return data
+
+
+def records_of(columns: RecordColumns, first: int, last: int, config: LogConfig) -> list[Record]:
+    """Rows from `first` on, at least one, with keys and values of no more bytes together than a set may have."""
+    limit = size_limit(config)
+    data = memoryview(columns.buffer).cast("B")
+    found: list[Record] = []
+    size = 0
+    for row in range(first, last):
+        key = _field(data, columns.key_start, columns.key_length, row)
+        value = _field(data, columns.value_start, columns.value_length, row)
+        size += len(key or b"") + len(value or b"")
+        if found and size > limit:
+            break
+        found.append(Record(key, value, (), int(columns.timestamp[row if len(columns.timestamp) > 1 else 0])))
+    return found
+
+
+def _field(data: memoryview, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], row: int) -> bytes | None:
+    length = int(lengths[row if len(lengths) > 1 else 0])
+    start = int(starts[row if len(starts) > 1 else 0])
+    return None if length < 0 else bytes(data[start : start + length])
