@@ -26,6 +26,7 @@ MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 # Decompressed bytes after which a block ends: it should stay in the processor's cache.
 BLOCK_BYTES = 1024 * 1024
 
+NO_RECORDS = 1 - 2**63  # in the place of a timestamp
 LEAST_RECORD = 7  # bytes of a v2 record without key, value and headers
 LEAST_MESSAGE = 26  # bytes of a v0 message without key and value
 
@@ -50,6 +51,20 @@ class _Plan(NamedTuple):
     records: int
     compressed: int
     legacy: int
+
+
+class RecordAudit(NamedTuple):
+    """What is in the records of rows, up to `next_row` (as in a RecordBlock, like `damage`); int64 columns over rows.
+
+    `greatest` timestamp, NO_RECORDS without records; `misplaced`: the first record whose offset does not lie behind the
+    one before it and within its batch, counted within the batch, -1 for none; `misplaced_offset`: that record's.
+    """
+
+    next_row: int
+    damage: Damage | None
+    greatest: Int64s
+    misplaced: Int64s
+    misplaced_offset: Int64s
 
 
 def verify_crcs(buffer: Buffer, table: BatchTable, first_row: int, last_row: int, origin: int) -> Damage | None:
@@ -120,34 +135,13 @@ class Decoder:
         are control batches unless `control`; their CRCs are checked all the same. Without compressed batches the block
         indexes `buffer` itself. ValueError: a row lies outside of `buffer`.
         """
-        data = memoryview(buffer).cast("B").toreadonly()
-        last = table.rows if last_row is None else last_row
-        if not 0 <= first_row <= last <= table.rows:
-            raise ValueError(f"rows {first_row} to {last} of a table of {table.rows}")
         skip = NOTHING_SKIPPED if skip is None else np.ascontiguousarray(skip, np.uint8)
         headers = np.ascontiguousarray(table.data)
-        last, plan, damage = self._plan(data, table, headers, first_row, last, origin, skip, control)
-        records = plan.records
-        payloads = _Payloads(data, NO_SPANS, NO_SPANS, last, None)
-        if plan.compressed:
-            part = table.slice(first_row, last)
-            wanted = np.ones(part.rows, np.bool_) if control else ~part.is_control
-            wanted[: max(len(skip) - first_row, 0)] &= skip[first_row:last] == 0
-            payloads = self._inflate(data, table, first_row, origin, np.flatnonzero(wanted), last)
-            if payloads.next_row < last:
-                last, damage = payloads.next_row, payloads.damage
-            records = _record_bound(table.slice(first_row, last), payloads.starts, payloads.ends)
-        if records > self._columns.shape[1]:
-            # An odd count of cache lines a column, so that columns do not fall into the same cache sets.
-            capacity = max(records, 2 * self._columns.shape[1], 4096)
-            self._columns = np.empty((len(RecordColumn), capacity | 8), np.int64)
-
-        # One call for all; where a log changed its format, a call for each run of rows.
-        bounds = [last]
-        if plan.legacy:
-            bounds = [*(np.flatnonzero(np.diff(headers[Column.MAGIC, first_row:last] == 2)) + 1 + first_row), last]
+        payloads, plan = self._uncompressed(buffer, table, headers, first_row, last_row, origin, skip, control)
+        last, damage, records = payloads.next_row, payloads.damage, plan.records
+        columns = self._room(records)
         row, used, fault = first_row, 0, self._fault
-        for bound in bounds if row < last else ():
+        for bound in _bounds(headers, first_row, last, plan.legacy) if row < last else ():
             v2 = headers[Column.MAGIC, row] == 2
             row, used = (kernel.decode_records if v2 else message_kernel.decode_messages)(
                 payloads.buffer,
@@ -159,14 +153,78 @@ class Decoder:
                 payloads.ends[row - first_row :],
                 skip,
                 control,
-                self._columns,
+                columns,
                 used,
                 fault,
             )
             if fault[0]:
                 damage = _damage_of_fault(table, row, fault, kernel.FAULTS if v2 else message_kernel.FAULTS)
                 break
-        return RecordBlock(payloads.buffer, table, self._columns[:, :used], row, damage)
+        return RecordBlock(payloads.buffer, table, columns[:, :used], row, damage)
+
+    def audit(
+        self, buffer: Buffer, table: BatchTable, first_row: int = 0, last_row: int | None = None, *, origin: int
+    ) -> RecordAudit:
+        """Check the records of rows [first_row, last_row) without keeping them; arguments as for `decode`."""
+        headers = np.ascontiguousarray(table.data)
+        payloads, plan = self._uncompressed(
+            buffer, table, headers, first_row, last_row, origin, NOTHING_SKIPPED, control=True
+        )
+        last, damage = payloads.next_row, payloads.damage
+        found = np.empty((3, last - first_row), np.int64)
+        row, fault = first_row, self._fault
+        for bound in _bounds(headers, first_row, last, plan.legacy) if row < last else ():
+            starts, ends = payloads.starts[row - first_row :], payloads.ends[row - first_row :]
+            rows = (payloads.buffer, headers, row, bound, origin, starts, ends, NOTHING_SKIPPED, True)
+            if headers[Column.MAGIC, row] == 2:
+                row, _ = kernel.decode_records(*rows, found, row - first_row, fault, False)
+            else:
+                before = row
+                room = _record_bound(table.slice(row, bound), starts, ends) if plan.compressed else bound - row
+                columns = self._room(room)
+                row, used = message_kernel.decode_messages(*rows, columns, 0, fault)
+                _summarize(table, columns[:, :used], before, found[:, before - first_row : row - first_row])
+            if fault[0]:
+                v2 = headers[Column.MAGIC, row] == 2
+                damage = _damage_of_fault(table, row, fault, kernel.FAULTS if v2 else message_kernel.FAULTS)
+                break
+        return RecordAudit(row, damage, *found[:, : row - first_row])
+
+    def _room(self, records: int) -> Int64s:
+        """Columns for so many records at least."""
+        if records > self._columns.shape[1]:
+            # An odd count of cache lines a column, so that columns do not fall into the same cache sets.
+            capacity = max(records, 2 * self._columns.shape[1], 4096)
+            self._columns = np.empty((len(RecordColumn), capacity | 8), np.int64)
+        return self._columns
+
+    def _uncompressed(
+        self,
+        buffer: Buffer,
+        table: BatchTable,
+        headers: Int64s,
+        first_row: int,
+        last_row: int | None,
+        origin: int,
+        skip: NDArray[np.uint8],
+        control: bool,
+    ) -> tuple[_Payloads, _Plan]:
+        """CRCs and decompression: where the records of rows lie that can be looked at now, and how many at most."""
+        data = memoryview(buffer).cast("B").toreadonly()
+        last = table.rows if last_row is None else last_row
+        if not 0 <= first_row <= last <= table.rows:
+            raise ValueError(f"rows {first_row} to {last} of a table of {table.rows}")
+        last, plan, damage = self._plan(data, table, headers, first_row, last, origin, skip, control)
+        if not plan.compressed:
+            return _Payloads(data, NO_SPANS, NO_SPANS, last, damage), plan
+        part = table.slice(first_row, last)
+        wanted = np.ones(part.rows, np.bool_) if control else ~part.is_control
+        wanted[: max(len(skip) - first_row, 0)] &= skip[first_row:last] == 0
+        payloads = self._inflate(data, table, first_row, origin, np.flatnonzero(wanted), last)
+        if payloads.next_row == last:
+            payloads = payloads._replace(damage=damage)
+        records = _record_bound(table.slice(first_row, payloads.next_row), payloads.starts, payloads.ends)
+        return payloads, plan._replace(records=records)
 
     def _plan(
         self,
@@ -273,6 +331,26 @@ class Decoder:
         if index >= 0:
             what = f"checksum of a message within a wrapper differs (record {index} of the batch)"
             raise CorruptBatch(what, expected=stored, found=found)
+
+
+def _bounds(headers: Int64s, first_row: int, last: int, legacy: int) -> list[int]:
+    """One call for all; where a log changed its format, a call for each run of rows up to one of these."""
+    if not legacy:
+        return [last]
+    return [*(np.flatnonzero(np.diff(headers[Column.MAGIC, first_row:last] == 2)) + 1 + first_row).tolist(), last]
+
+
+def _summarize(table: BatchTable, columns: Int64s, first_row: int, found: Int64s) -> None:
+    """Fills `found` with what RecordAudit says of the messages in `columns`, whose rows begin with `first_row`."""
+    rows = columns[RecordColumn.BATCH] - first_row
+    offsets, last = columns[RecordColumn.OFFSET], table.last_offset[columns[RecordColumn.BATCH]]
+    found[0], found[1], found[2] = NO_RECORDS, -1, -1
+    np.maximum.at(found[0], rows, columns[RecordColumn.TIMESTAMP])
+    wrong = offsets > last
+    wrong[1:] |= (rows[1:] == rows[:-1]) & (offsets[1:] <= offsets[:-1])
+    for index in np.flatnonzero(wrong)[::-1].tolist():  # the first of a batch is set last
+        row = rows[index]
+        found[1, row], found[2, row] = index - int(rows.searchsorted(row)), offsets[index]
 
 
 def _rows_within(table: BatchTable, first_row: int, last_row: int, size: int) -> int:

@@ -34,6 +34,7 @@ V2_SIZE = cython.declare(cython.longlong, 61)  # a batch header of format v2
 LEAST_RECORD = cython.declare(cython.longlong, 7)  # no key, no value, no header: one byte for each field
 LEAST_BODY = cython.declare(cython.longlong, 6)
 MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+NO_TIMESTAMP = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF)
 
 # What is wrong with a batch: index into FAULTS, which has texts for the numbers (expected, found) that come along.
 COUNT_FAULT = cython.declare(cython.int, 1)
@@ -196,8 +197,12 @@ def decode_batch(
     columns: cython.longlong[:, ::1],
     used: cython.Py_ssize_t,
     fault: cython.longlong[::1],
+    keep: cython.bint,
 ) -> cython.longlong:
-    """Decode the records data[at:end] of the v2 batch in `row`: the end of used columns, or -1 and `fault`."""
+    """Decode the records data[at:end] of the v2 batch in `row`: the end of used columns, or -1 and `fault`.
+
+    Unless `keep`, the batch takes one column, of what `decode_records` says of it.
+    """
     base_offset: cython.longlong = table[BASE_OFFSET, row]
     base_timestamp: cython.longlong = table[BASE_TIMESTAMP, row]
     max_timestamp: cython.longlong = table[MAX_TIMESTAMP, row]
@@ -209,6 +214,10 @@ def decode_batch(
     body_end: cython.longlong
     value: cython.longlong
     after: cython.longlong
+    greatest: cython.longlong = NO_TIMESTAMP
+    previous: cython.longlong = base_offset - 1
+    misplaced: cython.longlong = -1
+    misplaced_offset: cython.longlong = -1
 
     fault[1] = -1
     if base_offset < 0:
@@ -217,8 +226,8 @@ def decode_batch(
         return failed(fault, LAST_OFFSET_FAULT, base_offset, table[LAST_OFFSET, row])
     if count < 0 or count > (end - at) // LEAST_RECORD:
         return failed(fault, COUNT_FAULT, (end - at) // LEAST_RECORD, count)
-    if count > columns.shape[1] - used:
-        return failed(fault, CAPACITY_FAULT, columns.shape[1] - used, count)
+    if (count if keep else 1) > columns.shape[1] - used:
+        return failed(fault, CAPACITY_FAULT, columns.shape[1] - used, count if keep else 1)
     for record in range(count):
         fault[1] = record
         if at == end:
@@ -234,7 +243,11 @@ def decode_batch(
         value, after = varint(data, body + 1, body_end, 64)  # the attributes byte has no meaning yet
         if after < 0:
             return failed(fault, VARINT_FAULT, 10, length - 1)
-        columns[1, used] = max_timestamp if append_time else wrapping_add(base_timestamp, value)
+        value = max_timestamp if append_time else wrapping_add(base_timestamp, value)
+        if keep:
+            columns[1, used] = value
+        elif value > greatest:
+            greatest = value
 
         at = after
         value, after = varint(data, at, body_end, 32)
@@ -242,7 +255,14 @@ def decode_batch(
             return failed(fault, VARINT_FAULT, 5, body_end - at)
         if value > MAX_INT64 - base_offset or value < -base_offset:
             return failed(fault, OFFSET_FAULT, base_offset, value)
-        columns[0, used] = base_offset + value
+        value += base_offset
+        if keep:
+            columns[0, used] = value
+        else:
+            if (value <= previous or value > table[LAST_OFFSET, row]) and misplaced < 0:
+                misplaced = record
+                misplaced_offset = value
+            previous = value
 
         at = after
         value, after = varint(data, at, body_end, 32)
@@ -250,8 +270,9 @@ def decode_batch(
             return failed(fault, VARINT_FAULT, 5, body_end - at)
         if value > body_end - after:
             return failed(fault, KEY_FAULT, body_end - after, value)
-        columns[2, used] = after
-        columns[3, used] = value if value >= 0 else -1
+        if keep:
+            columns[2, used] = after
+            columns[3, used] = value if value >= 0 else -1
         at = after + value if value > 0 else after
 
         value, after = varint(data, at, body_end, 32)
@@ -259,8 +280,9 @@ def decode_batch(
             return failed(fault, VARINT_FAULT, 5, body_end - at)
         if value > body_end - after:
             return failed(fault, VALUE_FAULT, body_end - after, value)
-        columns[4, used] = after
-        columns[5, used] = value if value >= 0 else -1
+        if keep:
+            columns[4, used] = after
+            columns[5, used] = value if value >= 0 else -1
         at = after + value if value > 0 else after
 
         value, after = varint(data, at, body_end, 32)
@@ -268,9 +290,11 @@ def decode_batch(
             return failed(fault, VARINT_FAULT, 5, body_end - at)
         if value < 0 or value > body_end - after:
             return failed(fault, HEADER_COUNT_FAULT, body_end - after, value)
-        columns[6, used] = after
-        columns[7, used] = value
-        columns[8, used] = row
+        if keep:
+            columns[6, used] = after
+            columns[7, used] = value
+            columns[8, used] = row
+            used += 1
         at = after
         if value > 0:
             at = skip_headers(data, at, body_end, value, fault)
@@ -278,10 +302,14 @@ def decode_batch(
                 return -1
         if at != body_end:
             return failed(fault, BODY_FAULT, length, at - body)
-        used += 1
     if at != end:
         fault[1] = -1
         return failed(fault, LEFTOVER_FAULT, 0, end - at)
+    if not keep:
+        columns[0, used] = greatest
+        columns[1, used] = misplaced
+        columns[2, used] = misplaced_offset
+        used += 1
     return used
 
 
@@ -314,6 +342,7 @@ def decode_records(
     columns: cython.longlong[:, ::1],
     used: cython.Py_ssize_t,
     fault: cython.longlong[::1],
+    keep: cython.bint = True,
 ) -> tuple[int, int]:
     """Decode v2 batches of rows [first_row, last_row) into `columns` from `used` on: (next row, used).
 
@@ -321,6 +350,10 @@ def decode_records(
     at their place in the batch, buffer[0] being at file position `origin`. `skip` and `control` as for `survey`. Stops
     at a bad batch, of which nothing is kept: `fault` is then (index into FAULTS, record within the batch or -1,
     expected, found), else fault[0] is 0.
+
+    Not `keep`: the records are checked and not kept. `columns` gets one column a batch: its greatest timestamp
+    (1 - 2**63 without records), its first record whose offset does not lie behind the one before it and within its
+    batch (-1: none), and that record's offset.
     """
     row: cython.Py_ssize_t = first_row
     size: cython.longlong = len(buffer)
@@ -340,7 +373,7 @@ def decode_records(
         raise ValueError("rows outside of the table")
     if placed and (last_row - first_row > len(starts) or last_row - first_row > len(ends)):
         raise ValueError("rows outside of the spans")
-    if used < 0 or columns.shape[0] < 9 or len(fault) < 4:
+    if used < 0 or columns.shape[0] < (9 if keep else 3) or len(fault) < 4:
         raise ValueError("columns or fault too small")
     fault[0] = 0
     with cython.nogil:
@@ -362,7 +395,7 @@ def decode_records(
                 if start < 0 or end > size or start > end:
                     failed(fault, BOUNDS_FAULT, size, end)
                     break
-                after = decode_batch(data, start, end, table, row, columns, used, fault)
+                after = decode_batch(data, start, end, table, row, columns, used, fault, keep)
                 if after < 0:
                     break
                 used = after

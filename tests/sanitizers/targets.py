@@ -102,6 +102,9 @@ def decode_directly(dice: random.Random) -> None:
             for start in (RecordColumn.KEY_START, RecordColumn.VALUE_START):
                 starts, lengths = columns[start : start + 2, used : result[1]]
                 assert ((lengths == -1) | ((lengths >= 0) & (starts >= 0) & (starts + lengths <= len(part)))).all()
+        if magic == 2:
+            found = np.full((dice.choice((3, 3, 2)), dice.choice((1, 1, 0))), -9, np.int64)
+            tolerant(decode, content, one, 0, 1, 0, *spans, NO_SKIP, True, found, 0, fault, False)
         if magic < 2:
             checksum_kernel.check_messages(content, 0, len(part), checksum.CRC32_TABLES)
 

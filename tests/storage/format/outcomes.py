@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from storage.errors import StorageError
 from storage.format.batches import BatchTable, ScanStop, scan
-from storage.format.decoder import Decoder
+from storage.format.decoder import NO_RECORDS, Decoder
 
 Header = tuple[bytes, bytes | None]
 
@@ -71,4 +71,38 @@ def read_all(data: bytes, *, position: int = 0, verify_crc: bool = True, max_byt
             assert isinstance(damage.error, StorageError)
             damages.append((damage.row, damage.position, type(damage.error).__name__, str(damage.error)))
             row = damage.row + 1
+    check_audit(data, table, position, decoder, records, damages)
     return Outcome(table.data[:, : table.rows].T.tolist(), records, damages, stop.stop, stop.next_start)
+
+
+def check_audit(
+    data: bytes,
+    table: BatchTable,
+    position: int,
+    decoder: Decoder,
+    records: list[ReadRecord],
+    damages: list[tuple[int, int, str, str]],
+) -> None:
+    """Checking records without keeping them finds what decoding found."""
+    found = []
+    row = 0
+    while row < table.rows:
+        audit = decoder.audit(data, table, row, origin=position)
+        columns = zip(audit.greatest.tolist(), audit.misplaced.tolist(), audit.misplaced_offset.tolist(), strict=True)
+        for number, (greatest, misplaced, misplaced_offset) in enumerate(columns, row):
+            mine = [one for one in records if one.row == number]
+            # A timestamp of -2**63 cannot be told from none.
+            assert greatest == max([NO_RECORDS, *(one.timestamp for one in mine)])
+            last = table.last_offset[number]
+            before = [-1, *(one.offset for one in mine)]
+            wrong = [i for i, one in enumerate(mine) if one.offset <= before[i] or one.offset > last]
+            if table.magic[number] == 2 and mine and mine[0].offset < table.base_offset[number]:
+                wrong.insert(0, 0)
+            assert misplaced == (wrong[0] if wrong else -1)
+            assert misplaced_offset == (mine[wrong[0]].offset if wrong else -1)
+        row = audit.next_row
+        if audit.damage is not None:
+            error = audit.damage.error
+            found.append((audit.damage.row, audit.damage.position, type(error).__name__, str(error)))
+            row += 1
+    assert found == damages
