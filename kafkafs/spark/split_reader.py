@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import SegmentGone, StorageError, UnknownTopicOrPartition
+from storage.errors import SegmentGone, UnknownTopicOrPartition
 from storage.log.reader import read_range
 from storage.types import Isolation, OffsetRange
 
 if TYPE_CHECKING:
     from kafkafs.spark.planning import Split
-    from storage.format.block import RecordBlock
+    from storage.format.block import Damage, RecordBlock
     from storage.format.decoder import Decoder
     from storage.log.log_dir import LogDir
     from storage.types import TopicPartition
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _TRIES: Final = 20  # to find again what vanished, before giving up
 
 OnLoss = Callable[["TopicPartition", OffsetRange, str], None]
-OnDamage = Callable[["TopicPartition", StorageError], None]
+OnDamage = Callable[["TopicPartition", "Damage"], None]
 
 
 def read_split(
@@ -37,7 +37,7 @@ def read_split(
 ) -> Iterator[RecordBlock]:
     """The split's records as a consumer sees them, in offset order; a block is valid until the next is taken.
 
-    `on_loss(tp, offsets, why)`: these offsets are not in the log any more. `on_damage(tp, error)`: a batch, or bytes
+    `on_loss(tp, offsets, why)`: these offsets are not in the log any more. `on_damage(tp, damage)`: a batch, or bytes
     that are none, did not read. Both may raise; otherwise reading goes on behind. Other StorageErrors are raised.
     """
     position, tries = split.start_offset, 0
@@ -65,7 +65,7 @@ def read_split(
                     yield block
                     position = behind
                 if block.damage is not None:
-                    on_damage(split.tp, block.damage.error)
+                    on_damage(split.tp, block.damage)
             return
         except SegmentGone:
             tries = 0 if position > before else tries + 1
