@@ -33,7 +33,9 @@ class BatchEncoder:
     ) -> tuple[int, memoryview]:
         """One batch of rows from `row` on, at most up to `stop`: the row behind it, and the batch at offset 0.
 
-        It is valid until the next call. RecordTooLarge when not even one fits max.message.bytes and segment.bytes, as stored."""
+        It is valid until the next call. RecordTooLarge when not even one row fits max.message.bytes and segment.bytes,
+        as stored.
+        """
         codec = CODECS[config.compression_type]
         limit = size_limit(config)
         append_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
