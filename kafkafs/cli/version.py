@@ -5,6 +5,8 @@ from __future__ import annotations
 import platform
 from importlib import import_module, metadata
 
+from storage.format import codec_library
+
 # All compiled modules, as pyproject.toml lists them.
 KERNELS = (
     "storage.format.kernel",
@@ -14,6 +16,7 @@ KERNELS = (
     "storage.format.checksum_kernel",
     "storage.format.message_kernel",
     "storage.format.index_kernel",
+    "storage.format.inflate_kernel",
     "kafkafs.formats.kernel",
     "kafkafs.view_index.kernel",
 )
@@ -25,7 +28,12 @@ def version_text() -> str:
     slow = [name for name in KERNELS if not import_module(name).is_compiled()]
     kernels = f"not compiled, slow: {', '.join(slow)}" if slow else "compiled"
     libraries = ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)
-    return f"kafkafs {_version('kafkafs')}\nkernels: {kernels}\npython {platform.python_version()}, {libraries}"
+    system = ", ".join(f"{name} {version}" for name, version in codec_library.versions().items())
+    return (
+        f"kafkafs {_version('kafkafs')}\nkernels: {kernels}\n"
+        f"system: {system or 'neither libzstd nor liblz4: slower'}\n"
+        f"python {platform.python_version()}, {libraries}"
+    )
 
 
 def _version(name: str) -> str:

@@ -10,19 +10,12 @@ from kafkafs.view_index import measure
 from kafkafs.view_index.measure import OnBytes, Task
 from kafkafs.view_index.pieces import Piece, Pieces, RecordFilter
 from kafkafs.view_index.workbench import Rendition, Skips
-from storage.format.batches import BATCH_HEADER_SIZE, CODEC_MASK
-from storage.format.compression import Codec
 from storage.log.isolation import AbortedTransactions
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation
 
 _numbers = itertools.count()
-
-_MAGIC = 16  # where bytes lie in a batch's header
-_V1_ATTRIBUTES = 17
-_V2_ATTRIBUTES = 22
-_SMALL_BATCH_BYTES = 128 << 10
 
 BlockKey = tuple[int, int, int, int]
 
@@ -36,11 +29,7 @@ def task_of(snapshot: LogSnapshot, segment: Segment, rendition: Rendition, wante
 
 
 class Extent:
-    """`pieces` is what is measured so far; it only ever grows behind its end, and what it maps stays where it is.
-
-    `alone`: threads only hinder each other here. Small batches of a fast codec are decompressed in calls so short that
-    handing over the interpreter's lock between them costs more than they do.
-    """
+    """`pieces` is what is measured so far; it only ever grows behind its end, and what it maps stays where it is."""
 
     def __init__(
         self,
@@ -60,7 +49,6 @@ class Extent:
         # replaced as a whole, guarded by the lock for writing
         self._lock = threading.Lock()
         self.pieces = Pieces.none(start) if known is None else known
-        self.alone = False
         self._task: Task | None = None
 
     def extend(self, snapshot: LogSnapshot, end: int, workers: Workers, on_bytes: OnBytes) -> None:
@@ -69,10 +57,8 @@ class Extent:
             return
         with self._lock:
             task = task_of(snapshot, self.segment, self._rendition, self.wanted)
-            if self._task is None:
-                self.alone = _has_short_steps(self.segment, self.pieces.start)
             if end > self.pieces.file_end:
-                self.pieces = measure.extend(self.pieces, task, end, None if self.alone else workers, on_bytes)
+                self.pieces = measure.extend(self.pieces, task, end, workers, on_bytes)
             self._task = task
 
     @property
@@ -84,13 +70,3 @@ class Extent:
     def key(self, piece: Piece) -> BlockKey:
         """What a piece's rendered bytes are cached under. The last piece grows, so its end is part of it."""
         return (self.number, piece.position, piece.file_end, piece.skip)
-
-
-def _has_short_steps(segment: Segment, position: int) -> bool:
-    """Whether the batch at `position`, which stands for all, is a small one of snappy or lz4."""
-    head = segment.log.read(position, BATCH_HEADER_SIZE)
-    size = segment.batch_size(head)
-    if size is None or len(head) < _V2_ATTRIBUTES + 1:
-        return False
-    attributes = head[_V2_ATTRIBUTES if head[_MAGIC] == 2 else _V1_ATTRIBUTES]
-    return attributes & CODEC_MASK in (Codec.SNAPPY, Codec.LZ4) and size < _SMALL_BATCH_BYTES

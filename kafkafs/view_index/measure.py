@@ -71,12 +71,12 @@ OnBytes = Callable[[int], None]
 """Called with each number of file bytes done; may raise to end the work."""
 
 
-def extend(pieces: Pieces, task: Task, end: int, workers: Workers | None, on_bytes: OnBytes) -> Pieces:
-    """`pieces` and those up to the file position `end` behind them; a large rest is shared with a worker, if any."""
+def extend(pieces: Pieces, task: Task, end: int, workers: Workers, on_bytes: OnBytes) -> Pieces:
+    """`pieces` and those up to the file position `end` behind them; a large rest is shared with a worker."""
     builder = PieceBuilder(pieces)
     reached = pieces.file_end
-    chunks = [] if workers is None else _chunks(task.segment, reached, end)
-    if workers is not None and len(chunks) > 1:
+    chunks = _chunks(task.segment, reached, end)
+    if len(chunks) > 1:
         _measure_together(chunks, task, workers, on_bytes)
     # Chunks begin where the offset index says: believed only if the batches before end exactly there.
     for chunk in chunks:

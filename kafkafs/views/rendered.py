@@ -145,8 +145,7 @@ class RenderedHandle:
         ahead = max(self._ahead, position if held is None else held[1].end)
         while ahead < layout.size and ahead - position < _AHEAD_BYTES:
             place = place_at(layout, ahead, grouped=True)
-            if not place.extent.alone:
-                self._submit(place)
+            self._submit(place)
             ahead = place.end
         self._ahead = ahead
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from storage.errors import CorruptBatch, StorageError
-from storage.format import checksum, checksum_kernel, compression, header_kernel, kernel, message_kernel
+from storage.format import checksum, checksum_kernel, compression, header_kernel, inflate_kernel, kernel, message_kernel
 from storage.format.batches import BATCH_HEADER_SIZE, CODEC_MASK, LOG_OVERHEAD, BatchTable, Column
 from storage.format.block import Damage, RecordBlock, RecordColumn
+from storage.format.codec_library import CodecLibrary
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,6 +118,7 @@ class Decoder:
         self._arena = memoryview(bytearray())
         self._columns = np.empty((len(RecordColumn), 0), np.int64)
         self._fault = np.zeros(4, np.int64)
+        self._library: CodecLibrary | None = None  # made when something compressed is met
 
     def decode(
         self,
@@ -261,41 +263,66 @@ class Decoder:
     ) -> _Payloads:
         """Decompress into the arena, copy what is not compressed; ends where the arena is full or a batch is bad.
 
-        `wanted` are the rows to take, counted from `first_row`.
+        `wanted` are the rows to take, counted from `first_row`. What the kernel does not take is taken here, a batch at
+        a time.
         """
-        rows = slice(first_row, last)
-        positions, sizes = table.position[rows].tolist(), table.size[rows].tolist()
-        attributes, magics = table.attributes[rows].tolist(), table.magic[rows].tolist()
-        counts = table.count[rows].tolist()
-        starts, ends = [0] * len(sizes), [0] * len(sizes)
-        next_row, damage, used = last, None, 0
-        for index in wanted.tolist():
-            start = positions[index] - origin
-            end = start + sizes[index]
-            codec, magic = attributes[index] & CODEC_MASK, magics[index]
+        if not self._arena:
+            self._grow_arena(0)
+        if self._library is None:
+            self._library = CodecLibrary()
+        rows = wanted.astype(np.int64)
+        headers = np.ascontiguousarray(table.data)
+        starts, ends = np.zeros(last - first_row, np.int64), np.zeros(last - first_row, np.int64)
+        next_row, damage, used, index = last, None, 0, 0
+        while True:
+            index, used = inflate_kernel.inflate(
+                data,
+                headers,
+                first_row,
+                origin,
+                rows,
+                index,
+                self._arena,
+                used,
+                self.block_bytes,
+                self.max_decompressed_bytes,
+                starts,
+                ends,
+                self._library.addresses,
+            )
+            if index == len(rows):
+                break
+            row = int(rows[index])
             try:
-                if magic == 2:
-                    start += BATCH_HEADER_SIZE
-                elif codec:
-                    start, end = _wrapped(data, start, end, magic)
-                if start == end and counts[index] == 0:
-                    size: int | None = 0  # what compaction leaves of a batch
-                else:
-                    size = self._into_arena(codec, data[start:end], magic, used)
-                if size is not None and codec and magic < 2 and self.verify_crc:
-                    self._check_inner(used, used + size)
+                size = self._inflate_row(data, table, first_row + row, origin, used)
             except StorageError as error:
-                next_row = first_row + index
+                next_row = first_row + row
                 damage = _damage_of(table, next_row, error)
                 break
             if size is None:
-                next_row = first_row + index
+                next_row = first_row + row
                 break
-            starts[index] = used
+            starts[row] = used
             used += size
-            ends[index] = used
-        spans = np.array(starts, np.int64), np.array(ends, np.int64)
-        return _Payloads(self._arena[:used].toreadonly(), *spans, next_row, damage)
+            ends[row] = used
+            index += 1
+        return _Payloads(self._arena[:used].toreadonly(), starts, ends, next_row, damage)
+
+    def _inflate_row(self, data: memoryview, table: BatchTable, row: int, origin: int, used: int) -> int | None:
+        """As `_into_arena`, of one batch, whatever its format and codec."""
+        codec, magic = int(table.attributes[row]) & CODEC_MASK, int(table.magic[row])
+        start = int(table.position[row]) - origin
+        end = start + int(table.size[row])
+        if magic == 2:
+            start += BATCH_HEADER_SIZE
+        elif codec:
+            start, end = _wrapped(data, start, end, magic)
+        if start == end and table.count[row] == 0:
+            return 0  # what compaction leaves of a batch
+        size = self._into_arena(codec, data[start:end], magic, used)
+        if size is not None and codec and magic < 2 and self.verify_crc:
+            self._check_inner(used, used + size)
+        return size
 
     def _into_arena(self, codec: int, payload: memoryview, magic: int, used: int) -> int | None:
         """Bytes that the records take at arena[used:], or None: no room beside what is there already."""
@@ -309,8 +336,6 @@ class Decoder:
                 self._grow_arena(size)
             self._arena[used : used + size] = payload
             return size
-        if not self._arena:
-            self._grow_arena(0)
         while True:
             room = min(len(self._arena) - used, self.max_decompressed_bytes)
             try:

@@ -263,26 +263,3 @@ def _batches(path: Path) -> list[tuple[int, int]]:
         found.append((position, end))
         position = end
     return found
-
-
-@pytest.mark.parametrize(
-    ("codec", "size", "alone"),
-    [
-        (Codec.NONE, 100, False),
-        (Codec.GZIP, 100, False),
-        (Codec.SNAPPY, 100, True),
-        (Codec.LZ4, 100, True),
-        (Codec.ZSTD, 100, False),
-        (Codec.LZ4, 3_000_000, False),
-    ],
-)
-def test_small_batches_of_fast_codecs_are_no_work_for_two(
-    tmp_path: Path, codec: Codec, size: int, alone: bool
-) -> None:
-    live = LiveLog(tmp_path / "log", codec)
-    live.append(os.urandom(size))
-    snapshot = LogDir.open_read_only(live.path.parent).log(TP).snapshot()
-    extent = Extent(snapshot.segments[0], TXT, None, 0)
-    extent.extend(snapshot, snapshot.active_end, Workers(0), lambda _: None)
-    assert extent.alone is alone
-    assert extent.pieces.size == size + 1

@@ -295,6 +295,7 @@ KERNEL_TARGETS = {
     "storage.format.encoder_kernel": ("encode",),
     "storage.format.hashing": ("hash_keys",),
     "storage.format.index_kernel": ("index_entries",),
+    "storage.format.inflate_kernel": ("scan_and_decode",),
     "kafkafs.formats.kernel": ("scan_and_decode", "render_any_columns"),
     "kafkafs.view_index.kernel": ("view_totals",),
 }

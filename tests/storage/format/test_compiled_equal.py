@@ -15,12 +15,13 @@ from tests.storage.format.outcomes import Outcome, read_all
 from tests.storage.format.raw_batches import batch, message, record, sized, varint
 from tests.storage.format.uncompiled import extension_modules, plain_kernels, uncompiled
 
-READING = ["header_kernel", "checksum_kernel", "kernel", "message_kernel"]
+READING = ["header_kernel", "checksum_kernel", "inflate_kernel", "kernel", "message_kernel"]
 INT32 = [0, 1, -1, 2**31 - 1, -(2**31)]
 INT64 = [0, 1, -1, 2**31, 2**63 - 1, -(2**63), 2**63 - 2**31]
 # A partition of every format and kind of batch.
 PARTITIONS = [
     "codecs/log/c-none-0",
+    "codecs/log/c-lz4-0",
     "codecs/log/c-zstd-1",
     "times/log/t-append-0",
     "transactions/log/tx-basic-0",
