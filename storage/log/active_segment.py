@@ -109,6 +109,10 @@ class ActiveSegment:
         """The largest timestamp so far, see IndexState.largest."""
         return self._state.largest
 
+    def know_largest(self, largest: TimestampOffset) -> None:
+        """Messages after the last time index entry have this timestamp, if it is larger (LogSegment.truncateTo)."""
+        self._state.know_largest(largest)
+
     def fill(self, limits: RollLimits) -> SegmentFill:
         """What rolling is decided by."""
         full = self._offset_entries >= limits.offset_entries or self._time_entries >= limits.time_entries

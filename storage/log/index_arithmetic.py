@@ -51,6 +51,11 @@ class IndexState:
         """The final time entry is in the index now."""
         self._state[3] = self._state[0]
 
+    def know_largest(self, largest: TimestampOffset) -> None:
+        """The largest timestamp is this one, unless a larger one is known."""
+        if largest.timestamp > self._state[0]:
+            self._state[0], self._state[1] = largest.timestamp, largest.offset
+
     @property
     def largest(self) -> TimestampOffset:
         """The largest timestamp so far and the last offset of the earliest batch that has it; -1 before any."""

@@ -30,6 +30,7 @@ from storage.log.producer_rebuild import ProducerSnapshots, rebuild
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.log.swap import CleanedSegment
+from storage.log.timestamps import greatest_timestamp
 from storage.types import TopicPartition
 
 # From a base offset and a leader epoch to the bytes of an append that has them.
@@ -387,11 +388,11 @@ class PartitionLog:
             return self._producers.active(self._clock.now_ms(), self._producer_expiration_ms)
 
     def truncate_to(self, offset: int) -> list[Path]:
-        """Removes the messages from `offset` on, whole batches at a time; the log then ends at `offset`, as in Kafka.
+        """Removes the messages from `offset` on, whole batches at a time: the log then ends behind the last one kept.
 
-        Nothing happens when it ends before. Returns files renamed to `.deleted`, to unlink. The recovery point on disk
-        must be at or below `offset` already (OwnedDir.truncate_to). OffsetOutOfRange below the first segment.
-        Crash-safe:
+        (Within a batch Kafka's log ends at `offset` until it is loaded again, and then there too.) Nothing happens when
+        it ends before. Returns files renamed to `.deleted`, to unlink. The recovery point on disk must be at or below
+        `offset` already (OwnedDir.truncate_to). OffsetOutOfRange below the first segment. Crash-safe:
 
         1. newest first, the files of segments above `offset` are renamed; sync → a shorter log, whole in itself
         2. of the last segment kept the indexes are cut, then the .log        → recovery rebuilds the indexes
@@ -410,7 +411,10 @@ class PartitionLog:
                 removed = self._files.rename_deleted(reversed(before.segments[last + 1 :]))
                 cut = truncation.cut_segment(self._disk, before.segments[last], position, offset)
                 self._active.close()
-                self._install_locked((*before.segments[:last], cut), offset, self._epochs.truncate_from_end(offset))
+                end_offset = min(offset, truncation.end_offset(cut))
+                self._install_locked(
+                    (*before.segments[:last], cut), end_offset, self._epochs.truncate_from_end(end_offset)
+                )
             return removed
 
     def restart_at(self, offset: int) -> None:
@@ -448,6 +452,7 @@ class PartitionLog:
         self._recovery_point = min(self._recovery_point, end_offset)
         self._generation += 1
         self._snapshot = None
+        self._active.know_largest(greatest_timestamp(self._snapshot_locked(), self._active.segment))
         if epochs != self._epochs:
             self._write_epochs_locked(epochs)
         snapshots = ProducerSnapshots(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from storage.files import time_index, transaction_index
 from storage.files.disk import Disk, opened
 from storage.files.names import FileKind
+from storage.log import tail
 from storage.log.policies import TIME_ENTRY_SIZE
 from storage.log.reader import find_batch
 from storage.log.segment import Segment
@@ -25,6 +26,11 @@ def cut_position(snapshot: LogSnapshot, slot: int, offset: int) -> int:
     end = snapshot.end_position(segment)
     found = find_batch(snapshot, offset)
     return end if found is None or found.segment_index != slot else min(found.position, end)
+
+
+def end_offset(segment: Segment) -> int:
+    """Where a log ends whose last segment, all of it sound, is this one: what is found when it is opened again."""
+    return max(segment.base_offset, tail.measure(segment, segment.size).next_offset)
 
 
 def cut_segment(disk: Disk, segment: Segment, position: int, offset: int) -> Segment:

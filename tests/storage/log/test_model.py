@@ -22,6 +22,7 @@ from storage.log.appender import Appender
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.partition_log import PartitionLog
 from storage.log.reader import read_blocks, read_range
+from storage.log.scanning import scan_batches
 from storage.log.snapshot import LogSnapshot
 from storage.types import TimestampOffset, TopicPartition
 from storage.upkeep.retention import retain
@@ -60,12 +61,17 @@ def _read(snapshot: LogSnapshot, offset: int) -> list[Entry]:
     return found
 
 
-def _verify(path: Path, *, truncated: bool) -> None:
+def _batch_ends(snapshot: LogSnapshot) -> set[int]:
+    """The offsets behind each batch, and where segments begin."""
+    ends = {segment.base_offset for segment in snapshot.segments}
+    for segment in snapshot.segments:
+        for window in scan_batches(snapshot, segment, 0):
+            ends |= {offset + 1 for offset in window.table.last_offset.tolist()}
+    return ends
+
+
+def _verify(path: Path) -> None:
     found = verify_log_dir(path)
-    if truncated:
-        # As Kafka does, the log takes the greatest timestamp of what is left from the last time entry
-        # (LogSegment.truncateTo); later entries may be untrue then.
-        found = [one for one in found if not one.what.startswith("time index")]
     assert not found, "\n".join(map(str, found))
 
 
@@ -85,9 +91,7 @@ class LogMachine(RuleBasedStateMachine):
         self.end = 0
         self.flushed = 0
         self.count = 0
-        self.batches: list[int] = []  # offsets where a batch begins
         self.renamed: list[Path] = []  # awaiting deletion
-        self.truncated = False
         self.unsure_below = 0  # what lies below this, and below the start, may have gone with the power
         self.owned: OwnedDir | None = None
 
@@ -145,7 +149,6 @@ class LogMachine(RuleBasedStateMachine):
         taken = records[: outcome.taken]
         if outcome.error is not None:
             assert len(sizes) > 1, outcome.error  # a message alone always fits
-        self.batches.append(self.end)
         self.entries += [Entry(self.end + n, record.timestamp, record.value) for n, record in enumerate(taken)]
         self.end += len(taken)
         assert self.log.log_end_offset == self.end
@@ -204,24 +207,22 @@ class LogMachine(RuleBasedStateMachine):
             self.disk.unlink(path)
         self.renamed = []
 
-    @precondition(lambda self: bool(self._cuts()))
-    @rule(share=st.floats(0, 1))
+    @precondition(lambda self: self.start < self.end)
+    @rule(share=st.floats(0, 1, exclude_max=True))
     def truncate(self, share: float) -> None:
         """Until the next flush a power loss may bring back what was cut off (see test_crashes)."""
         assert self.owned is not None
-        cuts = self._cuts()
-        offset = cuts[int(share * (len(cuts) - 1))]
+        offset = self.start + int(share * (self.end - self.start))
+        ends = _batch_ends(self.log.snapshot())
         self.owned.truncate_to(TP, offset)
-        self.truncated = True
+        # Whole batches go: within one the log ends where it begins.
+        offset = max(end for end in ends if end <= offset)
         self.end = offset
+        self.start = min(self.start, offset)
+        self.sure_start = min(self.sure_start, offset)
         self.entries = [entry for entry in self.entries if entry.offset < offset]
-        self.batches = [base for base in self.batches if base < offset]
         self.log.flush()
         self._now_sure()
-
-    def _cuts(self) -> list[int]:
-        """Within a batch the log would end there until it is opened again, and then before the batch, as in Kafka."""
-        return [base for base in self.batches if self.start <= base < self.end]
 
     # How it ends, and begins again
 
@@ -230,7 +231,7 @@ class LogMachine(RuleBasedStateMachine):
         owned, self.owned = self.owned, None
         self._unlink()
         assert owned.close().clean
-        _verify(self.path, truncated=self.truncated)
+        _verify(self.path)
 
     @rule()
     def close_and_reopen(self) -> None:
@@ -266,7 +267,6 @@ class LogMachine(RuleBasedStateMachine):
         assert all(entry in there for entry in self.entries if start <= entry.offset < self.flushed)
         self.entries = [*(entry for entry in self.entries if entry.offset < start), *found]
         self.start, self.end = start, snapshot.log_end_offset
-        self.batches = [base for base in self.batches if base < self.end]
         self.unsure_below = start
 
     # What is read
@@ -283,7 +283,7 @@ class LogMachine(RuleBasedStateMachine):
         offset = self.start + int(share * (self.end - self.start))
         assert _read(self.log.snapshot(), offset) == [entry for entry in self.entries if entry.offset >= offset]
 
-    @precondition(lambda self: bool(self.entries) and not self.truncated)
+    @precondition(lambda self: bool(self.entries))
     @rule(share=st.floats(0, 1), shift=st.integers(-2, 2))
     def look_for_a_time(self, share: float, shift: int) -> None:
         """The first segment that reaches the time, and in it the first message from the log start on."""
