@@ -14,7 +14,9 @@ from typing import Final
 from storage.errors import PartitionOffline
 
 # A disk that is full or a process short of descriptors works again later; any other error puts the files in doubt.
-PASSING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+# What keeps a file from being opened says nothing about its bytes, while a sync that finds the disk full has lost some.
+OPENING_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+PASSING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, *OPENING_ERRORS})
 
 
 class Health:

@@ -339,18 +339,19 @@ class OwnedDir:
 
     # Checkpoints, and the end
 
-    def truncate_to(self, tp: TopicPartition, offset: int) -> None:
-        """Removes the messages from `offset` on, whole batches at a time. Errors as `log`, and of PartitionLog's.
+    def truncate_to(self, tp: TopicPartition, offset: int) -> list[Path]:
+        """Removes the messages from `offset` on, whole batches at a time; returns files to unlink, see PartitionLog's.
 
-        The recovery point goes down first, on disk: else recovery would trust what is appended there later.
+        The recovery point goes down first, on disk: else recovery would trust what is appended there later. Errors as
+        `log`, and of PartitionLog's.
         """
         log = self.log(tp)
         known = self._logs.offsets_of(log)
         self.checkpoints.set(tp, replace(known, recovery_point=min(known.recovery_point or 0, offset)))
         self.checkpoints.write()
-        for path in log.truncate_to(offset):
-            self.disk.unlink(path)
+        removed = log.truncate_to(offset)
         self.checkpoint()
+        return removed
 
     def checkpoint(self) -> None:
         """Writes the checkpoints as things are now; nothing is flushed for it. OSError."""
@@ -364,7 +365,7 @@ class OwnedDir:
             self._closed = True
             all_asked = self._trusted or self._opening.only is None
             if all_asked:
-                self._logs.recover(self._logs.unsound() - self.failures().keys(), NoProgress(), 1)
+                self._logs.recover(self._logs.recoverable(), NoProgress(), 1)
             errors = self._logs.close()
             clean = all_asked and not errors and not self._logs.unsound()
             failure = None

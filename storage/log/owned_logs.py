@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
+from typing import Final
 
 from storage.clock import Clock
 from storage.errors import PartitionOffline, StorageError, UnknownTopicOrPartition
@@ -14,11 +15,15 @@ from storage.files.disk import Disk
 from storage.files.names import FileKind
 from storage.log import partition_dirs
 from storage.log.directory_checkpoints import DirectoryCheckpoints, PartitionOffsets
+from storage.log.health import PASSING_ERRORS
 from storage.log.log_dir import LogDir
 from storage.log.partition_log import PartitionLog
 from storage.log.recovery import Recovery, RecoveryPlan, RecoveryReport
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
+
+# A partition that a full disk kept from being opened is tried again when it is asked for, but no sooner.
+RETRY_MS: Final = 1000
 
 
 class OwnedLogs:
@@ -49,6 +54,7 @@ class OwnedLogs:
         self._lock = Lock()
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._failures: dict[TopicPartition, PartitionOffline] = {}
+        self._retry_ms: dict[TopicPartition, int] = {}  # of those that may pass: when to try again
         self._opening: dict[TopicPartition, Lock] = {}
         self._unsound = set(unsound)
         self._replicated: set[TopicPartition] = set()
@@ -56,7 +62,10 @@ class OwnedLogs:
         self._closed = False
 
     def get(self, tp: TopicPartition) -> PartitionLog:
-        """A log, opened now if need be. UnknownTopicOrPartition; PartitionOffline when that failed, now or before."""
+        """A log, opened now if need be. UnknownTopicOrPartition; PartitionOffline when that failed, now or before.
+
+        What failed for want of space, memory or descriptors is tried again.
+        """
         with self._lock:
             log = self._logs.get(tp)
             if log is not None:
@@ -65,7 +74,7 @@ class OwnedLogs:
         with opening:
             with self._lock:
                 self._check_open_locked()
-                if tp in self._failures:
+                if tp in self._failures and not self._may_retry_locked(tp):
                     raise self._failures[tp]
                 log = self._logs.get(tp)
                 clean = tp not in self._unsound
@@ -112,6 +121,7 @@ class OwnedLogs:
             with self._lock:
                 log = self._logs.pop(tp, None)
                 self._failures.pop(tp, None)
+                self._retry_ms.pop(tp, None)
                 self._unsound.add(tp)
             if log is not None:
                 log.abandon()
@@ -128,6 +138,11 @@ class OwnedLogs:
         they were since."""
         with self._lock:
             return set(self._unsound)
+
+    def recoverable(self) -> set[TopicPartition]:
+        """Of these, the ones that may yet be recovered."""
+        with self._lock:
+            return self._unsound - (self._failures.keys() - self._retry_ms.keys())
 
     def abandon(self) -> None:
         """Closes all logs as they are; none is opened any more."""
@@ -198,10 +213,14 @@ class OwnedLogs:
             self._mend_properties(tp)
             log = PartitionLog(tp, plan.directory, info.config, loaded, disk=self._disk, clock=self._clock)
         except (StorageError, OSError) as error:
-            failure = _offline(tp, plan, error)
+            passing = isinstance(error, OSError) and error.errno in PASSING_ERRORS
+            failure = _offline(tp, plan, error, passing=passing)
             with self._lock:
                 self._failures[tp] = failure
                 self._unsound.add(tp)
+                self._retry_ms.pop(tp, None)
+                if passing:
+                    self._retry_ms[tp] = self._clock.now_ms() + RETRY_MS
             raise failure from error
         with self._lock:
             if self._closed:
@@ -209,6 +228,8 @@ class OwnedLogs:
                 self._check_open_locked()
             self._reports[tp] = recovery.report
             self._logs[tp] = log
+            self._failures.pop(tp, None)
+            self._retry_ms.pop(tp, None)
             self._unsound.discard(tp)
             if info.replicas > 1:
                 self._replicated.add(tp)
@@ -233,6 +254,10 @@ class OwnedLogs:
         first = max((offset for offset in sizes if offset <= point), default=0)
         return sum(size for offset, size in sizes.items() if offset >= first)
 
+    def _may_retry_locked(self, tp: TopicPartition) -> bool:
+        retry_ms = self._retry_ms.get(tp)
+        return retry_ms is not None and self._clock.now_ms() >= retry_ms
+
     def _check_open_locked(self) -> None:
         if self._closed:
             raise PartitionOffline("log directory is closed", path=self._log_dir.path)
@@ -254,8 +279,8 @@ class _PartOf:
         pass
 
 
-def _offline(tp: TopicPartition, plan: RecoveryPlan, error: Exception) -> PartitionOffline:
+def _offline(tp: TopicPartition, plan: RecoveryPlan, error: Exception, *, passing: bool) -> PartitionOffline:
     if isinstance(error, PartitionOffline):
         return error
-    advice = "Mend it, then open the log directory again"
+    advice = "It is tried again when it is next used" if passing else "Mend it, then open the log directory again"
     return PartitionOffline(f"{tp} cannot be opened", path=plan.directory, found=str(error), advice=advice)

@@ -27,12 +27,17 @@ class Unsynced:
 
 
 class PartitionFiles:
-    """The files in one partition's directory. Errors: OSError."""
+    """The files in one partition's directory. Errors: OSError.
+
+    `recovery_point`: all messages below this offset are on disk for good. `last_flush_ms`: when all was last synced.
+    """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._directory = directory
         self._unsynced = Unsynced()
+        self.recovery_point = 0
+        self.last_flush_ms = 0
 
     # What is not synced
 
@@ -41,8 +46,10 @@ class PartitionFiles:
         self._unsynced.paths.update(paths)
         self._unsynced.names |= new
 
-    def opened_with(self, segments: Sequence[Segment], recovery_point: int) -> None:
+    def opened_with(self, segments: Sequence[Segment], recovery_point: int, now_ms: int) -> None:
         """Notes what lies beyond the recovery point and may not be on disk yet, what recovery rebuilt included."""
+        self.recovery_point = recovery_point
+        self.last_flush_ms = now_ms
         for number, segment in enumerate(segments):
             last = number == len(segments) - 1
             if last or segments[number + 1].base_offset > recovery_point:
@@ -55,10 +62,29 @@ class PartitionFiles:
             and part.offset >= recovery_point
         )
 
-    def take_unsynced(self) -> Unsynced:
-        """All that was noted so far, to be given to `sync`; from now on it counts as synced."""
+    def unsynced_below(self, base_offset: int) -> bool:
+        """True when a file of a segment below this one is not synced. Needs no lock."""
+        return any(_is_below(path, base_offset) for path in self._unsynced.paths.copy())
+
+    def take_unsynced(self, below: int | None = None) -> Unsynced:
+        """What was noted so far, to be given to `sync`; from now on it counts as synced. `below`: only files of
+        segments below this base offset, its producer snapshot, and names."""
         taken, self._unsynced = self._unsynced, Unsynced()
+        if below is not None:
+            later = {path for path in taken.paths if not _is_below(path, below)}
+            taken.paths -= later
+            self._unsynced.paths |= later
         return taken
+
+    def synced(self, offset: int, now_ms: int | None) -> None:
+        """All messages below this offset are on disk; `now_ms`: all there are, since then."""
+        self.recovery_point = max(self.recovery_point, offset)
+        if now_ms is not None:
+            self.last_flush_ms = now_ms
+
+    def shortened(self, end_offset: int) -> None:
+        """Messages from this offset on are gone."""
+        self.recovery_point = min(self.recovery_point, end_offset)
 
     def put_back(self, unsynced: Unsynced) -> None:
         """What was taken and could not be synced."""
@@ -126,3 +152,10 @@ class PartitionFiles:
 
     def _path(self, offset: int, kind: FileKind) -> Path:
         return self._directory / names.segment_file(offset, kind)
+
+
+def _is_below(path: Path, base_offset: int) -> bool:
+    parsed = names.parse_segment_file(path.name)
+    if parsed is None:
+        return False
+    return parsed.offset < base_offset or (parsed.offset == base_offset and parsed.kind is FileKind.PRODUCER_SNAPSHOT)

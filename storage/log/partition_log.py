@@ -20,7 +20,7 @@ from storage.format.batches import BatchTable
 from storage.format.decoder import verify_crcs
 from storage.log import swap, truncation
 from storage.log.active_segment import ActiveSegment
-from storage.log.health import Health
+from storage.log.health import OPENING_ERRORS, Health
 from storage.log.incoming import assigned_epochs, check_continues, first_offset, scanned
 from storage.log.isolation import Transactions
 from storage.log.loaded_log import AppendResult, LoadedLog
@@ -63,15 +63,13 @@ class PartitionLog:
             segment.sealed = True
         self._next_offset = loaded.next_offset
         self._log_start_offset = loaded.log_start_offset
-        self._recovery_point = loaded.recovery_point
         self._producers = loaded.producers
         self._epochs = loaded.epochs
         self._generation = 0
         self._jitter_ms = new_jitter_ms(self._config)
         self._snapshot: LogSnapshot | None = None
         self._files = PartitionFiles(disk, path)
-        self._files.opened_with(loaded.segments, loaded.recovery_point)
-        self._last_flush_ms = clock.now_ms()
+        self._files.opened_with(loaded.segments, loaded.recovery_point, clock.now_ms())
         self._health = Health(path)
         self._active = self._reopened_locked(loaded.segments[-1])
 
@@ -97,12 +95,17 @@ class PartitionLog:
     @property
     def recovery_point(self) -> int:
         """All messages below this offset are on disk for good."""
-        return self._recovery_point
+        return self._files.recovery_point
 
     @property
     def last_flush_ms(self) -> int:
         """When all was last known to be synced, epoch milliseconds."""
-        return self._last_flush_ms
+        return self._files.last_flush_ms
+
+    @property
+    def has_unsynced_sealed(self) -> bool:
+        """True when segments before the active one were written to since they were last synced."""
+        return self._files.unsynced_below(self._active.base_offset)
 
     @property
     def failure(self) -> Exception | None:
@@ -190,7 +193,7 @@ class PartitionLog:
             part = data[int(starts[row]) : int(ends[stop - 1])]
             self._append_rows_locked(part, table, row, stop)
             row = stop
-        if self._config.flush_messages <= self._next_offset - self._recovery_point:
+        if self._config.flush_messages <= self._next_offset - self._files.recovery_point:
             self._sync_locked()
 
     def _append_rows_locked(self, part: memoryview, table: BatchTable, first: int, last: int) -> None:
@@ -248,6 +251,7 @@ class PartitionLog:
         with self._health.failing(self._in_doubt_locked):
             self._files.remove_named(base_offset)
             old.finish()
+            self._files.wrote(old.paths())
             try:
                 new = self._create_locked(base_offset)
             except OSError:
@@ -280,35 +284,35 @@ class PartitionLog:
 
     # Making durable
 
-    def flush(self) -> int:
+    def flush(self, *, only_sealed: bool = False) -> int:
         """Syncs all that was appended before the call, and the names of new files; returns the new recovery point.
+        `only_sealed`: not the active segment, as Kafka does after a roll.
 
         The lock is not held meanwhile. A failed sync takes the log offline: what was lost cannot be told (fsync(2)).
         """
         with self._flushing:
             with self._lock:
                 self._health.check()
-                end, unsynced = self._next_offset, self._files.take_unsynced()
-                now_ms = self._clock.now_ms()
+                end = self._active.base_offset if only_sealed else self._next_offset
+                unsynced = self._files.take_unsynced(end if only_sealed else None)
+                now_ms = None if only_sealed else self._clock.now_ms()
             try:
                 self._files.sync(unsynced)
             except BaseException as error:
                 with self._lock:
                     self._files.put_back(unsynced)
-                    if isinstance(error, OSError):
+                    if isinstance(error, OSError) and error.errno not in OPENING_ERRORS:
                         self._health.fail(error)
                 raise
             with self._lock:
-                self._recovery_point = max(self._recovery_point, min(end, self._next_offset))
-                self._last_flush_ms = now_ms
-                return self._recovery_point
+                self._files.synced(min(end, self._next_offset), now_ms)
+                return self._files.recovery_point
 
     def _sync_locked(self) -> None:
         """As `flush`, for flush.messages: the writer waits, and so must the others."""
         with self._health.failing():
             self._files.sync(self._files.take_unsynced())
-        self._recovery_point = self._next_offset
-        self._last_flush_ms = self._clock.now_ms()
+        self._files.synced(self._next_offset, self._clock.now_ms())
 
     # Shortening
 
@@ -449,7 +453,7 @@ class PartitionLog:
         self._files.wrote(self._active.paths(), new=True)
         self._next_offset = end_offset
         self._log_start_offset = min(self._log_start_offset, end_offset)
-        self._recovery_point = min(self._recovery_point, end_offset)
+        self._files.shortened(end_offset)
         self._generation += 1
         self._snapshot = None
         self._active.know_largest(greatest_timestamp(self._snapshot_locked(), self._active.segment))
@@ -478,7 +482,7 @@ class PartitionLog:
                     self._files.wrote(self._active.paths())
                     self._files.write_producer_snapshot(self._next_offset, self._producers.snapshot())
                     self._files.sync(self._files.take_unsynced())
-                self._recovery_point = self._next_offset
+                self._files.synced(self._next_offset, self._clock.now_ms())
             finally:
                 self._active.close()
 

@@ -1,6 +1,6 @@
 """The background work of a log directory that we own: one thread that looks what is due, does it, and waits.
 
-- flush: what is older than `flush.ms` is synced
+- flush: what is older than `flush.ms` is synced, and what was rolled
 - retention: every `log.retention.check.interval.ms`, over all partitions whose limits somebody set
 - checkpoints: recovery points, log starts, high watermarks, at the shortest of Kafka's three intervals
 - deletion: files renamed to `.deleted` are unlinked `file.delete.delay.ms` later
@@ -284,7 +284,8 @@ class Maintenance:
     # The tasks
 
     def _flush(self, report: _Report) -> int:
-        """Syncs every log that has waited flush.ms; a message waits no longer than that."""
+        """Syncs every log that has waited flush.ms; a message waits no longer than that. Of the others what was rolled
+        is synced, so that little is left to recover (UnifiedLog.roll)."""
         now_ms = self._clock.now_ms()
         next_ms = now_ms + min(_FLUSH_LOOK_MS, self._config.flush_scheduler_interval_ms)
         flushed = 0
@@ -299,11 +300,20 @@ class Maintenance:
                         flushed += 1
                 else:
                     next_ms = min(next_ms, log.last_flush_ms + every_ms)
+                    flushed += self._flush_sealed(log, report)
                     continue
+            flushed += self._flush_sealed(log, report)
             # What is appended right after this look has waited no longer than flush.ms at the next.
             next_ms = min(next_ms, now_ms + every_ms)
         report.result = f"{flushed} log(s) flushed" if flushed else ""
         return max(next_ms, now_ms + _LEAST_FLUSH_MS)
+
+    def _flush_sealed(self, log: PartitionLog, report: _Report) -> bool:
+        if not log.has_unsynced_sealed:
+            return False
+        with report.failing_alone(log.tp):
+            log.flush(only_sealed=True)
+        return True
 
     def _retention(self, report: _Report) -> int:
         segments = size = 0

@@ -129,7 +129,8 @@ def test_truncation(tmp_path: Path, before: Path) -> None:
 
     def work(sessions: Sessions, notes: Notes) -> None:
         owned = sessions.open()
-        owned.truncate_to(TP, 8)
+        for path in owned.truncate_to(TP, 8):
+            sessions.disk.unlink(path)
         notes.tried = values[:8]
         owned.log(TP).flush()
         _append(owned.log(TP), notes, 4)

@@ -214,7 +214,7 @@ class LogMachine(RuleBasedStateMachine):
         assert self.owned is not None
         offset = self.start + int(share * (self.end - self.start))
         ends = _batch_ends(self.log.snapshot())
-        self.owned.truncate_to(TP, offset)
+        self.renamed += self.owned.truncate_to(TP, offset)
         # Whole batches go: within one the log ends where it begins.
         offset = max(end for end in ends if end <= offset)
         self.end = offset

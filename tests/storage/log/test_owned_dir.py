@@ -31,7 +31,7 @@ from storage.log.topic_info import DEFAULTS, TopicInfo
 from storage.types import TopicPartition
 from tests.builders import Batch, BuiltLogDir, Partition, build_log_dir, many
 from tests.faults import Crash, FaultyDisk
-from tests.storage.log.owning import append, close_clean, opened, read, tree_of
+from tests.storage.log.owning import ONE_THREAD, StandingClock, append, close_clean, opened, read, tree_of
 
 TP = TopicPartition("t", 0)
 METADATA = Path(__file__).parent.parent / "files" / "data" / "cluster-metadata" / "snapshot-and-log"
@@ -524,3 +524,61 @@ def test_one_log_for_all_who_ask_at_once(broker: BuiltLogDir) -> None:
     assert {id(log) for log in found} == {id(owned.log(PLAIN))}
     assert not owned.log_dir.read_only
     owned.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
+def test_what_may_pass_is_tried_again(tmp_path: Path, number: int) -> None:
+    """A partition that could not be opened on a full disk is opened when there is room, and not tried all the time."""
+    path = tmp_path / "dir"
+    owned = opened(path)
+    owned.create_topic("t", 2)
+    append(owned.log(TP), [b"kept"])
+    owned._logs.abandon()
+    owned._dir_lock.release()
+    disk = FaultyDisk(path)
+    tries = 0
+
+    def fail(what: str, place: Path) -> int | None:
+        nonlocal tries
+        failing = "t-0" in str(place) and what.startswith(("write", "create", "truncate"))
+        tries += failing
+        return number if failing else None
+
+    disk.fail = fail
+    clock = StandingClock()
+    owned = OwnedDir.open(path, config=ONE_THREAD, disk=disk, clock=clock)
+    assert list(owned.failures()) == [TP]
+    assert tries == 1
+    for _ in range(3):
+        with pytest.raises(PartitionOffline, match="tried again when it is next used"):
+            owned.log(TP)
+    assert tries == 1
+    clock.time_ms += 1000
+    with pytest.raises(PartitionOffline):
+        owned.log(TP)
+    assert tries == 2
+    append(owned.log(TopicPartition("t", 1)), [b"fine"])
+    disk.fail = lambda _what, _path: None
+    clock.time_ms += 1000
+    assert read(owned, "t") == [b"kept"]
+    assert not owned.failures()
+    append(owned.log(TP), [b"more"])
+    close_clean(owned)
+
+
+def test_what_has_passed_by_the_end_is_recovered_then(tmp_path: Path) -> None:
+    path = tmp_path / "dir"
+    owned = opened(path)
+    owned.create_topic("t", 1)
+    append(owned.log(TP), [b"kept"])
+    owned._logs.abandon()
+    owned._dir_lock.release()
+    disk = FaultyDisk(path)
+    disk.fail = lambda what, place: errno.ENOSPC if "t-0" in str(place) else None
+    owned = opened(path, disk=disk)
+    assert list(owned.failures()) == [TP]
+    disk.fail = lambda _what, _path: None
+    close_clean(owned)
+    owned = opened(path)
+    assert read(owned, "t") == [b"kept"]
+    close_clean(owned)

@@ -19,6 +19,7 @@ from storage.format.record_columns import Record
 from storage.log.appender import Appender
 from storage.log.owned_dir import OwnedDir
 from storage.log.partition_log import PartitionLog
+from storage.log.reader import read_blocks
 from storage.types import TopicPartition
 from tests.faults import FaultyDisk, full_disk
 from tests.fixtures import FIXTURES, HAVE_FIXTURES, NO_FIXTURES, REQUIRED, log_dir_of, topics_of
@@ -142,12 +143,14 @@ def test_truncation_goes_by_whole_batches(owned: OwnedDir) -> None:
     before = log.snapshot()
     assert len(before.segments) > 3
     log.flush()
-    owned.truncate_to(TP, 13)
+    removed = owned.truncate_to(TP, 13)
     after = log.snapshot()
     assert values_of(after) == [b"%d" % n for n in range(12)]
     assert (after.log_end_offset, log.recovery_point) == (12, 12)
     assert after.generation == before.generation + 1
-    assert not list((owned.path / "t-0").glob("*.deleted"))
+    assert sorted(removed) == sorted((owned.path / "t-0").glob("*.deleted"))
+    gone = next(segment for segment in before.segments if segment.base_offset > 13)
+    assert sum(len(block) for block in read_blocks(before, gone, 0, gone.size)) > 0  # until they are unlinked
     append(log, [b"next"])
     assert values_of(log.snapshot()) == [*(b"%d" % n for n in range(12)), b"next"]
     assert values_of(after) == [b"%d" % n for n in range(12)]
@@ -211,6 +214,21 @@ def test_full_disk_leaves_a_valid_log(tmp_path: Path, limit: int) -> None:
     again = opened(path)
     assert read(again, "t") == kept
     assert again.close().clean
+
+
+def test_a_flush_without_descriptors_is_tried_again(owned: OwnedDir, tmp_path: Path) -> None:
+    close_clean(owned)
+    disk = FaultyDisk(tmp_path / "dir")
+    again = opened(tmp_path / "dir", disk=disk)
+    log = again.log(TP)
+    append(log, [b"a"])
+    disk.fail = lambda what, _path: errno.EMFILE if what.startswith("sync") else None
+    with pytest.raises(OSError, match="Too many open files"):
+        log.flush()
+    assert (log.failure, log.recovery_point) == (None, 0)
+    disk.fail = lambda _what, _path: None
+    assert log.flush() == 1
+    close_clean(again)
 
 
 def test_failing_disk_takes_one_partition_offline(tmp_path: Path) -> None:

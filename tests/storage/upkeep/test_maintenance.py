@@ -19,7 +19,7 @@ from storage.upkeep.maintenance import CHECKPOINTS, DELETION, FLUSH, RETENTION, 
 from storage.upkeep.verify import verify_log_dir
 from tests.faults import FaultyDisk
 from tests.storage.log.crashing import Sessions, every_crash
-from tests.storage.log.owning import NOW_MS, HastyDisk, StandingClock, append, opened, read, values_of
+from tests.storage.log.owning import NOW_MS, HastyDisk, StandingClock, append, close_clean, opened, read, values_of
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("u", 0)
@@ -112,6 +112,42 @@ def test_without_flush_ms_nothing_is_synced(tmp_path: Path) -> None:
     world.pass_ms(10**9)
     assert world.owned.log(TP).recovery_point == 0
     world.end()
+
+
+def test_what_was_rolled_is_synced(tmp_path: Path) -> None:
+    """As after UnifiedLog.roll: the recovery point moves to the active segment, which is left alone."""
+    world = World(tmp_path / "dir", FaultyDisk(_made(tmp_path / "dir")))
+    log = world.owned.log(TP)
+    values = world.fill()
+    active = log.snapshot().segments[-1].base_offset
+    assert log.recovery_point == 0
+    assert active > 0
+    world.pass_ms(1000)
+    assert log.recovery_point == active
+    assert world.task(FLUSH).result == "1 log(s) flushed"
+    runs = world.task(FLUSH).runs
+    world.pass_ms(1000)
+    assert world.task(FLUSH).runs == runs
+    log.flush()
+    log.roll()  # its final time index entry is younger than the flush
+    assert log.has_unsynced_sealed
+    world.pass_ms(1000)
+    assert not log.has_unsynced_sealed
+    world.owned.checkpoint()
+    disk = world.owned.disk
+    assert isinstance(disk, FaultyDisk)
+    world.owned._logs.abandon()
+    world.owned._dir_lock.release()
+    disk.power_loss()
+    owned = opened(tmp_path / "dir", Opening(gentle=True))
+    assert owned.reports()[TP].recovered_segments == [len(values)]
+    assert values_of(owned.log(TP).snapshot()) == values
+    close_clean(owned)
+
+
+def _made(path: Path) -> Path:
+    path.mkdir()
+    return path
 
 
 def test_retention_and_the_delayed_deletion(tmp_path: Path) -> None:
@@ -241,7 +277,7 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path: Path) -> N
     disk = FaultyDisk(tmp_path)
     world = World(tmp_path, disk)
     world.fill()
-    disk.fail = lambda what, path: errno.ENOSPC if path.parent == tmp_path else None
+    disk.fail = lambda what, path: errno.ENOSPC if path.parent == tmp_path and path.suffix == ".tmp" else None
     world.pass_ms(1000)
     assert dict(world.task(CHECKPOINTS).errors).keys() == {""}
     disk.fail = lambda what, path: None
