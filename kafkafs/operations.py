@@ -52,12 +52,18 @@ class Lookup(Protocol):
 
 
 class Topics(Protocol):
-    """What may be made and removed in a tree that can be written to."""
+    """What may be made and removed in a tree that can be written to: topics, groups and their offsets."""
 
     def make_directory(self, path: str) -> None:
         """StorageError, OSError."""
 
     def remove_directory(self, path: str) -> None:
+        """StorageError, OSError."""
+
+    def make_file(self, path: str) -> None:
+        """A file that is to be opened next. StorageError, OSError."""
+
+    def remove_file(self, path: str) -> None:
         """StorageError, OSError."""
 
 
@@ -245,6 +251,18 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         self._topics.remove_directory(path)
         return 0
 
+    def create(self, path: str, mode: int, info: Any) -> int:
+        if self._topics is None:
+            self._refuse()
+        self._topics.make_file(path)
+        return self.open(path, info)
+
+    def unlink(self, path: str) -> int:
+        if self._topics is None:
+            self._refuse()
+        self._topics.remove_file(path)
+        return 0
+
     def truncate(self, path: str | None, length: int, info: Any = None) -> int:
         return self._accept(self._paths[info.fh] if path is None else path)
 
@@ -274,7 +292,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         raise OSError(number, os.strerror(number))
 
     # A mount that says `ro` is asked for none of these; `mount -o remount,rw` would make the kernel ask.
-    mknod = create = unlink = symlink = rename = link = _not_here
+    mknod = symlink = rename = link = _not_here
     write = _refuse
 
     def _number(self, path: str) -> int:

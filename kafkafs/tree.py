@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +24,9 @@ from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.store import Store, default_directory
 from kafkafs.views import directories, info
 from kafkafs.views.append_files import AppendFile
-from kafkafs.views.base import Entry, GeneratedFile, Kind, View
+from kafkafs.views.base import GeneratedFile, Kind, View
 from kafkafs.views.config_file import ConfigFile
+from kafkafs.views.groups import GroupNode, GroupTree
 from kafkafs.views.range_file import RangeFile
 from kafkafs.views.segment_file import SeenFiles, SegmentFile
 from kafkafs.views.services import Services
@@ -85,6 +88,7 @@ class Tree:
             self.options.clamp,
         )
         self._seen = SeenFiles()
+        self._groups = GroupTree(log_dir, owned)
 
     def start(self) -> None:
         """Starts the worker threads: after any fork, from FUSE's init."""
@@ -125,20 +129,45 @@ class Tree:
                 )
             case paths.Help() | paths.StatusJson() | paths.Metrics():
                 return GeneratedFile(self._files[_ROOT_NAMES[type(node)]], self._now_ns)
-            case paths.Groups():
-                nothing: tuple[Entry, ...] = ()
-                return directories.FixedDirectory(nothing, self._log_dir_mtime_ns())
+            case paths.Groups() | paths.Group() | paths.GroupTopic() | paths.GroupOffset():
+                return self._groups.view(node)
         raise NoSuchPath(path)
 
     def make_directory(self, path: str) -> None:
-        """Makes a topic of `num.partitions` partitions. InvalidTopic, FileExistsError, NotPermitted, ReadOnlyLog."""
+        """Makes a topic of `num.partitions` partitions, or a group or topic below `@groups`.
+
+        InvalidTopic, FileExistsError, NotPermitted, ReadOnlyLog.
+        """
+        group = _group_node(path)
+        if group is not None:
+            self._groups.make_directory(group)
+            return
         owned, name = self._topic_of(path)
         owned.create_topic(name)
 
     def remove_directory(self, path: str) -> None:
-        """Removes a topic that holds no message: else OSError (ENOTEMPTY). UnknownTopicOrPartition, NotPermitted."""
+        """Removes a topic that holds no message, or a group or a topic of it that has committed nothing: else OSError
+        (ENOTEMPTY). UnknownTopicOrPartition, NotPermitted."""
+        group = _group_node(path)
+        if group is not None:
+            self._groups.remove_directory(group)
+            return
         owned, name = self._topic_of(path)
         owned.delete_topic(name, only_empty=True)
+
+    def make_file(self, path: str) -> None:
+        """Makes a file of a group's offset, which is to be opened next. NotPermitted elsewhere; see GroupTree."""
+        group = _group_node(path)
+        if group is None:
+            raise NotPermitted("files are made in @groups alone")
+        self._groups.make_file(group)
+
+    def remove_file(self, path: str) -> None:
+        """Takes a group's committed offset away. NotPermitted elsewhere; see GroupTree."""
+        group = _group_node(path)
+        if group is None:
+            raise NotPermitted("files are removed in @groups alone")
+        self._groups.remove_file(group)
 
     @property
     def _writable(self) -> bool:
@@ -148,7 +177,7 @@ class Tree:
         if self.owned is None:
             raise ReadOnlyLog("mounted read-only")
         _, name, *below = path.split("/")
-        if below or name in ("@groups", *directories.ROOT_FILES):
+        if below or name in directories.ROOT_FILES:
             raise NotPermitted("only topics are made and removed as directories")
         return self.owned, name
 
@@ -195,6 +224,21 @@ _ROOT_NAMES: Mapping[type, str] = {
     paths.StatusJson: "@status.json",
     paths.Metrics: "@metrics",
 }
+
+
+def _group_node(path: str) -> GroupNode | None:
+    """The node of a path to be made or removed in `@groups`; None for other paths.
+
+    OSError (EINVAL) for a name that no group, topic or partition can have.
+    """
+    if path != "/@groups" and not path.startswith("/@groups/"):
+        return None
+    try:
+        node = paths.parse(path)
+    except NoSuchPath:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
+    assert isinstance(node, GroupNode)
+    return node
 
 
 def _store(options: TreeOptions) -> Store | None:

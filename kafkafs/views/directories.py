@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from kafkafs.ranges import MalformedRange, day_name, offsets_name
 from kafkafs.views.append_files import APPEND_FILES
@@ -21,20 +21,6 @@ WRITABLE_MODE = 0o755
 _DAY_MS = 86_400_000
 _MOST_DAYS = 3_660  # of one segment: timestamps are whatever producers say, and one may be off by centuries
 _LOOKED_INTO = 16  # partitions of a topic that are opened for its time; the directories' own tell of more
-
-
-class FixedDirectory(Directory):
-    """A directory whose names are known: the partition's, and the empty `@groups`."""
-
-    def __init__(self, entries: Sequence[Entry], mtime: int) -> None:
-        self._entries = entries
-        self._mtime_ns = mtime
-
-    def attributes(self) -> Attributes:
-        return _directory(self._mtime_ns, sum(entry.kind is Kind.DIRECTORY for entry in self._entries))
-
-    def list(self) -> Iterable[Entry]:
-        return self._entries
 
 
 class RootDirectory(Directory):

@@ -7,23 +7,17 @@ ByteBufferAccessor, and the schemas `common/metadata/*.json` of Kafka 4.3.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeVar
 
 from storage.errors import CorruptCheckpoint, UnsupportedFormat
 from storage.files.partition_metadata import id_text
+from storage.format.message_fields import UUID_BYTES, FieldReader
 
 _FRAME_VERSION = 1
-_INT32 = struct.Struct(">i")
-_INT8 = struct.Struct(">b")
-_ID_BYTES = 16
 
 NO_LEADER_CHANGE = -2
-
-_T = TypeVar("_T")
 
 
 class ResourceType(IntEnum):
@@ -108,90 +102,13 @@ MetadataRecord = (
 )
 
 
-class _Reader:
-    """Reads primitives one after the other; every length is checked before it is used."""
-
-    __slots__ = ("_data", "_position")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-
-    def remaining(self) -> int:
-        return len(self._data) - self._position
-
-    def take(self, count: int) -> bytes:
-        if count > self.remaining():
-            raise CorruptCheckpoint(
-                "metadata record is cut off", position=self._position, expected=f"{count} bytes", found=self.remaining()
-            )
-        start = self._position
-        self._position = start + count
-        return self._data[start : self._position]
-
-    def uvarint(self) -> int:
-        value = 0
-        for shift in range(0, 35, 7):
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                if value > 0xFFFFFFFF:
-                    break
-                return value
-        raise CorruptCheckpoint("metadata record holds an overlong varint", position=self._position)
-
-    def int8(self) -> int:
-        return int(_INT8.unpack(self.take(1))[0])
-
-    def int32(self) -> int:
-        return int(_INT32.unpack(self.take(4))[0])
-
-    def topic_id(self) -> str:
-        return id_text(self.take(_ID_BYTES))
-
-    def nullable_string(self) -> str | None:
-        length = self.uvarint() - 1
-        if length < 0:
-            return None
-        start = self._position
-        try:
-            return self.take(length).decode("utf-8")
-        except UnicodeDecodeError:
-            raise CorruptCheckpoint("metadata record holds text that is not UTF-8", position=start) from None
-
-    def string(self) -> str:
-        return self._not_null(self.nullable_string())
-
-    def nullable_int32s(self) -> tuple[int, ...] | None:
-        count = self.uvarint() - 1
-        if count < 0:
-            return None
-        data = self.take(count * _INT32.size)
-        return struct.unpack(f">{count}i", data)
-
-    def int32s(self) -> tuple[int, ...]:
-        return self._not_null(self.nullable_int32s())
-
-    def skip_ids(self) -> None:
-        self.take((self._not_null(self.uvarint() or None) - 1) * _ID_BYTES)
-
-    def tagged(self) -> dict[int, bytes]:
-        """The tagged fields, undecoded, by tag."""
-        return {self.uvarint(): self.take(self.uvarint()) for _ in range(self.uvarint())}
-
-    def _not_null(self, value: _T | None) -> _T:
-        if value is None:
-            raise CorruptCheckpoint("metadata record lacks a field that must not be null", position=self._position)
-        return value
+def _topic(reader: FieldReader, version: int) -> TopicRecord:
+    return TopicRecord(reader.string(), id_text(reader.uuid()))
 
 
-def _topic(reader: _Reader, version: int) -> TopicRecord:
-    return TopicRecord(reader.string(), reader.topic_id())
-
-
-def _partition(reader: _Reader, version: int) -> PartitionRecord:
+def _partition(reader: FieldReader, version: int) -> PartitionRecord:
     partition = reader.int32()
-    topic_id = reader.topic_id()
+    topic_id = id_text(reader.uuid())
     replicas = reader.int32s()
     isr = reader.int32s()
     reader.int32s()  # removing replicas
@@ -200,24 +117,24 @@ def _partition(reader: _Reader, version: int) -> PartitionRecord:
     leader_epoch = reader.int32()
     reader.int32()  # partition epoch
     if version >= 1:
-        reader.skip_ids()  # directories
+        reader.take(reader.count(least_bytes=UUID_BYTES) * UUID_BYTES)  # directories
     return PartitionRecord(topic_id, partition, replicas, isr, leader, leader_epoch)
 
 
-def _partition_change(reader: _Reader, version: int) -> PartitionChangeRecord:
+def _partition_change(reader: FieldReader, version: int) -> PartitionChangeRecord:
     partition = reader.int32()
-    topic_id = reader.topic_id()
+    topic_id = id_text(reader.uuid())
     tags = reader.tagged()
     return PartitionChangeRecord(
         topic_id,
         partition,
-        replicas=_Reader(tags[2]).nullable_int32s() if 2 in tags else None,
-        isr=_Reader(tags[0]).nullable_int32s() if 0 in tags else None,
-        leader=_Reader(tags[1]).int32() if 1 in tags else NO_LEADER_CHANGE,
+        replicas=reader.nested(tags[2]).nullable_int32s() if 2 in tags else None,
+        isr=reader.nested(tags[0]).nullable_int32s() if 0 in tags else None,
+        leader=reader.nested(tags[1]).int32() if 1 in tags else NO_LEADER_CHANGE,
     )
 
 
-def _config(reader: _Reader, version: int) -> ConfigRecord:
+def _config(reader: FieldReader, version: int) -> ConfigRecord:
     return ConfigRecord(reader.int8(), reader.string(), reader.string(), reader.nullable_string())
 
 
@@ -227,7 +144,7 @@ class _Schema:
 
     name: str
     highest_version: int
-    read: Callable[[_Reader, int], MetadataRecord]
+    read: Callable[[FieldReader, int], MetadataRecord]
     tags_read: bool = False
 
 
@@ -236,7 +153,7 @@ _SCHEMAS = {
     3: _Schema("PartitionRecord", 2, _partition),
     4: _Schema("ConfigRecord", 0, _config),
     5: _Schema("PartitionChangeRecord", 2, _partition_change, tags_read=True),
-    9: _Schema("RemoveTopicRecord", 0, lambda reader, version: RemoveTopicRecord(reader.topic_id())),
+    9: _Schema("RemoveTopicRecord", 0, lambda reader, version: RemoveTopicRecord(id_text(reader.uuid()))),
     23: _Schema("BeginTransactionRecord", 0, lambda reader, version: BeginTransactionRecord()),
     24: _Schema("EndTransactionRecord", 0, lambda reader, version: EndTransactionRecord()),
     25: _Schema("AbortTransactionRecord", 0, lambda reader, version: AbortTransactionRecord()),
@@ -248,7 +165,7 @@ def decode(data: bytes) -> MetadataRecord | None:
 
     CorruptCheckpoint when it does not parse, UnsupportedFormat when it is of a version that nobody has defined.
     """
-    reader = _Reader(data)
+    reader = FieldReader(data, "metadata record", CorruptCheckpoint, flexible=True)
     frame = reader.uvarint()
     if frame != _FRAME_VERSION:
         raise UnsupportedFormat("unknown frame of a metadata record", expected=_FRAME_VERSION, found=frame)

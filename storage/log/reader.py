@@ -87,13 +87,14 @@ def read_blocks(
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
     decoder: Decoder | None = None,
     window: int = WINDOW_BYTES,
+    control: bool = False,
 ) -> Generator[RecordBlock, None, None]:
     """The records of the batches that begin in [start_position, end_position) of a segment, as a consumer sees them.
 
-    No control records, nothing below the log start offset; under read_committed nothing of aborted transactions and
-    nothing from the last stable offset on. Positions as in `scan_batches`. A block is valid until the next one is
-    taken. Damage stands in `RecordBlock.damage` (its error has the file's path); the records before it are in the
-    block, and the next block goes on behind it. A block may be empty only if it has damage.
+    No control records (unless `control`), nothing below the log start offset; under read_committed nothing of aborted
+    transactions and nothing from the last stable offset on. Positions as in `scan_batches`. A block is valid until the
+    next one is taken. Damage stands in `RecordBlock.damage` (its error has the file's path); the records before it are
+    in the block, and the next block goes on behind it. A block may be empty only if it has damage.
     """
     reader = _take_decoder() if decoder is None else decoder
     committed = AbortedTransactions(snapshot, segment) if isolation is Isolation.READ_COMMITTED else None
@@ -112,7 +113,7 @@ def read_blocks(
                 # A batch may reach over the last stable offset only if it holds none of an open transaction.
                 straddles = rows < table.rows and 0 <= int(table.base_offset[rows]) < stable
                 skip = None if committed is None else committed.skip_rows(table)
-                for block in _decoded(reader, segment, span, rows + straddles, skip):
+                for block in _decoded(reader, segment, span, rows + straddles, skip, control):
                     shown = _cut(block, snapshot.log_start_offset, stable)
                     if shown.damage is not None:
                         position = _behind_a_wrong_length(snapshot, segment, span, shown.damage)
@@ -131,11 +132,13 @@ def read_blocks(
 
 
 def _decoded(
-    decoder: Decoder, segment: Segment, window: Window, rows: int, skip: NDArray[np.uint8] | None
+    decoder: Decoder, segment: Segment, window: Window, rows: int, skip: NDArray[np.uint8] | None, control: bool
 ) -> Iterator[RecordBlock]:
     row = 0
     while row < rows:
-        block = decoder.decode(window.buffer, window.table, row, rows, origin=window.origin, skip=skip)
+        block = decoder.decode(
+            window.buffer, window.table, row, rows, origin=window.origin, skip=skip, control=control
+        )
         row = block.next_row
         if block.damage is not None:
             block.damage.error.path = segment.log.path
@@ -166,11 +169,12 @@ def read_range(
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
     decoder: Decoder | None = None,
     window: int = WINDOW_BYTES,
+    control: bool = False,
 ) -> Generator[RecordBlock, None, None]:
     """The records with offsets from `start_offset` (included) to `end_offset` (excluded, by default the log's end).
 
     Blocks as from `read_blocks`, in offset order over all segments. OffsetOutOfRange when `start_offset` is below the
-    log start or above the log end; an `end_offset` above the log end is the log end.
+    log start or above the log end; an `end_offset` above the log end is the log end. `control` as in `read_blocks`.
     """
     snapshot.check_offset(start_offset)
     end = snapshot.log_end_offset if end_offset is None else min(end_offset, snapshot.log_end_offset)
@@ -183,7 +187,9 @@ def read_range(
     for segment in snapshot.segments[first.segment_index :]:
         if segment.base_offset >= end:
             return
-        for block in read_blocks(snapshot, segment, position, isolation=isolation, decoder=decoder, window=window):
+        for block in read_blocks(
+            snapshot, segment, position, isolation=isolation, decoder=decoder, window=window, control=control
+        ):
             begins, ends = _span(block)
             if begins >= end:
                 return

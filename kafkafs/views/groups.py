@@ -1,0 +1,303 @@
+"""`@groups/<group>/<topic>/<partition>`: committed offsets, to read and, where we own the directory, to write.
+
+Kafka has neither empty groups nor empty files: what mkdir or an open made is remembered here until an offset is
+committed, or it is removed, or the mount ends. Removing a file takes the committed offset away.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from threading import Lock
+from typing import Final
+
+from kafkafs.paths import Group, GroupOffset, Groups, GroupTopic, NoSuchPath, group_name, is_topic_name
+from kafkafs.views.base import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    Attributes,
+    BytesHandle,
+    Directory,
+    Entry,
+    File,
+    Handle,
+    Kind,
+    View,
+    WriteHandle,
+)
+from kafkafs.views.info import attributes_of
+from storage.client import group_offsets
+from storage.client.group_commits import GroupCommitter
+from storage.client.group_offsets import GroupOffsets
+from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLog
+from storage.format.group_records import CommittedOffset
+from storage.log.log_dir import LogDir
+from storage.log.owned_dir import OwnedDir
+from storage.types import MAX_OFFSET
+
+GroupNode = Groups | Group | GroupTopic | GroupOffset
+
+_WRITABLE_DIRECTORY: Final = 0o755
+_WRITABLE_FILE: Final = 0o644
+_MAX_NAME_BYTES: Final = 255
+_MAX_NUMBER_BYTES: Final = 64  # with blanks around it
+
+
+class GroupTree:
+    """All that is below `@groups`. Thread-safe."""
+
+    def __init__(self, log_dir: LogDir, owned: OwnedDir | None) -> None:
+        # constant after construction
+        self._log_dir = log_dir
+        # have their own locking
+        self.offsets = GroupOffsets(log_dir)
+        self.committer = None if owned is None else GroupCommitter(owned, self.offsets)
+        # guarded by the lock
+        self._lock = Lock()
+        self._made: set[Group | GroupTopic | GroupOffset] = set()
+
+    def view(self, node: GroupNode) -> View:
+        """NoSuchPath where there is none; StorageError or OSError when where it should be cannot be read."""
+        if isinstance(node, GroupOffset):
+            committed = self.committed(node)
+            if committed is None and not self._is_made(node):
+                raise NoSuchPath(str(node))
+            return OffsetFile(self, node, committed)
+        if not self._exists(node):
+            raise NoSuchPath(str(node))
+        return GroupDirectory(self, node)
+
+    # Making and removing. ReadOnlyLog where nothing may be written.
+
+    def make_directory(self, node: GroupNode) -> None:
+        """FileExistsError, NoSuchPath without the directory above, NotPermitted for what is a file."""
+        self._committing()
+        if isinstance(node, GroupOffset):
+            raise NotPermitted("a group's directories are topics, and their partitions are files")
+        if self._exists(node):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        self._check_above(node)
+        self._make(node)
+
+    def remove_directory(self, node: GroupNode) -> None:
+        """OSError (ENOTEMPTY) while it holds committed offsets; a group that is removed is gone for Kafka too."""
+        committer = self._committing()
+        if isinstance(node, Groups):
+            raise NotPermitted("@groups cannot be removed")
+        if isinstance(node, GroupOffset):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not self._exists(node):
+            raise NoSuchPath(str(node))
+        if any(True for _ in self.entries(node)):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        if isinstance(node, Group):
+            committer.delete(node.group)
+        with self._lock:
+            self._made.discard(node)
+
+    def make_file(self, node: GroupNode) -> None:
+        """A file without an offset, to be opened for writing next. What keeps it from being written is raised."""
+        committer = self._committing()
+        if not isinstance(node, GroupOffset):
+            raise NotPermitted("a file in @groups is a partition: @groups/GROUP/TOPIC/0")
+        self._check_above(node)
+        committer.check(node.group)
+        self._make(node)
+
+    def remove_file(self, node: GroupNode) -> None:
+        """Takes the committed offset away. The directories stay until they are removed."""
+        committer = self._committing()
+        if not isinstance(node, GroupOffset):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if self.committed(node) is not None:
+            with self._lock:
+                self._made |= {Group(node.group), GroupTopic(node.group, node.tp.topic)}
+            committer.forget(node.group, [node.tp])
+        elif not self._is_made(node):
+            raise NoSuchPath(str(node))
+        with self._lock:
+            self._made.discard(node)
+
+    # What is there
+
+    def committed(self, node: GroupOffset) -> CommittedOffset | None:
+        """The committed offset; None for one that was only made."""
+        group = self.offsets.group(node.group)
+        return None if group is None else group.offsets.get(node.tp.topic, {}).get(node.tp.partition)
+
+    def entries(self, node: Groups | Group | GroupTopic) -> Iterator[Entry]:
+        """What is in a directory."""
+        with self._lock:
+            made = set(self._made)
+        match node:
+            case Groups():
+                names = self.offsets.groups().keys() | {other.group for other in made if isinstance(other, Group)}
+                for name in sorted(map(group_name, names)):
+                    if len(name.encode()) <= _MAX_NAME_BYTES:  # longer ones no system call can name
+                        yield Entry(name, Kind.DIRECTORY)
+            case Group():
+                topics = {
+                    other.topic for other in made if isinstance(other, GroupTopic) and other.group == node.group
+                }
+                group = self.offsets.group(node.group)
+                topics |= set() if group is None else group.offsets.keys()
+                yield from (Entry(topic, Kind.DIRECTORY) for topic in sorted(topics) if is_topic_name(topic))
+            case GroupTopic():
+                numbers = {
+                    other.tp.partition
+                    for other in made
+                    if isinstance(other, GroupOffset) and (other.group, other.tp.topic) == (node.group, node.topic)
+                }
+                group = self.offsets.group(node.group)
+                numbers |= set() if group is None else group.offsets.get(node.topic, {}).keys()
+                yield from (Entry(str(number), Kind.FILE) for number in sorted(numbers) if number >= 0)
+
+    def group(self, node: Groups | Group | GroupTopic) -> group_offsets.Group | None:
+        """The group that a directory is of; None for those that were only made."""
+        return None if isinstance(node, Groups) else self.offsets.group(node.group)
+
+    def mtime_ns(self, commit_timestamp: int) -> int:
+        """A time of commit as a file's; the log directory's own without one."""
+        return commit_timestamp * 1_000_000 if commit_timestamp >= 0 else self._log_dir.path.stat().st_mtime_ns
+
+    def _exists(self, node: Groups | Group | GroupTopic) -> bool:
+        if isinstance(node, Groups) or self._is_made(node):
+            return True
+        group = self.offsets.group(node.group)
+        return group is not None and (isinstance(node, Group) or node.topic in group.offsets)
+
+    def _check_above(self, node: GroupNode) -> None:
+        above: Groups | Group | GroupTopic = Groups()
+        if isinstance(node, GroupTopic):
+            above = Group(node.group)
+        elif isinstance(node, GroupOffset):
+            above = GroupTopic(node.group, node.tp.topic)
+        if not self._exists(above):
+            raise NoSuchPath(str(above))
+
+    def _make(self, node: GroupNode) -> None:
+        if not isinstance(node, Groups):
+            with self._lock:
+                self._made.add(node)
+
+    def _is_made(self, node: Group | GroupTopic | GroupOffset) -> bool:
+        with self._lock:
+            return node in self._made
+
+    def _committing(self) -> GroupCommitter:
+        if self.committer is None:
+            raise ReadOnlyLog("mounted read-only")
+        return self.committer
+
+
+class GroupDirectory(Directory):
+    """`@groups`, a group, or a topic of it."""
+
+    def __init__(self, tree: GroupTree, node: Groups | Group | GroupTopic) -> None:
+        self._tree = tree
+        self._node = node
+
+    def attributes(self) -> Attributes:
+        group = self._tree.group(self._node)
+        stamp, below = -1, 0
+        if group is not None and isinstance(self._node, GroupTopic):
+            stamp = max((one.commit_timestamp for one in group.offsets.get(self._node.topic, {}).values()), default=-1)
+        elif group is not None:
+            stamp, below = group.commit_timestamp, len(group.offsets)
+        mode = DIRECTORY_MODE if self._tree.committer is None else _WRITABLE_DIRECTORY
+        return Attributes(Kind.DIRECTORY, 0, self._tree.mtime_ns(stamp), mode, 2 + below)
+
+    def list(self) -> Iterable[Entry]:
+        return self._tree.entries(self._node)
+
+    def xattrs(self) -> Mapping[str, bytes]:
+        group = self._tree.group(self._node)
+        if group is None or not isinstance(self._node, Group) or group.metadata is None:
+            return {}
+        known = group.metadata
+        return attributes_of(
+            {
+                "protocol_type": known.protocol_type,
+                "protocol": known.protocol,
+                "generation": known.generation,
+                "leader": known.leader,
+                "members": len(known.members),
+            }
+        )
+
+
+class OffsetFile(File):
+    """A committed offset; `committed` None: a file that was made and has none yet."""
+
+    def __init__(self, tree: GroupTree, node: GroupOffset, committed: CommittedOffset | None) -> None:
+        self._tree = tree
+        self._node = node
+        self._committed = committed
+
+    def attributes(self) -> Attributes:
+        stamp = -1 if self._committed is None else self._committed.commit_timestamp
+        mode = FILE_MODE if self._tree.committer is None else _WRITABLE_FILE
+        return Attributes(Kind.FILE, len(self._content()), self._tree.mtime_ns(stamp), mode)
+
+    def open(self) -> Handle:
+        return BytesHandle(self._content())
+
+    def open_to_write(self) -> WriteHandle:
+        if self._tree.committer is None:
+            return super().open_to_write()
+        self._tree.committer.check(self._node.group)
+        return CommitHandle(self._tree.committer, self._node, self._content())
+
+    def xattrs(self) -> Mapping[str, bytes]:
+        if self._committed is None:
+            return {}
+        known = self._committed
+        return attributes_of(
+            {
+                "offset": known.offset,
+                "leader_epoch": None if known.leader_epoch < 0 else known.leader_epoch,
+                "metadata": known.metadata,
+                "commit_timestamp": known.commit_timestamp,
+                "expire_timestamp": None if known.expire_timestamp < 0 else known.expire_timestamp,
+            }
+        )
+
+    def _content(self) -> bytes:
+        return b"" if self._committed is None else b"%d\n" % self._committed.offset
+
+
+class CommitHandle(BytesHandle):
+    """An open file that takes numbers. Each write commits the last number that stands there when it ends, with or
+    without a newline, so that its writer is told what is wrong; a number in two pieces is committed twice."""
+
+    def __init__(self, committer: GroupCommitter, node: GroupOffset, content: bytes) -> None:
+        super().__init__(content)
+        self._committer = committer
+        self._node = node
+        # guarded by the lock: processes may share a descriptor
+        self._lock = Lock()
+        self._begun = b""
+
+    def write(self, data: bytes | memoryview) -> int:
+        with self._lock:
+            before, self._begun = self._begun, b""
+            *lines, begun = (before + bytes(data)).split(b"\n")
+            numbers = [number for line in (*lines, begun) if (number := _number(line)) is not None]
+            if numbers:
+                self._committer.commit(self._node.group, {self._node.tp: numbers[-1]})
+            self._begun = begun
+            return len(data)
+
+    def sync(self) -> None:
+        self._committer.sync(self._node.group)
+
+
+def _number(line: bytes) -> int | None:
+    """The offset in a line; None for a blank one. InvalidRecord."""
+    text = line.strip()
+    if not text and len(line) <= _MAX_NUMBER_BYTES:
+        return None
+    if len(line) > _MAX_NUMBER_BYTES or not text.isdigit() or int(text) > MAX_OFFSET:
+        raise InvalidRecord("offset to commit", expected=f"0 to {MAX_OFFSET}", found=ascii(text[:_MAX_NUMBER_BYTES]))
+    return int(text)

@@ -1,0 +1,149 @@
+"""Offsets committed for consumer groups: records appended to `__consumer_offsets`, as a group coordinator writes them.
+
+A broker that starts on the directory later goes by them, and so do its consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from threading import Lock
+from types import MappingProxyType
+from typing import Final
+
+from storage.client.group_offsets import GroupOffsets
+from storage.errors import InvalidConfig, InvalidRecord, NotPermitted
+from storage.files.names import CONSUMER_OFFSETS_TOPIC
+from storage.format.group_records import (
+    CommittedOffset,
+    OffsetKey,
+    encode_commit,
+    encode_group_key,
+    encode_offset_key,
+)
+from storage.format.record_columns import Record
+from storage.log import guest_rules
+from storage.log.appender import Appender
+from storage.log.owned_dir import OwnedDir
+from storage.log.partition_log import PartitionLog
+from storage.types import MAX_OFFSET, TopicPartition
+
+# Kafka's offsets.topic.num.partitions and offsets.topic.segment.bytes, and GroupCoordinator.offsetsTopicConfigs.
+OFFSETS_PARTITIONS: Final = 50
+OFFSETS_CONFIG: Final[Mapping[str, str]] = MappingProxyType(
+    {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
+)
+
+
+class GroupCommitter:
+    """Writes for the groups of a log directory that we own. Thread-safe.
+
+    `force`: also where `__consumer_offsets` has several replicas. Errors of all: NotPermitted where none can be
+    committed (guest_rules.check_append; a broker's directory without the topic); InvalidConfig when how many partitions
+    the topic has is not known; UnknownTopicOrPartition when the group's is not here; InvalidRecord for an offset or a
+    name that cannot be stored; PartitionOffline, OSError.
+    """
+
+    def __init__(self, owned: OwnedDir, groups: GroupOffsets, *, force: bool = False) -> None:
+        # Constant after construction.
+        self._owned = owned
+        self._groups = groups
+        self._force = force
+        # Guarded by the lock.
+        self._making = Lock()
+
+    def check(self, group: str) -> None:
+        """Raises what keeps the group's offsets from being committed, as far as that can be told without writing."""
+        if self._groups.partitions():
+            self._place(group)
+            info = self._owned.topic_info(CONSUMER_OFFSETS_TOPIC)
+            guest_rules.check_append(info, force=self._force, as_group_coordinator=True)
+        elif self._owned.log_dir.is_broker:
+            raise _no_topic(self._owned)
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """The group goes on at these offsets, each the next to be read. They are one batch: all or none (as far as
+        max.message.bytes allows)."""
+        now_ms = self._owned.clock.now_ms()
+        records = []
+        for tp, offset in sorted(offsets.items()):
+            if not 0 <= offset <= MAX_OFFSET:
+                raise InvalidRecord("committed offset", expected=f"0 to {MAX_OFFSET}", found=offset)
+            key = encode_offset_key(OffsetKey(group, tp.topic, tp.partition))
+            records.append(Record(key, encode_commit(CommittedOffset(offset, commit_timestamp=now_ms))))
+        self._append(group, records)
+
+    def forget(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """The group has committed nothing for these partitions any more."""
+        keys = [encode_offset_key(OffsetKey(group, tp.topic, tp.partition)) for tp in sorted(partitions)]
+        self._append(group, [Record(key, None) for key in keys])
+
+    def delete(self, group: str) -> None:
+        """The group is gone, with all that it has committed."""
+        known = self._groups.group(group)
+        if known is None:
+            return
+        keys = [
+            encode_offset_key(OffsetKey(group, topic, partition))
+            for topic, partitions in known.offsets.items()
+            for partition in partitions
+        ]
+        if known.metadata is not None:
+            keys.append(encode_group_key(group))
+        self._append(group, [Record(key, None) for key in keys])
+
+    def sync(self, group: str) -> None:
+        """What was written for the group is on disk."""
+        if self._groups.partitions():
+            self._log(group).flush()
+
+    def _append(self, group: str, records: list[Record]) -> None:
+        if not records:
+            return
+        self._make_topic()
+        outcome = Appender(self._log(group), clock=self._owned.clock).append(records)
+        if outcome.error is not None:
+            raise outcome.error
+
+    def _log(self, group: str) -> PartitionLog:
+        tp = TopicPartition(CONSUMER_OFFSETS_TOPIC, self._place(group))
+        return self._owned.appendable(tp, force=self._force, as_group_coordinator=True)
+
+    def _place(self, group: str) -> int:
+        place = self._groups.place(group)
+        if place is None:
+            raise InvalidConfig(
+                f"how many partitions {CONSUMER_OFFSETS_TOPIC} has is not known here",
+                path=self._owned.path,
+                advice="A group's partition depends on it",
+            )
+        return place
+
+    def _make_topic(self) -> None:
+        """In a directory of ours, makes `__consumer_offsets` as Kafka does when it is first needed.
+
+        1. the partitions are made, ascending (OwnedDir.create_topic) → none, some or all of them
+        A crash may leave fewer than there should be, and a group's partition depends on their number. But nothing is
+        committed before all are there: so fewer than all, and none ever written to, are the first ones of these.
+        """
+        if self._owned.log_dir.is_broker:
+            if not self._groups.partitions():
+                raise _no_topic(self._owned)
+            return
+        with self._making:
+            here = self._groups.partitions()
+            if not here:
+                self._owned.create_topic(CONSUMER_OFFSETS_TOPIC, OFFSETS_PARTITIONS, OFFSETS_CONFIG)
+            elif len(here) < OFFSETS_PARTITIONS and not any(map(self._written_to, here)):
+                self._owned.add_partitions(CONSUMER_OFFSETS_TOPIC, OFFSETS_PARTITIONS)
+
+    def _written_to(self, partition: int) -> bool:
+        log = self._owned.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, partition))
+        return log.log_end_offset > 0
+
+
+def _no_topic(owned: OwnedDir) -> NotPermitted:
+    return NotPermitted(
+        f"there is no {CONSUMER_OFFSETS_TOPIC} here, and only the broker that owns this directory can make it",
+        path=owned.path,
+        advice="Let a consumer of any group join on the broker once, stop it, then commit",
+    )

@@ -1,0 +1,305 @@
+"""What consumer groups have committed: `__consumer_offsets` read as a group coordinator reads it.
+
+The latest record of a key counts, a null value deletes it, offsets committed in a transaction count once it commits
+(OffsetMetadataManager.replay, replayEndTransactionMarker). What was read is kept, and follows the log: new records are
+read from where the last look ended. Where segments that were read have gone (compaction, retention) or were truncated,
+all is read anew: a tombstone that nobody saw may be gone with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from types import MappingProxyType
+from typing import Final
+
+from storage.errors import CorruptData, SegmentGone, StorageError, UnknownTopicOrPartition
+from storage.files.names import CONSUMER_OFFSETS_TOPIC
+from storage.format.block import RecordBlock
+from storage.format.control_records import ControlType, parse_marker
+from storage.format.group_records import (
+    CommittedOffset,
+    GroupKey,
+    GroupMetadata,
+    OffsetKey,
+    parse_commit,
+    parse_group,
+    parse_key,
+)
+from storage.format.hashing import group_partition
+from storage.log.log_dir import LogDir
+from storage.log.reader import read_range
+from storage.log.segment import Segment
+from storage.log.snapshot import Log, LogSnapshot
+from storage.types import TopicPartition
+
+_NO_PRODUCER: Final = -1
+_ATTEMPTS: Final = 5
+_PROBLEMS_KEPT: Final = 20
+_SPARE_KEYS: Final = 10_000
+
+Offsets = Mapping[str, Mapping[int, CommittedOffset]]
+_NO_OFFSETS: Final[Offsets] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group at one moment. `offsets`: by topic, then partition. `metadata`: None for those without classic members.
+
+    `log`: the partition of `__consumer_offsets` that has it.
+    """
+
+    name: str
+    log: int
+    offsets: Offsets = field(default_factory=lambda: _NO_OFFSETS)
+    metadata: GroupMetadata | None = None
+
+    @property
+    def commit_timestamp(self) -> int:
+        """When an offset was last committed, epoch ms; -1 if never."""
+        stamps = (known.commit_timestamp for topic in self.offsets.values() for known in topic.values())
+        return max(stamps, default=-1)
+
+
+class GroupOffsets:
+    """The groups of a log directory, as of each call. Thread-safe."""
+
+    def __init__(self, log_dir: LogDir) -> None:
+        # Constant after construction.
+        self._log_dir = log_dir
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._followers: dict[int, _Follower] = {}
+        self._count: tuple[list[int], int | None] = ([], None)
+
+    def groups(self) -> dict[str, Group]:
+        """All groups by name. Those in a partition that cannot be read are left out: `problems` tells."""
+        found: dict[str, Group] = {}
+        for partition in self.partitions():
+            follower = self._follower(partition)
+            try:
+                found |= follower.refreshed()
+            except (StorageError, OSError) as error:
+                follower.add_problem(error)
+        return found
+
+    def group(self, name: str) -> Group | None:
+        """One group; None if it is not there. StorageError or OSError when where it should be cannot be read."""
+        for partition in self._places(name):
+            group = self._follower(partition).refreshed().get(name)
+            if group is not None:
+                return group
+        return None
+
+    def place(self, name: str) -> int | None:
+        """The partition of `__consumer_offsets` that has, or would have, a group; None when nobody here knows: the
+        number of partitions is only the broker's to tell, and the group is in none of those that are here."""
+        if self._partition_count() is not None:
+            return self._places(name)[0]
+        group = self.group(name)
+        return None if group is None else group.log
+
+    def partitions(self) -> list[int]:
+        """The partitions of `__consumer_offsets` that are here."""
+        try:
+            return self._log_dir.partitions(CONSUMER_OFFSETS_TOPIC)
+        except UnknownTopicOrPartition:
+            return []
+
+    def problems(self) -> list[str]:
+        """What could not be read and was left out, the latest."""
+        with self._lock:
+            followers = list(self._followers.values())
+        return [problem for follower in followers for problem in follower.problems]
+
+    def _places(self, name: str) -> list[int]:
+        """Where a group may be."""
+        count = self._partition_count()
+        if count is None:
+            return self.partitions()
+        return [group_partition(name, count)]
+
+    def _partition_count(self) -> int | None:
+        here = self.partitions()
+        with self._lock:
+            if self._count[0] != here:
+                count = self._log_dir.topic_info(CONSUMER_OFFSETS_TOPIC).partition_count if here else None
+                self._count = here, count
+            return self._count[1]
+
+    def _follower(self, partition: int) -> _Follower:
+        with self._lock:
+            return self._followers.setdefault(partition, _Follower(self._log_dir, partition))
+
+
+class _Follower:
+    """One partition of `__consumer_offsets`: its groups as of the last look."""
+
+    def __init__(self, log_dir: LogDir, partition: int) -> None:
+        # Constant after construction.
+        self._log_dir = log_dir
+        self._partition = partition
+        # Guarded by the lock, which is held while records are read: others who ask need the same answer.
+        self._lock = Lock()
+        self._log: Log | None = None
+        self._snapshot: LogSnapshot | None = None
+        self._replay = Replay(partition)
+        self._groups: Mapping[str, Group] = {}
+        self.problems: list[str] = []
+
+    def refreshed(self) -> Mapping[str, Group]:
+        """The groups as of now; the mapping is not changed any more. StorageError, OSError."""
+        log = self._log_dir.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, self._partition))
+        with self._lock:
+            snapshot = log.snapshot()
+            if snapshot is not self._snapshot or log is not self._log:
+                self._refresh_locked(log, snapshot)
+            return self._groups
+
+    def add_problem(self, error: object) -> None:
+        """To be told by `problems`."""
+        text = str(error)
+        if text not in self.problems:
+            self.problems = [*self.problems, text][-_PROBLEMS_KEPT:]
+
+    def _refresh_locked(self, log: Log, snapshot: LogSnapshot) -> None:
+        continues = log is self._log and self._continues_locked(snapshot)
+        # Until all is read: what fails half-way is read anew.
+        self._snapshot = None
+        for attempt in range(_ATTEMPTS):
+            if not continues:
+                self._replay, self._groups = Replay(self._partition), {}
+            try:
+                for error in self._replay.read(snapshot):
+                    self.add_problem(error)
+                break
+            except SegmentGone:  # compaction, say
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                continues, snapshot = False, log.snapshot()
+        self._log, self._snapshot = log, snapshot
+        self._groups = self._replay.groups(self._groups)
+
+    def _continues_locked(self, snapshot: LogSnapshot) -> bool:
+        """Whether all that was read is there yet, so that reading can go on."""
+        before = self._snapshot
+        if before is None or snapshot.generation != before.generation:
+            return False
+        if not snapshot.log_start_offset <= self._replay.next_offset <= snapshot.log_end_offset:
+            return False
+        here: set[Segment] = set(snapshot.segments)
+        return here.issuperset(before.segments)
+
+
+class Replay:
+    """The state that the records of one partition lead to. Not thread-safe."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self.next_offset = -1  # of the first record that was not read; -1: at the log start
+        self._offsets: dict[str, dict[OffsetKey, tuple[int, CommittedOffset]]] = {}
+        self._metadata: dict[str, GroupMetadata] = {}
+        # Offsets committed in transactions that have not ended, by producer.
+        self._pending: dict[int, dict[OffsetKey, tuple[int, CommittedOffset]]] = {}
+        self._keys: dict[bytes, OffsetKey | GroupKey | None] = {}
+        self._touched: set[str] = set()
+
+    def read(self, snapshot: LogSnapshot) -> Iterator[StorageError]:
+        """Goes on to the snapshot's end; yields what is wrong with records and batches that are passed over."""
+        start = snapshot.log_start_offset if self.next_offset < 0 else self.next_offset
+        for block in read_range(snapshot, start, control=True):
+            yield from self._apply(block, snapshot)
+            if block.damage is not None:
+                yield block.damage.error
+        self.next_offset = snapshot.log_end_offset
+
+    def groups(self, before: Mapping[str, Group]) -> Mapping[str, Group]:
+        """All groups as of now, where `before` is what the last call gave."""
+        if len(self._keys) > _SPARE_KEYS + 2 * sum(map(len, self._offsets.values())):
+            self._keys.clear()
+        if not self._touched:
+            return before
+        groups = {name: group for name, group in before.items() if name not in self._touched}
+        for name in self._touched:
+            if name in self._offsets or name in self._metadata:
+                groups[name] = Group(name, self._partition, self._by_topic(name), self._metadata.get(name))
+        self._touched.clear()
+        return groups
+
+    def _by_topic(self, name: str) -> Offsets:
+        topics: dict[str, dict[int, CommittedOffset]] = {}
+        for key, (_, committed) in self._offsets.get(name, {}).items():
+            topics.setdefault(key.topic, {})[key.partition] = committed
+        return topics
+
+    def _apply(self, block: RecordBlock, snapshot: LogSnapshot) -> Iterator[StorageError]:
+        table = block.table
+        data = bytes(block.buffer)  # slices of bytes are bytes; of a memoryview they cost twice as much
+        transactional, control = table.is_transactional, table.is_control
+        plain = not (transactional | control).any()
+        batches = None if plain else block.batch.tolist()
+        columns = (block.offset, block.key_start, block.key_length, block.value_start, block.value_length)
+        for row, (offset, key_start, key_length, start, length) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        ):
+            raw = data[key_start : key_start + key_length] if key_length >= 0 else None
+            value = data[start : start + length] if length >= 0 else None
+            producer = _NO_PRODUCER
+            try:
+                if batches is not None:
+                    batch = batches[row]
+                    if transactional[batch]:
+                        producer = int(table.producer_id[batch])
+                    if control[batch]:
+                        self._end_transaction(producer, raw, value)
+                        continue
+                self._apply_one(offset, producer, raw, value)
+            except StorageError as error:
+                error.path, error.offset = error.path or snapshot.segments[-1].directory, offset
+                yield error
+
+    def _apply_one(self, offset: int, producer: int, raw: bytes | None, value: bytes | None) -> None:
+        if raw is None:
+            raise CorruptData("group's record has no key")
+        if raw in self._keys:
+            key = self._keys[raw]
+        else:
+            key = self._keys[raw] = parse_key(raw)
+        if isinstance(key, OffsetKey):
+            if value is None:
+                self._forget(key)
+            elif producer != _NO_PRODUCER:
+                self._pending.setdefault(producer, {})[key] = offset, parse_commit(value)
+            else:
+                self._offsets.setdefault(key.group, {})[key] = offset, parse_commit(value)
+                self._touched.add(key.group)
+        elif key is not None:
+            if value is None:
+                self._metadata.pop(key.group, None)
+            else:
+                self._metadata[key.group] = parse_group(value)
+            self._touched.add(key.group)
+
+    def _forget(self, key: OffsetKey) -> None:
+        committed = self._offsets.get(key.group)
+        if committed is not None:
+            committed.pop(key, None)
+            if not committed:
+                del self._offsets[key.group]
+        for pending in self._pending.values():
+            pending.pop(key, None)
+        self._touched.add(key.group)
+
+    def _end_transaction(self, producer: int, raw: bytes | None, value: bytes | None) -> None:
+        marker = parse_marker(raw, value)
+        if marker is None:
+            return
+        pending = self._pending.pop(producer, {})
+        if marker.type is not ControlType.COMMIT:
+            return
+        for key, (offset, committed) in pending.items():
+            known = self._offsets.setdefault(key.group, {})
+            if key not in known or known[key][0] < offset:
+                known[key] = offset, committed
+                self._touched.add(key.group)
