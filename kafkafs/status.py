@@ -280,11 +280,11 @@ TOPIC/0/time/2026-11-20.txt    that day; also 2026-11, 2026-11-20T10 (an hour),
 TOPIC/0/segments/              the real .log, .index and .timeindex files
 TOPIC/0/@info.json             first and last offset, size, timestamps
 TOPIC/@config                  the topic's configuration
+@groups/GROUP/TOPIC/0          the offset that a consumer group has committed
 @status.json  @metrics         how this mount is doing; the same for Prometheus
 
 A range may be opened without being listed, and ends in .txt, .jsonl or .log.
 Times are UTC unless they have a zone: 2026-11-20T10:15+01:00--.jsonl
-
 tail -f TOPIC/0/messages.txt               new messages as they come
 grep error TOPIC/*/time/2026-11-20.txt     one day, all partitions
 jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99
@@ -294,6 +294,7 @@ getfattr -d TOPIC/0                        offsets and counts as attributes
 # What else stands there where people may write.
 _WRITABLE = {
     "as files. Read only.": "as files.",
+    "the offset that a consumer group has committed\n": "a group's committed offset; write one\n",
     "jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99\n": (
         "echo hello >> TOPIC/@append                one message a line; also .jsonl\n"
     ),

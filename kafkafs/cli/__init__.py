@@ -26,6 +26,7 @@ _COMMANDS = {
     "completion": "kafkafs.cli.completion:completion",
     "count": "kafkafs.cli.count:count",
     "dump": "kafkafs.cli.dump:dump",
+    "groups": "kafkafs.cli.groups:groups",
     "mirror": "kafkafs.cli.mirror:mirror",
     "mount": "kafkafs.cli.mount:mount",
     "recover": "kafkafs.cli.recover:recover",

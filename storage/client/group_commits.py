@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from storage.client.group_offsets import GroupOffsets
-from storage.errors import InvalidConfig, InvalidRecord, NotPermitted
+from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
 from storage.format.group_records import (
     CommittedOffset,
@@ -37,24 +37,32 @@ OFFSETS_CONFIG: Final[Mapping[str, str]] = MappingProxyType(
 class GroupCommitter:
     """Writes for the groups of a log directory that we own. Thread-safe.
 
-    `force`: also where `__consumer_offsets` has several replicas. Errors of all: NotPermitted where none can be
-    committed (guest_rules.check_append; a broker's directory without the topic); InvalidConfig when how many partitions
-    the topic has is not known; UnknownTopicOrPartition when the group's is not here; InvalidRecord for an offset or a
-    name that cannot be stored; PartitionOffline, OSError.
+    `force`: also where `__consumer_offsets` has several replicas. `partitions`: how many it gets if it is made here.
+
+    Errors of all: NotPermitted where none can be committed (guest_rules.check_append; a broker's directory without the
+    topic); InvalidConfig when how many partitions the topic has is not known; UnknownTopicOrPartition when the group's
+    is not here; InvalidRecord for an offset or a name that cannot be stored; PartitionOffline, OSError.
     """
 
-    def __init__(self, owned: OwnedDir, groups: GroupOffsets, *, force: bool = False) -> None:
+    def __init__(
+        self, owned: OwnedDir, groups: GroupOffsets, *, force: bool = False, partitions: int = OFFSETS_PARTITIONS
+    ) -> None:
         # Constant after construction.
         self._owned = owned
         self._groups = groups
         self._force = force
+        self._partitions = partitions
         # Guarded by the lock.
         self._making = Lock()
 
     def check(self, group: str) -> None:
         """Raises what keeps the group's offsets from being committed, as far as that can be told without writing."""
-        if self._groups.partitions():
-            self._place(group)
+        here = self._groups.partitions()
+        if here:
+            place = self._place(group)
+            if place not in here:
+                where = f"{CONSUMER_OFFSETS_TOPIC}/{place}"
+                raise UnknownTopicOrPartition(f"{where}, where {group!r} belongs, is not here", path=self._owned.path)
             info = self._owned.topic_info(CONSUMER_OFFSETS_TOPIC)
             guest_rules.check_append(info, force=self._force, as_group_coordinator=True)
         elif self._owned.log_dir.is_broker:
@@ -132,9 +140,9 @@ class GroupCommitter:
         with self._making:
             here = self._groups.partitions()
             if not here:
-                self._owned.create_topic(CONSUMER_OFFSETS_TOPIC, OFFSETS_PARTITIONS, OFFSETS_CONFIG)
-            elif len(here) < OFFSETS_PARTITIONS and not any(map(self._written_to, here)):
-                self._owned.add_partitions(CONSUMER_OFFSETS_TOPIC, OFFSETS_PARTITIONS)
+                self._owned.create_topic(CONSUMER_OFFSETS_TOPIC, self._partitions, OFFSETS_CONFIG)
+            elif len(here) < self._partitions and not any(map(self._written_to, here)):
+                self._owned.add_partitions(CONSUMER_OFFSETS_TOPIC, self._partitions)
 
     def _written_to(self, partition: int) -> bool:
         log = self._owned.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, partition))

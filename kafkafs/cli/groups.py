@@ -1,0 +1,247 @@
+"""`kafkafs groups`: committed offsets, how far behind they are, and where a group shall go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.tables import print_json, print_table
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from storage.types import MAX_OFFSET, TopicPartition
+
+if TYPE_CHECKING:
+    from kafkafs.ranges import TimeSpec
+    from storage.client.group_offsets import Group
+    from storage.log.log_dir import LogDir
+
+_WORDS = ("earliest", "latest")
+
+
+class _Target(click.ParamType["str | int | TimeSpec"]):
+    """`earliest`, `latest`, an offset, or a time as in the range names."""
+
+    name = "WHERE"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str | int | TimeSpec:
+        from kafkafs.ranges import MalformedRange, parse_time_spec
+
+        text = str(value)
+        if text in _WORDS:
+            return text
+        if text.isascii() and text.isdigit():
+            if len(text) > 19 or int(text) > MAX_OFFSET:
+                self.fail(f"{value!r} is above 2^63-1", param, ctx)
+            return int(text)
+        try:
+            return parse_time_spec(text if text.startswith("last-") else f"{text}--")
+        except MalformedRange:
+            self.fail(f"{value!r} is neither earliest, latest, an offset nor a time (2026-11-20T10:15)", param, ctx)
+
+
+@click.command()
+@LOGDIR
+@click.argument("group", required=False)
+@click.option("--reset-to", "target", type=_Target(), metavar="WHERE", help="Let GROUP go on there.")
+@click.option("--topic", "topics", multiple=True, type=TopicPartitionPattern(), help="What to reset; may be repeated.")
+@click.option("--force", is_flag=True, help="Also where __consumer_offsets has several replicas.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def groups(
+    ctx: click.Context,
+    logdir: Path,
+    group: str | None,
+    target: str | int | TimeSpec | None,
+    topics: tuple[str, ...],
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Show the consumer groups of LOGDIR, or what GROUP has committed and how many messages it lags behind.
+
+    With --reset-to GROUP goes on elsewhere in the partitions that --topic names (a topic, topic/partition or a glob):
+    at the earliest or latest message, at an offset, or at the first message from a time on: 2026-11-20T10:15 (UTC
+    unless it has a zone) or last-2h. Digits alone are an offset. An offset that the log does not have becomes its
+    start or end. The broker must be stopped; started again, it and the group go by it.
+
+    \b
+    kafkafs groups /var/kafka
+    kafkafs groups /var/kafka billing
+    kafkafs groups /var/kafka billing --reset-to earliest --topic orders
+    kafkafs groups /var/kafka billing --reset-to 2026-11-20T10:15 --topic 'orders/*'
+    """
+    die_like_a_filter(ctx)
+    if target is None:
+        if topics:
+            raise click.UsageError("--topic goes with --reset-to")
+    elif group is None or not topics:
+        raise click.UsageError("--reset-to needs a GROUP and a --topic")
+    else:
+        _reset(logdir, group, target, topics, force=force, as_json=as_json)
+        return
+    problems = _show_all(logdir, as_json) if group is None else _show_one(logdir, group, as_json)
+    for problem in problems:
+        say(problem)
+    if problems:
+        ctx.exit(DATA_ERROR)
+
+
+def _show_all(logdir: Path, as_json: bool) -> list[str]:
+    from storage.client.group_offsets import GroupOffsets
+
+    log_dir = open_log_dir(logdir)
+    offsets = GroupOffsets(log_dir)
+    ends = _Ends(log_dir)
+    found = [_summary(group, ends) for _, group in sorted(offsets.groups().items())]
+    if as_json:
+        print_json({"groups": found})
+    else:
+        columns = ("topics", "partitions", "lag", "last_commit")
+        rows = [[row["group"], len(row["members"]), *(row[name] for name in columns)] for row in found]
+        print_table(("GROUP", "MEMBERS", "TOPICS", "PARTITIONS", "LAG", "LAST COMMIT"), rows)
+    return offsets.problems()
+
+
+def _show_one(logdir: Path, name: str, as_json: bool) -> list[str]:
+    from storage.client.group_offsets import GroupOffsets
+    from storage.errors import UnknownTopicOrPartition
+
+    log_dir = open_log_dir(logdir)
+    offsets = GroupOffsets(log_dir)
+    group = offsets.group(name)
+    if group is None:
+        raise UnknownTopicOrPartition(f"no group {name!r} here", path=logdir)
+    ends = _Ends(log_dir)
+    rows = list(_rows(group, ends))
+    if as_json:
+        print_json({**_summary(group, ends), "offsets": rows})
+    else:
+        columns = ("topic", "partition", "offset", "log_end_offset", "lag", "committed", "metadata")
+        headings = ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "COMMITTED", "METADATA")
+        print_table(headings, [[row[name] for name in columns] for row in rows])
+    return offsets.problems()
+
+
+class _Ends:
+    """Log end offsets by partition; None for those that are not here, or cannot be read."""
+
+    def __init__(self, log_dir: LogDir) -> None:
+        self._log_dir = log_dir
+        self._known: dict[TopicPartition, int | None] = {}
+
+    def of(self, tp: TopicPartition) -> int | None:
+        from storage.errors import StorageError
+
+        if tp not in self._known:
+            try:
+                self._known[tp] = self._log_dir.log(tp).snapshot().log_end_offset
+            except (StorageError, OSError):
+                self._known[tp] = None
+        return self._known[tp]
+
+
+def _rows(group: Group, ends: _Ends) -> Iterator[dict[str, Any]]:
+    """What the group has committed, by topic and partition. The lag is Kafka's: the log's end less the offset."""
+    for topic, partitions in sorted(group.offsets.items()):
+        for partition, committed in sorted(partitions.items()):
+            end = ends.of(TopicPartition(topic, partition))
+            yield {
+                "topic": topic,
+                "partition": partition,
+                "offset": committed.offset,
+                "log_end_offset": end,
+                "lag": None if end is None else end - committed.offset,
+                "leader_epoch": None if committed.leader_epoch < 0 else committed.leader_epoch,
+                "metadata": committed.metadata,
+                "commit_timestamp": committed.commit_timestamp,
+                "committed": _moment(committed.commit_timestamp),
+            }
+
+
+def _summary(group: Group, ends: _Ends) -> dict[str, Any]:
+    rows = list(_rows(group, ends))
+    known = group.metadata
+    return {
+        "group": group.name,
+        "protocol_type": known.protocol_type if known is not None else None,
+        "protocol": known.protocol if known is not None else None,
+        "members": [] if known is None else [member._asdict() for member in known.members],
+        "topics": len(group.offsets),
+        "partitions": len(rows),
+        "lag": None if any(row["lag"] is None for row in rows) else sum(row["lag"] for row in rows),
+        "last_commit": _moment(group.commit_timestamp),
+    }
+
+
+def _moment(timestamp_ms: int) -> str | None:
+    from kafkafs.ranges import timestamp_text
+
+    return None if timestamp_ms < 0 else timestamp_text(timestamp_ms)
+
+
+def _reset(
+    logdir: Path,
+    group: str,
+    target: str | int | TimeSpec,
+    topics: tuple[str, ...],
+    *,
+    force: bool,
+    as_json: bool,
+) -> None:
+    from storage.client.group_commits import GroupCommitter
+    from storage.client.group_offsets import GroupOffsets
+    from storage.files.names import CONSUMER_OFFSETS_TOPIC
+    from storage.log.owned_dir import Opening, OwnedDir
+
+    log_dir = open_log_dir(logdir)
+    chosen = list(dict.fromkeys(tp for pattern in topics for tp in expand(log_dir, pattern)))
+    place = GroupOffsets(log_dir).place(group)
+    # The one log that is written to, if it is there yet: only what it needs is recovered.
+    only = () if place is None else (TopicPartition(CONSUMER_OFFSETS_TOPIC, place),)
+    owned = OwnedDir.open(logdir, Opening(gentle=True, only=only))
+    try:
+        offsets = GroupOffsets(owned.log_dir)
+        committer = GroupCommitter(owned, offsets, force=force)
+        before = offsets.group(group)
+        wanted = {tp: _resolved(log_dir, tp, target) for tp in chosen}
+        committer.commit(group, wanted)
+        committer.sync(group)
+    finally:
+        failure = owned.close().failure
+    if failure is not None:
+        raise failure
+    _tell(group, before, wanted, as_json)
+
+
+def _tell(group: str, before: Group | None, wanted: Mapping[TopicPartition, int], as_json: bool) -> None:
+    rows = []
+    for tp, offset in sorted(wanted.items()):
+        known = None if before is None else before.offsets.get(tp.topic, {}).get(tp.partition)
+        rows.append((tp.topic, tp.partition, None if known is None else known.offset, offset))
+    if as_json:
+        names = ("topic", "partition", "before", "offset")
+        print_json({"group": group, "offsets": [dict(zip(names, row, strict=True)) for row in rows]})
+    else:
+        print_table(("TOPIC", "PARTITION", "BEFORE", "OFFSET"), rows)
+
+
+def _resolved(log_dir: LogDir, tp: TopicPartition, target: str | int | TimeSpec) -> int:
+    """Where the group shall go on in a partition (ConsumerGroupCommand's rules)."""
+    from kafkafs.ranges import LastDuration
+    from storage.client.offset_lookup import offset_for_timestamp
+
+    snapshot = log_dir.log(tp).snapshot()
+    first, end = snapshot.log_start_offset, snapshot.log_end_offset
+    if isinstance(target, str):
+        return first if target == "earliest" else end
+    if isinstance(target, int):
+        if not first <= target <= end:
+            say(f"{tp} has no offset {target}: {first if target < first else end} is taken")
+        return min(max(target, first), end)
+    start_ms = log_dir.clock.now_ms() - target.duration_ms if isinstance(target, LastDuration) else target.start_ms
+    found = offset_for_timestamp(snapshot, start_ms or 0)
+    return end if found is None else found.offset

@@ -1,0 +1,177 @@
+"""`kafkafs groups`: what groups have committed, how far behind they are, and resetting them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.client.group_commits import GroupCommitter
+from storage.client.group_offsets import GroupOffsets
+from storage.files import names
+from storage.format.record_columns import Record
+from storage.log.appender import Appender
+from storage.log.log_dir import LogDir
+from storage.types import TopicPartition
+from storage.upkeep.verify import verify_log_dir
+from tests.builders import build_log_dir
+from tests.fixtures import FIXTURES, requires_fixtures
+from tests.kafkafs.cli.running import output_of, process, run
+from tests.storage.client.test_group_offsets import plain
+from tests.storage.log.owning import NOW_MS, opened
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    """A directory of ours: `orders` with ten and no messages, an hour apart."""
+    path = tmp_path / "logs"
+    owned = opened(path)
+    owned.create_topic("orders", 2)
+    log = owned.log(TopicPartition("orders", 0))
+    for n in range(10):
+        records = [Record(None, b"%d" % n, (), NOW_MS + (n - 10) * HOUR_MS)]
+        assert Appender(log, clock=owned.clock).append(records).error is None
+    log.increment_log_start_offset(2)
+    # one partition instead of fifty, so that the tests are quick
+    GroupCommitter(owned, GroupOffsets(owned.log_dir), partitions=1).commit("other", {TopicPartition("x", 0): 1})
+    assert owned.close().clean
+    return path
+
+
+def committed(logdir: Path) -> dict[str, dict[str, dict[int, int]]]:
+    assert not verify_log_dir(logdir)
+    assert (logdir / names.CLEAN_SHUTDOWN).exists()
+    groups = plain(GroupOffsets(LogDir.open_read_only(logdir)).groups())
+    assert groups.pop("other") == {"x": {0: 1}}
+    return groups
+
+
+def as_json(*args: object) -> Any:
+    return json.loads(output_of(*args, "--json"))
+
+
+@requires_fixtures
+def test_the_fixtures_groups() -> None:
+    logdir = FIXTURES / "groups" / "log"
+    lines = output_of("groups", logdir).decode().splitlines()
+    assert lines[0].split() == ["GROUP", "MEMBERS", "TOPICS", "PARTITIONS", "LAG", "LAST", "COMMIT"]
+    assert [line.split()[:4] for line in lines[1:]] == [
+        ["billing", "0", "2", "5"],
+        ["größe-групп", "1", "2", "5"],
+        ["shipping", "0", "1", "1"],
+        ["simple-committer", "0", "2", "2"],
+    ]
+    found = as_json("groups", logdir)["groups"]
+    assert [group["lag"] for group in found] == [None] * 4  # the topics are not here
+    assert found[1]["members"][0]["client_host"] == "/127.0.0.1"
+    billing = as_json("groups", logdir, "billing")
+    expected = json.loads((FIXTURES / "groups" / "golden" / "expected-group-offsets.json").read_text())
+    fields = ("topic", "partition", "offset", "leader_epoch", "metadata")
+    wanted = [[row[name] for name in fields] for row in expected["billing"]]
+    assert [[row[name] for name in fields] for row in billing["offsets"]] == wanted
+    assert output_of("groups", logdir, "billing").decode().splitlines()[2].split()[:3] == ["orders", "1", "50"]
+
+
+def test_lag(logdir: Path) -> None:
+    output_of("groups", logdir, "g", "--reset-to", 7, "--topic", "orders/0")
+    group = as_json("groups", logdir, "g")
+    (row,) = group["offsets"]
+    assert (row["offset"], row["log_end_offset"], row["lag"]) == (7, 10, 3)
+    assert group["lag"] == 3
+    assert as_json("groups", logdir)["groups"][0]["lag"] == 3
+
+
+@pytest.mark.parametrize(
+    ("target", "offset"),
+    [
+        ("earliest", 2),
+        ("latest", 10),
+        ("5", 5),
+        ("10", 10),
+        ("0", 2),
+        ("11", 10),
+        ("2025-11-21T00--", None),
+        ("2025-11-20T23:40", 5),
+        ("20251120T234001Z", 6),
+        ("2025-11-21T00:40:00.000+01:00", 5),
+        ("2099", 10),
+        ("2099-01", 10),
+        ("2000-01", 2),
+        ("last-100000d", 2),
+        ("last-1s", 10),
+    ],
+)
+def test_reset(logdir: Path, target: str, offset: int | None) -> None:
+    result = run("groups", logdir, "g", "--reset-to", target, "--topic", "orders/0")
+    if offset is None:
+        assert result.exit_code == 2
+        assert committed(logdir) == {}
+        return
+    assert result.exit_code == 0, result.output
+    assert committed(logdir) == {"g": {"orders": {0: offset}}}
+
+
+def test_reset_of_several_partitions(logdir: Path) -> None:
+    first = as_json("groups", logdir, "g", "--reset-to", "latest", "--topic", "orders")
+    assert first["offsets"] == [
+        {"topic": "orders", "partition": 0, "before": None, "offset": 10},
+        {"topic": "orders", "partition": 1, "before": None, "offset": 0},
+    ]
+    lines = output_of("groups", logdir, "g", "--reset-to", 4, "--topic", "orders/0", "--topic", "ord*/0").decode()
+    assert lines.splitlines()[1].split() == ["orders", "0", "10", "4"]
+    assert committed(logdir) == {"g": {"orders": {0: 4, 1: 0}}}
+
+
+def test_the_first_reset_makes_the_topic(logdir: Path) -> None:
+    for directory in logdir.glob("__consumer_offsets-*"):
+        shutil.rmtree(directory)
+    output_of("groups", logdir, "other", "--reset-to", 7, "--topic", "orders/0")
+    log_dir = LogDir.open_read_only(logdir)
+    assert log_dir.partitions("__consumer_offsets") == list(range(50))
+    assert plain(GroupOffsets(log_dir).groups()) == {"other": {"orders": {0: 7}}}
+    assert not verify_log_dir(logdir)
+
+
+def test_wrong_uses(logdir: Path, tmp_path: Path) -> None:
+    for args in (
+        ("--reset-to", "latest"),
+        ("g", "--reset-to", "latest"),
+        ("g", "--topic", "orders"),
+        ("g", "--reset-to", "nix", "--topic", "orders"),
+        ("g", "--reset-to", str(2**63), "--topic", "orders"),
+    ):
+        assert run("groups", logdir, *args).exit_code == 2
+    for args in (("nobody",), ("g", "--reset-to", "latest", "--topic", "nix")):
+        result = run("groups", logdir, *args)
+        assert result.exit_code == 4
+        assert "here" in result.stderr
+    owned = opened(logdir)
+    try:
+        child = process("groups", logdir, "g", "--reset-to", "latest", "--topic", "orders")
+        assert child.wait(timeout=60) == 3
+        child.communicate()
+    finally:
+        assert owned.close().clean
+    assert committed(logdir) == {}
+    build_log_dir(tmp_path / "broker", {"t": [[b"one"]]})
+    result = run("groups", tmp_path / "broker", "g", "--reset-to", "latest", "--topic", "t")
+    assert result.exit_code == 4
+    assert "only the broker" in result.stderr
+
+
+@requires_fixtures
+def test_records_that_do_not_parse_are_told(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "groups" / "log", tmp_path / "log")
+    for path in (tmp_path / "log").glob("__consumer_offsets-0/*.log"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    result = run("groups", tmp_path / "log")
+    assert result.exit_code == 4
+    assert "checksum" in result.stderr
+    assert "simple-committer" in result.stdout

@@ -1,0 +1,220 @@
+"""Offsets committed by us: what is in `__consumer_offsets` then, in a directory of ours and in a broker's."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from storage.client.group_commits import OFFSETS_PARTITIONS, GroupCommitter
+from storage.client.group_offsets import GroupOffsets
+from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
+from storage.files.names import CONSUMER_OFFSETS_TOPIC
+from storage.format.group_records import CommittedOffset
+from storage.format.hashing import group_partition
+from storage.log import guest_rules
+from storage.log.owned_dir import Opening, OwnedDir
+from storage.log.topic_info import TopicInfo
+from storage.types import MAX_OFFSET, TopicPartition
+from storage.upkeep.verify import verify_log_dir
+from tests.builders import Batch, build_log_dir
+from tests.fixtures import FIXTURES, requires_fixtures
+from tests.storage.client.test_group_offsets import committed, plain
+from tests.storage.log.crashing import Sessions, every_crash
+from tests.storage.log.owning import NOW_MS, close_clean, opened
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def committer_of(owned: OwnedDir, partitions: int = OFFSETS_PARTITIONS) -> tuple[GroupCommitter, GroupOffsets]:
+    offsets = GroupOffsets(owned.log_dir)
+    return GroupCommitter(owned, offsets, partitions=partitions), offsets
+
+
+def test_the_first_commit_makes_the_topic_as_kafka_does(tmp_path: Path) -> None:
+    owned = opened(tmp_path)
+    committer, offsets = committer_of(owned)
+    assert offsets.groups() == {}
+    committer.check("g")
+    assert offsets.partitions() == []
+    committer.sync("g")  # nothing was written yet
+    committer.commit("g", {T0: 5, T1: 0})
+    committer.commit("größe-групп", {T0: MAX_OFFSET})
+    assert offsets.partitions() == list(range(50))
+    config = owned.topic_info(CONSUMER_OFFSETS_TOPIC).config
+    assert (config.compact, config.delete, config.segment_bytes) == (True, False, 104857600)
+    assert config.compression_type == "producer"
+    for group in ("g", "größe-групп"):
+        place = group_partition(group, 50)
+        assert offsets.place(group) == place
+        assert owned.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, place)).log_end_offset > 0
+    found = offsets.group("g")
+    assert found is not None
+    assert found.offsets == {
+        "t": {0: CommittedOffset(5, commit_timestamp=NOW_MS), 1: CommittedOffset(0, commit_timestamp=NOW_MS)}
+    }
+    committer.sync("g")
+    close_clean(owned)
+    owned = opened(tmp_path)
+    found_again = plain(GroupOffsets(owned.log_dir).groups())
+    assert found_again == {"g": {"t": {0: 5, 1: 0}}, "größe-групп": {"t": {0: MAX_OFFSET}}}
+    close_clean(owned)
+
+
+def test_taking_commits_away(tmp_path: Path) -> None:
+    owned = opened(tmp_path)
+    committer, offsets = committer_of(owned, 1)
+    committer.commit("g", {T0: 5, T1: 6})
+    committer.forget("g", [T0])
+    assert plain(offsets.groups()) == {"g": {"t": {1: 6}}}
+    committer.delete("g")
+    committer.delete("never there")
+    assert offsets.groups() == {}
+    committer.commit("g", {T1: 7})
+    assert plain(offsets.groups()) == {"g": {"t": {1: 7}}}
+    close_clean(owned)
+
+
+def test_what_cannot_be_committed(tmp_path: Path) -> None:
+    owned = opened(tmp_path)
+    committer, offsets = committer_of(owned, 1)
+    for offset in (-1, MAX_OFFSET + 1):
+        with pytest.raises(InvalidRecord):
+            committer.commit("g", {T0: 3, T1: offset})
+    with pytest.raises(InvalidRecord):
+        committer.commit("g" * 40_000, {T0: 3})
+    committer.commit("g", {})
+    assert offsets.partitions() == []
+    close_clean(owned)
+
+
+def test_the_first_commit_crashes(tmp_path: Path) -> None:
+    """Whatever is left: the commit is there whole or not at all, and the next one finds all partitions made."""
+
+    @dataclass
+    class Notes:
+        returned: list[str] = field(default_factory=list)
+
+    before = tmp_path / "before"
+    close_clean(opened(before))
+    groups = [f"g{n}" for n in range(3)]
+
+    def work(sessions: Sessions, notes: Notes) -> None:
+        owned = sessions.open()
+        committer, _ = committer_of(owned, 3)
+        for group in groups:
+            committer.commit(group, {T0: 1, T1: 2})
+            committer.sync(group)
+            notes.returned.append(group)
+        owned.close()
+
+    stopped = None
+    for stopped, notes in every_crash(tmp_path, before, work, Notes):
+        owned = opened(stopped.path, Opening(gentle=not stopped.lost_power))
+        committer, offsets = committer_of(owned, 3)
+        found = plain(offsets.groups())
+        assert set(notes.returned) <= set(found) <= set(groups), str(stopped)
+        assert all(group == {"t": {0: 1, 1: 2}} for group in found.values()), str(stopped)
+        committer.commit("after", {T0: 9})
+        assert offsets.partitions() == [0, 1, 2], str(stopped)
+        for group in (*found, "after"):
+            assert offsets.place(group) == group_partition(group, 3)
+            assert offsets.group(group) is not None, str(stopped)
+        close_clean(owned, stopped)
+    assert stopped is not None
+    assert stopped.stop_at > 40
+
+
+def test_a_copy_with_fewer_partitions_stays_as_it_is(tmp_path: Path) -> None:
+    owned = opened(tmp_path)
+    owned.create_topic(CONSUMER_OFFSETS_TOPIC, 2, {"cleanup.policy": "compact"})
+    first, offsets = committer_of(owned, 2)
+    first.commit("g", {T0: 1})
+    committer_of(owned)[0].commit("h", {T0: 2})
+    assert offsets.partitions() == [0, 1]
+    assert plain(offsets.groups()) == {"g": {"t": {0: 1}}, "h": {"t": {0: 2}}}
+    close_clean(owned)
+
+
+def test_a_brokers_directory_without_the_topic(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [[b"one"]]})
+    owned = opened(tmp_path, Opening())
+    committer, offsets = committer_of(owned)
+    with pytest.raises(NotPermitted, match="only the broker"):
+        committer.check("g")
+    with pytest.raises(NotPermitted, match="only the broker"):
+        committer.commit("g", {T0: 1})
+    assert offsets.partitions() == []
+    close_clean(owned)
+
+
+def test_a_brokers_directory_that_does_not_tell_how_many_partitions(tmp_path: Path) -> None:
+    """Groups that are there have shown where they are; others could be anywhere."""
+    build_log_dir(tmp_path, {CONSUMER_OFFSETS_TOPIC: [[], [Batch([committed("g", 1)])]]})
+    owned = opened(tmp_path, Opening())
+    committer, offsets = committer_of(owned)
+    committer.commit("g", {T0: 2})
+    assert plain(offsets.groups()) == {"g": {"t": {0: 2}}}
+    group = offsets.group("g")
+    assert group is not None
+    assert group.log == 1
+    for attempt in (lambda: committer.check("new"), lambda: committer.commit("new", {T0: 2})):
+        with pytest.raises(InvalidConfig, match="how many partitions"):
+            attempt()
+    close_clean(owned)
+
+
+def test_replicated_offsets_are_refused_unless_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owned = opened(tmp_path)
+    committer, offsets = committer_of(owned, 1)
+    committer.commit("g", {T0: 1})
+    check = guest_rules.check_append
+
+    def replicated(info: TopicInfo, *, force: bool = False, as_group_coordinator: bool = False) -> None:
+        check(replace(info, replicas=3), force=force, as_group_coordinator=as_group_coordinator)
+
+    monkeypatch.setattr(guest_rules, "check_append", replicated)
+    for attempt in (lambda: committer.check("g"), lambda: committer.commit("g", {T0: 2})):
+        with pytest.raises(NotPermitted, match="3 replicas"):
+            attempt()
+    GroupCommitter(owned, offsets, force=True).commit("g", {T0: 3})
+    assert plain(offsets.groups()) == {"g": {"t": {0: 3}}}
+    close_clean(owned)
+
+
+def test_the_groups_partition_is_elsewhere(tmp_path: Path) -> None:
+    owned = opened(tmp_path)
+    owned.create_topic(CONSUMER_OFFSETS_TOPIC, 3)
+    close_clean(owned)
+    missing = group_partition("g", 3)
+    assert missing < 2  # the topic's last partition tells how many there are
+    directory = tmp_path / f"{CONSUMER_OFFSETS_TOPIC}-{missing}"
+    directory.rename(tmp_path / f"{directory.name}.0123456789abcdef0123456789abcdef-stray")
+    owned = opened(tmp_path, Opening())
+    committer, _ = committer_of(owned, 1)  # and so none is made
+    with pytest.raises(UnknownTopicOrPartition):
+        committer.check("g")
+    with pytest.raises(UnknownTopicOrPartition):
+        committer.forget("g", [T0])
+    assert owned.close().clean
+
+
+@requires_fixtures
+def test_the_fixtures_groups_go_on_elsewhere(tmp_path: Path) -> None:
+
+
+    shutil.copytree(FIXTURES / "groups" / "log", tmp_path / "log")
+    owned = opened(tmp_path / "log", Opening())
+    committer, offsets = committer_of(owned)
+    before = offsets.groups()
+    committer.commit("billing", {TopicPartition("orders", 0): 7})
+    committer.delete("größe-групп")
+    after = offsets.groups()
+    assert after.keys() == before.keys() - {"größe-групп"}
+    assert after["billing"].offsets["orders"][0].offset == 7
+    assert after["billing"].offsets["orders"][1] == before["billing"].offsets["orders"][1]
+    assert after["shipping"] == before["shipping"]
+    assert owned.close().clean
+    assert not verify_log_dir(tmp_path / "log")

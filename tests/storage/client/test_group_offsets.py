@@ -1,0 +1,319 @@
+"""`__consumer_offsets` read: the fixture's groups, transactions, and a log that changes while it is followed."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from storage.client.group_commits import GroupCommitter
+from storage.client.group_offsets import Group, GroupOffsets, Replay
+from storage.errors import PartitionOffline, UnknownTopicOrPartition
+from storage.files.names import CONSUMER_OFFSETS_TOPIC, FileKind, segment_file
+from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_group_key, encode_offset_key
+from storage.format.record_batch import encode_batch
+from storage.format.record_columns import Record
+from storage.log.log_dir import LogDir
+from storage.types import TopicPartition
+from tests.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit
+from tests.fixtures import FIXTURES, requires_fixtures
+from tests.storage.log.owning import opened
+
+OFFSETS_TP = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
+
+
+def committed(group: str, offset: int | None, partition: int = 0, topic: str = "t") -> Record:
+    """A commit; None takes it away."""
+    value = None if offset is None else encode_commit(CommittedOffset(offset, commit_timestamp=5))
+    return Record(encode_offset_key(OffsetKey(group, topic, partition)), value)
+
+
+def built(path: Path, *items: Item, **kwargs: int) -> LogDir:
+    """A directory of ours whose `__consumer_offsets` has one partition."""
+    build_log_dir(path, {CONSUMER_OFFSETS_TOPIC: [Partition(items, **kwargs)]}, broker=False)
+    return LogDir.open_read_only(path)
+
+
+def plain(groups: dict[str, Group]) -> dict[str, dict[str, dict[int, int]]]:
+    """Group → topic → partition → offset."""
+    return {
+        name: {topic: {number: one.offset for number, one in of.items()} for topic, of in group.offsets.items()}
+        for name, group in groups.items()
+    }
+
+
+def offsets_in(log_dir: LogDir) -> dict[str, dict[str, dict[int, int]]]:
+    return plain(GroupOffsets(log_dir).groups())
+
+
+@requires_fixtures
+def test_the_fixtures_groups() -> None:
+    expected = json.loads((FIXTURES / "groups" / "golden" / "expected-group-offsets.json").read_text())
+    offsets = GroupOffsets(LogDir.open_read_only(FIXTURES / "groups" / "log"))
+    found = {
+        name: [
+            {
+                "leader_epoch": None if one.leader_epoch < 0 else one.leader_epoch,
+                "metadata": one.metadata,
+                "offset": one.offset,
+                "partition": partition,
+                "topic": topic,
+            }
+            for topic, partitions in sorted(group.offsets.items())
+            for partition, one in sorted(partitions.items())
+        ]
+        for name, group in offsets.groups().items()
+    }
+    assert found == expected
+    assert offsets.problems() == []
+    member, simple = offsets.group("größe-групп"), offsets.group("simple-committer")
+    assert member is not None
+    assert member.metadata is not None
+    assert [one.client_host for one in member.metadata.members] == ["/127.0.0.1"]
+    assert simple is not None
+    assert simple.metadata is None
+    assert offsets.group("to-be-deleted") is None
+    # nobody here knows how many partitions the topic has, but where these groups are can be seen
+    for name in expected:
+        group = offsets.group(name)
+        assert group is not None
+        assert offsets.place(name) == group.log
+    assert offsets.place("new") is None
+
+
+def test_the_latest_commit_counts_and_tombstones_take_away(tmp_path: Path) -> None:
+    log_dir = built(
+        tmp_path,
+        Batch([committed("a", 1), committed("a", 2, 1), committed("b", 9)]),
+        Batch([committed("a", 3), committed("b", None), committed("c", None), committed("a", 4, 0, "u")]),
+    )
+    assert offsets_in(log_dir) == {"a": {"t": {0: 3, 1: 2}, "u": {0: 4}}}
+
+
+def test_groups_without_commits_are_groups_while_they_have_metadata(tmp_path: Path) -> None:
+    metadata = b"\0\3" + b"\0\0" + b"\0\0\0\1" + b"\xff\xff" * 2 + bytes(8) + b"\0\0\0\0"
+    joined = Record(encode_group_key("a"), metadata)
+    log_dir = built(tmp_path / "1", Batch([joined, committed("a", 1)]), Batch([committed("a", None)]))
+    offsets = GroupOffsets(log_dir)
+    assert plain(offsets.groups()) == {"a": {}}
+    gone = [committed("a", None), joined._replace(value=None)]
+    log_dir = built(tmp_path / "2", Batch([joined, committed("a", 1)]), Batch(gone))
+    assert offsets_in(log_dir) == {}
+
+
+def test_offsets_of_transactions_count_when_they_commit(tmp_path: Path) -> None:
+    def sent(group: str, offset: int | None, producer: int) -> Batch:
+        return Batch([committed(group, offset)], producer_id=producer, transactional=True)
+
+    log_dir = built(
+        tmp_path,
+        sent("done", 1, 7),
+        sent("aborted", 1, 8),
+        sent("open", 1, 9),
+        Batch([committed("overtaken", 1), committed("aborted", 5)]),
+        sent("overtaken", 2, 7),
+        Batch([committed("overtaken", 3)]),  # after the transaction's commit of it: that is the older one
+        sent("removed", 4, 7),
+        Batch([committed("removed", None)]),
+        commit(7),
+        abort(8),
+        sent("done", 2, 7),  # again open
+    )
+    offsets = GroupOffsets(log_dir)
+    assert plain(offsets.groups()) == {
+        "done": {"t": {0: 1}},
+        "overtaken": {"t": {0: 3}},
+        "aborted": {"t": {0: 5}},
+    }
+    assert offsets.problems() == []
+
+
+def test_what_does_not_parse_is_passed_over_and_told(tmp_path: Path) -> None:
+    key = encode_offset_key(OffsetKey("a", "t", 0))
+    log_dir = built(
+        tmp_path,
+        Batch(
+            [
+                committed("a", 1),
+                Record(key, b"\0\3short"),
+                Record(key, b"\0\7" + bytes(30)),  # a version of the future
+                Record(None, b"x"),
+                Record(b"\0", b"x"),
+                Record(b"\0\3\0\1a", b"\0\0"),  # a kind that is none of ours
+                Record(b"\0\1\xff", b"x"),
+            ]
+        ),
+        Batch([committed("b", 2)]),
+    )
+    offsets = GroupOffsets(log_dir)
+    assert plain(offsets.groups()) == {"a": {"t": {0: 1}}, "b": {"t": {0: 2}}}
+    problems = "\n".join(offsets.problems())
+    assert len(offsets.problems()) == 5
+    for offset in (1, 2, 3, 4, 6):
+        assert f"offset {offset}" in problems
+    assert CONSUMER_OFFSETS_TOPIC in problems
+
+
+def test_a_damaged_batch_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
+    log_dir = built(tmp_path, Batch([committed("a", 1)]), Batch([committed("a", 2)]), ROLL, Batch([committed("b", 3)]))
+    path = tmp_path / OFFSETS_TP.dir_name / segment_file(0, FileKind.LOG)
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    offsets = GroupOffsets(log_dir)
+    assert plain(offsets.groups()) == {"a": {"t": {0: 1}}, "b": {"t": {0: 3}}}
+    assert "checksum" in offsets.problems()[0]
+
+
+maybe_bytes = st.none() | st.binary(max_size=40)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.tuples(maybe_bytes, maybe_bytes), max_size=8), st.randoms())
+def test_any_records_are_read(
+    tmp_path_factory: pytest.TempPathFactory, records: list[tuple[bytes | None, bytes | None]], dice: random.Random
+) -> None:
+    head = [b"\0\0", b"\0\1", b"\0\2", b"\0\3", b""]
+    made = [
+        Record(None if key is None else dice.choice(head) + key, None if value is None else dice.choice(head) + value)
+        for key, value in records
+    ]
+    log_dir = built(tmp_path_factory.mktemp("any"), Batch([*made, committed("a", 1)]))
+    assert offsets_in(log_dir)["a"] == {"t": {0: 1}}
+
+
+# Following
+
+
+class LiveOffsets:
+    """A partition of `__consumer_offsets` that a test writes as a broker would, while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / OFFSETS_TP.dir_name
+        self.path.mkdir(parents=True)
+        self.next_offset = 0
+        self.base = 0
+        self.log.touch()
+
+    @property
+    def log(self) -> Path:
+        return self.path / segment_file(self.base, FileKind.LOG)
+
+    def append(self, *records: Record) -> None:
+        with self.log.open("ab") as file:
+            file.write(encode_batch(records, base_offset=self.next_offset))
+        self.next_offset += len(records)
+
+    def roll(self) -> None:
+        self.base = self.next_offset
+        self.log.touch()
+
+
+def test_following_reads_what_is_new_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = LiveOffsets(tmp_path)
+    offsets = GroupOffsets(LogDir.open_read_only(tmp_path))
+    assert offsets.groups() == {}
+    starts: list[int] = []
+    read = Replay.read
+
+    def counting(self: Replay, snapshot: object) -> object:
+        starts.append(self.next_offset)
+        return read(self, snapshot)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Replay, "read", counting)
+    live.append(committed("a", 1), committed("b", 1))
+    before = offsets.groups()
+    assert plain(before) == {"a": {"t": {0: 1}}, "b": {"t": {0: 1}}}
+    live.append(committed("a", 2))
+    after = offsets.groups()
+    assert plain(after) == {"a": {"t": {0: 2}}, "b": {"t": {0: 1}}}
+    assert after["b"] is before["b"]
+    assert plain(before)["a"] == {"t": {0: 1}}
+    live.roll()
+    live.append(committed("b", None))
+    assert plain(offsets.groups()) == {"a": {"t": {0: 2}}}
+    assert offsets.group("b") is None
+    assert starts == [0, 2, 3]
+
+
+def test_following_a_compacted_log(tmp_path: Path) -> None:
+    """A tombstone that came and went between two looks is noticed, for the segments that were read have gone."""
+    live = LiveOffsets(tmp_path)
+    offsets = GroupOffsets(LogDir.open_read_only(tmp_path))
+    live.append(committed("a", 1), committed("b", 1))
+    live.roll()
+    assert plain(offsets.groups()) == {"a": {"t": {0: 1}}, "b": {"t": {0: 1}}}
+    old = live.path / segment_file(0, FileKind.LOG)
+    live.append(committed("a", None))
+    live.roll()
+    # what the cleaner leaves of both segments, in the place of the first
+    cleaned = live.path / (old.name + ".cleaned")
+    cleaned.write_bytes(encode_batch([committed("b", 1)], base_offset=1))
+    cleaned.rename(old)
+    (live.path / segment_file(2, FileKind.LOG)).unlink()
+    assert plain(offsets.groups()) == {"b": {"t": {0: 1}}}
+
+
+def test_following_a_truncated_and_a_remade_log(tmp_path: Path) -> None:
+    live = LiveOffsets(tmp_path)
+    offsets = GroupOffsets(LogDir.open_read_only(tmp_path))
+    live.append(committed("a", 1))
+    size = live.log.stat().st_size
+    live.append(committed("a", 2), committed("b", 2))
+    assert plain(offsets.groups()) == {"a": {"t": {0: 2}}, "b": {"t": {0: 2}}}
+    with live.log.open("r+b") as file:
+        file.truncate(size)
+    live.next_offset = 1
+    assert plain(offsets.groups()) == {"a": {"t": {0: 1}}}
+    live.append(committed("c", 3))
+    assert plain(offsets.groups()) == {"a": {"t": {0: 1}}, "c": {"t": {0: 3}}}
+    live.log.rename(live.log.with_suffix(".elsewhere"))
+    live.next_offset = 0
+    live.append(committed("d", 4))
+    assert plain(offsets.groups()) == {"d": {"t": {0: 4}}}
+
+
+def test_a_partition_that_cannot_be_read(tmp_path: Path) -> None:
+    """Its groups fail when they are asked for; the others are there."""
+    owned = opened(tmp_path)
+    offsets = GroupOffsets(owned.log_dir)
+    GroupCommitter(owned, offsets, partitions=2).commit("a", {TopicPartition("t", 0): 1})
+    GroupCommitter(owned, offsets).commit("b", {TopicPartition("t", 0): 1})
+    places = {name: offsets.place(name) for name in "ab"}
+    assert sorted(places.values()) == [0, 1]
+    assert owned.close().clean
+    broken = LogDir.open_read_only(tmp_path)
+
+    def fail(tp: TopicPartition) -> object:
+        raise PartitionOffline(f"{tp} is offline")
+
+    good = broken.log
+    broken.log = lambda tp: fail(tp) if tp.partition == places["a"] else good(tp)  # type: ignore[method-assign]
+    offsets = GroupOffsets(broken)
+    with pytest.raises(PartitionOffline):
+        offsets.group("a")
+    assert offsets.group("b") is not None
+    assert list(offsets.groups()) == ["b"]
+    assert "offline" in offsets.problems()[0]
+    assert len(offsets.problems()) == 1
+
+
+def test_where_a_group_lives_must_be_here(tmp_path: Path) -> None:
+    """Of several partitions not all need be here: of a broker's, say."""
+    owned = opened(tmp_path)
+    owned.create_topic(CONSUMER_OFFSETS_TOPIC, 50)
+    assert owned.close().clean
+    (tmp_path / f"{CONSUMER_OFFSETS_TOPIC}-42" / "leader-epoch-checkpoint").unlink()
+    for path in (tmp_path / f"{CONSUMER_OFFSETS_TOPIC}-42").iterdir():
+        path.unlink()
+    (tmp_path / f"{CONSUMER_OFFSETS_TOPIC}-42").rmdir()
+    offsets = GroupOffsets(LogDir.open_read_only(tmp_path))
+    assert offsets.place("g1") == 42
+    with pytest.raises(UnknownTopicOrPartition):
+        offsets.group("g1")
+    assert offsets.group("g2") is None
+    assert offsets.groups() == {}
