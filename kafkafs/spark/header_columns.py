@@ -1,0 +1,150 @@
+"""Record headers → an Arrow column of lists of (key, value), null where a record has none.
+
+The decoder has checked that they parse. Headers of many records are walked together: the first of each, then the second
+of each that has one; the few records with very many headers one by one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from storage.format import kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from storage.format.block import RecordBlock
+    from storage.types import TopicPartition
+
+    Int64s = NDArray[np.int64]
+
+_TOGETHER: Final = 64
+_CONTINUATION: Final = 0xC0, 0x80  # mask and value of a byte that goes on with a UTF-8 character
+
+
+class HeaderSpans(NamedTuple):
+    """All headers of a block's records, record by record: positions in its buffer; a value length of -1 is null."""
+
+    key_start: Int64s
+    key_length: Int64s
+    value_start: Int64s
+    value_length: Int64s
+
+
+class HeaderColumn:
+    """The headers of the batch that is being built."""
+
+    def __init__(self, arrow_type: pa.DataType, capacity: int) -> None:
+        self.size_bytes = 0
+        self._type = arrow_type
+        self._counts = np.empty(capacity, np.int64)
+        self._parts: list[tuple[pa.Array, pa.Array]] = []
+
+    def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
+        """Takes the headers of the block's records as the rows from `row` on."""
+        self._counts[row : row + len(block)] = block.headers_count
+        spans = header_spans(block)
+        if not len(spans.key_start):
+            return
+        keys, key_ends = _gathered(block, spans.key_start, spans.key_length)
+        values, value_ends = _gathered(block, spans.value_start, spans.value_length)
+        self.size_bytes += len(keys) + len(values)
+        self._parts.append((_texts(keys, key_ends), _byte_strings(values, value_ends, spans.value_length >= 0)))
+
+    def finish(self, rows: int) -> pa.Array:
+        """The first `rows` rows; the next `add` begins a new array."""
+        counts = self._counts[:rows]
+        offsets = np.zeros(rows + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        fields = self._type.value_type
+        if self._parts:
+            keys, values = (pa.concat_arrays(column) for column in zip(*self._parts, strict=True))
+        else:
+            keys, values = pa.array([], fields[0].type), pa.array([], fields[1].type)
+        self._parts = []
+        self.size_bytes = 0
+        headers = pa.StructArray.from_arrays([keys, values], fields=[fields[0], fields[1]])
+        validity = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
+        return pa.Array.from_buffers(self._type, rows, [validity, pa.py_buffer(offsets)], children=[headers])
+
+
+def header_spans(block: RecordBlock) -> HeaderSpans:
+    """Where the headers of a block's records lie."""
+    counts = block.headers_count
+    total = int(counts.sum())
+    columns = np.zeros((4, total), np.int64)
+    if total:
+        data = np.frombuffer(block.buffer, np.uint8)
+        slots = counts.cumsum() - counts  # of each record's first header
+        at = block.headers_start.copy()
+        for number in range(min(int(counts.max()), _TOGETHER)):
+            rows = np.flatnonzero(counts > number)
+            at[rows] = _read_headers(data, at[rows], columns, slots[rows] + number)
+        for row in np.flatnonzero(counts > _TOGETHER).tolist():
+            here = at[row : row + 1]
+            for slot in range(int(slots[row]) + _TOGETHER, int(slots[row] + counts[row])):
+                here = _read_headers(data, here, columns, np.array([slot]))
+    return HeaderSpans(*columns)
+
+
+def _read_headers(data: NDArray[np.uint8], at: Int64s, columns: Int64s, slots: Int64s) -> Int64s:
+    """Puts the headers that begin at these positions into the columns' slots; where they end."""
+    length, start = _varints(data, at)
+    columns[0, slots], columns[1, slots] = start, length
+    length, start = _varints(data, start + length)
+    columns[2, slots], columns[3, slots] = start, length
+    return start + np.maximum(length, 0)
+
+
+def _varints(data: NDArray[np.uint8], at: Int64s) -> tuple[Int64s, Int64s]:
+    """(the zigzag varints at these positions, where they end)."""
+    byte = data[at].astype(np.int64)
+    raw = byte & 0x7F
+    end = at + 1
+    more = np.flatnonzero(byte >= 0x80)
+    shift = 7
+    while len(more) and shift < 35:
+        byte = data[end[more]].astype(np.int64)
+        raw[more] |= (byte & 0x7F) << shift
+        end[more] += 1
+        more = more[byte >= 0x80]
+        shift += 7
+    return (raw >> 1) ^ -(raw & 1), end
+
+
+def _gathered(block: RecordBlock, starts: Int64s, lengths: Int64s) -> tuple[NDArray[np.uint8], Int64s]:
+    data = np.empty(int(np.maximum(lengths, 0).sum()), np.uint8)
+    ends = np.empty(len(starts), np.int64)
+    kernel.gather(block.buffer, starts, lengths, b"", data, ends)
+    return data, ends
+
+
+def _offsets(ends: Int64s) -> NDArray[np.int32]:
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    offsets[1:] = ends
+    return offsets
+
+
+def _byte_strings(data: NDArray[np.uint8], ends: Int64s, valid: NDArray[np.bool_]) -> pa.Array:
+    validity = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(ends), [validity, pa.py_buffer(_offsets(ends)), pa.py_buffer(data)])
+
+
+def _texts(data: NDArray[np.uint8], ends: Int64s) -> pa.Array:
+    """Header keys as text; what is no UTF-8 in them is replaced, as Kafka's consumer does."""
+    raw = data.tobytes()
+    starts = np.append(0, ends[:-1])
+    mask, value = _CONTINUATION
+    begins = data[starts[starts < ends]]
+    try:
+        # Valid together, and none begins within a character: each is valid.
+        whole = not ((begins & mask) == value).any() and raw.decode() is not None
+    except UnicodeDecodeError:
+        whole = False
+    if whole:
+        return pa.Array.from_buffers(pa.string(), len(ends), [None, pa.py_buffer(_offsets(ends)), pa.py_buffer(data)])
+    bounds = zip(starts.tolist(), ends.tolist(), strict=True)
+    return pa.array([raw[start:end].decode(errors="replace") for start, end in bounds], pa.string())

@@ -1,0 +1,320 @@
+"""The options of a query, read and checked: those of Spark's Kafka source, with its meanings, and a few of ours.
+
+What only means something to a broker's client (`kafka.bootstrap.servers`, `groupIdPrefix`, …) is accepted and ignored,
+so that a query can be pointed at files by its format and path alone. Source: KafkaSourceProvider.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from pathlib import Path
+from typing import Final, TypeVar
+
+from storage.types import Isolation, TopicPartition
+
+EARLIEST: Final = -2  # KafkaOffsetRangeLimit
+LATEST: Final = -1
+
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+
+# As they are documented; Spark compares them without regard to case.
+_NAMES: Final = (
+    "path",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "failOnDataLoss",
+    "includeHeaders",
+    "isolation.level",
+    "kafka.isolation.level",
+    "columns",
+    "onCorruptBatch",
+    "allowUncompiled",
+)
+_KNOWN: Final = {name.lower(): name for name in _NAMES}
+# Of Spark's Kafka source, for its clients alone.
+_IGNORED: Final = (
+    "groupidprefix",
+    "fetchoffset.numretries",
+    "fetchoffset.retryintervalms",
+    "kafkaconsumer.polltimeoutms",
+)
+_IGNORED_PREFIX: Final = "kafka."
+_CHOICES: Final = ("subscribe", "subscribePattern", "assign")
+
+_T = TypeVar("_T")
+
+
+class InvalidOption(ValueError):
+    """An option that is unknown, missing, malformed, or that another one forbids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """`subscribe`: these topics, with all partitions that are here."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPattern:
+    """`subscribePattern`: the topics whose whole names match, Kafka's internal ones apart."""
+
+    pattern: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """`assign`: these partitions."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EveryOffset:
+    """EARLIEST or LATEST in every partition."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """An offset, EARLIEST or LATEST for each partition."""
+
+    by_partition: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class EveryTimestamp:
+    """One time, epoch milliseconds, for every partition."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamps:
+    """A time, epoch milliseconds, for each partition."""
+
+    by_partition: Mapping[TopicPartition, int]
+
+
+Bound = EveryOffset | Offsets | EveryTimestamp | Timestamps
+
+
+class OnCorruptBatch(Enum):
+    """What a task does when a batch fails its checks."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a query reads, and how. `starting` and `ending` are None where the options do not say.
+
+    `latest_if_none_later`: a starting time after all messages means the log's end; otherwise it is an error.
+    """
+
+    path: Path
+    chosen: Topics | TopicPattern | Partitions
+    columns: tuple[str, ...]
+    starting: Bound | None = None
+    ending: Bound | None = None
+    latest_if_none_later: bool = False
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_offsets_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    on_corrupt_batch: OnCorruptBatch = OnCorruptBatch.FAIL
+    allow_uncompiled: bool = False
+
+
+def parse(options: Mapping[str, str]) -> SourceOptions:
+    """The options as Spark hands them over, whatever the case of their names. InvalidOption."""
+    given = {name.lower(): value for name, value in options.items()}
+    _check_names(given)
+    if not given.get("path", "").strip():
+        raise InvalidOption("no log directory: name it in load(path), or as option 'path'")
+    isolations = {given[name].lower() for name in ("isolation.level", "kafka.isolation.level") if name in given}
+    if len(isolations) > 1:
+        raise InvalidOption("options isolation.level and kafka.isolation.level differ")
+    return SourceOptions(
+        path=Path(given["path"]).absolute(),
+        chosen=_chosen(given),
+        columns=_columns(given),
+        starting=_bound(given, "starting"),
+        ending=_bound(given, "ending"),
+        latest_if_none_later=_one_of(given, "startingOffsetsByTimestampStrategy", {"error": False, "latest": True}),
+        min_partitions=_number(given, "minPartitions"),
+        max_records_per_partition=_number(given, "maxRecordsPerPartition"),
+        max_offsets_per_trigger=_number(given, "maxOffsetsPerTrigger"),
+        fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+        isolation=_isolation(isolations),
+        on_corrupt_batch=_one_of(given, "onCorruptBatch", {choice.value: choice for choice in OnCorruptBatch}),
+        allow_uncompiled=_flag(given, "allowUncompiled", default=False),
+    )
+
+
+def _check_names(given: Mapping[str, str]) -> None:
+    for name in given:
+        if name in _KNOWN or name in _IGNORED or name.startswith(_IGNORED_PREFIX):
+            continue
+        if name == "paths":
+            raise InvalidOption("load takes one path: a query reads one log directory")
+        near = get_close_matches(name, _KNOWN, 1)
+        hint = f": is {_KNOWN[near[0]]} meant?" if near else f"; known are {', '.join(_NAMES)}"
+        raise InvalidOption(f"unknown option {name!r}{hint}")
+
+
+def _chosen(given: Mapping[str, str]) -> Topics | TopicPattern | Partitions:
+    choices = [name for name in _CHOICES if name.lower() in given]
+    if len(choices) != 1:
+        found = f"{' and '.join(choices)} exclude each other" if choices else "none is given"
+        raise InvalidOption(f"exactly one of the options {', '.join(_CHOICES)} says what is read: {found}")
+    text = given[choices[0].lower()]
+    if choices[0] == "assign":
+        assigned = _partition_lists(text)
+        if not assigned:
+            raise InvalidOption(f"option assign names no partition: {text}")
+        return Partitions(assigned)
+    if not text.strip():
+        raise InvalidOption(f"option {choices[0]} is empty")
+    if choices[0] == "subscribe":
+        names = tuple(sorted({name.strip() for name in text.split(",")} - {""}))
+        if not names:
+            raise InvalidOption(f"option subscribe names no topic: {text!r}")
+        return Topics(names)
+    try:
+        return TopicPattern(re.compile(text.strip()))
+    except re.error as error:
+        raise InvalidOption(f"option subscribePattern is no regular expression: {error}") from None
+
+
+def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    headers = _flag(given, "includeHeaders", default=False)
+    text = given.get("columns")
+    if text is None:
+        return COLUMNS if headers else COLUMNS[:-1]
+    by_name = {name.lower(): name for name in COLUMNS}
+    columns = []
+    for part in text.split(","):
+        column = by_name.get(part.strip().lower())
+        if column is None:
+            raise InvalidOption(f"option columns: {part.strip()!r} is none of {', '.join(COLUMNS)}")
+        if column in columns:
+            raise InvalidOption(f"option columns has {column} twice")
+        columns.append(column)
+    return tuple(columns)
+
+
+def _bound(given: Mapping[str, str], which: str) -> Bound | None:
+    """`starting` or `ending`; of several options the one that counts for Spark."""
+    timestamp = given.get(f"{which}timestamp")
+    if timestamp is not None:
+        try:
+            return EveryTimestamp(int(timestamp))
+        except ValueError:
+            raise InvalidOption(f"option {which}Timestamp takes epoch milliseconds, not {timestamp!r}") from None
+    name = f"{which}OffsetsByTimestamp"
+    text = given.get(name.lower())
+    if text is not None:
+        return Timestamps(_numbers_by_partition(name, text, '{"topicA":{"0":1763683200000}}'))
+    name = f"{which}Offsets"
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    word = text.strip().lower()
+    if word in ("earliest", "latest"):
+        return EveryOffset(EARLIEST if word == "earliest" else LATEST)
+    offsets = _numbers_by_partition(name, text, '"earliest", "latest" or {"topicA":{"0":23,"1":-1}}')
+    for tp, offset in offsets.items():
+        if offset < EARLIEST:
+            raise InvalidOption(f"option {name}: {offset} of {tp} is no offset (-1 is the latest, -2 the earliest)")
+    return Offsets(offsets)
+
+
+def _partition_lists(text: str) -> tuple[TopicPartition, ...]:
+    wrong = InvalidOption(f'option assign takes a JSON object like {{"topicA":[0,1]}}, not {text}')
+    topics = _json_object(text)
+    if topics is None:
+        raise wrong
+    found: set[TopicPartition] = set()
+    for topic, partitions in topics.items():
+        if not isinstance(partitions, list) or not all(type(number) is int and number >= 0 for number in partitions):
+            raise wrong
+        found.update(TopicPartition(topic, number) for number in partitions)
+    return tuple(sorted(found))
+
+
+def _numbers_by_partition(name: str, text: str, example: str) -> dict[TopicPartition, int]:
+    """{"topic":{"partition":number}}."""
+    wrong = InvalidOption(f"option {name} takes {example}, not {text}")
+    topics = _json_object(text)
+    if topics is None:
+        raise wrong
+    found = {}
+    for topic, numbers in topics.items():
+        if not isinstance(numbers, dict):
+            raise wrong
+        for partition, number in numbers.items():
+            if not re.fullmatch("[0-9]{1,10}", partition) or type(number) is not int or not -(2**63) <= number < 2**63:
+                raise wrong
+            found[TopicPartition(topic, int(partition))] = number
+    return found
+
+
+def _json_object(text: str) -> dict[str, object] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not re.fullmatch("[0-9]{1,18}", text.strip()) or int(text) == 0:
+        raise InvalidOption(f"option {name} takes a positive number, not {text!r}")
+    return int(text)
+
+
+def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    word = given.get(name.lower(), str(default)).strip().lower()
+    if word not in ("true", "false"):
+        raise InvalidOption(f"option {name} is true or false, not {given[name.lower()]!r}")
+    return word == "true"
+
+
+def _one_of(given: Mapping[str, str], name: str, choices: Mapping[str, _T]) -> _T:
+    """The choice by its word; the first is the default."""
+    word = given.get(name.lower(), next(iter(choices))).strip().lower()
+    if word not in choices:
+        raise InvalidOption(f"option {name} is {' or '.join(choices)}, not {given[name.lower()]!r}")
+    return choices[word]
+
+
+def _isolation(words: set[str]) -> Isolation:
+    try:
+        return Isolation(words.pop()) if words else Isolation.READ_UNCOMMITTED
+    except ValueError as error:
+        raise InvalidOption(
+            f"option isolation.level: {error} ({' or '.join(level.value for level in Isolation)})"
+        ) from None

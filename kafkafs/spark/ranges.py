@@ -1,0 +1,174 @@
+"""Which offsets a query reads of which logs: its options against the logs as they are now.
+
+Source: KafkaOffsetReaderAdmin. Times are looked up as ListOffsets does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from kafkafs.count import visible_end
+from kafkafs.spark.options import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    EveryOffset,
+    EveryTimestamp,
+    InvalidOption,
+    Offsets,
+    Partitions,
+    SourceOptions,
+    Timestamps,
+    TopicPattern,
+)
+from kafkafs.spark.planning import LogRange
+from storage.client.offset_lookup import offset_for_timestamp
+from storage.files import names
+from storage.log.log_dir import LogDir
+from storage.log.snapshot import LogSnapshot
+from storage.types import TopicPartition
+
+_INTERNAL: Final = names.INTERNAL_TOPICS | {names.CLUSTER_METADATA_TOPIC}
+
+logger = logging.getLogger("kafkafs.spark")
+
+
+class DataLoss(RuntimeError):
+    """Messages that the query should have read are not in the log any more."""
+
+
+def report_loss(fail: bool) -> Callable[[str], None]:
+    """What is done about lost messages: DataLoss, or a warning in the log of the process."""
+
+    def report(text: str) -> None:
+        if fail:
+            raise DataLoss(f"{text}. Option failOnDataLoss=false reads what is left")
+        logger.warning("%s. Going on with what is left (failOnDataLoss is false)", text)
+
+    return report
+
+
+@lru_cache(maxsize=4)
+def _opened(path: Path) -> LogDir:
+    return LogDir.open_read_only(path)
+
+
+def open_log_dir(path: Path) -> LogDir:
+    """The log directory as it is now. Kept by the process, so that the next task finds its logs opened and measured."""
+    log_dir = _opened(path)
+    log_dir.refresh()
+    return log_dir
+
+
+def chosen_partitions(log_dir: LogDir, options: SourceOptions) -> list[TopicPartition]:
+    """The partitions that are here of those that the query reads, ascending. InvalidOption where one is missing."""
+    chosen = options.chosen
+    here = log_dir.topics()
+    if isinstance(chosen, Partitions):
+        wanted = {tp: tp.topic in here and tp.partition in log_dir.partitions(tp.topic) for tp in chosen.partitions}
+        missing = [str(tp) for tp, found in wanted.items() if not found]
+        if missing:
+            raise InvalidOption(f"option assign: {', '.join(missing)} {_are(missing)} not in {log_dir.path}")
+        return list(chosen.partitions)
+    if isinstance(chosen, TopicPattern):
+        topics = [topic for topic in here if topic not in _INTERNAL and chosen.pattern.fullmatch(topic)]
+    else:
+        topics = list(chosen.names)
+        missing = [topic for topic in topics if topic not in here]
+        if missing:
+            raise InvalidOption(f"option subscribe: {', '.join(missing)} {_are(missing)} not in {log_dir.path}")
+    return [TopicPartition(topic, partition) for topic in topics for partition in log_dir.partitions(topic)]
+
+
+def batch_ranges(log_dir: LogDir, options: SourceOptions) -> list[LogRange]:
+    """What a batch query reads. InvalidOption; DataLoss for offsets that are not there."""
+    if options.starting == EveryOffset(LATEST) or _has(options.starting, LATEST):
+        raise InvalidOption("startingOffsets of a batch query cannot be latest")
+    if options.ending == EveryOffset(EARLIEST) or _has(options.ending, EARLIEST):
+        raise InvalidOption("endingOffsets of a batch query cannot be earliest")
+    if options.max_offsets_per_trigger is not None:
+        logger.warning("option maxOffsetsPerTrigger means nothing to a batch query")
+    snapshots = [log_dir.log(tp).snapshot() for tp in chosen_partitions(log_dir, options)]
+    starts = _offsets(snapshots, options.starting or EveryOffset(EARLIEST), options, "starting")
+    ends = _offsets(snapshots, options.ending or EveryOffset(LATEST), options, "ending")
+    for tp, start in starts.items():
+        if start > ends[tp]:
+            raise InvalidOption(f"the range of {tp} begins at {start} and ends at {ends[tp]}, before that")
+    found = []
+    for snapshot in snapshots:
+        start, end = starts[snapshot.tp], ends[snapshot.tp]
+        found.append(within(snapshot, start, end, options))
+    return found
+
+
+def within(snapshot: LogSnapshot, start: int, end: int, options: SourceOptions) -> LogRange:
+    """What the log still has of these offsets, as far as the isolation shows it; what it has not is reported."""
+    report = report_loss(options.fail_on_data_loss)
+    first, visible = snapshot.log_start_offset, visible_end(snapshot, options.isolation)
+    if start < first and start < end:
+        report(f"messages {start} to {min(first, end) - 1} of {snapshot.tp} are gone: the log begins at {first}")
+    if end > visible:
+        stable = "its last stable offset is" if visible < snapshot.log_end_offset else "the log ends at"
+        report(f"{snapshot.tp} has no messages {max(start, visible)} to {end - 1}: {stable} {visible}")
+    begins = min(max(start, first), max(visible, first))
+    return LogRange(snapshot, begins, max(min(end, visible), begins))
+
+
+def starting_offsets(log_dir: LogDir, options: SourceOptions) -> dict[TopicPartition, int]:
+    """Where a new streaming query begins: at the log ends, unless the options say otherwise."""
+    snapshots = [log_dir.log(tp).snapshot() for tp in chosen_partitions(log_dir, options)]
+    return _offsets(snapshots, options.starting or EveryOffset(LATEST), options, "starting")
+
+
+def _offsets(
+    snapshots: Iterable[LogSnapshot], bound: Bound, options: SourceOptions, which: str
+) -> dict[TopicPartition, int]:
+    by_tp = {snapshot.tp: snapshot for snapshot in snapshots}
+    if isinstance(bound, Offsets | Timestamps):
+        _check_partitions(bound.by_partition, by_tp, f"{which}Offsets{'ByTimestamp' * isinstance(bound, Timestamps)}")
+    return {tp: _offset(snapshot, bound, options, which) for tp, snapshot in by_tp.items()}
+
+
+def _offset(snapshot: LogSnapshot, bound: Bound, options: SourceOptions, which: str) -> int:
+    if isinstance(bound, EveryTimestamp | Timestamps):
+        timestamp_ms = bound.timestamp_ms if isinstance(bound, EveryTimestamp) else bound.by_partition[snapshot.tp]
+        found = offset_for_timestamp(snapshot, timestamp_ms, options.isolation)
+        if found is not None:
+            return found.offset
+        if which == "starting" and not options.latest_if_none_later:
+            raise InvalidOption(
+                f"no message of {snapshot.tp} has a timestamp of {timestamp_ms} or later "
+                "(startingOffsetsByTimestampStrategy=latest begins at the log's end then)"
+            )
+        offset = LATEST
+    else:
+        offset = bound.offset if isinstance(bound, EveryOffset) else bound.by_partition[snapshot.tp]
+    if offset == EARLIEST:
+        return snapshot.log_start_offset
+    return visible_end(snapshot, options.isolation) if offset == LATEST else offset
+
+
+def _check_partitions(given: Mapping[TopicPartition, int], here: Mapping[TopicPartition, object], name: str) -> None:
+    missing = sorted(here.keys() - given.keys())
+    extra = sorted(given.keys() - here.keys())
+    if missing:
+        absent = f"{_list(missing)} {_are(missing)} missing"
+        raise InvalidOption(f"option {name} must name every partition that is read: {absent}")
+    if extra:
+        raise InvalidOption(f"option {name} names {_list(extra)}, which the query does not read")
+
+
+def _has(bound: Bound | None, offset: int) -> bool:
+    return isinstance(bound, Offsets) and offset in bound.by_partition.values()
+
+
+def _list(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, partitions))
+
+
+def _are(things: list[str] | list[TopicPartition]) -> str:
+    return "is" if len(things) == 1 else "are"

@@ -1,0 +1,273 @@
+"""Blocks of records → Arrow batches with the columns of Spark's Kafka source. No Python object for a record.
+
+Keys and values are gathered from a block straight into the memory that the Arrow batch is then made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from kafkafs.spark.header_columns import HeaderColumn
+from storage.format import kernel
+from storage.format.block import RecordColumn
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from storage.format.block import RecordBlock
+    from storage.types import TopicPartition
+
+    _Numbers = NDArray[np.signedinteger]
+    _Fill = Callable[[TopicPartition, RecordBlock, _Numbers], None]
+
+# A batch is closed at the least, and never grows beyond the most: of rows, and of bytes of keys, values and headers
+# (what else a row takes stays far below the 8 MiB that are left of 64).
+LEAST_ROWS: Final = 10_000
+MOST_ROWS: Final = 20_000
+LEAST_BYTES: Final = 32 << 20
+MOST_BYTES: Final = 56 << 20
+
+MOST_MILLISECONDS: Final = (2**63 - 1) // 1000
+
+HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+TYPES: Final[dict[str, pa.DataType]] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": HEADERS,
+}
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """The Arrow schema of these columns, which are keys of TYPES."""
+    return pa.schema([(name, TYPES[name]) for name in columns])
+
+
+def arrow_batches(
+    parts: Iterable[tuple[TopicPartition, RecordBlock]], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The records of blocks as batches of 10,000 to 20,000 rows; fewer at the end, and where rows are large, so that
+    none exceeds 64 MiB but by a single row. Each batch owns its memory.
+
+    OverflowError for a timestamp that microseconds cannot express, as from Spark's Kafka source.
+    """
+    schema = arrow_schema(columns)
+    builder = _Builder(schema)
+    for tp, block in parts:
+        at = 0
+        while at < len(block):
+            end = builder.fitting(block, at)
+            if end == at:
+                yield builder.finish()
+                continue
+            builder.add(tp, block if end - at == len(block) else block.select(slice(at, end)))
+            at = end
+            if builder.rows >= LEAST_ROWS or builder.size_bytes >= LEAST_BYTES:
+                yield builder.finish()
+    if builder.rows:
+        yield builder.finish()
+
+
+class _Column(Protocol):
+    """A column of the batch that is being built."""
+
+    size_bytes: int
+
+    def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
+        """Takes the block's records as the rows from `row` on."""
+
+    def finish(self, rows: int) -> pa.Array:
+        """The first `rows` rows; the next `add` begins a new array."""
+
+
+class _Builder:
+    """Batches of one schema, one after the other."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.rows = 0
+        self._schema = schema
+        self._columns: list[_Column] = [_column(name) for name in schema.names]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(column.size_bytes for column in self._columns)
+
+    def fitting(self, block: RecordBlock, start: int) -> int:
+        """How far the block's records from `start` on fit in; `start` itself if none does and the batch has rows."""
+        end = min(len(block), start + MOST_ROWS - self.rows)
+        size_bytes = self.size_bytes
+        # A block's records do not take more than its buffer, but that may hold other blocks' records too.
+        if size_bytes + len(block.buffer) <= MOST_BYTES:
+            return end
+        totals = _record_bytes(block, start, end).cumsum()
+        fit = start + int(totals.searchsorted(MOST_BYTES - size_bytes, side="right"))
+        return max(fit, start if self.rows else start + 1)
+
+    def add(self, tp: TopicPartition, block: RecordBlock) -> None:
+        for column in self._columns:
+            column.add(tp, block, self.rows)
+        self.rows += len(block)
+
+    def finish(self) -> pa.RecordBatch:
+        batch = pa.RecordBatch.from_arrays([column.finish(self.rows) for column in self._columns], schema=self._schema)
+        self.rows = 0
+        return batch
+
+
+def _record_bytes(block: RecordBlock, start: int, end: int) -> NDArray[np.int64]:
+    """What keys, values and headers of rows [start, end) take, at least as much as they do."""
+    sizes = np.maximum(block.key_length[start:end], 0) + np.maximum(block.value_length[start:end], 0)
+    for row in np.flatnonzero(block.headers_count[start:end]).tolist():
+        sizes[row] += sum(len(name) + len(value or b"") for name, value in block.headers(start + row))
+    return sizes
+
+
+class _BytesColumn:
+    """Keys or values."""
+
+    def __init__(self, start_column: Literal[RecordColumn.KEY_START, RecordColumn.VALUE_START]) -> None:
+        self.size_bytes = 0
+        self._start_column = start_column
+        self._expected_bytes = 1 << 20
+        self._data = np.empty(0, np.uint8)
+        self._ends = np.empty(MOST_ROWS, np.int64)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._offsets = np.empty(MOST_ROWS + 1, np.int32)
+        self._offsets[0] = 0
+        self._valid: NDArray[np.bool_] | None = None
+        self.size_bytes = 0
+
+    def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
+        starts, lengths = block.columns[self._start_column], block.columns[self._start_column + 1]
+        count, used = len(lengths), self.size_bytes
+        if int(lengths.min()) < 0:
+            if self._valid is None:
+                self._valid = np.ones(MOST_ROWS, np.bool_)
+            np.greater_equal(lengths, 0, out=self._valid[row : row + count])
+            total = int(np.maximum(lengths, 0).sum())
+        else:
+            total = int(lengths.sum())
+        if used + total > len(self._data):
+            self._grow(used + total)
+        ends = self._ends[:count]
+        kernel.gather(block.buffer, starts, lengths, b"", self._data[used:], ends)
+        np.add(ends, used, out=self._offsets[row + 1 : row + 1 + count], casting="unsafe")
+        self.size_bytes += total
+
+    def _grow(self, needed: int) -> None:
+        larger = np.empty(max(needed, self._expected_bytes), np.uint8)
+        if self.size_bytes:
+            larger = np.empty(max(2 * needed, self._expected_bytes), np.uint8)
+            larger[: self.size_bytes] = self._data[: self.size_bytes]
+        self._data = larger
+
+    def finish(self, rows: int) -> pa.Array:
+        validity, nulls = None, 0
+        if self._valid is not None:
+            valid = self._valid[:rows]
+            nulls = rows - int(np.count_nonzero(valid))
+            validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        data = pa.py_buffer(self._data[: self.size_bytes])
+        offsets = pa.py_buffer(self._offsets[: rows + 1])
+        # The next batch will be about as large.
+        self._expected_bytes = self.size_bytes + self.size_bytes // 8
+        self._data = np.empty(0, np.uint8)
+        self._begin()
+        return pa.Array.from_buffers(pa.binary(), rows, [validity, offsets, data], nulls)
+
+
+class _TopicColumn:
+    """The topic, the same for many rows."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._runs: list[tuple[str, int]] = []
+        self._repeated: tuple[str, pa.Array] | None = None
+
+    def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
+        if self._runs and self._runs[-1][0] == tp.topic:
+            self._runs[-1] = (tp.topic, self._runs[-1][1] + len(block))
+        else:
+            self._runs.append((tp.topic, len(block)))
+
+    def finish(self, rows: int) -> pa.Array:
+        parts = [self._of(topic).slice(0, count) for topic, count in self._runs]
+        self._runs = []
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _of(self, topic: str) -> pa.Array:
+        if self._repeated is None or self._repeated[0] != topic:
+            self._repeated = topic, pa.repeat(pa.scalar(topic, pa.string()), MOST_ROWS)
+        return self._repeated[1]
+
+
+class _NumberColumn:
+    """A column of fixed width, never null."""
+
+    def __init__(self, arrow_type: pa.DataType, fill: _Fill) -> None:
+        self.size_bytes = 0
+        self._type = arrow_type
+        self._dtype = np.dtype(f"i{arrow_type.bit_width // 8}")
+        self._fill = fill
+        self._values = np.empty(MOST_ROWS, self._dtype)
+
+    def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
+        self._fill(tp, block, self._values[row : row + len(block)])
+
+    def finish(self, rows: int) -> pa.Array:
+        values = pa.py_buffer(self._values[:rows])
+        self._values = np.empty(MOST_ROWS, self._dtype)
+        return pa.Array.from_buffers(self._type, rows, [None, values], 0)
+
+
+def _partitions(tp: TopicPartition, block: RecordBlock, out: _Numbers) -> None:
+    out[:] = tp.partition
+
+
+def _offsets(tp: TopicPartition, block: RecordBlock, out: _Numbers) -> None:
+    out[:] = block.offset
+
+
+def _timestamps(tp: TopicPartition, block: RecordBlock, out: _Numbers) -> None:
+    milliseconds = block.timestamp
+    if int(milliseconds.max()) > MOST_MILLISECONDS or int(milliseconds.min()) < -MOST_MILLISECONDS:
+        row = int(((milliseconds > MOST_MILLISECONDS) | (milliseconds < -MOST_MILLISECONDS)).argmax())
+        raise OverflowError(
+            f"timestamp {milliseconds[row]} of offset {block.offset[row]} in {tp} is too far away for Spark "
+            "(option columns reads without timestamps)"
+        )
+    np.multiply(milliseconds, 1000, out=out)
+
+
+def _timestamp_types(tp: TopicPartition, block: RecordBlock, out: _Numbers) -> None:
+    out[:] = block.table.timestamp_type[block.batch]
+
+
+def _column(name: str) -> _Column:
+    if name == "key":
+        return _BytesColumn(RecordColumn.KEY_START)
+    if name == "value":
+        return _BytesColumn(RecordColumn.VALUE_START)
+    if name == "topic":
+        return _TopicColumn()
+    if name == "headers":
+        return HeaderColumn(HEADERS, MOST_ROWS)
+    return _NumberColumn(TYPES[name], _NUMBERS[name])
+
+
+_NUMBERS: Final[dict[str, _Fill]] = {
+    "partition": _partitions,
+    "offset": _offsets,
+    "timestamp": _timestamps,
+    "timestampType": _timestamp_types,
+}

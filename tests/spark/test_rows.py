@@ -1,0 +1,143 @@
+"""Blocks become Arrow batches that hold the same records, within their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kafkafs.spark import rows
+from kafkafs.spark.rows import TYPES, arrow_batches, arrow_schema
+from storage.format.block import RecordBlock
+from storage.format.compression import Codec
+from storage.format.record_columns import Record
+from storage.log.log_dir import LogDir
+from storage.log.reader import read_range
+from storage.types import TopicPartition
+from tests.builders import Batch, BuiltRecord, Item, build_log_dir, many
+
+ALL = list(TYPES)
+TP = TopicPartition("t", 0)
+
+
+def parts(path: Path, **read: int) -> Iterator[tuple[TopicPartition, RecordBlock]]:
+    log_dir = LogDir.open_read_only(path)
+    for topic in log_dir.topics():
+        for partition in log_dir.partitions(topic):
+            tp = TopicPartition(topic, partition)
+            snapshot = log_dir.log(tp).snapshot()
+            for block in read_range(snapshot, snapshot.log_start_offset, **read):
+                yield tp, block
+
+
+def expected(tp: TopicPartition, records: list[BuiltRecord], timestamp_type: int = 0) -> list[dict[str, object]]:
+    return [
+        {
+            "key": record.key,
+            "value": record.value,
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp * 1000,
+            "timestampType": timestamp_type,
+            "headers": [{"key": name.decode(errors="replace"), "value": value} for name, value in record.headers]
+            or None,
+        }
+        for record in records
+    ]
+
+
+def as_rows(batches: list[pa.RecordBatch]) -> list[dict[str, object]]:
+    table = pa.Table.from_batches(batches, arrow_schema(ALL))
+    stamps = table.column("timestamp").cast(pa.int64())
+    return table.set_column(table.schema.get_field_index("timestamp"), "timestamp", stamps).to_pylist()
+
+
+ODD = [
+    Record(None, None),
+    Record(b"", b""),
+    Record(b"k", None, ((b"h", b"x"), (b"h", None), (b"", b""))),
+    Record(None, b"v", ((b"\xff\xfe", b"\xff"),)),
+    Record(b"a" * 300, b"b" * 70_000, tuple((b"n%d" % number, b"x" * number) for number in range(150))),
+    Record(b"split", b"", (("é".encode()[:1], b"1"), ("é".encode()[1:], b"2"))),
+    Record(b"last", b"one", (("ключ".encode(), "é".encode()),)),
+]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_all_columns(tmp_path: Path, codec: Codec) -> None:
+    items: list[Item] = [Batch(ODD, codec=codec), Batch(many(50, headers=((b"h", b"1"),)), codec=codec), Batch(many(9))]
+    built = build_log_dir(tmp_path, {"t": [items, [b"one"]], "u": [[], [b"two"]]})
+    batches = list(arrow_batches(parts(tmp_path), ALL))
+    wanted = []
+    for (topic, partition), log in built.partitions.items():
+        wanted += expected(TopicPartition(topic, partition), log.records)
+    assert as_rows(batches) == wanted
+    assert len(batches) == 1
+    batches[0].validate(full=True)
+
+
+def test_timestamp_types(tmp_path: Path) -> None:
+    items: list[Item] = [Batch([Record(None, b"v0")], magic=0), Batch([Record(None, b"v1")], magic=1)]
+    items += [Batch([Record(None, b"a")], log_append_time_ms=77), Batch([Record(None, b"c")])]
+    build_log_dir(tmp_path, {"t": [items]})
+    (batch,) = arrow_batches(parts(tmp_path), ["timestampType", "timestamp", "value"])
+    assert batch.column("timestampType").to_pylist() == [-1, 0, 1, 0]
+    assert batch.column("timestamp").cast(pa.int64()).to_pylist()[:3:2] == [-1000, 77_000]
+
+
+def test_batches_have_their_number_of_rows(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [[Batch(many(70_000, 1))], [Batch(many(9_999, 1))], [Batch(many(30_000, 1))]]})
+    batches = list(arrow_batches(parts(tmp_path), ["partition", "offset"]))
+    assert sum(len(batch) for batch in batches) == 109_999
+    assert all(rows.LEAST_ROWS <= len(batch) <= rows.MOST_ROWS for batch in batches[:-1])
+    ordered = [pair for batch in batches for pair in zip(*(batch.column(i).to_pylist() for i in (0, 1)), strict=True)]
+    assert ordered == sorted(ordered)
+
+
+def test_large_rows_make_short_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "LEAST_BYTES", 100_000)
+    monkeypatch.setattr(rows, "MOST_BYTES", 120_000)
+    sizes = [10, 50_000, 60_000, 60_000, 1, 500_000, 1, 1, 119_998, 3, 99_999]
+    built = build_log_dir(tmp_path, {"t": [[Batch([Record(None, b"v" * size, ((b"h", b""),)) for size in sizes])]]})
+    batches = list(arrow_batches(parts(tmp_path), ALL))
+    assert as_rows(batches) == expected(TP, built["t", 0].records)
+    assert [batch.column("value").to_pylist() for batch in batches] == [
+        [b"v" * size for size in part]
+        for part in ([10, 50_000, 60_000], [60_000, 1], [500_000], [1, 1], [119_998], [3, 99_999])
+    ]
+
+
+def test_batches_own_their_memory(tmp_path: Path) -> None:
+    """Each is complete when it comes, and stays so while others are made."""
+    build_log_dir(tmp_path, {"t": [[Batch(many(15_000, 64), codec=Codec.ZSTD) for _ in range(4)]]})
+    batches, copies = [], []
+    for batch in arrow_batches(parts(tmp_path), ALL):
+        batches.append(batch)
+        copies.append(pa.ipc.read_record_batch(batch.serialize(), batch.schema))
+    assert len(batches) == 4
+    assert batches == copies
+
+
+def test_a_timestamp_that_does_not_fit(tmp_path: Path) -> None:
+    far = 2**63 // 1000 + 1
+    build_log_dir(tmp_path, {"t": [[Batch([Record(None, b"", (), 5), Record(None, b"", (), far)])]]})
+    with pytest.raises(OverflowError, match=f"timestamp {far} of offset 1 in t/0"):
+        list(arrow_batches(parts(tmp_path), ALL))
+    (batch,) = arrow_batches(parts(tmp_path), ["offset"])
+    assert batch.column(0).to_pylist() == [0, 1]
+
+
+def test_nothing(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [[]]})
+    assert list(arrow_batches(parts(tmp_path), ALL)) == []
+    assert list(arrow_batches([(TP, empty_block(tmp_path))], ALL)) == []
+
+
+def empty_block(path: Path) -> RecordBlock:
+    build_log_dir(path / "other", {"t": [[b"one"]]})
+    ((_, block),) = parts(path / "other")
+    return block.select(np.zeros(1, np.bool_)).detach()
