@@ -1,0 +1,48 @@
+"""Spark sessions for tests: local, quick to start, and nothing to see in a browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.importorskip("pyspark", reason="no pyspark: install the extra `spark`", exc_type=ImportError)
+
+REQUIRED = os.environ.get("CI", "").lower() in ("true", "1")
+HAVE_JAVA = bool(shutil.which("java"))
+
+
+def start_session(directory: Path, *, cores: int = 2, **settings: str) -> SparkSession:
+    """A session that knows the format `kafkafs`; its files go to `directory`. `settings`: with _ for the dots."""
+    from pyspark.sql import SparkSession
+
+    from kafkafs.spark import register
+
+    if not HAVE_JAVA and not REQUIRED:
+        pytest.skip("no Java: Spark does not run")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("kafkafs-tests")
+    for name, value in {
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.local.dir": str(directory / "local"),
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **{name.replace("_", "."): value for name, value in settings.items()},
+    }.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    register(session)
+    return session
