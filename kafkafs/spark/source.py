@@ -34,8 +34,7 @@ from storage.format.decoder import Decoder
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from storage.errors import StorageError
-    from storage.format.block import RecordBlock
+    from storage.format.block import Damage, RecordBlock
     from storage.types import OffsetRange, TopicPartition
 
 # KafkaRecordToRowConverter.kafkaSchema
@@ -116,10 +115,10 @@ def _blocks(splits: Sequence[Split], options: SourceOptions) -> Iterator[tuple[T
     def on_loss(tp: TopicPartition, lost: OffsetRange, why: str) -> None:
         report(f"messages {lost.start} to {lost.end - 1} of {tp} are gone: {why}")
 
-    def on_damage(tp: TopicPartition, error: StorageError) -> None:
+    def on_damage(tp: TopicPartition, damage: Damage) -> None:
         if options.on_corrupt_batch is OnCorruptBatch.FAIL:
-            raise error
-        logger.warning("skipped what does not read of %s (onCorruptBatch is skip): %s", tp, error)
+            raise damage.error
+        logger.warning("skipped what does not read of %s (onCorruptBatch is skip): %s", tp, damage.error)
 
     log_dir = open_log_dir(options.path)
     for split in splits:
