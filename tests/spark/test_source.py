@@ -79,7 +79,8 @@ def test_every_fixture_reads_as_its_golden_files(spark: SparkSession, cases: lis
 @pytest.mark.parametrize("topic", sorted(DAMAGED))
 def test_a_corrupt_batch_fails_the_query_or_is_skipped(spark: SparkSession, topic: str) -> None:
     (case,) = (case for case in golden_cases() if case.topic == topic and case.isolation == READ_UNCOMMITTED)
-    with pytest.raises(PythonException, match=r"storage.errors.(UnsupportedFormat|CorruptBatch): .*\.log: .* at position"):
+    error = r"storage.errors.(UnsupportedFormat|CorruptBatch): .*\.log: .* at position"
+    with pytest.raises(PythonException, match=error):
         read(spark, case.log_dir, subscribe=topic).toArrow()
     frame = read(spark, case.log_dir, subscribe=topic, onCorruptBatch="skip", includeHeaders=True)
     (found,) = records(frame.toArrow()).values()
