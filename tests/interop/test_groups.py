@@ -1,0 +1,165 @@
+"""Committed offsets and a real broker: what consumers commit we read, and where we put a group it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as ClientPartition
+
+from storage.client.group_offsets import GroupOffsets
+from storage.log.log_dir import LogDir
+from storage.upkeep.verify import verify_log_dir
+from tests.interop.client import Client, Message
+from tests.interop.kafka import Broker, requires_kafka, run_tool
+from tests.mounts import mounted, requires_fuse, run_kafkafs
+from tests.storage.client.test_group_offsets import plain
+
+pytestmark = [requires_kafka, requires_fuse]
+
+ONE, TWO = ClientPartition("read", 0), ClientPartition("read", 1)
+GROUPS = ("billing", "größe-групп", "🐘 with blanks", "a/b%c", ".dot")
+COMMITTED = {ONE: 33, TWO: 50}
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker of its own, with two partitions of a hundred messages; seven partitions of committed offsets."""
+    running = Broker(tmp_path / "broker", {"offsets.topic.num.partitions": "7"})
+    try:
+        client = Client(running.start().address)
+        client.create_topic("read", 2)
+        for partition in range(2):
+            client.produce("read", [Message(b"%d" % n) for n in range(100)], partition)
+        yield running
+        assert not running.complaints()
+    finally:
+        running.kill()
+
+
+def commit(address: str, group: str, offsets: Mapping[ClientPartition, int]) -> None:
+    async def run() -> None:
+        consumer = AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
+        await consumer.start()
+        try:
+            consumer.assign(list(offsets))
+            await consumer.commit(dict(offsets))
+        finally:
+            await consumer.stop()
+
+    asyncio.run(run())
+
+
+def commit_in_transactions(address: str, group: str, rounds: list[tuple[int, bool]]) -> None:
+    """Offsets of partition 0, each committed within a transaction that is committed or aborted."""
+
+    async def run() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=address, transactional_id="tx") as producer:
+            for offset, keep in rounds:
+                await producer.begin_transaction()
+                await producer.send_and_wait("read", b"x", partition=1)
+                await producer.send_offsets_to_transaction({ONE: offset}, group)
+                await (producer.commit_transaction() if keep else producer.abort_transaction())
+
+    asyncio.run(run())
+
+
+def known_to_the_broker(address: str, group: str) -> dict[ClientPartition, int | None]:
+    """What a consumer in that group is told it has committed."""
+
+    async def run() -> dict[ClientPartition, int | None]:
+        consumer = AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
+        await consumer.start()
+        try:
+            return {tp: await consumer.committed(tp) for tp in (ONE, TWO)}
+        finally:
+            await consumer.stop()
+
+    return asyncio.run(run())
+
+
+def started_again(broker: Broker, partitions: int) -> str:
+    """Starts the broker, and waits until its group coordinator has read all that was committed."""
+    said = len(broker.log_text())
+    address = broker.start().address
+    deadline = time.monotonic() + 60
+    while broker.log_text()[said:].count("Finished loading of metadata from __consumer_offsets-") < partitions:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return address
+
+
+def console_consumer(address: str, group: str, count: int) -> list[str]:
+    """Kafka's own consumer in that group: the values of the first `count` messages that it gets, in any order."""
+    output = run_tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", address, "--topic", "read",
+        "--group", group, "--max-messages", str(count), "--timeout-ms", "60000",
+        "--consumer-property", "auto.offset.reset=none",
+    )  # fmt: skip
+    return output.split()
+
+
+def seen_by_us(log_dir: Path) -> dict[str, dict[str, dict[int, int]]]:
+    offsets = GroupOffsets(LogDir.open_read_only(log_dir))
+    found = plain(offsets.groups())
+    assert offsets.problems() == []
+    return found
+
+
+def test_what_consumers_commit_and_where_we_let_them_go_on(own_broker: Broker, tmp_path: Path) -> None:
+    for number, group in enumerate(GROUPS):
+        commit(own_broker.address, group, {tp: offset + number for tp, offset in COMMITTED.items()})
+    commit_in_transactions(own_broker.address, "in transactions", [(10, True), (20, False)])
+    expected = {group: {"read": {0: 33 + number, 1: 50 + number}} for number, group in enumerate(GROUPS)}
+    expected["in transactions"] = {"read": {0: 10}}
+    assert seen_by_us(own_broker.log_dir) == expected  # while the broker runs
+    with mounted(own_broker.log_dir, tmp_path / "live") as live:
+        assert (live.path / "@groups/a%2Fb%25c/read/0").read_text() == "36\n"
+        commit(own_broker.address, "a/b%c", {ONE: 37})
+        assert (live.path / "@groups/a%2Fb%25c/read/0").read_text() == "37\n"
+    own_broker.stop()
+    expected["a/b%c"]["read"][0] = 37
+    assert seen_by_us(own_broker.log_dir) == expected
+
+    with mounted(own_broker.log_dir, tmp_path / "mnt", read_only=False) as mount:
+        groups = mount.path / "@groups"
+        (groups / "größe-групп/read/0").write_text("90\n")
+        (groups / "🐘 with blanks/read/1").write_text("7")
+        (groups / "%2Edot/read/0").unlink()
+        (groups / "new/read").mkdir(parents=True)
+        for partition in range(2):
+            (groups / f"new/read/{partition}").write_text("98\n")
+        for path in sorted((groups / "in transactions").rglob("*"), reverse=True):
+            path.unlink() if path.is_file() else path.rmdir()
+        (groups / "in transactions").rmdir()
+    run_kafkafs("groups", own_broker.log_dir, "billing", "--reset-to", "earliest", "--topic", "read/0")
+    run_kafkafs("groups", own_broker.log_dir, "billing", "--reset-to", "latest", "--topic", "read/1")
+    end = json.loads(run_kafkafs("groups", own_broker.log_dir, "billing", "--json").stdout)["offsets"][1]["offset"]
+    assert not verify_log_dir(own_broker.log_dir)
+
+    address = started_again(own_broker, 7)
+    assert known_to_the_broker(address, "billing") == {ONE: 0, TWO: end}
+    assert known_to_the_broker(address, "größe-групп") == {ONE: 90, TWO: 51}
+    assert known_to_the_broker(address, "🐘 with blanks") == {ONE: 35, TWO: 7}
+    assert known_to_the_broker(address, "a/b%c") == {ONE: 37, TWO: 53}
+    assert known_to_the_broker(address, ".dot") == {ONE: None, TWO: 54}
+    assert known_to_the_broker(address, "in transactions") == {ONE: None, TWO: None}
+    got = console_consumer(address, "new", 4)
+    assert sorted(got, key=len)[-2:] != got  # two of each partition, and what the transactions left in the second
+    assert got.count("98") == 2
+    assert got.count("99") == 2
+    described = run_tool(
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        "--bootstrap-server", address, "--describe", "--group", "größe-групп",
+    )  # fmt: skip
+    assert [line.split()[1:5] for line in described.splitlines() if "read" in line] == [
+        ["read", "0", "90", "100"],
+        ["read", "1", "51", str(end)],
+    ]
+    own_broker.stop()
+    assert seen_by_us(own_broker.log_dir)["new"]["read"][0] == 100
