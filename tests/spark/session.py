@@ -29,7 +29,8 @@ def start_session(directory: Path, *, cores: int = 2, **settings: str) -> SparkS
         pytest.skip("no Java: Spark does not run")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    builder = SparkSession.builder.master(f"local[{cores}]").appName("kafkafs-tests")
+    # Three attempts at a task, as a cluster has them: one that loses its worker is begun anew.
+    builder = SparkSession.builder.master(f"local[{cores}, 3]").appName("kafkafs-tests")
     for name, value in {
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -1,0 +1,185 @@
+"""`kafkafs spark`: jobs over whole logs, in parallel, on Spark."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.tables import print_json
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from storage.types import Isolation
+
+if TYPE_CHECKING:
+    from kafkafs.spark.jobs.export import Exported
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EXTRA = "Spark is not installed: pip install 'kafkafs[spark]'"
+
+
+@click.group()
+def spark() -> None:
+    """Export, check, count and compact whole logs in parallel, on Spark.
+
+    Without --master all cores of this machine work; under spark-submit, or with --master, a cluster that sees the
+    directories under the same names.
+    """
+
+
+def _job_options(command: F) -> F:
+    """The options that all jobs have."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="One JSON object."),
+        click.option("--allow-uncompiled", is_flag=True, help="Even where hot loops are not compiled (very slow)."),
+        click.option("--conf", "settings", multiple=True, metavar="K=V", help="A setting of Spark."),
+        click.option("--master", metavar="URL", help="Spark's master  [default: local[*]]"),
+    ):
+        command = option(command)
+    return command
+
+
+_ISOLATION = click.option(
+    "--isolation",
+    type=click.Choice([isolation.value for isolation in Isolation]),
+    default=Isolation.READ_UNCOMMITTED.value,
+    show_default=True,
+    help="read_committed leaves out aborted messages and stops at open transactions.",
+)
+_TP = click.argument("tp", type=TopicPartitionPattern(), required=False)
+
+
+@spark.command()
+@LOGDIR
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@_TP
+@click.option(
+    "--damage",
+    type=click.Choice(["fail", "quarantine"]),
+    default="fail",
+    show_default=True,
+    help="What to do with batches that fail their checks: nothing is exported, or they go to DIRECTORY/_quarantine.",
+)
+@click.option("--allow-data-loss", is_flag=True, help="Go on behind messages that went before they were exported.")
+@click.option("--headers", is_flag=True, help="With a column of headers.")
+@click.option(
+    "--compression",
+    type=click.Choice(["snappy", "zstd", "lz4", "gzip", "none"]),
+    default="snappy",
+    show_default=True,
+    help="Of the Parquet files.",
+)
+@_ISOLATION
+@_job_options
+@click.pass_context
+def export(
+    ctx: click.Context,
+    logdir: Path,
+    directory: Path,
+    tp: str | None,
+    damage: str,
+    allow_data_loss: bool,
+    headers: bool,
+    compression: str,
+    isolation: str,
+    master: str | None,
+    settings: tuple[str, ...],
+    allow_uncompiled: bool,
+    as_json: bool,
+) -> None:
+    """Export messages to Parquet files in DIRECTORY, by topic and day.
+
+    TP is a topic, topic/partition or a glob; without it, all of LOGDIR but internal topics. Each run exports what has
+    come since the last one. Files are those of a table with the columns of Spark's Kafka source, and `day` (UTC): any
+    reader of Hive's layout takes the directory as it is.
+
+    \b
+    kafkafs spark export /var/kafka ./lake orders
+    kafkafs spark export /var/kafka ./lake 'orders*' --damage quarantine --json
+    """
+    with _session(ctx, "export", master, settings) as session:
+        from kafkafs.spark.jobs.export import ExportOptions
+        from kafkafs.spark.jobs.export import export as run
+
+        options = ExportOptions(
+            isolation=Isolation(isolation),
+            keep_damage=damage == "quarantine",
+            allow_loss=allow_data_loss,
+            headers=headers,
+            compression=compression,
+            allow_uncompiled=allow_uncompiled,
+        )
+        chosen = None if tp is None else expand(open_log_dir(logdir), tp)
+        done = run(session, logdir, directory, chosen, options)
+    if as_json:
+        print_json(_exported(done))
+    else:
+        click.echo(f"{done.messages} messages in {done.files} files, {done.size_bytes} bytes, {done.seconds:.1f} s")
+    for bad in done.quarantined:
+        say(f"{bad.path}: quarantined position {bad.position} to {bad.end}, offsets {bad.first_offset} to "
+            f"{bad.last_offset}")  # fmt: skip
+    for lost in done.lost:
+        say(f"{lost.tp}: offsets {lost.offsets.start} to {lost.offsets.end - 1} went before they were exported")
+
+
+def _exported(done: Exported) -> dict[str, Any]:
+    return {
+        "sets": done.sets,
+        "files": done.files,
+        "messages": done.messages,
+        "bytes": done.size_bytes,
+        "seconds": round(done.seconds, 3),
+        "positions": [
+            {"topic": tp.topic, "partition": tp.partition, "next_offset": offset}
+            for tp, offset in sorted(done.positions.items())
+        ],
+        "quarantined": [
+            {
+                "topic": bad.tp.topic,
+                "partition": bad.tp.partition,
+                "file": bad.path,
+                "position": bad.position,
+                "end": bad.end,
+                "first_offset": bad.first_offset,
+                "last_offset": bad.last_offset,
+                "error": bad.error,
+            }
+            for bad in done.quarantined
+        ],
+        "lost": [
+            {"topic": tp.topic, "partition": tp.partition, "first_offset": gone.start, "last_offset": gone.end - 1}
+            for tp, gone in done.lost
+        ],
+    }
+
+
+@contextmanager
+def _session(ctx: click.Context, name: str, master: str | None, settings: tuple[str, ...]) -> Iterator[Any]:
+    """A Spark session; what is missing for one is said in a line, with exit code 4."""
+    pairs = [setting.partition("=") for setting in settings]
+    if wrong := next((key for key, sign, _ in pairs if not sign or not key), None):
+        raise click.UsageError(f"--conf wants K=V, not {wrong!r}")
+    try:
+        from kafkafs.spark.jobs.session import spark_session
+    except ImportError:
+        say(_EXTRA)
+        ctx.exit(DATA_ERROR)
+    from kafkafs.spark.kernels import UncompiledKernels
+
+    try:
+        with spark_session(
+            f"kafkafs spark {name}",
+            master=master,
+            settings={key: value for key, _, value in pairs},
+            show_progress=sys.stderr.isatty(),
+        ) as session:
+            yield session
+    except UncompiledKernels as error:
+        say(f"{error} (--allow-uncompiled)")
+        ctx.exit(DATA_ERROR)

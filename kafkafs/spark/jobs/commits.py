@@ -1,0 +1,277 @@
+"""The commit list of an export: which files belong to it, and up to which offset each partition was exported.
+
+A *set* is what one round of tasks wrote: files, and for each partition the offsets that they hold. On disk, below the
+export's directory:
+
+    _export/.lock                  one export at a time
+    _export/sets/<number>.json     a committed set; the last one tells where each partition goes on
+    _export/sets/<number>.pending  the set that is being committed
+    _export/staging/<number>/      files of the set that is being written
+
+How a set is committed, and what the next opening finds after a crash (kill or power loss):
+
+1. tasks stage their files and sync each          → `staging`: dropped
+2. the staging directory is synced, the directories of the final names are made and synced
+                                                  → the same, and perhaps empty directories
+3. `<number>.pending` is written and synced       → the set will be: every step below is done again
+4. each staged file is renamed to its final name  → those still staged are renamed
+5. directories renamed into are synced            → the same
+6. `<number>.pending` is renamed to `.json`, synced → committed
+7. the staging directory is removed               → removed
+
+Only in step 4 can somebody who lists directories, and does not ask the list, see a part of a set: for as long as its
+renames take, or from a crash there to the next opening. Every file that can be seen is whole at any time, and no
+message is in two of them.
+
+A pending set of which a file is neither staged nor in place (somebody removed it) is dropped: its other files go too,
+and its offsets are exported anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from kafkafs.spark.jobs.layout import BOOKS
+from storage.errors import CorruptCheckpoint, LogLocked
+from storage.files.dir_lock import DirLock
+from storage.files.disk import Disk, RealDisk, replace_file
+from storage.types import OffsetRange, TopicPartition
+
+_FORMAT: Final = 1
+_PENDING: Final = ".pending"
+_COMMITTED: Final = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A written file: `staged`, its name in the set's staging directory; `path`, relative to the export's directory."""
+
+    staged: str
+    path: str
+    rows: int
+    size_bytes: int
+
+
+class Position(NamedTuple):
+    """Where a partition goes on, and the id (None: unknown) of the topic it was of."""
+
+    next_offset: int
+    topic_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedRange:
+    """Offsets of a partition that a set covers, from `start` to `end` (excluded). `lost`: those among them that were
+    gone before they could be read."""
+
+    tp: TopicPartition
+    start: int
+    end: int
+    topic_id: str | None = None
+    lost: tuple[OffsetRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSet:
+    """A committed set, or one about to be."""
+
+    number: int
+    files: tuple[StagedFile, ...]
+    ranges: tuple[ExportedRange, ...]
+    positions: dict[TopicPartition, Position] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """As it is stored."""
+        document = {
+            "format": _FORMAT,
+            "set": self.number,
+            "files": [asdict(file) for file in self.files],
+            "ranges": [
+                {
+                    "topic": covered.tp.topic,
+                    "partition": covered.tp.partition,
+                    "start": covered.start,
+                    "end": covered.end,
+                    "topicId": covered.topic_id,
+                    "lost": [[lost.start, lost.end] for lost in covered.lost],
+                }
+                for covered in self.ranges
+            ],
+            "positions": [
+                {
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "next": position.next_offset,
+                    "topicId": position.topic_id,
+                }
+                for tp, position in sorted(self.positions.items())
+            ],
+        }
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    @staticmethod
+    def load(path: Path) -> ExportSet:
+        """Reads a set's file. CorruptCheckpoint; OSError."""
+        try:
+            document: dict[str, Any] = json.loads(path.read_bytes())
+            if document["format"] != _FORMAT:
+                raise CorruptCheckpoint(
+                    "unknown format of a set", path=path, expected=_FORMAT, found=document["format"]
+                )
+            return ExportSet(
+                number=document["set"],
+                files=tuple(StagedFile(**file) for file in document["files"]),
+                ranges=tuple(
+                    ExportedRange(
+                        TopicPartition(covered["topic"], covered["partition"]),
+                        covered["start"],
+                        covered["end"],
+                        covered["topicId"],
+                        tuple(OffsetRange(*lost) for lost in covered["lost"]),
+                    )
+                    for covered in document["ranges"]
+                ),
+                positions={
+                    TopicPartition(at["topic"], at["partition"]): Position(at["next"], at["topicId"])
+                    for at in document["positions"]
+                },
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptCheckpoint("a set of the export does not parse", path=path, found=repr(error)) from None
+
+
+def committed_sets(directory: Path) -> list[ExportSet]:
+    """The committed sets, oldest first: for readers who want whole sets and nothing else. Takes no lock."""
+    sets = directory / BOOKS / "sets"
+    return [ExportSet.load(sets / name) for name in sorted(_names(sets)) if name.endswith(_COMMITTED)]
+
+
+class CommitList:
+    """An export's directory, held for writing. Opening it finishes or drops what a crash left. Not thread-safe."""
+
+    def __init__(self, directory: Path, disk: Disk | None = None) -> None:
+        """Makes the directory if need be. LogLocked while another export holds it; CorruptCheckpoint; OSError."""
+        self.directory = directory
+        self.disk: Disk = RealDisk() if disk is None else disk
+        self._books = directory / BOOKS
+        self._sets = self._books / "sets"
+        self._staging = self._books / "staging"
+        directory.mkdir(parents=True, exist_ok=True)
+        self._make_directories([self._sets, self._staging])
+        try:
+            self._lock = DirLock(self.disk, self._books)
+        except LogLocked as error:
+            raise LogLocked("another export writes here", path=directory, found=error.found) from None
+        try:
+            self.positions: dict[TopicPartition, Position] = {}
+            self._number = 1
+            self._recover()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def close(self) -> None:
+        """Lets go of the directory."""
+        self._lock.release()
+
+    def begin(self) -> Path:
+        """The staging directory of the next set, made and empty."""
+        staging = self._staging / f"{self._number:012}"
+        self._remove_staging()
+        self._make_directories([staging])
+        return staging
+
+    def commit(self, files: Iterable[StagedFile], ranges: Iterable[ExportedRange]) -> ExportSet:
+        """Commits what lies staged: steps 2 to 7. OSError: before step 3 nothing happened, after it the next opening
+        goes on."""
+        covered = tuple(ranges)
+        positions = dict(self.positions)
+        for part in covered:
+            before = positions.get(part.tp)
+            positions[part.tp] = Position(max(part.end, before.next_offset if before else 0), part.topic_id)
+        done = ExportSet(self._number, tuple(files), covered, positions)
+        staging = self._staging / f"{done.number:012}"
+        self.disk.sync_dir(staging)
+        self._make_directories(sorted({(self.directory / file.path).parent for file in done.files}))
+        pending = self._sets / f"{done.number:012}{_PENDING}"
+        replace_file(self.disk, pending, done.to_json())
+        self._finish(done, pending)
+        return done
+
+    def _finish(self, done: ExportSet, pending: Path) -> None:
+        """Steps 4 to 7."""
+        staging = self._staging / f"{done.number:012}"
+        into = set()
+        for file in done.files:
+            target = self.directory / file.path
+            into.add(target.parent)
+            if (staging / file.staged).exists():
+                self.disk.rename(staging / file.staged, target)
+        for parent in sorted(into):
+            self.disk.sync_dir(parent)
+        self.disk.rename(pending, pending.with_suffix(_COMMITTED))
+        self.disk.sync_dir(self._sets)
+        self.positions = done.positions
+        self._number = done.number + 1
+        self._remove_staging()
+
+    def _recover(self) -> None:
+        names = sorted(_names(self._sets))
+        committed = [name for name in names if name.endswith(_COMMITTED)]
+        if committed:
+            last = ExportSet.load(self._sets / committed[-1])
+            self.positions, self._number = last.positions, last.number + 1
+        for name in names:
+            path = self._sets / name
+            if name.endswith(_PENDING):
+                self._finish_or_drop(ExportSet.load(path), path)
+            elif not name.endswith(_COMMITTED):
+                self.disk.unlink(path)  # a `.tmp` of step 3
+        self._remove_staging()
+
+    def _finish_or_drop(self, pending: ExportSet, path: Path) -> None:
+        staging = self._staging / f"{pending.number:012}"
+        placed = [self.directory / file.path for file in pending.files if not (staging / file.staged).exists()]
+        if all(target.exists() for target in placed):
+            self._finish(pending, path)
+            return
+        for target in placed:
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.unlink(target)
+        for parent in sorted({target.parent for target in placed if target.parent.exists()}):
+            self.disk.sync_dir(parent)
+        self.disk.unlink(path)
+        self.disk.sync_dir(self._sets)
+
+    def _remove_staging(self) -> None:
+        """Everything staged goes. A task that was given up may still write there: then the next opening removes it."""
+        for name in _names(self._staging):
+            staging = self._staging / name
+            for file in _names(staging):
+                self.disk.unlink(staging / file)
+            with contextlib.suppress(OSError):
+                self.disk.rmdir(staging)
+
+    def _make_directories(self, wanted: Iterable[Path]) -> None:
+        for directory in wanted:
+            missing = []
+            while not directory.is_dir():
+                missing.append(directory)
+                directory = directory.parent
+            for each in reversed(missing):
+                with contextlib.suppress(FileExistsError):
+                    self.disk.mkdir(each)
+                self.disk.sync_dir(each.parent)
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)  # noqa: PTH208 - names are wanted, not paths
+    except FileNotFoundError:
+        return []

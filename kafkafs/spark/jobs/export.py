@@ -1,0 +1,334 @@
+"""Export of logs to Parquet, partitioned by topic and day: written by the workers, committed by the driver.
+
+Each run goes on where the last committed set ended, partition by partition, up to where the log ended (under
+read_committed: up to the last stable offset) when the run began. It is done in sets of a bounded number of tasks, each
+committed by itself (`commits`): whatever is killed, the next run repeats at most one set, and no message is exported
+twice. `layout` has the names of the files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkafs.count import visible_end
+from kafkafs.spark.jobs import quarantine
+from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportSet, Position, StagedFile
+from kafkafs.spark.jobs.layout import QUARANTINE
+from kafkafs.spark.jobs.parquet_files import COMPRESSIONS, DayFiles
+from kafkafs.spark.jobs.quarantine import BadBytes
+from kafkafs.spark.jobs.tasks import run_tasks
+from kafkafs.spark.planning import LogRange, Split, plan
+from kafkafs.spark.split_reader import read_split
+from storage.errors import NotPermitted, OffsetOutOfRange, StorageError
+from storage.files.disk import RealDisk
+from storage.format.decoder import Decoder
+from storage.log.log_dir import LogDir
+from storage.types import Isolation, OffsetRange, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from storage.files.disk import Disk
+    from storage.format.block import Damage, RecordBlock
+
+# A task's share of a log in file bytes, at most: what is repeated when a worker dies, and about the size of a file.
+_TASK_BYTES: Final = 256 << 20
+_TASKS_PER_CORE_AND_SET: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """How to export.
+
+    `keep_damage`: batches that fail their checks go to the quarantine table, instead of failing the export;
+    `allow_loss`: the same with messages that retention removed before they were exported (they are noted in the set).
+    `headers`: a column of that name, as Spark's Kafka source has with includeHeaders.
+    """
+
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    keep_damage: bool = False
+    allow_loss: bool = False
+    headers: bool = False
+    compression: str = "snappy"
+    allow_uncompiled: bool = False
+    task_bytes: int = _TASK_BYTES
+
+    def __post_init__(self) -> None:
+        if self.compression not in COMPRESSIONS:
+            raise ValueError(f"no compression {self.compression!r}; there are {', '.join(COMPRESSIONS)}")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the files, in order: those of Spark's Kafka source but the topic, which is a directory."""
+        columns = ("key", "value", "partition", "offset", "timestamp", "timestampType")
+        return (*columns, "headers") if self.headers else columns
+
+
+class Lost(NamedTuple):
+    """Messages that were removed before they were exported."""
+
+    tp: TopicPartition
+    offsets: OffsetRange
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What a run has done, all its sets together. `seconds`: of the whole run."""
+
+    sets: int
+    files: int
+    messages: int
+    size_bytes: int
+    quarantined: tuple[BadBytes, ...]
+    lost: tuple[Lost, ...]
+    positions: dict[TopicPartition, int]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTask:
+    """What a worker is to write, and where."""
+
+    log_dir: Path
+    staging: Path
+    splits: tuple[Split, ...]
+    options: ExportOptions
+    disk: Disk
+
+
+class Outcome(NamedTuple):
+    """What a worker wrote, and found."""
+
+    files: list[StagedFile]
+    damage: list[BadBytes]
+    lost: list[Lost]
+
+
+class _Fresh(NamedTuple):
+    """What of a partition is not exported yet. `lost`: what is gone before it."""
+
+    log_range: LogRange
+    topic_id: str | None
+    lost: list[Lost]
+
+
+def export(
+    spark: SparkSession,
+    log_dir: Path | str,
+    directory: Path | str,
+    partitions: Iterable[TopicPartition] | None = None,
+    options: ExportOptions | None = None,
+    *,
+    disk: Disk | None = None,
+) -> Exported:
+    """Exports what is new in the partitions (None: all but those of internal topics) to Parquet below `directory`.
+
+    Both directories must be seen by the driver and the workers under the same names, and `disk` goes to both.
+    StorageError: damage and lost
+    messages that `options` do not allow, a topic that was made anew since, LogLocked while another export writes there;
+    OSError, of a worker's too.
+    """
+    began = time.monotonic()
+    options = ExportOptions() if options is None else options
+    source, target = Path(log_dir).absolute(), Path(directory).absolute()
+    if target.resolve().is_relative_to(source.resolve()):
+        raise NotPermitted("an export cannot lie within the log directory", path=target)
+    logs = LogDir.open_read_only(source)
+    chosen = list(_all_partitions(logs) if partitions is None else partitions)
+    disk = RealDisk() if disk is None else disk
+    commits = CommitList(target, disk)
+    try:
+        fresh = _fresh(logs, chosen, commits.positions, options)
+        total = _Total()
+        cores = int(spark.sparkContext.defaultParallelism)
+        tasks = _plan(fresh, cores, options.task_bytes)
+        for first in range(0, len(tasks), cores * _TASKS_PER_CORE_AND_SET):
+            staging = commits.begin()
+            some = tasks[first : first + cores * _TASKS_PER_CORE_AND_SET]
+            outcomes = run_tasks(
+                spark,
+                export_splits,
+                [ExportTask(source, staging, splits, options, disk) for splits in some],
+                f"export {source.name} to {target.name}",
+                allow_uncompiled=options.allow_uncompiled,
+            )
+            total.add(_commit(commits, staging, some, outcomes, fresh, options), outcomes)
+        return total.exported(commits.positions, time.monotonic() - began)
+    finally:
+        commits.close()
+
+
+def export_splits(task: ExportTask) -> Outcome:
+    """What a worker does: writes the files of some splits into the staging directory. StorageError; OSError."""
+    outcome = Outcome([], [], [])
+    logs = LogDir.open_read_only(task.log_dir)
+    decoder = Decoder()
+    options = task.options
+    for split in task.splits:
+        noted = _Noted(split, options)
+        files = DayFiles(task.disk, task.staging, split.tp, options.columns, options.compression)
+        blocks = read_split(
+            logs, split, decoder, on_loss=noted.loss, on_damage=noted.damage, isolation=options.isolation
+        )
+        try:
+            for block in blocks:
+                noted.passed(block)
+                files.add(block)
+            outcome.files.extend(files.close())
+        except BaseException:
+            files.abandon()
+            raise
+        outcome.damage.extend(noted.bad)
+        outcome.lost.extend(noted.lost)
+    return outcome
+
+
+class _Noted:
+    """What was damaged or lost in a split, where the options allow that."""
+
+    def __init__(self, split: Split, options: ExportOptions) -> None:
+        self._split = split
+        self._options = options
+        self._next_offset = split.start_offset
+        self._open = 0  # `bad` from here on: the next message tells the last offset that may be in them
+        self.bad: list[BadBytes] = []
+        self.lost: list[Lost] = []
+
+    def passed(self, block: RecordBlock) -> None:
+        """A block's records were read."""
+        last = int(block.offset[0]) - 1
+        self.bad[self._open :] = [replace(bad, last_offset=last) for bad in self.bad[self._open :]]
+        self._open = len(self.bad)
+        self._next_offset = int(block.offset[-1]) + 1
+
+    def loss(self, tp: TopicPartition, offsets: OffsetRange, why: str) -> None:
+        if not self._options.allow_loss:
+            raise _lost(tp, offsets, why)
+        self.lost.append(Lost(tp, offsets))
+
+    def damage(self, tp: TopicPartition, damage: Damage) -> None:
+        if not self._options.keep_damage:
+            raise damage.error
+        last = self._split.end_offset - 1
+        path, what = str(damage.error.path), str(damage.error)
+        self.bad.append(BadBytes(tp, path, damage.position, damage.end, self._next_offset, last, what))
+
+
+def _plan(fresh: dict[TopicPartition, _Fresh], cores: int, task_bytes: int) -> list[tuple[Split, ...]]:
+    ranges = [part.log_range for part in fresh.values()]
+    tasks = plan(ranges, cores)
+    total = sum(split.size_bytes for splits in tasks for split in splits)
+    least = -(-total // task_bytes)
+    return tasks if least <= len(tasks) else plan(ranges, cores, least_tasks=least)
+
+
+def _fresh(
+    logs: LogDir, chosen: Iterable[TopicPartition], positions: dict[TopicPartition, Position], options: ExportOptions
+) -> dict[TopicPartition, _Fresh]:
+    """What is to be exported of each partition, by name; the ranges are not empty."""
+    found: dict[TopicPartition, _Fresh] = {}
+    for tp in sorted(chosen):
+        snapshot = logs.log(tp).snapshot()
+        topic_id = logs.topic_info(tp.topic).topic_id
+        before = positions.get(tp)
+        start = snapshot.log_start_offset if before is None else before.next_offset
+        end = visible_end(snapshot, options.isolation)
+        lost: list[Lost] = []
+        if before is not None and before.topic_id != topic_id and None not in (before.topic_id, topic_id):
+            raise StorageError(
+                f"topic {tp.topic} was removed and made anew since it was exported",
+                path=logs.path / tp.dir_name,
+                expected=f"topic id {before.topic_id}",
+                found=topic_id,
+                advice="Export it to another directory",
+            )
+        if start > snapshot.log_end_offset:
+            raise OffsetOutOfRange(
+                f"the log of {tp} ends before what was exported of it",
+                path=logs.path / tp.dir_name,
+                offset=start,
+                expected=f"at most {snapshot.log_end_offset}",
+                advice="It was truncated or is another log: export it to another directory",
+            )
+        if start < snapshot.log_start_offset:
+            gone = OffsetRange(start, snapshot.log_start_offset)
+            if not options.allow_loss:
+                raise _lost(tp, gone, f"the log begins at {snapshot.log_start_offset}")
+            lost.append(Lost(tp, gone))
+            start = gone.end
+        if start < end:
+            found[tp] = _Fresh(LogRange(snapshot, start, end), topic_id, lost)
+    return found
+
+
+def _commit(
+    commits: CommitList,
+    staging: Path,
+    tasks: Sequence[tuple[Split, ...]],
+    outcomes: Sequence[Outcome],
+    fresh: dict[TopicPartition, _Fresh],
+    options: ExportOptions,
+) -> ExportSet:
+    """Commits a set: the files of its tasks, and the quarantine table of what was damaged."""
+    files = [file for outcome in outcomes for file in outcome.files]
+    damage = [bad for outcome in outcomes for bad in outcome.damage]
+    lost = [lost for outcome in outcomes for lost in outcome.lost]
+    files += quarantine.stage(commits.disk, staging, damage, options.compression)
+    covered: dict[TopicPartition, OffsetRange] = {}
+    for split in (split for splits in tasks for split in splits):
+        before = covered.get(split.tp)
+        covered[split.tp] = OffsetRange(before.start if before else split.start_offset, split.end_offset)
+    ranges = []
+    for tp, offsets in covered.items():
+        part = fresh[tp]
+        if part.lost and offsets.start == part.log_range.start_offset:
+            lost += part.lost
+        gone = tuple(one.offsets for one in lost if one.tp == tp)
+        ranges.append(ExportedRange(tp, offsets.start, offsets.end, part.topic_id, gone))
+    return commits.commit(files, ranges)
+
+
+class _Total:
+    """What all sets of a run come to."""
+
+    def __init__(self) -> None:
+        self._sets: list[ExportSet] = []
+        self._damage: list[BadBytes] = []
+
+    def add(self, done: ExportSet, outcomes: Iterable[Outcome]) -> None:
+        self._sets.append(done)
+        self._damage += (bad for outcome in outcomes for bad in outcome.damage)
+
+    def exported(self, positions: dict[TopicPartition, Position], seconds: float) -> Exported:
+        files = [file for done in self._sets for file in done.files]
+        data = [file for file in files if not file.path.startswith(QUARANTINE)]
+        return Exported(
+            sets=len(self._sets),
+            files=len(data),
+            messages=sum(file.rows for file in data),
+            size_bytes=sum(file.size_bytes for file in data),
+            quarantined=tuple(quarantine.merged(self._damage)),
+            lost=tuple(Lost(part.tp, gone) for done in self._sets for part in done.ranges for gone in part.lost),
+            positions={tp: position.next_offset for tp, position in positions.items()},
+            seconds=seconds,
+        )
+
+
+def _lost(tp: TopicPartition, offsets: OffsetRange, why: str) -> OffsetOutOfRange:
+    return OffsetOutOfRange(
+        f"messages of {tp} went before they were exported",
+        offset=offsets.start,
+        found=f"offsets {offsets.start} to {offsets.end - 1} are gone: {why}",
+        advice="Allow data loss to export what is left",
+    )
+
+
+def _all_partitions(logs: LogDir) -> Iterator[TopicPartition]:
+    """All but those of internal topics."""
+    for topic in logs.topics():
+        if not topic.startswith("__"):
+            yield from (TopicPartition(topic, partition) for partition in logs.partitions(topic))

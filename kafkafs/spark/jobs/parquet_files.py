@@ -1,0 +1,224 @@
+"""Records → Parquet files by day, as a task writes them: staged, synced, and named by the offsets in them.
+
+Values and keys are not dictionary-encoded (they hardly repeat, and trying costs a third of the time); offsets and
+timestamps are deltas, which makes them almost free.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from kafkafs.spark.jobs.commits import StagedFile
+from kafkafs.spark.jobs.layout import data_file, days_of
+from kafkafs.spark.rows import arrow_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from storage.files.disk import Disk, DiskFile
+    from storage.format.block import RecordBlock
+    from storage.types import TopicPartition
+
+COMPRESSIONS: Final = ("snappy", "zstd", "lz4", "gzip", "none")
+
+# Of Arrow memory before encoding: what a row group holds, and what all files of a task may hold back together.
+ROW_GROUP_BYTES: Final = 64 << 20
+HELD_BYTES: Final = 256 << 20
+OPEN_FILES: Final = 64
+
+_DICTIONARY: Final = ("partition", "timestampType")
+_DELTA: Final = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
+_STATISTICS: Final = ("partition", "offset", "timestamp", "timestampType")
+
+
+class DayFiles:
+    """The files of one run of offsets of one partition, a file or more for each day. To be closed, or abandoned.
+
+    `columns`: as `rows` knows them. Days may come in any order; where they are too many to keep all files
+    open, a day gets several files.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        staging: Path,
+        tp: TopicPartition,
+        columns: Sequence[str],
+        compression: str = "snappy",
+    ) -> None:
+        # Constant after construction.
+        self._disk = disk
+        self._staging = staging
+        self._tp = tp
+        self._columns = columns
+        self._compression = compression
+        # Changed by each block.
+        self._open: OrderedDict[int, _DayFile] = OrderedDict()  # the day written last at the end
+        self._held = 0
+        self.files: list[StagedFile] = []
+
+    def add(self, block: RecordBlock) -> None:
+        """Takes a block's records; the block may be recycled afterwards. OSError."""
+        if not len(block):
+            return
+        days = days_of(block.timestamp)
+        first = int(days[0])
+        if (days == first).all():
+            self._add(first, block)
+            return
+        for day in np.unique(days).tolist():
+            self._add(day, block.select(days == day))
+
+    def close(self) -> list[StagedFile]:
+        """Finishes and syncs all files. OSError."""
+        while self._open:
+            self._close_one()
+        return self.files
+
+    def abandon(self) -> None:
+        """Lets go of the files as they are: whoever gave the staging directory removes them."""
+        for file in self._open.values():
+            file.abandon()
+        self._open.clear()
+
+    def _add(self, day: int, block: RecordBlock) -> None:
+        file = self._open.get(day)
+        if file is None:
+            if len(self._open) == OPEN_FILES:
+                self._close_one()
+            file = self._open[day] = _DayFile(self._disk, self._staging, self._compression)
+        self._open.move_to_end(day)
+        before = file.held_bytes
+        file.add(arrow_batches([(self._tp, block)], self._columns), int(block.offset[0]), int(block.offset[-1]))
+        self._held += file.held_bytes - before
+        while self._held > HELD_BYTES:
+            largest = max(self._open.values(), key=lambda other: other.held_bytes)
+            self._held -= largest.held_bytes
+            largest.write_row_group()
+
+    def _close_one(self) -> None:
+        """The file that was not written to for longest."""
+        day, file = next(iter(self._open.items()))
+        self._held -= file.held_bytes
+        rows, size = file.close()
+        del self._open[day]
+        path = data_file(self._tp, day, file.first_offset, file.last_offset)
+        self.files.append(StagedFile(file.name, path, rows, size))
+
+
+class _DayFile:
+    """One file that is being written: a row group is held back until it is large enough."""
+
+    def __init__(self, disk: Disk, staging: Path, compression: str) -> None:
+        # A name that no other attempt at the same task has.
+        self.name = f"{uuid4().hex}.parquet"
+        self.held_bytes = 0
+        self.first_offset = self.last_offset = -1
+        self._disk = disk
+        self._path = staging / self.name
+        self._compression = compression
+        self._batches: list[pa.RecordBatch] = []
+        self._writer: StagedWriter | None = None
+        self._rows = 0
+
+    def add(self, batches: Iterable[pa.RecordBatch], first_offset: int, last_offset: int) -> None:
+        if self.first_offset < 0:
+            self.first_offset = first_offset
+        self.last_offset = last_offset
+        for batch in batches:
+            self._batches.append(batch)
+            self._rows += batch.num_rows
+            self.held_bytes += batch.nbytes
+        if self.held_bytes >= ROW_GROUP_BYTES:
+            self.write_row_group()
+
+    def write_row_group(self) -> None:
+        table = pa.Table.from_batches(self._batches)
+        if self._writer is None:
+            self._writer = StagedWriter(
+                self._disk,
+                self._path,
+                table.schema,
+                compression=self._compression,
+                use_dictionary=list(_DICTIONARY),
+                column_encoding=_DELTA,
+                write_statistics=list(_STATISTICS),
+            )
+        self._writer.write(table)
+        self._batches = []
+        self.held_bytes = 0
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+
+    def close(self) -> tuple[int, int]:
+        """(rows, bytes) of the file, which is synced."""
+        if self._batches:
+            self.write_row_group()
+        assert self._writer is not None
+        return self._rows, self._writer.close()
+
+
+class StagedWriter:
+    """A Parquet file through a Disk; `options` are those of pyarrow's ParquetWriter."""
+
+    def __init__(self, disk: Disk, path: Path, schema: pa.Schema, **options: object) -> None:
+        self._file = disk.open(path, create=True)
+        self._sink = _Sink(self._file)
+        try:
+            self._writer = parquet.ParquetWriter(pa.PythonFile(self._sink, "w"), schema, **options)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def write(self, table: pa.Table) -> None:
+        """A row group."""
+        self._writer.write_table(table, row_group_size=max(len(table), 1))
+
+    def abandon(self) -> None:
+        """Closes the file as it is."""
+        self._sink.abandoned = True
+        self._writer.close()
+        self._file.close()
+
+    def close(self) -> int:
+        """Writes the footer and syncs; the file's size in bytes. OSError: the file is closed all the same."""
+        try:
+            self._writer.close()
+            self._file.sync()
+        except BaseException:
+            self.abandon()
+            raise
+        self._file.close()
+        return self._sink.tell()
+
+
+class _Sink(io.RawIOBase):
+    """A DiskFile as the stream that pyarrow writes to."""
+
+    def __init__(self, file: DiskFile) -> None:
+        super().__init__()
+        self.abandoned = False  # what pyarrow still wants to write then is for nobody
+        self._file = file
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]  # pyarrow gives bytes or buffers
+        if not self.abandoned:
+            self._position = self._file.write_at(self._position, view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._position

@@ -1,0 +1,129 @@
+"""What an export's directory holds, read with pyarrow as any reader would."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from pyarrow import parquet
+
+from storage.files.disk import DiskFile, RealDisk, RealFile
+from storage.types import TopicPartition
+
+
+class Row(NamedTuple):
+    """A message as the table has it. `timestamp` in epoch milliseconds; `day` as the directory says."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+    day: str
+
+
+def read_table(directory: Path) -> dict[TopicPartition, list[Row]]:
+    """All that can be seen, by partition and offset; an offset that is there twice is an AssertionError."""
+    rows: dict[TopicPartition, dict[int, Row]] = {}
+    for path in sorted(directory.glob("topic=*/day=*/*.parquet")):
+        topic = unquote(path.parent.parent.name.removeprefix("topic="))
+        day = path.parent.name.removeprefix("day=")
+        _, partition, first, last = path.stem.split("-")
+        tp = TopicPartition(topic, int(partition))
+        records = _records(path)
+        offsets = [record["offset"] for record in records]
+        assert offsets == sorted(offsets)
+        assert (offsets[0], offsets[-1]) == (int(first), int(last))
+        assert {record["partition"] for record in records} == {tp.partition}
+        for record in records:
+            row = Row(
+                record["offset"],
+                record["timestamp"] // 1000,
+                record["timestampType"],
+                record["key"],
+                record["value"],
+                None
+                if record.get("headers") is None
+                else [(header["key"], header["value"]) for header in record["headers"]],
+                day,
+            )
+            assert row.offset not in rows.setdefault(tp, {}), f"{tp} has offset {row.offset} twice"
+            rows[tp][row.offset] = row
+    return {tp: [found[offset] for offset in sorted(found)] for tp, found in rows.items()}
+
+
+def read_quarantine(directory: Path) -> list[dict[str, Any]]:
+    """The rows of the quarantine table, by position."""
+    files = sorted((directory / "_quarantine").glob("topic=*/*.parquet"))
+    return sorted((row for path in files for row in _records(path)), key=lambda row: row["position"])
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    # A file by itself: with a directory pyarrow would add the columns of its names.
+    table = parquet.ParquetFile(path).read()
+    if "timestamp" in table.column_names:
+        at = table.column_names.index("timestamp")
+        table = table.set_column(at, "timestamp", table.column("timestamp").cast("int64"))
+    records: list[dict[str, Any]] = table.to_pylist()
+    return records
+
+
+class LethalDisk(RealDisk):
+    """Kills its process at a worker's `at`-th write to a staged file, as often as `times` says; -1: every time.
+
+    `marks`: a directory that counts, for all processes."""
+
+    def __init__(self, marks: Path, at: int, times: int = 1) -> None:
+        self.marks = marks
+        self.at = at
+        self.times = times
+        self.writes = 0
+
+    def open(self, path: Path, *, create: bool = False) -> RealFile:
+        file = super().open(path, create=create)
+        return _LethalFile(self, file) if path.suffix == ".parquet" else file
+
+    def written(self) -> None:
+        self.writes += 1
+        if self.writes == self.at and len(list(self.marks.iterdir())) != self.times:
+            (self.marks / f"{os.getpid()}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _LethalFile(RealFile):
+    __slots__ = ("_disk",)
+
+    def __init__(self, disk: LethalDisk, file: DiskFile) -> None:
+        super().__init__(file.path, file.fileno())
+        self._disk = disk
+
+    def write_at(self, position: int, *buffers: bytes | bytearray | memoryview) -> int:
+        self._disk.written()
+        return super().write_at(position, *buffers)
+
+
+class CallingDisk(RealDisk):
+    """Calls something before each write to a staged file. For one process."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+
+    def open(self, path: Path, *, create: bool = False) -> RealFile:
+        file = super().open(path, create=create)
+        return _CallingFile(self.call, file) if path.suffix == ".parquet" else file
+
+
+class _CallingFile(RealFile):
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Any, file: DiskFile) -> None:
+        super().__init__(file.path, file.fileno())
+        self._call = call
+
+    def write_at(self, position: int, *buffers: bytes | bytearray | memoryview) -> int:
+        self._call(self.path)
+        return super().write_at(position, *buffers)

@@ -1,0 +1,191 @@
+"""The commit list against kills and power losses at every disk operation, full disks, and other people."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+from pathlib import Path
+
+import pytest
+
+from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportSet, Position, StagedFile, committed_sets
+from storage.errors import CorruptCheckpoint, LogLocked
+from storage.files.disk import Disk, RealDisk, opened
+from storage.types import OffsetRange, TopicPartition
+from tests.faults import Crash, FaultyDisk
+
+TP = TopicPartition("orders", 0)
+SETS = 3  # each with two files, in two directories
+
+
+def set_files(number: int) -> list[StagedFile]:
+    return [
+        StagedFile(f"staged-{number}-{slot}", f"topic=orders/day={slot}/part-{number}", 10, len(content(number, slot)))
+        for slot in range(2)
+    ]
+
+
+def content(number: int, slot: int) -> bytes:
+    return f"messages of set {number}, day {slot}".encode() * 20
+
+
+def write_sets(directory: Path, disk: Disk, sets: int = SETS) -> None:
+    """Goes on where the list ends, up to `sets`."""
+    commits = CommitList(directory, disk)
+    try:
+        position = commits.positions.get(TP)
+        for number in range(position.next_offset // 10 if position else 0, sets):
+            staging = commits.begin()
+            files = set_files(number)
+            for slot, file in enumerate(files):
+                with opened(disk, staging / file.staged, create=True) as staged:
+                    staged.write_at(0, content(number, slot))
+                    staged.sync()
+            commits.commit(files, [ExportedRange(TP, number * 10, number * 10 + 10, "id")])
+    finally:
+        commits.close()
+
+
+def visible(directory: Path) -> dict[str, bytes]:
+    """What a reader of the directory sees who does not ask the list."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and not any(part.startswith(("_", ".")) for part in path.relative_to(directory).parts)
+    }
+
+
+def expected(sets: int) -> dict[str, bytes]:
+    return {file.path: content(number, slot) for number in range(sets) for slot, file in enumerate(set_files(number))}
+
+
+def operations(path: Path) -> int:
+    path.mkdir()
+    disk = FaultyDisk(path)
+    write_sets(path, disk)
+    return len(disk.operations)
+
+
+@pytest.mark.parametrize("loss", ["kill", "power loss"])
+def test_a_crash_at_every_operation(tmp_path: Path, loss: str) -> None:
+    halves = 0
+    for stop_at in range(operations(tmp_path / "count")):
+        directory = tmp_path / f"{stop_at}"
+        directory.mkdir()
+        disk = FaultyDisk(directory, stop_at=stop_at, seed=stop_at)
+        with pytest.raises(Crash):
+            write_sets(directory, disk)
+        if loss == "power loss":
+            disk.power_loss()
+        seen = visible(directory)
+        assert seen.items() <= expected(SETS).items()  # whole files only
+        committed = {file.path for done in committed_sets(directory) for file in done.files}
+        assert committed <= seen.keys()
+        halves += len(seen) % 2
+
+        CommitList(directory).close()
+        seen = visible(directory)
+        assert seen == expected(len(seen) // 2)  # whole sets only
+        assert committed <= seen.keys()
+        assert len(committed_sets(directory)) * 2 == len(seen)
+
+        write_sets(directory, RealDisk())
+        assert visible(directory) == expected(SETS)
+        assert [done.number for done in committed_sets(directory)] == [1, 2, 3]
+        assert not list((directory / "_export" / "staging").iterdir())
+    assert halves  # the case that the list is there for was among them
+
+
+def test_a_crash_while_a_crash_is_repaired(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    total = operations(tmp_path / "count")
+    for round_number in range(40):
+        directory = tmp_path / f"{round_number}"
+        directory.mkdir()
+        for _ in range(4):
+            disk = FaultyDisk(directory, stop_at=rng.randrange(total), seed=round_number)
+            try:
+                write_sets(directory, disk)
+            except Crash:
+                if rng.random() < 0.5:
+                    disk.power_loss()
+            assert visible(directory).items() <= expected(SETS).items()
+        write_sets(directory, RealDisk())
+        assert visible(directory) == expected(SETS)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """At whatever it strikes: nothing half-written is seen, and a run with room finishes."""
+    failed = 0
+    for strike in range(operations(tmp_path / "count")):
+        directory = tmp_path / f"{strike}"
+        directory.mkdir()
+        disk = FaultyDisk(directory)
+
+        def fail(what: str, _path: Path, disk: FaultyDisk = disk, strike: int = strike) -> int | None:
+            grows = what.split()[0] in ("write", "create", "mkdir", "rename")
+            return errno.ENOSPC if grows and len(disk.operations) > strike else None
+
+        disk.fail = fail
+        with contextlib.suppress(OSError):
+            write_sets(directory, disk)
+            continue
+        failed += 1
+        assert visible(directory).items() <= expected(SETS).items()
+        write_sets(directory, RealDisk())
+        assert visible(directory) == expected(SETS)
+    assert failed
+
+
+def test_positions_go_on_in_the_last_set(tmp_path: Path) -> None:
+    write_sets(tmp_path, RealDisk(), 2)
+    other = TopicPartition("orders", 1)
+    commits = CommitList(tmp_path)
+    assert commits.positions == {TP: Position(20, "id")}
+    commits.begin()
+    lost = (OffsetRange(3, 5),)
+    done = commits.commit([], [ExportedRange(other, 3, 9, None, lost)])
+    commits.close()
+    commits = CommitList(tmp_path)
+    assert commits.positions == {TP: Position(20, "id"), other: Position(9, None)}
+    commits.close()
+    assert committed_sets(tmp_path)[-1] == done
+    assert ExportSet.load(tmp_path / "_export/sets/000000000003.json").ranges[0].lost == lost
+
+
+def test_one_export_at_a_time(tmp_path: Path) -> None:
+    commits = CommitList(tmp_path)
+    with pytest.raises(LogLocked, match="another export writes here"):
+        CommitList(tmp_path)
+    commits.close()
+    CommitList(tmp_path).close()
+
+
+def test_a_pending_set_that_lost_a_file_is_dropped(tmp_path: Path) -> None:
+    for stop_at in range(operations(tmp_path / "count")):
+        directory = tmp_path / f"{stop_at}"
+        directory.mkdir()
+        with pytest.raises(Crash):
+            write_sets(directory, FaultyDisk(directory, stop_at=stop_at))
+        if list(directory.glob("_export/sets/*.pending")) and len(visible(directory)) % 2:
+            break
+    else:
+        raise AssertionError("no crash between two renames")
+    (half,) = visible(directory).keys() - {file.path for done in committed_sets(directory) for file in done.files}
+    (directory / half).unlink()
+    whole = len(visible(directory)) // 2
+    CommitList(directory).close()
+    assert visible(directory) == expected(whole)
+    write_sets(directory, RealDisk())
+    assert visible(directory) == expected(SETS)
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"format":2}', b"\xff"])
+def test_a_set_that_does_not_parse(tmp_path: Path, text: bytes) -> None:
+    write_sets(tmp_path, RealDisk())
+    (tmp_path / "_export/sets/000000000003.json").write_bytes(text)
+    with pytest.raises(CorruptCheckpoint):
+        CommitList(tmp_path)
+    with pytest.raises(CorruptCheckpoint):
+        CommitList(tmp_path)  # not "in use": the first attempt let go

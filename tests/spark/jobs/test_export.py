@@ -1,0 +1,358 @@
+"""Export on Spark: equal to the golden files, incremental, and whole whatever fails in its midst."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kafkafs.spark.jobs.commits import committed_sets
+from kafkafs.spark.jobs.export import ExportOptions, ExportTask, export, export_splits
+from kafkafs.spark.planning import Split
+from storage.errors import CorruptBatch, LogLocked, NotPermitted, OffsetOutOfRange, StorageError
+from storage.files.disk import RealDisk
+from storage.format.record_columns import Record
+from storage.log.appender import Appender
+from storage.types import Isolation, TopicPartition
+from tests.builders import ROLL, Batch, BuiltLogDir, BuiltPartition, Partition, build_log_dir, many
+from tests.faults import Crash
+from tests.fixtures import GoldenCase, golden_cases, requires_fixtures
+from tests.spark.jobs.exported import CallingDisk, LethalDisk, Row, read_quarantine, read_table
+from tests.storage.log.owning import opened
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What Kafka's consumer saw of these ends before damage that we read around.
+DAMAGED = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
+TYPES = {"CreateTime": 0, "LogAppendTime": 1, "NoTimestampType": -1}
+TP = TopicPartition("t", 0)
+
+
+def values(rows: Iterable[Row]) -> list[tuple[int, bytes | None, bytes | None]]:
+    return [(row.offset, row.key, row.value) for row in rows]
+
+
+def built_values(built: BuiltPartition) -> list[tuple[int, bytes | None, bytes | None]]:
+    return [(record.offset, record.key, record.value) for record in built.records]
+
+
+def a_log(path: Path, segments: int = 4) -> BuiltLogDir:
+    """A partition of a few segments, each of a few batches, with small indexes between them."""
+    items: list[object] = []
+    for _ in range(segments):
+        items += [Batch(many(50, keys=7)) for _ in range(4)] + [ROLL]
+    return build_log_dir(path, {"t": [Partition(items[:-1], index_interval_bytes=512)]})  # type: ignore[arg-type]
+
+
+@requires_fixtures
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_fixtures_equal_golden(spark: SparkSession, tmp_path: Path, isolation: Isolation) -> None:
+    by_dir: dict[Path, list[GoldenCase]] = {}
+    for case in golden_cases():
+        if case.topic not in DAMAGED and (isolation.value == case.isolation):
+            by_dir.setdefault(case.log_dir, []).append(case)
+    assert by_dir
+    for number, (log_dir, cases) in enumerate(by_dir.items()):
+        chosen = [TopicPartition(case.topic, case.partition) for case in cases]
+        options = ExportOptions(isolation=isolation, headers=True)
+        done = export(spark, log_dir, tmp_path / f"{number}", chosen, options)
+        table = read_table(tmp_path / f"{number}")
+        for case, tp in zip(cases, chosen, strict=True):
+            records = case.records()
+            assert [tuple(row[:6]) for row in table.get(tp, [])] == [
+                (
+                    record.offset,
+                    record.timestamp,
+                    TYPES[record.timestamp_type],
+                    record.key,
+                    record.value,
+                    [(name.decode(), value) for name, value in record.headers] or None,
+                )
+                for record in records
+            ], case
+        assert done.messages == sum(len(rows) for rows in table.values())
+
+
+def test_read_back_with_spark(spark: SparkSession, tmp_path: Path) -> None:
+    day = 86_400_000
+    records = [Record(b"k", b"%d" % n, (), stamp) for n, stamp in enumerate([day, -1, 2 * day, day + 1])]
+    build_log_dir(tmp_path / "log", {"a": [[Batch(records)]], "b": [[Batch(records)], [Batch(records)]]})
+    export(spark, tmp_path / "log", tmp_path / "out")
+    table = spark.read.parquet(str(tmp_path / "out"))
+    assert [(field.name, field.dataType.simpleString()) for field in table.schema] == [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("partition", "int"),
+        ("offset", "bigint"),
+        ("timestamp", "timestamp"),
+        ("timestampType", "int"),
+        ("topic", "string"),
+        ("day", "date"),
+    ]
+    rows = table.selectExpr("topic", "partition", "offset", "string(value)", "unix_millis(timestamp)", "string(day)")
+    expected = [
+        (topic, partition, n, str(n), stamp, {-1: None}.get(stamp, f"1970-01-0{stamp // day + 1}"))
+        for topic, partition in (("a", 0), ("b", 0), ("b", 1))
+        for n, stamp in enumerate([day, -1, 2 * day, day + 1])
+    ]
+    assert sorted(tuple(row) for row in rows.collect()) == sorted(expected, key=lambda row: row[:3])
+
+
+def test_incremental(spark: SparkSession, tmp_path: Path) -> None:
+    """Each run takes what has come since, and nothing twice."""
+    log, out = tmp_path / "log", tmp_path / "out"
+    tps = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)]
+    owned = opened(log)
+    owned.create_topic("t", 2)
+    owned.create_topic("u", 1)
+    expected: dict[TopicPartition, list[bytes]] = {tp: [] for tp in tps}
+
+    def append(tp: TopicPartition, count: int) -> None:
+        added = [b"%d" % (len(expected[tp]) + n) for n in range(count)]
+        result = Appender(owned.appendable(tp), clock=owned.clock).append([Record(None, value) for value in added])
+        assert result.error is None
+        expected[tp] += added
+
+    for counts in ((5, 0, 3), (0, 0, 0), (1, 4, 0), (2, 2, 2)):
+        for tp, count in zip(tps, counts, strict=True):
+            append(tp, count)
+        done = export(spark, log, out)
+        assert done.messages == sum(counts)
+        assert done.sets == (1 if sum(counts) else 0)
+        table = read_table(out)
+        assert {tp: [row.value for row in rows] for tp, rows in table.items()} == {
+            tp: values for tp, values in expected.items() if values
+        }
+        assert done.positions == {tp: len(values) for tp, values in expected.items() if values}
+    owned.close()
+    assert len(committed_sets(out)) == 3
+
+
+def test_several_sets_in_a_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that dies in its second set keeps the first, and the next goes on behind it."""
+    built = a_log(tmp_path / "log", 8)
+    monkeypatch.setattr("kafkafs.spark.jobs.export._TASKS_PER_CORE_AND_SET", 1)
+    options = ExportOptions(task_bytes=2000)
+    commits = 0
+
+    class Dying(RealDisk):
+        def rename(self, source: Path, target: Path) -> None:
+            nonlocal commits
+            if target.suffix == ".json":
+                commits += 1
+                if commits == 2:
+                    raise Crash("second commit")
+            super().rename(source, target)
+
+        def __reduce__(self) -> tuple[type[RealDisk], tuple[()]]:
+            return RealDisk, ()
+
+    with pytest.raises(Crash):
+        export(spark, tmp_path / "log", tmp_path / "out", options=options, disk=Dying())
+    assert len(committed_sets(tmp_path / "out")) == 1
+    done = export(spark, tmp_path / "log", tmp_path / "out", options=options)
+    assert done.sets > 2
+    assert values(read_table(tmp_path / "out")[TP]) == built_values(built["t", 0])
+    numbers = [one.number for one in committed_sets(tmp_path / "out")]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def damage(path: Path, position: int) -> None:
+    with path.open("r+b") as log:
+        log.seek(position)
+        byte = log.read(1)[0]
+        log.seek(position)
+        log.write(bytes([byte ^ 0xFF]))
+
+
+def test_damage_fails_or_is_quarantined(spark: SparkSession, tmp_path: Path) -> None:
+    built = a_log(tmp_path / "log")
+    partition = built["t", 0]
+    bad = partition.batches[5]
+    path = partition.path / f"{bad.segment:020}.log"
+    damage(path, bad.position + 100)
+    with pytest.raises(CorruptBatch, match="checksum"):
+        export(spark, tmp_path / "log", tmp_path / "out")
+    assert read_table(tmp_path / "out") == {}
+    assert not committed_sets(tmp_path / "out")
+
+    done = export(spark, tmp_path / "log", tmp_path / "out", options=ExportOptions(keep_damage=True))
+    lost = range(bad.stored.base_offset, bad.stored.last_offset + 1)
+    intact = [row for row in built_values(partition) if row[0] not in lost]
+    assert values(read_table(tmp_path / "out")[TP]) == intact
+    (row,) = read_quarantine(tmp_path / "out")
+    assert row["raw"] == path.read_bytes()[bad.position : bad.position + bad.size]
+    assert (row["file"], row["position"], row["size"]) == (str(path), bad.position, bad.size)
+    assert (row["partition"], row["firstOffset"], row["lastOffset"]) == (0, lost[0], lost[-1])
+    assert "batch checksum differs" in row["error"]
+    (told,) = done.quarantined
+    assert (told.first_offset, told.last_offset) == (lost[0], lost[-1])
+    table = spark.read.parquet(str(tmp_path / "out" / "_quarantine"))
+    assert [tuple(found) for found in table.select("topic", "firstOffset").collect()] == [("t", lost[0])]
+    assert spark.read.parquet(str(tmp_path / "out")).count() == len(intact)
+
+
+def test_garbage_between_batches_is_quarantined(spark: SparkSession, tmp_path: Path) -> None:
+    """Bytes that are no batch at all, found by the tasks on both sides of a cut: one row, all bytes."""
+    built = a_log(tmp_path / "log", 1)
+    partition = built["t", 0]
+    bad = partition.batches[1]
+    path = partition.log()
+    with path.open("r+b") as log:
+        log.seek(bad.position)
+        log.write(bytes(bad.size))
+    options = ExportOptions(keep_damage=True, task_bytes=1000)
+    done = export(spark, tmp_path / "log", tmp_path / "out", options=options)
+    lost = range(bad.stored.base_offset, bad.stored.last_offset + 1)
+    assert values(read_table(tmp_path / "out")[TP]) == [row for row in built_values(partition) if row[0] not in lost]
+    (row,) = read_quarantine(tmp_path / "out")
+    assert (row["position"], row["raw"]) == (bad.position, bytes(bad.size))
+    assert (row["firstOffset"], row["lastOffset"]) == (lost[0], lost[-1])
+    assert len(done.quarantined) == 1
+
+
+def task_of(built: BuiltLogDir, staging: Path, disk: RealDisk, options: ExportOptions) -> ExportTask:
+    end = built["t", 0].log_end_offset
+    return ExportTask(built.path, staging, (Split(TP, 0, end, 0),), options, disk)
+
+
+def test_retention_while_a_task_reads(tmp_path: Path) -> None:
+    """Segments go between two writes of a task: what was read stays, what is lost is told or fails."""
+    built = a_log(tmp_path / "log")
+    shutil.copytree(built.path, tmp_path / "copy")
+    partition = built["t", 0]
+    staging = tmp_path / "staging"
+    staging.mkdir()
+
+    def retain(_path: Path) -> None:
+        for base in partition.segments[1:3]:
+            for file in partition.path.glob(f"{base:020}.*"):
+                file.rename(file.with_name(file.name + ".deleted"))
+                file.with_name(file.name + ".deleted").unlink()
+        for file in partition.path.glob(f"{partition.segments[0]:020}.*"):
+            file.unlink()
+
+    # The first write comes before anything is read from the second segment: a row group of few bytes.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kafkafs.spark.jobs.parquet_files.ROW_GROUP_BYTES", 1)
+        with pytest.raises(OffsetOutOfRange, match="went before they were exported"):
+            export_splits(task_of(built, staging, CallingDisk(retain), ExportOptions()))
+        shutil.rmtree(built.path)
+        shutil.copytree(tmp_path / "copy", built.path)
+        outcome = export_splits(task_of(built, staging, CallingDisk(retain), ExportOptions(allow_loss=True)))
+    (lost,) = outcome.lost
+    assert lost.tp == TP
+    assert lost.offsets.start == partition.segments[1]
+    assert lost.offsets.end == partition.segments[3]
+    assert sum(file.rows for file in outcome.files) == len(partition.records) - 400
+
+
+def test_retention_between_runs(spark: SparkSession, tmp_path: Path) -> None:
+    built = a_log(tmp_path / "log")
+    partition = built["t", 0]
+    whole = built_values(partition)
+    chosen = [TP]
+    export(spark, tmp_path / "log", tmp_path / "out", chosen)
+    # A longer log of the same topic, whose first segments have gone since.
+    shutil.rmtree(partition.path)
+    longer = a_log(tmp_path / "longer", 8)["t", 0]
+    for base in longer.segments[:6]:
+        for file in longer.path.glob(f"{base:020}.*"):
+            file.unlink()
+    longer.path.rename(partition.path)
+    with pytest.raises(OffsetOutOfRange, match="went before they were exported"):
+        export(spark, tmp_path / "log", tmp_path / "out", chosen)
+    done = export(spark, tmp_path / "log", tmp_path / "out", chosen, ExportOptions(allow_loss=True))
+    rest = [row for row in built_values(longer) if row[0] >= longer.segments[6]]
+    assert values(read_table(tmp_path / "out")[TP]) == whole + rest
+    (lost,) = done.lost
+    assert (lost.offsets.start, lost.offsets.end) == (partition.log_end_offset, longer.segments[6])
+    assert [part.lost for part in committed_sets(tmp_path / "out")[-1].ranges] == [(lost.offsets,)]
+
+
+@pytest.mark.parametrize("at", [1, 3, 8])
+def test_a_worker_dies(spark: SparkSession, tmp_path: Path, at: int) -> None:
+    """Killed at a write: Spark repeats the task, and what the first attempt had staged is never seen."""
+    built = a_log(tmp_path / "log")
+    (tmp_path / "marks").mkdir()
+    disk = LethalDisk(tmp_path / "marks", at)
+    export(spark, tmp_path / "log", tmp_path / "out", options=ExportOptions(task_bytes=4000), disk=disk)
+    assert len(list((tmp_path / "marks").iterdir())) == 1
+    assert values(read_table(tmp_path / "out")[TP]) == built_values(built["t", 0])
+    assert not list((tmp_path / "out/_export/staging").iterdir())
+
+
+def test_workers_that_always_die(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark gives up: an error in a line, nothing to be seen, and a rerun exports all."""
+    built = a_log(tmp_path / "log", 2)
+    (tmp_path / "marks").mkdir()
+    disk = LethalDisk(tmp_path / "marks", 1, times=-1)
+    with pytest.raises(StorageError, match="Spark gave up: export log to out") as raised:
+        export(spark, tmp_path / "log", tmp_path / "out", disk=disk)
+    assert "\n" not in str(raised.value)
+    assert read_table(tmp_path / "out") == {}
+    export(spark, tmp_path / "log", tmp_path / "out")
+    assert values(read_table(tmp_path / "out")[TP]) == built_values(built["t", 0])
+
+
+class FullDisk(RealDisk):
+    """No room for files of messages."""
+
+    def open(self, path: Path, *, create: bool = False) -> object:  # type: ignore[override]
+        if path.suffix == ".parquet":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return super().open(path, create=create)
+
+
+def test_a_full_disk_under_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+    built = a_log(tmp_path / "log", 2)
+    with pytest.raises(OSError, match="No space left") as raised:
+        export(spark, tmp_path / "log", tmp_path / "out", disk=FullDisk())
+    assert raised.value.errno == errno.ENOSPC
+    assert read_table(tmp_path / "out") == {}
+    export(spark, tmp_path / "log", tmp_path / "out")
+    assert values(read_table(tmp_path / "out")[TP]) == built_values(built["t", 0])
+
+
+def test_refusals(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, out = tmp_path / "log", tmp_path / "out"
+    build_log_dir(log, {"t": [[Batch(many(5))]], "__internal": [[Batch(many(5))]]})
+    with pytest.raises(NotPermitted, match="within the log directory"):
+        export(spark, log, log / "out")
+    assert not (log / "out").exists()
+    assert export(spark, log, out).positions == {TP: 5}
+    shutil.rmtree(log)
+    build_log_dir(log, {"t": [[Batch(many(3))]]})
+    with pytest.raises(OffsetOutOfRange, match="ends before what was exported"):
+        export(spark, log, out)
+    shutil.rmtree(log)
+    owned = opened(log)
+    owned.create_topic("t", 1)
+    owned.close()
+    with pytest.raises(StorageError, match="removed and made anew"):
+        export(spark, log, out)
+    with pytest.raises(ValueError, match="no compression 'lzo'"):
+        ExportOptions(compression="lzo")
+
+
+def test_another_export_writes_there(spark: SparkSession, tmp_path: Path) -> None:
+    from kafkafs.spark.jobs.commits import CommitList
+
+    build_log_dir(tmp_path / "log", {"t": [[Batch(many(5))]]})
+    held = CommitList(tmp_path / "out")
+    with pytest.raises(LogLocked):
+        export(spark, tmp_path / "log", tmp_path / "out")
+    held.close()
+    export(spark, tmp_path / "log", tmp_path / "out")
+
+
+def test_options_are_values() -> None:
+    assert dataclasses.replace(ExportOptions(), headers=True).columns[-1] == "headers"
+    assert "headers" not in ExportOptions().columns

@@ -1,0 +1,118 @@
+"""Files by day as one task writes them: disordered days, many days, large rows, full disks."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from kafkafs.spark.jobs import parquet_files
+from kafkafs.spark.jobs.commits import StagedFile
+from kafkafs.spark.jobs.parquet_files import DayFiles
+from storage.files.disk import RealDisk
+from storage.format.record_columns import Record
+from storage.log.log_dir import LogDir
+from storage.log.reader import read_range
+from storage.types import TopicPartition
+from tests.builders import Batch, build_log_dir
+from tests.spark.jobs.exported import CallingDisk, Row, read_table
+
+TP = TopicPartition("t", 0)
+DAY_MS = 86_400_000
+COLUMNS = ("key", "value", "partition", "offset", "timestamp", "timestampType")
+
+
+def write_files(tmp_path: Path, records: list[Record], disk: RealDisk | None = None) -> list[StagedFile]:
+    """The records through a log, one batch for each hundred, into files in tmp_path/staged."""
+    if not (tmp_path / "log").exists():
+        build_log_dir(tmp_path / "log", {"t": [[Batch(records[at : at + 100]) for at in range(0, len(records), 100)]]})
+    (tmp_path / "staged").mkdir(exist_ok=True)
+    files = DayFiles(disk or RealDisk(), tmp_path / "staged", TP, COLUMNS)
+    try:
+        for block in read_range(LogDir.open_read_only(tmp_path / "log").log(TP).snapshot(), 0, window=2_000):
+            files.add(block)
+        return files.close()
+    except BaseException:
+        files.abandon()
+        raise
+
+
+def table_of(tmp_path: Path, files: list[StagedFile]) -> list[Row]:
+    for file in files:
+        target = tmp_path / "out" / file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        assert not target.exists()
+        (tmp_path / "staged" / file.staged).rename(target)
+        assert target.stat().st_size == file.size_bytes
+    return read_table(tmp_path / "out").get(TP, [])
+
+
+def rows_of(records: list[Record]) -> list[tuple[int, int, bytes | None]]:
+    return [(offset, record.timestamp, record.value) for offset, record in enumerate(records)]
+
+
+def test_disordered_days(tmp_path: Path) -> None:
+    stamps = [3 * DAY_MS, 2 * DAY_MS + 5, 3 * DAY_MS + 1, -1, 2 * DAY_MS, 4 * DAY_MS, -1]
+    records = [Record(None, b"%d" % n, (), stamp) for n, stamp in enumerate(stamps)]
+    files = write_files(tmp_path, records)
+    assert sum(file.rows for file in files) == len(records)
+    rows = table_of(tmp_path, files)
+    assert [(row.offset, row.timestamp, row.value) for row in rows] == rows_of(records)
+    none = "__HIVE_DEFAULT_PARTITION__"
+    days = ["1970-01-04", "1970-01-03", "1970-01-04", none, "1970-01-03", "1970-01-05", none]
+    assert [row.day for row in rows] == days
+    assert len(files) == len(set(days))
+
+
+def test_more_days_than_files_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_files, "OPEN_FILES", 3)
+    records = [Record(None, b"%d" % n, (), (n * 7 % 10) * DAY_MS) for n in range(400)]
+    files = write_files(tmp_path, records)
+    assert len(files) > 10
+    assert [(row.offset, row.timestamp, row.value) for row in table_of(tmp_path, files)] == rows_of(records)
+
+
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row groups are written when a file, or all files together, hold too much."""
+    monkeypatch.setattr(parquet_files, "ROW_GROUP_BYTES", 40_000)
+    monkeypatch.setattr(parquet_files, "HELD_BYTES", 60_000)
+    records = [Record(b"k%d" % n, bytes([n % 251]) * 1000, (), (n % 5) * DAY_MS) for n in range(1000)]
+    held = []
+    files = DayFiles(RealDisk(), tmp_path, TP, COLUMNS)
+    build_log_dir(tmp_path / "log", {"t": [[Batch(records[at : at + 10]) for at in range(0, 1000, 10)]]})
+    for block in read_range(LogDir.open_read_only(tmp_path / "log").log(TP).snapshot(), 0, window=20_000):
+        files.add(block)
+        held.append(sum(file.held_bytes for file in files._open.values()))
+    assert 40_000 < max(held) < 100_000
+    (tmp_path / "staged").mkdir()
+    done = files.close()
+    for file in done:
+        (tmp_path / file.staged).rename(tmp_path / "staged" / file.staged)
+    assert [(row.offset, row.timestamp, row.value) for row in table_of(tmp_path, done)] == rows_of(records)
+
+
+def test_a_full_disk_at_any_write(tmp_path: Path) -> None:
+    """The error comes through as it is, and nothing is left open."""
+    records = [Record(None, b"%d" % n, (), (n % 3) * DAY_MS) for n in range(300)]
+    writes: list[Path] = []
+    whole = write_files(tmp_path, records, CallingDisk(writes.append))
+    assert len(whole) == 3
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for strike in range(len(writes)):
+        left = iter(range(strike))
+
+        def fail(path: Path, left: object = left) -> None:
+            if next(left, None) is None:  # type: ignore[call-overload]
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+        with pytest.raises(OSError, match="No space left") as raised:
+            write_files(tmp_path, records, CallingDisk(fail))
+        assert raised.value.errno == errno.ENOSPC
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_nothing(tmp_path: Path) -> None:
+    assert DayFiles(RealDisk(), tmp_path, TP, COLUMNS).close() == []
+    assert list(tmp_path.iterdir()) == []
