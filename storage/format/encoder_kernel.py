@@ -114,6 +114,26 @@ def _copy(
 @cython.nogil
 @cython.inline
 @cython.exceptval(check=False)
+def _put_head(
+    out: cython.uchar[::1],
+    position: cython.Py_ssize_t,
+    body: cython.longlong,
+    time_bits: cython.ulonglong,
+    delta_bits: cython.ulonglong,
+    key_bits: cython.ulonglong,
+) -> cython.Py_ssize_t:
+    """A record up to its key's length; `body`: bytes of all behind its first field."""
+    position = _put_varint(out, position, _zigzag(_bits(body)))
+    out[position] = 0  # attributes
+    position = _put_varint(out, position + 1, time_bits)
+    position = _put_varint(out, position, delta_bits)
+    return _put_varint(out, position, key_bits)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
 def _outside(start: cython.longlong, length: cython.longlong, size: cython.longlong) -> cython.bint:
     """Whether `length` bytes (-1: null, no bytes) at `start` are not all within a buffer of `size` bytes."""
     if length < 0:
@@ -209,11 +229,7 @@ def _encode(
         if body + _varint_size(_zigzag(_bits(body))) > limit - position:
             status = _FULL
             break
-        position = _put_varint(out, position, _zigzag(_bits(body)))
-        out[position] = 0
-        position = _put_varint(out, position + 1, time_bits)
-        position = _put_varint(out, position, delta_bits)
-        position = _put_varint(out, position, key_bits)
+        position = _put_head(out, position, body, time_bits, delta_bits, key_bits)
         position = _copy(out, position, buffer, key_at, key_size if key_size > 0 else 0)
         position = _put_varint(out, position, value_bits)
         position = _copy(out, position, buffer, value_at, value_size if value_size > 0 else 0)
@@ -444,3 +460,79 @@ def split_lines(
     with cython.nogil:
         rows = _split(buffer, start, end, separator, starts, lengths)
     return rows
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _encode_lines(
+    begun: cython.const[cython.uchar][::1],
+    data: cython.const[cython.uchar][::1],
+    separator: cython.int,
+    out: cython.uchar[::1],
+    position: cython.Py_ssize_t,
+    result: cython.longlong[::1],
+) -> cython.int:
+    size: cython.Py_ssize_t = len(data)
+    limit: cython.longlong = len(out)
+    before: cython.longlong = len(begun)
+    status: cython.int = _DONE
+    row: cython.longlong = 0
+    at: cython.Py_ssize_t = 0
+    found: cython.Py_ssize_t
+    value_size: cython.longlong
+    body: cython.longlong
+    delta_bits: cython.ulonglong
+    value_bits: cython.ulonglong
+    while True:
+        found = _find(data, at, size, separator)
+        if found < 0:
+            break
+        value_size = before + (found - at)
+        delta_bits = _zigzag(_bits(row))
+        value_bits = _zigzag(_bits(value_size))
+        # One byte each: attributes, timestamp delta 0, null key, no headers.
+        body = 4 + _varint_size(delta_bits) + _varint_size(value_bits) + value_size
+        if body > _INT32_MAX or row > _INT32_MAX:
+            status = _TOO_LARGE
+            break
+        if body + _varint_size(_zigzag(_bits(body))) > limit - position:
+            status = _FULL
+            break
+        position = _put_head(out, position, body, 0, delta_bits, 1)
+        position = _put_varint(out, position, value_bits)
+        position = _copy(out, position, begun, 0, before)
+        position = _copy(out, position, data, at, found - at)
+        out[position] = 0
+        position += 1
+        before = 0
+        at = found + 1
+        row += 1
+    result[0] = row
+    result[1] = position
+    result[2] = at
+    return status
+
+
+def encode_lines(
+    begun: cython.const[cython.uchar][::1],
+    data: cython.const[cython.uchar][::1],
+    separator: cython.int,
+    out: cython.uchar[::1],
+    position: cython.Py_ssize_t,
+    result: cython.longlong[::1],
+) -> cython.int:
+    """`split_lines` and `encode_records` in one: each line of `data` that a `separator` byte ends, as a v2 record.
+
+    `begun` stands before the first line. The records have no key and no headers, their timestamp is the batch's base
+    timestamp, their offsets are consecutive. Returns a status; `result`: lines encoded, the position in `out` behind
+    them, the position in `data` behind them. ValueError where `position` or `result` is out of range.
+    """
+    status: cython.int
+    if position < 0 or position > len(out) or len(result) < RESULTS:
+        raise ValueError("position or result column out of range")
+    if not cython.compiled:
+        begun, data, out, result = bytes(begun), bytes(data), memoryview(out), memoryview(result)
+    with cython.nogil:
+        status = _encode_lines(begun, data, separator, out, position, result)
+    return status
