@@ -27,7 +27,7 @@ from storage.files import names
 from storage.format.encoder_kernel import split_lines
 from storage.format.record_columns import Record, RecordColumns
 from storage.log import guest_rules
-from storage.log.appender import Appender
+from storage.log.appender import AppendedLines, Appender
 from storage.log.owned_dir import OwnedDir
 from storage.types import NO_TIMESTAMP, TopicPartition
 
@@ -125,6 +125,7 @@ class Target:
         self._unsynced: set[int] = set()
         self._partitioner: Partitioner | None = None
         self._here: Int64s = np.zeros(0, np.int64)
+        self._numbers: frozenset[int] = frozenset()
         self._only = partition
         here = owned.log_dir.partitions(topic)
         count: int | None = here[-1] + 1
@@ -141,6 +142,7 @@ class Target:
                 f"how many partitions {topic} has is not known here", advice="Append to one of its partitions"
             )
         self._here = np.array(here, np.int64)
+        self._numbers = frozenset(here)
         self._partitioner = Partitioner(count)
 
     def append(self, parsed: Parsed) -> Taken:
@@ -167,6 +169,24 @@ class Target:
             if failure is not None:
                 return Taken(row, failure)
         return Taken(row, error)
+
+    def append_lines(self, begun: bytearray, data: Buffer) -> AppendedLines | None:
+        """Appends all lines of `data` that end in it as values, `begun` standing before the first.
+
+        None, and nothing done, where only `append` can tell what to do. PartitionOffline, OSError: nothing of them is
+        appended.
+        """
+        if self._only is not None:
+            self._unsynced.add(self._only)
+            return self._appender(self._only).append_lines(begun, data)
+        assert self._partitioner is not None
+        sticky = self._partitioner.sticky
+        partition = sticky if sticky in self._numbers else int(self._reachable(sticky))
+        self._unsynced.add(partition)
+        done = self._appender(partition).append_lines(begun, data)
+        if done is not None:
+            self._partitioner.used(len(begun) + done.size - done.lines)
+        return done
 
     def longest_line(self, *, verbatim: bool) -> int:
         """See Destination."""
@@ -224,7 +244,7 @@ class Target:
         if not here.all():
             # A producer's keyless messages go to any partition that it can reach.
             lost = ~here & (columns.key_length < 0)
-            chosen[lost] = self._here[chosen[lost] % len(self._here)]
+            chosen[lost] = self._reachable(chosen[lost])
         if asked is not None:
             chosen = np.where(asked >= 0, asked, chosen)
         away = ~np.isin(chosen, self._here)
@@ -232,6 +252,10 @@ class Target:
             return chosen, len(chosen), None
         row = int(away.argmax())
         return chosen, row, InvalidRecord(f"there is no partition {self._topic}/{int(chosen[row])} here")
+
+    def _reachable(self, chosen: Int64s | int) -> Int64s:
+        """A partition that is here, for each that is not."""
+        return self._here[chosen % len(self._here)]
 
     def _sure_limit(self) -> int:
         config = self._config()
@@ -271,6 +295,8 @@ class LineWriter:
     def __init__(self, destination: Destination, parse: Parse) -> None:
         # Constant after construction.
         self._parse = parse
+        # Whom lines as they are can be given to.
+        self._target = destination if parse is parse_txt and isinstance(destination, Target) else None
         # Guarded by the lock.
         self._lock = threading.Lock()
         self._destination = destination
@@ -342,6 +368,10 @@ class LineWriter:
     def _write_locked(self, data: Buffer) -> int:
         if not len(data):
             return 0
+        if self._target is not None:
+            done = self._append_lines_locked(self._target, data)
+            if done is not None:
+                return self._keep_rest_locked(data, done.size)
         rows = self._split_locked(data)
         if rows == 0:
             self._begin_locked(data, len(data), data)
@@ -362,9 +392,21 @@ class LineWriter:
         except Exception:
             self._refused = True
             raise
-        self._begun.clear()
         if taken < rows:
+            self._begun.clear()
             return int(starts[taken]) - before
+        return self._keep_rest_locked(data, end)
+
+    def _append_lines_locked(self, target: Target, data: Buffer) -> AppendedLines | None:
+        try:
+            return target.append_lines(self._begun, data)
+        except Exception:
+            self._refused = True
+            raise
+
+    def _keep_rest_locked(self, data: Buffer, end: int) -> int:
+        """What follows the last newline, at `end`, is a line's beginning; how many bytes of `data` are taken."""
+        self._begun.clear()
         if end < len(data):
             try:
                 self._begin_locked(data[end:], len(data) - end, None)

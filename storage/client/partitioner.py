@@ -54,11 +54,16 @@ class Partitioner:
             chosen[keyed] = (hashes[keyed].astype(np.int64) & _POSITIVE) % self._partitions
         if not keyed.all():
             sizes = np.maximum(_every_row(columns.value_length, rows)[~keyed], 0)
-            self._used(int(sizes.sum()))
+            self.used(int(sizes.sum()))
         return chosen
 
-    def _used(self, size: int) -> None:
-        """Counts bytes that went to the sticky partition, and changes it after a batch's worth."""
+    @property
+    def sticky(self) -> int:
+        """Where records without a key go now."""
+        return self._sticky
+
+    def used(self, size: int) -> None:
+        """Counts bytes of values that went to the sticky partition, and changes it after a batch's worth."""
         self._bytes += size
         if self._bytes >= self._sticky_bytes:
             self._bytes = 0

@@ -84,8 +84,8 @@ class RealFile:
         return os.fstat(self._fd).st_size
 
     def write_at(self, position: int, *buffers: Buffer) -> int:
-        if len(buffers) == 1 and type(buffers[0]) is bytes:
-            # Index entries: small, and hardly ever written in part.
+        if len(buffers) == 1:
+            # Hardly ever written in part.
             written = os.pwrite(self._fd, buffers[0], position)
             if written == len(buffers[0]):
                 return position + written

@@ -28,6 +28,48 @@ def is_compiled() -> bool:
     return bool(cython.compiled)
 
 
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
+def _step(
+    size: cython.longlong,
+    last_offset: cython.longlong,
+    max_timestamp: cython.longlong,
+    interval: cython.longlong,
+    state: cython.longlong[::1],
+) -> cython.int:
+    """Carry `state` over one batch: 0 no entry, 1 an offset entry, 2 a time entry (the state's largest) as well."""
+    entries: cython.int = 0
+    if max_timestamp > state[LARGEST_TIMESTAMP]:
+        state[LARGEST_TIMESTAMP] = max_timestamp
+        state[LARGEST_OFFSET] = last_offset
+    if state[BYTES_SINCE_ENTRY] > interval:
+        entries = 1
+        if state[LARGEST_TIMESTAMP] > state[LAST_TIME_ENTRY]:
+            entries = 2
+            state[LAST_TIME_ENTRY] = state[LARGEST_TIMESTAMP]
+        state[BYTES_SINCE_ENTRY] = 0
+    state[BYTES_SINCE_ENTRY] += size
+    return entries
+
+
+def index_batch(
+    size: cython.longlong,
+    last_offset: cython.longlong,
+    max_timestamp: cython.longlong,
+    interval: cython.longlong,
+    state: cython.longlong[::1],
+) -> int:
+    """Carry `state` over one batch: as `index_batches`. 0: no entry; 1: an offset entry, of its last offset; 2: a time
+    entry as well, of the state's largest timestamp."""
+    if not cython.compiled:
+        state = memoryview(state)
+    if state.shape[0] < STATE_FIELDS:
+        raise IndexError("too few fields")
+    return _step(size, last_offset, max_timestamp, interval, state)
+
+
 def index_batches(
     table: cython.const[cython.longlong][:, ::1],
     first: cython.Py_ssize_t,
@@ -45,6 +87,7 @@ def index_batches(
     offsets: cython.Py_ssize_t = 0
     times: cython.Py_ssize_t = 0
     row: cython.Py_ssize_t
+    entries: cython.int
     if not cython.compiled:
         table, state = memoryview(table), memoryview(state)
         offset_entries, time_entries = memoryview(offset_entries), memoryview(time_entries)
@@ -56,18 +99,13 @@ def index_batches(
         raise IndexError("too little room for entries")
     with cython.nogil:
         for row in range(first, last):
-            if table[MAX_TIMESTAMP, row] > state[LARGEST_TIMESTAMP]:
-                state[LARGEST_TIMESTAMP] = table[MAX_TIMESTAMP, row]
-                state[LARGEST_OFFSET] = table[LAST_OFFSET, row]
-            if state[BYTES_SINCE_ENTRY] > interval:
+            entries = _step(table[SIZE, row], table[LAST_OFFSET, row], table[MAX_TIMESTAMP, row], interval, state)
+            if entries > 0:
                 offset_entries[0, offsets] = table[LAST_OFFSET, row]
                 offset_entries[1, offsets] = table[POSITION, row]
                 offsets += 1
-                if state[LARGEST_TIMESTAMP] > state[LAST_TIME_ENTRY]:
-                    time_entries[0, times] = state[LARGEST_TIMESTAMP]
-                    time_entries[1, times] = state[LARGEST_OFFSET]
-                    times += 1
-                    state[LAST_TIME_ENTRY] = state[LARGEST_TIMESTAMP]
-                state[BYTES_SINCE_ENTRY] = 0
-            state[BYTES_SINCE_ENTRY] += table[SIZE, row]
+            if entries > 1:
+                time_entries[0, times] = state[LARGEST_TIMESTAMP]
+                time_entries[1, times] = state[LARGEST_OFFSET]
+                times += 1
     return offsets, times

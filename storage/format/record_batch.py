@@ -55,6 +55,10 @@ _HEADER = struct.Struct(
     "i"  # base sequence
     "i"  # records count
 )
+_OFFSET = struct.Struct(">q")
+_EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+_NEWLINE = 10
 _LENGTH_POSITION = 8
 _LEADER_EPOCH_POSITION = 12
 _MAGIC_POSITION = 16
@@ -102,10 +106,35 @@ PLAIN = BatchFields()
 
 
 class Encoded(NamedTuple):
-    """Outcome of `encode_into`: the first row not encoded, and the position after the batch."""
+    """Outcome of `encode_into`: the first row not encoded, the position after the batch, its greatest timestamp."""
 
     next_row: int
     end: int
+    max_timestamp: int = NO_TIMESTAMP
+
+
+class EncodedLines(NamedTuple):
+    """Outcome of `encode_lines`: how many lines, the position after the batch, the position in the data after them."""
+
+    lines: int
+    end: int
+    taken: int
+
+
+class NewBatch(NamedTuple):
+    """A finished batch without a producer, in writable memory, which has no place in a log yet.
+
+    `offsets`: how many it takes.
+    """
+
+    data: memoryview
+    offsets: int
+    max_timestamp: int
+
+    def place(self, base_offset: int, leader_epoch: int) -> None:
+        """Gives it its place, as a leader does: both fields lie outside the CRC."""
+        _OFFSET.pack_into(self.data, 0, base_offset)
+        _EPOCH.pack_into(self.data, _LEADER_EPOCH_POSITION, leader_epoch)
 
 
 def encode_batch(
@@ -190,7 +219,27 @@ def encode_into(
         fields.attributes(codec),
         fields,
     )
-    return Encoded(rows, end)
+    return Encoded(rows, end, max_timestamp)
+
+
+def encode_lines(
+    out: memoryview, begun: Buffer, data: Buffer, *, timestamp: int, append_time: bool = False
+) -> EncodedLines | None:
+    """Write one uncompressed batch to the start of `out`: of each line of `data` that a newline ends its value.
+
+    `begun` stands before the first line. All records have the timestamp, without key and headers; the bytes are those
+    of `encode_into`. None where there is no whole line, or not all of them fit into `out`.
+    """
+    result = np.empty(encoder_kernel.RESULTS, np.int64)
+    if len(out) < BATCH_HEADER_SIZE:
+        return None
+    status = encoder_kernel.encode_lines(begun, data, _NEWLINE, out, BATCH_HEADER_SIZE, result)
+    lines, end, taken = result.tolist()
+    if status != encoder_kernel.DONE or not lines:
+        return None
+    attributes = TIMESTAMP_TYPE_MASK if append_time else 0
+    _write_header(out[:end], 0, lines - 1, timestamp, timestamp, lines, attributes, PLAIN)
+    return EncodedLines(lines, end, taken)
 
 
 def empty_batch(*, base_offset: int, last_offset: int, max_timestamp: int, fields: BatchFields = PLAIN) -> bytes:
@@ -209,8 +258,8 @@ def empty_batch(*, base_offset: int, last_offset: int, max_timestamp: int, field
 def set_base_offset_and_epoch(buffer: Buffer, position: int, base_offset: int, leader_epoch: int) -> None:
     """Give the v2 batch at `position` its place in a log, as a leader does: both fields lie outside the CRC."""
     view = _writable_batch(buffer, position)
-    struct.pack_into(">q", view, 0, base_offset)
-    struct.pack_into(">i", view, _LEADER_EPOCH_POSITION, leader_epoch)
+    _OFFSET.pack_into(view, 0, base_offset)
+    _EPOCH.pack_into(view, _LEADER_EPOCH_POSITION, leader_epoch)
 
 
 def set_max_timestamp(buffer: Buffer, position: int, timestamp_type: TimestampType, max_timestamp: int) -> None:
@@ -228,7 +277,7 @@ def set_max_timestamp(buffer: Buffer, position: int, timestamp_type: TimestampTy
     attributes = attributes & kept | (TIMESTAMP_TYPE_MASK if append_time else 0)
     struct.pack_into(">h", view, _ATTRIBUTES_POSITION, attributes)
     struct.pack_into(">q", view, _MAX_TIMESTAMP_POSITION, max_timestamp)
-    struct.pack_into(">I", view, _CRC_POSITION, crc32c(view[_ATTRIBUTES_POSITION:]))
+    _CRC.pack_into(view, _CRC_POSITION, crc32c(view[_ATTRIBUTES_POSITION:]))
 
 
 def set_log_append_time(buffer: Buffer, position: int, append_time_ms: int) -> None:
@@ -300,7 +349,7 @@ def _write_header(
         )
     except struct.error as error:
         raise ValueError(f"batch header field out of range: {error}") from None
-    struct.pack_into(">I", batch, _CRC_POSITION, crc32c(batch[_ATTRIBUTES_POSITION:]))
+    _CRC.pack_into(batch, _CRC_POSITION, crc32c(batch[_ATTRIBUTES_POSITION:]))
 
 
 def _writable_batch(buffer: Buffer, position: int) -> memoryview:

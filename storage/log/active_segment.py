@@ -120,8 +120,6 @@ class ActiveSegment:
 
     def rows_until_full(self, table: BatchTable, first: int, last: int, limits: RollLimits) -> int:
         """Where in the rows `first` to `last` an index becomes full: the row behind the batch that fills it."""
-        if last - first == 1:
-            return last
         trial = self._state.copy()
         entries = trial.advance(table, first, last)
         offsets_left = limits.offset_entries - self._offset_entries
@@ -144,6 +142,30 @@ class ActiveSegment:
                 low = middle
         return high
 
+    def append_batch(self, data: memoryview, last_offset: int, max_timestamp: int) -> None:
+        """As `append`, of one batch that says this of itself."""
+        base = self.segment.size
+        before = self._state.values()
+        try:
+            self._log.write_at(base, data)
+            entries = self._state.advance_batch(len(data), last_offset, max_timestamp)
+            if entries.offset:
+                entry = _OFFSET_ENTRY.pack(last_offset - self.base_offset, base)
+                self._offset_file.write_at(self._offset_entries * OFFSET_ENTRY_SIZE, entry)
+            if entries.time is not None:
+                entry = _TIME_ENTRY.pack(entries.time.timestamp, entries.time.offset - self.base_offset)
+                self._time_file.write_at(self._time_entries * TIME_ENTRY_SIZE, entry)
+        except BaseException:
+            self._state.restore(before)
+            self._undo(base)
+            raise
+        if base == 0:
+            self._first_timestamp = max_timestamp
+        if entries.offset:
+            self._offset_entries += 1
+            self._time_entries += entries.time is not None
+        self.segment.size = base + len(data)
+
     def append(self, data: memoryview, table: BatchTable, first: int, last: int) -> None:
         """Appends the batches of the rows `first` to `last`, which `data` holds back to back.
 
@@ -151,13 +173,13 @@ class ActiveSegment:
         """
         base = self.size
         table.data[Column.POSITION, first:last] += base - int(table.position[first])
-        before = self._state.copy()
+        before = self._state.values()
         try:
             self._log.write_at(base, data)
             entries = self._state.advance(table, first, last)
             self._write_entries(entries)
         except BaseException:
-            self._state = before
+            self._state.restore(before)
             self._undo(base)
             raise
         if base == 0:
@@ -168,16 +190,10 @@ class ActiveSegment:
 
     def _write_entries(self, entries: IndexEntries) -> None:
         if len(entries.offsets):
-            if len(entries.offsets) == 1:  # as a leader's append gives: no arrays for it
-                data = _OFFSET_ENTRY.pack(int(entries.offsets[0]) - self.base_offset, int(entries.positions[0]))
-            else:
-                data = offset_index.encode(entries.offsets, entries.positions, self.base_offset)
+            data = offset_index.encode(entries.offsets, entries.positions, self.base_offset)
             self._offset_file.write_at(self._offset_entries * OFFSET_ENTRY_SIZE, data)
         if len(entries.timestamps):
-            if len(entries.timestamps) == 1:
-                data = _TIME_ENTRY.pack(int(entries.timestamps[0]), int(entries.time_offsets[0]) - self.base_offset)
-            else:
-                data = time_index.encode(entries.timestamps, entries.time_offsets, self.base_offset)
+            data = time_index.encode(entries.timestamps, entries.time_offsets, self.base_offset)
             self._time_file.write_at(self._time_entries * TIME_ENTRY_SIZE, data)
 
     def _undo(self, size: int) -> None:

@@ -12,10 +12,9 @@ from typing import NamedTuple
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
-from storage.format.record_batch import set_base_offset_and_epoch
 from storage.format.record_columns import Record, RecordColumns
 from storage.log import old_formats
-from storage.log.batch_encoder import BatchEncoder, taken_rows, with_timestamps
+from storage.log.batch_encoder import BatchEncoder, Bytes, taken_rows, with_timestamps
 from storage.log.loaded_log import AppendResult
 from storage.log.partition_log import PartitionLog
 
@@ -28,6 +27,13 @@ class Appended(NamedTuple):
     base_offset: int
     last_offset: int
     error: Exception | None
+
+
+class AppendedLines(NamedTuple):
+    """What became of lines to append: `lines` are in the log, which are the first `size` bytes of what was given."""
+
+    lines: int
+    size: int
 
 
 class Appender:
@@ -63,6 +69,22 @@ class Appender:
             last_offset = result.last_offset
         return Appended(row, base_offset, last_offset, error)
 
+    def append_lines(self, begun: Bytes, data: Bytes) -> AppendedLines | None:
+        """Appends all lines of `data` that end in it, as one batch, `begun` standing before the first.
+
+        As `append` of these lines as values. None, and nothing done, where that is not so simple: then `append` is to
+        decide. PartitionOffline, OSError: nothing of them is in the log.
+        """
+        encoded = self._encoder.encode_lines(begun, data, self.log.config, self._clock.now_ms())
+        if encoded is None:
+            return None
+        taken, batch = encoded
+        try:
+            self.log.append_batch(batch)
+        except RecordTooLarge:
+            return None  # the configuration has just changed
+        return AppendedLines(batch.offsets, taken)
+
     def acceptable(self, columns: RecordColumns) -> tuple[int, InvalidRecord | None]:
         """How many of the records the topic takes, their sizes aside, and what is wrong with the next one."""
         config, now_ms = self.log.config, self._clock.now_ms()
@@ -75,12 +97,7 @@ class Appender:
         if config.message_magic < 2:
             return _append_old(self.log, columns, row, stop, config, now_ms)
         next_row, batch = self._encoder.encode(columns, row, stop, config, now_ms)
-
-        def place(base_offset: int, leader_epoch: int) -> memoryview:
-            set_base_offset_and_epoch(batch, 0, base_offset, leader_epoch)
-            return batch
-
-        return next_row, self.log.append(place)
+        return next_row, self.log.append_batch(batch)
 
 
 def _append_old(

@@ -15,9 +15,15 @@ from storage.errors import InvalidRecord, RecordTooLarge
 from storage.format.batches import BATCH_HEADER_SIZE
 from storage.format.compression import Codec
 from storage.format.encoder_kernel import RECORD_OVERHEAD
-from storage.format.record_batch import PLAIN, BatchFields, encode_into
+from storage.format.record_batch import PLAIN, BatchFields, Encoded, NewBatch, encode_into, encode_lines
 from storage.format.record_columns import RecordColumns
 from storage.types import NO_TIMESTAMP, TimestampType
+
+Bytes = bytes | bytearray | memoryview
+
+# Of a line of no bytes, its newline becomes a record of at most: length, attributes, timestamp, five for the offset,
+# key, value, headers.
+_MOST_BYTES_A_BYTE: Final = 12
 
 CODECS: Final = {codec.config_name: codec for codec in Codec} | {"producer": Codec.NONE}
 
@@ -27,11 +33,13 @@ class BatchEncoder:
 
     def __init__(self) -> None:
         self._out = bytearray()
+        self._config: LogConfig | None = None
+        self._plain = False  # whether that one takes lines as they are
 
     def encode(
         self, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
-    ) -> tuple[int, memoryview]:
-        """One batch of rows from `row` on, at most up to `stop`: the row behind it, and the batch at offset 0.
+    ) -> tuple[int, NewBatch]:
+        """One batch of rows from `row` on, at most up to `stop`: the row behind it, and the batch.
 
         It is valid until the next call. RecordTooLarge when not even one row fits max.message.bytes and segment.bytes,
         as stored.
@@ -45,17 +53,36 @@ class BatchEncoder:
         # Room for values that lie side by side in the buffer; those that share bytes may need more.
         guess = BATCH_HEADER_SIZE + (stop - row) * RECORD_OVERHEAD + memoryview(columns.buffer).nbytes
         out = self._buffer(min(guess, limit))
-        next_row, end = encode_into(out, 0, columns, row, stop, fields=fields)
-        if next_row < stop and guess < limit:
+        encoded = encode_into(out, 0, columns, row, stop, fields=fields)
+        if encoded.next_row < stop and guess < limit:
             out = self._buffer(min(BATCH_HEADER_SIZE + columns.max_size(row, stop), limit))
-            next_row, end = encode_into(out, 0, columns, row, stop, fields=fields)
-        if next_row == row:
+            encoded = encode_into(out, 0, columns, row, stop, fields=fields)
+        if encoded.next_row == row:
             raise too_large(config, BATCH_HEADER_SIZE + columns.max_size(row, row + 1))
-        return next_row, out[:end]
+        return encoded.next_row, _new(out, row, encoded)
+
+    def encode_lines(self, begun: Bytes, data: Bytes, config: LogConfig, now_ms: int) -> tuple[int, NewBatch] | None:
+        """One batch of all lines of `data` that end in it, `begun` standing before the first; how many bytes of `data`
+        they take. Each line is a message's value. The bytes are those of `encode`; valid until the next call.
+
+        None where the lines are not so simple: none ends, they do not fit into one batch, the topic compresses or wants
+        keys or an old format.
+        """
+        if config is not self._config:
+            self._config, self._plain = config, _takes_plain_lines(config)
+        if not self._plain:
+            return None
+        room = BATCH_HEADER_SIZE + len(begun) + _MOST_BYTES_A_BYTE * len(data)
+        out = self._buffer(min(room, size_limit(config)))
+        append_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
+        encoded = encode_lines(out, begun, data, timestamp=now_ms, append_time=append_time)
+        if encoded is None:
+            return None
+        return encoded.taken, NewBatch(out[: encoded.end], encoded.lines, now_ms)
 
     def _compressed(
         self, columns: RecordColumns, row: int, stop: int, config: LogConfig, codec: Codec, fields: BatchFields
-    ) -> tuple[int, memoryview]:
+    ) -> tuple[int, NewBatch]:
         """A batch of no more rows than fit uncompressed: one may hold a single record that only fits compressed."""
         limit = size_limit(config)
         last = stop
@@ -66,19 +93,28 @@ class BatchEncoder:
                 size = columns.max_size(row, last)
             # Compressing may enlarge: snappy by a sixth at worst.
             out = self._buffer(BATCH_HEADER_SIZE + size + (size >> 2) + 1024)
-            next_row, end = encode_into(
+            encoded = encode_into(
                 out, 0, columns, row, last, codec=codec, level=codec_level(codec, config), fields=fields
             )
-            if end <= limit:
-                return next_row, out[:end]
+            if encoded.end <= limit:
+                return encoded.next_row, _new(out, row, encoded)
             if last == row + 1:
-                raise too_large(config, end)
+                raise too_large(config, encoded.end)
             last = row + (last - row) // 2
 
     def _buffer(self, size: int) -> memoryview:
         if len(self._out) < size:
             self._out = bytearray(size)
         return memoryview(self._out)[:size]
+
+
+def _new(out: memoryview, row: int, encoded: Encoded) -> NewBatch:
+    return NewBatch(out[: encoded.end], encoded.next_row - row, encoded.max_timestamp)
+
+
+def _takes_plain_lines(config: LogConfig) -> bool:
+    """Whether lines as they are become the topic's records: no key is asked for, nothing is compressed."""
+    return config.message_magic == 2 and CODECS[config.compression_type] is Codec.NONE and not config.compact
 
 
 def size_limit(config: LogConfig) -> int:

@@ -57,6 +57,10 @@ class Health:
         try:
             yield
         except OSError as error:
-            if in_doubt is None or error.errno not in PASSING_ERRORS or in_doubt():
-                self.fail(error)
+            self.failed(error, in_doubt=in_doubt is None or in_doubt())
             raise
+
+    def failed(self, error: OSError, *, in_doubt: bool) -> None:
+        """Takes the log offline if what failed could not be undone (`in_doubt`), or may fail again."""
+        if in_doubt or error.errno not in PASSING_ERRORS:
+            self.fail(error)

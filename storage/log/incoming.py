@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from storage.errors import CorruptBatch, InvalidRecord
+from storage.errors import CorruptBatch, InvalidRecord, RecordTooLarge
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.format.batches import BatchTable, ScanStop, scan
 
@@ -33,6 +33,12 @@ def scanned(data: memoryview, path: Path) -> BatchTable:
     return table
 
 
+def check_size(size: int, segment_bytes: int) -> None:
+    """RecordTooLarge for a batch of so many bytes that no segment holds."""
+    if size > segment_bytes:
+        raise RecordTooLarge("record batch", expected=f"at most segment.bytes = {segment_bytes}", found=size)
+
+
 def check_continues(table: BatchTable, next_offset: int, path: Path) -> None:
     """InvalidRecord unless the batches' offsets ascend, from `next_offset` on. Gaps are fine."""
     first = int(table.base_offset[0]) if int(table.base_offset[0]) >= 0 else int(table.last_offset[0])
@@ -52,8 +58,6 @@ def first_offset(table: BatchTable, row: int) -> int:
 def assigned_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: int) -> LeaderEpochs:
     """With the leader epochs that begin in the rows `first` to `last`; the same object when none does."""
     known = -1 if epochs.latest_epoch is None else epochs.latest_epoch
-    if last - first == 1 and int(table.leader_epoch[first]) <= known:
-        return epochs
     newer = (table.magic[first:last] == 2) & (table.leader_epoch[first:last] > known)
     for row in (newer.nonzero()[0] + first).tolist():
         epoch = int(table.leader_epoch[row])

@@ -5,7 +5,7 @@ Source: LogSegment.append, LogSegment.recover, TimeIndex.maybeAppend (kafka-fact
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,16 @@ class IndexEntries(NamedTuple):
     time_offsets: Int64s
 
 
+class BatchEntries(NamedTuple):
+    """Of one batch: whether it gets an offset entry, and the time entry that it gets."""
+
+    offset: bool
+    time: TimestampOffset | None
+
+
+_NO_ENTRIES: Final = BatchEntries(False, None)
+
+
 class IndexState:
     """What a segment's writer remembers between batches to know which get an entry. Not thread-safe."""
 
@@ -47,6 +57,14 @@ class IndexState:
         other._state[:] = self._state
         return other
 
+    def values(self) -> Int64s:
+        """What `restore` takes: the state as it is now."""
+        return self._state.copy()
+
+    def restore(self, values: Int64s) -> None:
+        """Makes the state what it was."""
+        self._state = values
+
     def wrote_final_entry(self) -> None:
         """The final time entry is in the index now."""
         self._state[3] = self._state[0]
@@ -64,6 +82,13 @@ class IndexState:
     def final_time_entry(self) -> TimestampOffset | None:
         """What a roll or a clean close adds to the time index, full or not; None if its last entry says it already."""
         return self.largest if self._state[0] > self._state[3] else None
+
+    def advance_batch(self, size: int, last_offset: int, max_timestamp: int) -> BatchEntries:
+        """As `advance` over one batch, which is `size` bytes."""
+        entries = index_kernel.index_batch(size, last_offset, max_timestamp, self._interval_bytes, self._state)
+        if not entries:
+            return _NO_ENTRIES
+        return BatchEntries(True, self.largest if entries > 1 else None)
 
     def advance(self, table: BatchTable, first: int = 0, last: int | None = None) -> IndexEntries:
         """The entries that appending the rows `first` to `last` (excluded) gives, one batch after the other."""

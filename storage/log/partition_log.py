@@ -12,21 +12,22 @@ from threading import Lock
 
 from storage.clock import Clock
 from storage.config import LogConfig
-from storage.errors import OffsetOutOfRange, RecordTooLarge, SegmentGone
+from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.files.disk import Buffer, Disk
-from storage.files.leader_epochs import LeaderEpochs
+from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.files.producer_state import ProducerEntry
 from storage.format.batches import BatchTable
 from storage.format.decoder import verify_crcs
+from storage.format.record_batch import NewBatch
 from storage.log import swap, truncation
-from storage.log.active_segment import ActiveSegment
 from storage.log.health import OPENING_ERRORS, Health
-from storage.log.incoming import assigned_epochs, check_continues, first_offset, scanned
+from storage.log.incoming import assigned_epochs, check_continues, check_size, first_offset, scanned
 from storage.log.isolation import Transactions
 from storage.log.loaded_log import AppendResult, LoadedLog
 from storage.log.partition_files import PartitionFiles
-from storage.log.policies import RollLimits, new_jitter_ms, rows_that_fit
+from storage.log.policies import RollLimits, batch_fits, new_jitter_ms, rows_that_fit
 from storage.log.producer_rebuild import ProducerSnapshots, rebuild
+from storage.log.rolling import SegmentOpener
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.log.swap import CleanedSegment
@@ -66,12 +67,14 @@ class PartitionLog:
         self._producers = loaded.producers
         self._epochs = loaded.epochs
         self._generation = 0
-        self._jitter_ms = new_jitter_ms(self._config)
+        self._jitter_ms = new_jitter_ms(config)
+        self._limits = RollLimits.of(config, self._jitter_ms)
         self._snapshot: LogSnapshot | None = None
         self._files = PartitionFiles(disk, path)
         self._files.opened_with(loaded.segments, loaded.recovery_point, clock.now_ms())
+        self._opener = SegmentOpener(disk, path, self._files, clock)
         self._health = Health(path)
-        self._active = self._reopened_locked(loaded.segments[-1])
+        self._active = self._opener.reopen(loaded.segments[-1], config)
 
     # What it is
 
@@ -83,6 +86,7 @@ class PartitionLog:
         """Other values from the next append on; index interval and jitter from the next segment on."""
         with self._lock:
             self._config = config
+            self._limits = RollLimits.of(config, self._jitter_ms)
 
     @property
     def log_end_offset(self) -> int:
@@ -143,9 +147,8 @@ class PartitionLog:
     # Appending
 
     def append(self, place: Place) -> AppendResult:
-        """A leader's append: `place` puts a finished batch (or an old format's messages) at its offset, under the lock.
+        """A leader's append: `place` gives the bytes at their offset, under the lock.
 
-        In a v2 batch base offset and leader epoch lie outside the CRC, so little is left to do for it then.
         RecordTooLarge above segment.bytes, PartitionOffline, OSError (disk full and the like): nothing is appended.
         """
         with self._lock:
@@ -155,6 +158,29 @@ class PartitionLog:
             data = memoryview(place(base_offset, 0 if epoch is None else epoch))
             self._append_locked(data, scanned(data, self.path))
             return AppendResult(base_offset, self._next_offset - 1)
+
+    def append_batch(self, batch: NewBatch) -> AppendResult:
+        """As `append`, of one finished batch: what it says of itself is believed, and nothing is looked at again."""
+        with self._lock:
+            self._health.check()
+            base_offset, epoch = self._next_offset, self._epochs.latest_epoch
+            batch.place(base_offset, 0 if epoch is None else epoch)
+            size, last_offset = len(batch.data), base_offset + batch.offsets - 1
+            limits, now_ms = self._limits, self._clock.now_ms()
+            check_size(size, limits.segment_bytes)
+            if not batch_fits(size, last_offset, batch.max_timestamp, self._active.fill(limits), limits, now_ms):
+                self._roll_locked(base_offset)
+            if epoch is None:
+                self._write_epochs_locked(self._epochs.assign(EpochEntry(0, base_offset)))
+            try:
+                self._active.append_batch(batch.data, last_offset, batch.max_timestamp)
+            except OSError as error:
+                self._health.failed(error, in_doubt=self._active.broken)
+                raise
+            self._appended_locked(last_offset + 1)
+            self._producers.commit(None, last_offset + 1)
+            self._sync_if_due_locked()
+            return AppendResult(base_offset, last_offset)
 
     def append_batches(self, data: memoryview) -> AppendResult:
         """A follower's append: whole batches of another log, byte for byte, each as an append of its own.
@@ -175,12 +201,8 @@ class PartitionLog:
 
     def _append_locked(self, data: memoryview, table: BatchTable) -> None:
         """Appends all rows, rolling where Kafka would if each batch came by itself."""
-        limits = RollLimits.of(self._config, self._jitter_ms)
-        largest = int(table.size.max()) if table.rows > 1 else int(table.size[0])
-        if largest > limits.segment_bytes:
-            raise RecordTooLarge(
-                "record batch", expected=f"at most segment.bytes = {limits.segment_bytes}", found=largest
-            )
+        limits = self._limits
+        check_size(int(table.size.max()), limits.segment_bytes)
         starts = table.position.copy()
         ends = table.end.copy()
         row = 0
@@ -193,22 +215,24 @@ class PartitionLog:
             part = data[int(starts[row]) : int(ends[stop - 1])]
             self._append_rows_locked(part, table, row, stop)
             row = stop
-        if self._config.flush_messages <= self._next_offset - self._files.recovery_point:
-            self._sync_locked()
+        self._sync_if_due_locked()
 
     def _append_rows_locked(self, part: memoryview, table: BatchTable, first: int, last: int) -> None:
         changes = self._producers.changes(part, table, first, last, int(table.position[first]))
         self._assign_epochs_locked(table, first, last)
         with self._health.failing(self._in_doubt_locked):
             self._active.append(part, table, first, last)
-        self._files.wrote(self._active.paths())
-        self._next_offset = int(table.last_offset[last - 1]) + 1
-        self._snapshot = None
+        self._appended_locked(int(table.last_offset[last - 1]) + 1)
         if changes is not None and changes.aborted:
             # The marker is in the log already: what fails now cannot be undone, but recovery rebuilds it.
             with self._health.failing():
                 self._files.append_aborted(self._active.base_offset, changes.aborted)
         self._producers.commit(changes, self._next_offset)
+
+    def _appended_locked(self, end_offset: int) -> None:
+        self._files.wrote(self._active.paths())
+        self._next_offset = end_offset
+        self._snapshot = None
 
     def _assign_epochs_locked(self, table: BatchTable, first: int, last: int) -> None:
         """Leader epochs that begin with these batches, on disk before the batches are (UnifiedLog.append)."""
@@ -233,54 +257,24 @@ class PartitionLog:
                 self._roll_locked(self._next_offset)
 
     def _roll_locked(self, base_offset: int) -> None:
-        """Ends the active segment and begins another at `base_offset` (LocalLog.roll). Crash-safe:
+        """Ends the active segment and begins another at `base_offset`; 1 to 3: SegmentOpener.follow. Crash-safe:
 
-        1. remove what is left over under the new name    → the old segment is the last
-        2. the old segment's final time entry             → as before
-        3. create the new segment's files                 → an empty last segment, or index files that recovery removes
-        4. write `<base>.snapshot`                        → done; recovery can do without the snapshot
-        Syncing comes with the next flush: the recovery point lies before all this until then.
+        4. write `<base>.snapshot` → done; recovery can do without the snapshot
         """
         old = self._active
         if old.size == 0 and old.base_offset == base_offset:
             # Its index has no slots at all: it is made anew, and takes one batch.
             old.close()
-            self._active = self._create_locked(base_offset)
+            self._active = self._opener.create(base_offset, self._config)
             self._snapshot = None
             return
         with self._health.failing(self._in_doubt_locked):
-            self._files.remove_named(base_offset)
-            old.finish()
-            self._files.wrote(old.paths())
-            try:
-                new = self._create_locked(base_offset)
-            except OSError:
-                self._files.remove_named(base_offset)  # else recovery would take it for the active segment
-                raise
-            old.close()
-            old.segment.sealed = True
+            self._active = self._opener.follow(old, base_offset, self._config)
             self._sealed = (*self._sealed, old.segment)
-            self._active = new
             self._jitter_ms = new_jitter_ms(self._config)
+            self._limits = RollLimits.of(self._config, self._jitter_ms)
             self._snapshot = None
             self._files.write_producer_snapshot(base_offset, self._producers.snapshot())
-
-    def _reopened_locked(self, segment: Segment) -> ActiveSegment:
-        interval_bytes, now_ms = self._config.index_interval_bytes, self._clock.now_ms()
-        return ActiveSegment.reopen(self._disk, segment, segment.size, interval_bytes=interval_bytes, now_ms=now_ms)
-
-    def _create_locked(self, base_offset: int) -> ActiveSegment:
-        config = self._config
-        segment = ActiveSegment.create(
-            self._disk,
-            self.path,
-            base_offset,
-            interval_bytes=config.index_interval_bytes,
-            now_ms=self._clock.now_ms(),
-            preallocate=config.segment_bytes if config.preallocate else 0,
-        )
-        self._files.wrote(segment.paths(), new=True)
-        return segment
 
     # Making durable
 
@@ -308,8 +302,10 @@ class PartitionLog:
                 self._files.synced(min(end, self._next_offset), now_ms)
                 return self._files.recovery_point
 
-    def _sync_locked(self) -> None:
+    def _sync_if_due_locked(self) -> None:
         """As `flush`, for flush.messages: the writer waits, and so must the others."""
+        if self._config.flush_messages > self._next_offset - self._files.recovery_point:
+            return
         with self._health.failing():
             self._files.sync(self._files.take_unsynced())
         self._files.synced(self._next_offset, self._clock.now_ms())
@@ -436,7 +432,7 @@ class PartitionLog:
             if offset == before.segments[0].base_offset and len(before.segments) == 1:
                 return
             with self._health.failing(self._in_doubt_locked):
-                new = self._create_locked(offset)
+                new = self._opener.create(offset, self._config)
                 self._active.close()
                 self._active = new
                 for segment in before.segments:
@@ -449,7 +445,7 @@ class PartitionLog:
     def _install_locked(self, segments: Sequence[Segment], end_offset: int, epochs: LeaderEpochs) -> None:
         """The log now consists of these segments, all of whose bytes count, and ends at `end_offset`."""
         self._sealed = tuple(segments[:-1])
-        self._active = self._reopened_locked(segments[-1])
+        self._active = self._opener.reopen(segments[-1], self._config)
         self._files.wrote(self._active.paths(), new=True)
         self._next_offset = end_offset
         self._log_start_offset = min(self._log_start_offset, end_offset)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -50,8 +50,7 @@ def new_jitter_ms(config: LogConfig) -> int:
     return random.randrange(most) if most > 0 else 0
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFill:
+class SegmentFill(NamedTuple):
     """What decides whether a segment takes one more batch.
 
     `first_timestamp`: the max timestamp of its first batch, -1 when there is none. `created_ms`: when the segment was
@@ -72,8 +71,6 @@ def rows_that_fit(table: BatchTable, first: int, fill: SegmentFill, limits: Roll
     """
     if fill.full:
         return 0
-    if table.rows - first == 1:
-        return 1 if _row_fits(table, first, fill, limits, now_ms) else 0
     sizes = table.size[first:]
     # An exact fit does not roll.
     ends = fill.size_bytes + np.cumsum(sizes)
@@ -95,15 +92,17 @@ def rows_that_fit(table: BatchTable, first: int, fill: SegmentFill, limits: Roll
     return at if len(refused) and refused[at] else len(refused)
 
 
-def _row_fits(table: BatchTable, row: int, fill: SegmentFill, limits: RollLimits, now_ms: int) -> bool:
-    """One batch, as a leader appends it: the same without arrays."""
-    last_offset = int(table.last_offset[row])
-    if not 0 <= last_offset - fill.base_offset <= _MAX_RELATIVE_OFFSET:
-        return False
-    if fill.size_bytes + int(table.size[row]) > limits.segment_bytes:
+def batch_fits(
+    size: int, last_offset: int, max_timestamp: int, fill: SegmentFill, limits: RollLimits, now_ms: int
+) -> bool:
+    """Whether the segment takes one batch of `size` bytes before it has to roll: `rows_that_fit` without arrays."""
+    if fill.full or not 0 <= last_offset - fill.base_offset <= _MAX_RELATIVE_OFFSET:
         return False
     if fill.size_bytes == 0:
-        return True
+        return size <= limits.segment_bytes
+    # An exact fit does not roll.
+    if fill.size_bytes + size > limits.segment_bytes:
+        return False
     if fill.first_timestamp > NO_TIMESTAMP:
-        return int(table.max_timestamp[row]) - fill.first_timestamp <= limits.segment_ms
+        return max_timestamp - fill.first_timestamp <= limits.segment_ms
     return now_ms - fill.created_ms <= limits.segment_ms

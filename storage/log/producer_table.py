@@ -66,8 +66,6 @@ class ProducerTable:
 
         None where no producer is named. CorruptBatch for a marker that does not parse.
         """
-        if last - first == 1 and table.producer_id[first] == NO_PRODUCER_ID:
-            return None
         rows = (
             np.flatnonzero((table.magic[first:last] == 2) & (table.producer_id[first:last] != NO_PRODUCER_ID)) + first
         )

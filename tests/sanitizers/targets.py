@@ -21,6 +21,7 @@ from storage.format import (
     encoder_kernel,
     hashing,
     header_kernel,
+    headers_kernel,
     index_kernel,
     kernel,
     message_kernel,
@@ -243,10 +244,12 @@ def encode(dice: random.Random) -> None:
             tolerant(encoder_kernel.encode_records, *arguments)
             assert again[1] <= room
     measured = np.zeros(dice.choice((len(columns[0]), 1)), np.int64)
-    tolerant(encoder_kernel.measure_headers, buffer, columns[0], columns[1], measured)
+    tolerant(headers_kernel.measure_headers, buffer, columns[0], columns[1], measured)
     starts = np.empty(dice.randrange(5), np.int64)
     lengths = np.empty(dice.choice((len(starts), 1)), np.int64)
     span = dice.choice(((0, len(data)), (index(dice, len(data)), index(dice, len(data)))))
+    begun = exact(dice.randbytes(dice.choice((0, 3))))
+    tolerant(encoder_kernel.encode_lines, begun, buffer, dice.randrange(256), out, position, result)
     tolerant(encoder_kernel.split_lines, buffer, *span, dice.randrange(256), starts, lengths)
 
 
@@ -271,6 +274,7 @@ def index_entries(dice: random.Random) -> None:
     rooms = [dice.choice((table.rows, max(table.rows - 1, 0))) for _ in range(2)]
     entries = [np.full((2, room), -1, np.int64) for room in rooms]
     state = column([-1, 0, dice.choice((0, 5000)), -1][: dice.choice((4, 4, 3))])
+    tolerant(index_kernel.index_batch, *(number(dice, 5000) for _ in range(4)), state)
     tolerant(index_kernel.index_batches, table.data, first, last, dice.choice((0, 100, 4096)), state, *entries)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.format import encoder_kernel
-from storage.format.record_columns import encode_headers, encode_varint
+from storage.format.record_columns import encode_varint
 from tests.storage.format.uncompiled import uncompiled
 
 plain = uncompiled("storage.format.encoder_kernel")
@@ -88,54 +88,6 @@ def test_columns_of_one_element_hold_for_all_rows(kernel: ModuleType) -> None:
     assert outs[0][1] == [4, 4 * 12, 9]
 
 
-HEADERS = st.lists(st.tuples(st.binary(max_size=70), st.none() | st.binary(max_size=200)), max_size=4)
-
-
-@given(st.lists(HEADERS, max_size=5))
-def test_headers_are_measured(rows: list[list[tuple[bytes, bytes | None]]]) -> None:
-    encoded = [encode_headers(headers) for headers in rows]
-    lengths = column([len(part) for part in encoded])
-    starts = np.cumsum(lengths) - lengths
-    counts = column([len(headers) for headers in rows])
-    for kernel in (encoder_kernel, plain):
-        measured = np.full(len(rows), -9, np.int64)
-        assert kernel.measure_headers(b"".join(encoded), starts, counts, measured) == len(rows)
-        assert measured.tolist() == lengths.tolist()
-
-
-@given(st.binary(max_size=40), st.lists(st.tuples(NEAR, NEAR), max_size=4))
-def test_both_forms_measure_any_bytes_alike(data: bytes, rows: list[tuple[int, int]]) -> None:
-    starts, counts = column([row[0] for row in rows]), column([row[1] for row in rows])
-    outcomes = []
-    for kernel in (encoder_kernel, plain):
-        measured = np.zeros(len(rows), np.int64)
-        outcomes.append((kernel.measure_headers(data, starts, counts, measured), measured.tolist()))
-    assert outcomes[0] == outcomes[1]
-    done, measured = outcomes[0]
-    assert all(0 <= length <= len(data) for length in measured[:done])
-
-
-@FORMS
-@pytest.mark.parametrize(
-    "headers",
-    [
-        b"",  # nothing where a length should be
-        b"\x80",  # a varint without its end
-        b"\x80\x80\x80\x80\x80\x00",  # six bytes of varint
-        b"\x80\x80\x80\x80\x10",  # a fifth byte with more than four bits
-        b"\x01\x01",  # a null name
-        b"\x03\x00",  # length -2
-        b"\x00\x03",  # value length -2
-        b"\x04a",  # the name is cut off
-        b"\x02a",  # no value length
-        b"\x02a\x04b",  # the value is cut off
-        b"\xfe\xff\xff\xff\x0f\x01",  # length 2^31 - 1
-    ],
-)
-def test_headers_that_do_not_parse_are_told(kernel: ModuleType, headers: bytes) -> None:
-    assert kernel.measure_headers(b"\x00\x00" + headers, column([0, 2]), column([1, 1]), column([0, 0])) == 1
-
-
 @given(
     st.lists(st.binary(max_size=30), max_size=30),
     st.binary(max_size=10),
@@ -152,6 +104,40 @@ def test_lines_are_split_as_bytes_split_does(lines: list[bytes], rest: bytes, ca
         assert rows == min(capacity, len(expected))
         found = [data[s : s + n] for s, n in zip(starts[:rows].tolist(), lengths[:rows].tolist(), strict=True)]
         assert found == expected[:rows]
+
+
+@given(
+    lines=st.lists(st.binary(max_size=70), max_size=80),
+    rest=st.binary(max_size=10),
+    begun=st.binary(max_size=20).filter(lambda part: b"\n" not in part),
+    room=st.integers(0, 6000),
+)
+def test_lines_are_encoded_as_when_they_are_split_first(
+    lines: list[bytes], rest: bytes, begun: bytes, room: int
+) -> None:
+    data = b"".join(line + b"\n" for line in lines) + rest
+    whole = begun + data
+    starts, lengths = np.zeros(len(whole), np.int64), np.zeros(len(whole), np.int64)
+    rows = encoder_kernel.split_lines(whole, 0, len(whole), 10, starts, lengths)
+    null, zero, none = column([-1]), column([0]), column([])
+    columns = (zero, null, starts, lengths, zero, zero, zero, zero, none)
+    expected, result = bytearray(room + 3), column([0, 0, 0])
+    status = encoder_kernel.DONE
+    if rows:
+        status = encoder_kernel.encode_records(whole, *columns, 0, rows, 0, expected, 3, result)
+    done, end, _ = result.tolist() if rows else (0, 3, 0)
+    taken = int(starts[done - 1] + lengths[done - 1]) + 1 - len(begun) if done else 0
+    for kernel in (encoder_kernel, plain):
+        out, result = bytearray(room + 3), column([0, 0, 0])
+        assert kernel.encode_lines(bytearray(begun), data, 10, out, 3, result) == status
+        assert (result.tolist(), out) == ([done, end, taken], expected)
+
+
+@FORMS
+def test_lines_are_encoded_within_their_room(kernel: ModuleType) -> None:
+    for position, size in ((-1, 3), (11, 3), (0, 2)):
+        with pytest.raises(ValueError, match="out of range"):
+            kernel.encode_lines(b"", b"a\n", 10, bytearray(10), position, np.zeros(size, np.int64))
 
 
 @FORMS

@@ -180,7 +180,7 @@ def test_rows_that_fit_are_encoded_and_the_rest_left() -> None:
     whole = encode_batch(columns)
     record_size = (len(whole) - 61) // 10
     out = bytearray(20 + 61 + 4 * record_size + 1)
-    assert encode_into(out, 20, columns, 3, base_offset=3) == Encoded(7, len(out) - 1)
+    assert encode_into(out, 20, columns, 3, base_offset=3) == Encoded(7, len(out) - 1, 6)
     assert [r[:2] for r in read_back(bytes(out[20:-1]))] == [(i, i) for i in range(3, 7)]
     assert out[:20] == bytes(20)
     # One byte less and the fourth does not fit; no room for one record, none for the header.

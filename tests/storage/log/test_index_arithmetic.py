@@ -62,6 +62,21 @@ def test_entries_do_not_depend_on_how_batches_arrive(batches: list[tuple[int, in
     assert (offsets, times) == _expected(batches, interval)
 
 
+@given(
+    batches=st.lists(st.tuples(st.integers(61, 300), st.integers(-1, 50)), max_size=60),
+    interval=st.integers(0, 400),
+)
+def test_batch_by_batch_the_entries_are_the_same(batches: list[tuple[int, int]], interval: int) -> None:
+    state = IndexState(interval, 0)
+    offsets, times, position = [], [], 0
+    for offset, (size, timestamp) in enumerate(batches):
+        entries = state.advance_batch(size, offset, timestamp)
+        offsets += [(offset, position)] if entries.offset else []
+        times += [(entries.time.timestamp, entries.time.offset)] if entries.time is not None else []
+        position += size
+    assert (offsets, times) == _expected(batches, interval)
+
+
 def test_reopening_keeps_the_largest_timestamp_and_counts_bytes_anew() -> None:
     state = IndexState(0, 100, TimestampOffset(50, 120))
     assert state.final_time_entry() is None

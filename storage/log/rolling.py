@@ -1,0 +1,63 @@
+"""Segments that a log begins and ends: made, taken up again, followed by the next.
+
+Below this nothing locks: the PartitionLog that owns it holds its lock. Source: LocalLog.roll.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.clock import Clock
+from storage.config import LogConfig
+from storage.files.disk import Disk
+from storage.log.active_segment import ActiveSegment
+from storage.log.partition_files import PartitionFiles
+from storage.log.segment import Segment
+
+
+class SegmentOpener:
+    """Opens segments of one partition for writing, as its configuration wants them. Errors: OSError."""
+
+    def __init__(self, disk: Disk, directory: Path, files: PartitionFiles, clock: Clock) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._files = files
+        self._clock = clock
+
+    def reopen(self, segment: Segment, config: LogConfig) -> ActiveSegment:
+        """Goes on with a segment all of whose bytes are messages."""
+        interval_bytes, now_ms = config.index_interval_bytes, self._clock.now_ms()
+        return ActiveSegment.reopen(self._disk, segment, segment.size, interval_bytes=interval_bytes, now_ms=now_ms)
+
+    def create(self, base_offset: int, config: LogConfig) -> ActiveSegment:
+        """A new segment, empty."""
+        segment = ActiveSegment.create(
+            self._disk,
+            self._directory,
+            base_offset,
+            interval_bytes=config.index_interval_bytes,
+            now_ms=self._clock.now_ms(),
+            preallocate=config.segment_bytes if config.preallocate else 0,
+        )
+        self._files.wrote(segment.paths(), new=True)
+        return segment
+
+    def follow(self, old: ActiveSegment, base_offset: int, config: LogConfig) -> ActiveSegment:
+        """The segment that comes after `old`, which is ended. Crash-safe:
+
+        1. remove what is left over under the new name → the old segment is the last
+        2. the old segment's final time entry          → as before
+        3. create the new segment's files              → an empty last segment, or index files that recovery removes
+        Syncing comes with the next flush: the recovery point lies before all this until then.
+        """
+        self._files.remove_named(base_offset)
+        old.finish()
+        self._files.wrote(old.paths())
+        try:
+            new = self.create(base_offset, config)
+        except OSError:
+            self._files.remove_named(base_offset)  # else recovery would take it for the active segment
+            raise
+        old.close()
+        old.segment.sealed = True
+        return new
