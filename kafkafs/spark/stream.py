@@ -1,15 +1,144 @@
-"""Reading with a streaming query: not there yet."""
+"""Reading with a streaming query. Its offsets are those of Spark's Kafka source, {"topic":{"partition":offset}}: what
+is read next of each partition.
+
+The first batch's end carries, under "@initial", where the query began. A new query that was stopped before that batch
+was done asks for its beginning again, and "latest" would be another one by then: what had come until the stop would be
+passed over in silence. Spark's own source keeps a file for this beside the checkpoint, which a Python source does not
+get to know.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from kafkafs.count import visible_end
+from kafkafs.spark.options import InvalidOption, SourceOptions
+from kafkafs.spark.planning import LogRange
+from kafkafs.spark.ranges import chosen_partitions, open_log_dir, report_loss, starting_offsets, within
+from kafkafs.spark.source import checked, read_task, tasks_for
+from storage.errors import UnknownTopicOrPartition
+from storage.types import TopicPartition
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamReader
+    import pyarrow as pa
     from pyspark.sql.types import StructType
+
+_INITIAL: Final = "@initial"  # no topic's name
+
+_Offsets = Mapping[TopicPartition, int]
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType, cores: int) -> DataSourceStreamReader:
-    """The reader of `spark.readStream.format("kafkafs")`."""
-    raise NotImplementedError("kafkafs does not stream to Spark yet")
+    """The reader of `spark.readStream.format("kafkafs")`. InvalidOption, UncompiledKernels."""
+    parsed = checked(options, schema)
+    if parsed.ending is not None:
+        raise InvalidOption("a streaming query has no end: endingOffsets, endingTimestamp … are for batch queries")
+    return StreamReader(parsed, cores)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in a Python process beside the driver as long as the query runs; a copy of it reads in the workers."""
+
+    def __init__(self, options: SourceOptions, cores: int) -> None:
+        # Constant after construction.
+        self._options = options
+        self._cores = cores
+        # Changes with the calls.
+        self._first: dict[str, Any] | None = None  # where this process was told to begin, if it was
+        self._target: dict[TopicPartition, int] | None = None  # of Trigger.AvailableNow
+        self._latest: dict[TopicPartition, int] = {}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        self._first = _encoded(starting_offsets(open_log_dir(self._options.path), self._options))
+        return self._first
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._ends()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return _encoded(self._latest) if self._latest else None
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the batch that begins at `start` ends; `start` itself when there is nothing for one."""
+        begins = _decoded(start)
+        ends = self._latest = self._ends() if self._target is None else self._target
+        if isinstance(limit, ReadMaxRows):
+            ends = self._limited(begins, ends, limit.max_rows)
+        elif not isinstance(limit, ReadAllAvailable):
+            raise NotImplementedError(f"read limit {limit}")
+        if ends == begins:
+            return start
+        encoded = _encoded(ends)
+        if start == self._first:
+            encoded[_INITIAL] = start
+        return encoded
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begins, ends = _decoded(end.get(_INITIAL, start)), _decoded(end)
+        report = report_loss(self._options.fail_on_data_loss)
+        log_dir = open_log_dir(self._options.path)
+        if gone := sorted(begins.keys() - ends.keys()):
+            report(f"{', '.join(map(str, gone))} gone, with what was not read of it")
+        ranges: list[LogRange] = []
+        for tp, last in sorted(ends.items()):
+            try:
+                snapshot = log_dir.log(tp).snapshot()
+            except UnknownTopicOrPartition:
+                if begins.get(tp, 0) < last:
+                    report(f"{tp} is gone, with messages {begins.get(tp, 0)} to {last - 1}")
+                continue
+            # A partition that came later is read from its first message on, which is 0 if nothing was lost.
+            first = begins.get(tp, 0)
+            if first > last:
+                report(f"{tp} was read up to {first} and ends at {last}: it was truncated, or is another one now")
+                continue
+            ranges.append(within(snapshot, first, last, self._options))
+        return tasks_for(ranges, self._options, self._cores)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(partition, self._options)
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        log_dir = open_log_dir(self._options.path)
+        found = chosen_partitions(log_dir, self._options)
+        return {tp: visible_end(log_dir.log(tp).snapshot(), self._options.isolation) for tp in found}
+
+    def _limited(self, begins: _Offsets, ends: _Offsets, most: int) -> dict[TopicPartition, int]:
+        """The limit shared out by what each partition has, at least one offset each (rateLimit of Spark's source)."""
+        log_dir = open_log_dir(self._options.path)
+        starts = dict(begins)
+        for tp in ends.keys() - begins.keys():
+            starts[tp] = log_dir.log(tp).snapshot().log_start_offset
+        waiting = {tp: end - starts[tp] for tp, end in ends.items() if end > starts[tp]}
+        total = sum(waiting.values())
+        if total <= most:
+            return dict(ends)
+        return {
+            tp: min(end, starts[tp] + max(most * waiting[tp] // total, 1)) if tp in waiting else end
+            for tp, end in ends.items()
+        }
+
+
+def _encoded(offsets: _Offsets) -> dict[str, Any]:
+    """Sorted: Spark compares offsets by their text."""
+    topics: dict[str, Any] = {}
+    for tp, offset in sorted(offsets.items()):
+        topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return topics
+
+
+def _decoded(topics: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, partitions in topics.items()
+        if topic != _INITIAL
+        for partition, offset in partitions.items()
+    }

@@ -1,0 +1,228 @@
+"""spark.readStream.format("kafkafs"): each message once, in batches that can be replayed; what happens to lost ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage.clock import SystemClock
+from storage.format.record_columns import Record
+from storage.log.appender import Appender
+from storage.log.owned_dir import OwnedDir
+from storage.types import TopicPartition
+from storage.upkeep.verify import verify_log_dir
+from tests.builders import ROLL, Batch, BuiltLogDir, build_log_dir, commit, many
+
+StreamingQueryException = pytest.importorskip("pyspark.errors").StreamingQueryException
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TIMEOUT = 120
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Stopped(Exception):
+    """What a test's sink raises instead of finishing its batch."""
+
+
+@dataclass
+class Query:
+    """A query with its checkpoint, run again and again. `batches`: what each showed, (partition, offset) in order."""
+
+    spark: SparkSession
+    log_dir: Path
+    checkpoint: Path
+    options: dict[str, object]
+    batches: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    fail_in: int | None = None
+
+    def run(self, **trigger: object) -> None:
+        """Until there is nothing more."""
+        texts = {name: str(value) for name, value in {"subscribe": "t", **self.options}.items()}
+        frame = self.spark.readStream.format("kafkafs").options(**texts).load(str(self.log_dir))
+        writer = frame.select("partition", "offset").writeStream.option("checkpointLocation", str(self.checkpoint))
+        query = writer.trigger(**(trigger or {"availableNow": True})).foreachBatch(self._take).start()
+        try:
+            assert query.awaitTermination(TIMEOUT)
+        finally:
+            query.stop()
+
+    def _take(self, frame: DataFrame, number: int) -> None:
+        self.batches[number] = sorted(tuple(row) for row in frame.collect())
+        if number == self.fail_in:
+            raise Stopped
+
+    @property
+    def rows(self) -> list[tuple[int, int]]:
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltLogDir:
+    """Two partitions of 30 and 10 messages, in segments of 10."""
+    items = [Batch(many(10)), ROLL, Batch(many(10)), ROLL, Batch(many(10))]
+    return build_log_dir(tmp_path / "log", {"t": [items, [Batch(many(10))]]}, broker=False)
+
+
+def query(spark: SparkSession, built: BuiltLogDir, tmp_path: Path, **options: object) -> Query:
+    return Query(spark, built.path, tmp_path / "checkpoint", {"startingOffsets": "earliest", **options})
+
+
+def append(built: BuiltLogDir, tp: TopicPartition, count: int) -> None:
+    owned = OwnedDir.open(built.path)
+    appended = Appender(owned.log(tp), clock=SystemClock()).append([Record(None, b"more")] * count)
+    assert appended.error is None
+    owned.close()
+
+
+def pairs(partition: int, offsets: Iterable[int]) -> list[tuple[int, int]]:
+    return [(partition, offset) for offset in offsets]
+
+
+def test_each_message_once_over_restarts(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
+    stream = query(spark, built, tmp_path)
+    stream.run()
+    assert stream.batches == {0: pairs(0, range(30)) + pairs(1, range(10))}
+    stream.run()
+    assert list(stream.batches) == [0]
+    append(built, T0, 5)
+    stream.run()
+    assert stream.batches[1] == pairs(0, range(30, 35))
+    append(built, T1, 1)
+    stream.run(once=True)
+    assert stream.batches[2] == pairs(1, [10])
+    assert not verify_log_dir(built.path)
+
+
+def test_batches_are_bounded_and_shared_out(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
+    stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=8)
+    stream.run()
+    assert stream.batches[0] == pairs(0, range(6)) + pairs(1, range(2))
+    assert max(map(len, stream.batches.values())) <= 8
+    assert stream.rows == pairs(0, range(30)) + pairs(1, range(10))
+
+
+def test_a_batch_that_was_not_done_is_replayed_as_it_was(
+    spark: SparkSession, built: BuiltLogDir, tmp_path: Path
+) -> None:
+    stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=20)
+    stream.fail_in = 1
+    with pytest.raises(StreamingQueryException, match="Stopped"):
+        stream.run()
+    before = dict(stream.batches)
+    append(built, T0, 7)
+    stream.fail_in = None
+    stream.run()
+    assert {number: stream.batches[number] for number in before} == before
+    assert stream.rows == pairs(0, range(37)) + pairs(1, range(10))
+
+
+def test_the_beginning_stays_where_it_was(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
+    """A query from the latest offset that is stopped in its first batch: "latest" is another offset afterwards."""
+    from kafkafs.spark import stream as source
+
+    options = {"path": str(built.path), "subscribe": "t"}
+    schema = source_schema(options)
+    reader = source.stream_reader(options, schema, cores=1)
+    start = reader.initialOffset()
+    assert start == {"t": {"0": 30, "1": 10}}
+    assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+    append(built, T0, 3)
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    append(built, T0, 2)
+    restarted = source.stream_reader(options, schema, cores=1)
+    again = restarted.initialOffset()
+    assert again == {"t": {"0": 35, "1": 10}}
+    ((split,),) = (task.splits for task in restarted.partitions(again, end))
+    assert (split.tp, split.start_offset, split.end_offset) == (T0, 30, 33)
+    # From then on as any other offset; only the first batch's end has it.
+    following = restarted.latestOffset(end, restarted.getDefaultReadLimit())
+    assert following == {"t": {"0": 35, "1": 10}}
+    ((split,),) = (task.splits for task in restarted.partitions(end, following))
+    assert (split.start_offset, split.end_offset) == (33, 35)
+    assert restarted.latestOffset(following, restarted.getDefaultReadLimit()) == following
+
+
+def source_schema(options: dict[str, str]) -> object:
+    from kafkafs.spark.source import schema_of
+
+    return schema_of(options)
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_messages_lost_to_retention(spark: SparkSession, built: BuiltLogDir, tmp_path: Path, fail: bool) -> None:
+    stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=8, failOnDataLoss=fail)
+    stream.fail_in = 1
+    with pytest.raises(StreamingQueryException, match="Stopped"):
+        stream.run()
+    for suffix in (".log", ".index", ".timeindex"):
+        built["t", 0].log(0).with_suffix(suffix).unlink()
+    stream.fail_in = None
+    if fail:
+        with pytest.raises(StreamingQueryException, match="messages 6 to 9 of t/0 are gone: the log begins at 10"):
+            stream.run()
+        return
+    stream.run()
+    assert stream.rows == pairs(0, range(6)) + pairs(0, range(10, 30)) + pairs(1, range(10))
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_partition_that_went(spark: SparkSession, built: BuiltLogDir, tmp_path: Path, fail: bool) -> None:
+    stream = query(spark, built, tmp_path, failOnDataLoss=fail)
+    stream.run()
+    (built["t", 1].path).rename(built.path / "gone")
+    append(built, T0, 1)
+    if fail:
+        with pytest.raises(StreamingQueryException, match="t/1 gone"):
+            stream.run()
+        return
+    stream.run()
+    assert stream.batches[1] == pairs(0, [30])
+
+
+def test_a_partition_that_came(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
+    stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=100)
+    stream.run()
+    owned = OwnedDir.open(built.path)
+    owned.add_partitions("t", 3)
+    owned.close()
+    append(built, TopicPartition("t", 2), 4)
+    stream.run()
+    assert stream.batches[1] == pairs(2, range(4))
+
+
+def test_committed_messages_only(spark: SparkSession, tmp_path: Path) -> None:
+    transaction = Batch(many(3), producer_id=7, transactional=True)
+    built = build_log_dir(tmp_path / "log", {"t": [[transaction, commit(7), transaction]]}, broker=False)
+    stream = query(spark, built, tmp_path, **{"kafka.isolation.level": "read_committed"})
+    stream.run()
+    assert stream.rows == pairs(0, range(3))
+
+
+def test_the_checkpoint_holds_spark_kafka_offsets(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
+    stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=20)
+    stream.run()
+    logged = [json.loads((tmp_path / f"checkpoint/offsets/{n}").read_text().splitlines()[2]) for n in (0, 1)]
+    assert logged[0] == {"t": {"0": 15, "1": 5}, "@initial": {"t": {"0": 0, "1": 0}}}
+    assert logged[1] == {"t": {"0": 30, "1": 10}}
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"endingOffsets": "latest"}, "a streaming query has no end"),
+        ({"endingTimestamp": "1"}, "a streaming query has no end"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger takes a positive number"),
+    ],
+)
+def test_wrong_options(
+    spark: SparkSession, built: BuiltLogDir, tmp_path: Path, options: dict[str, object], error: str
+) -> None:
+    with pytest.raises(Exception, match=error):
+        query(spark, built, tmp_path, **options).run()
