@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import gc
 import os
@@ -18,6 +19,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Columns instead of objects: there is little to collect, and looking for it was a tenth of the time of `kafkafs cat`.
 gc.set_threshold(100_000, 50, 100)
+# Nor is there at the end, when the interpreter would look through all modules once more: 25 ms of `kafkafs cat`.
+atexit.register(gc.freeze)
 
 # Command name → module and attribute.
 _COMMANDS = {

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING
 
 import crcmod.predefined
@@ -48,12 +50,26 @@ def _crcmod_crc32c() -> Callable[[Buffer, int], int]:
     return crc32c
 
 
-def _choose() -> tuple[Callable[..., int], str]:
+def _crc32c_extension() -> Callable[..., int] | None:
+    """The function of the package's extension module, without the rest of the package: that reads its own version from
+    its metadata and brings an argument parser, which takes a tenth of the start of `kafkafs cat`."""
+    package = find_spec("crc32c")
+    places = None if package is None else package.submodule_search_locations
+    spec = None if places is None else PathFinder.find_spec("crc32c._crc32c", places)
+    if spec is None or spec.loader is None:
+        return None
     try:
-        import crc32c
-    except ImportError:
-        return _crcmod_crc32c(), "crcmod"
-    return crc32c.crc32c, "crc32c"
+        extension = module_from_spec(spec)
+        spec.loader.exec_module(extension)
+        function: Callable[..., int] = extension.crc32c
+    except (ImportError, AttributeError):
+        return None
+    return function
+
+
+def _choose() -> tuple[Callable[..., int], str]:
+    function = _crc32c_extension()
+    return (_crcmod_crc32c(), "crcmod") if function is None else (function, "crc32c")
 
 
 _function, IMPLEMENTATION = _choose()

@@ -23,7 +23,7 @@ class LeftoverPlan:
 def plan_leftovers(files: Iterable[str], next_offset_of: Callable[[str], int]) -> LeftoverPlan:
     """What to do with `.deleted`, `.cleaned`, `.swap` and checkpoint `.tmp` files.
 
-    `next_offset_of` tells of a `.log.swap` file the offset behind its last message.
+    `next_offset_of` tells of a `.log.swap` or .log file the offset behind its last message.
     """
     parsed = {name: part for name in files if (part := names.parse_segment_file(name)) is not None}
     of_state: dict[FileState, dict[str, SegmentFileName]] = {state: {} for state in FileState}
@@ -44,7 +44,11 @@ def plan_leftovers(files: Iterable[str], next_offset_of: Callable[[str], int]) -
     if logs:
         start = min(swap[name].offset for name in logs)
         end = max(next_offset_of(name) for name in logs)
-        remove += [name for name, part in of_state[FileState.LIVE].items() if start <= part.offset < end]
+        live = of_state[FileState.LIVE]
+        below = max((part.offset for part in live.values() if part.offset < start), default=None)
+        if below is not None and next_offset_of(names.segment_file(below, FileKind.LOG)) > start:
+            start = below  # the segment that was split, if its first message had a later offset than its name
+        remove += [name for name, part in live.items() if start <= part.offset < end]
     # 3. It gets its name. The .log last: until then the .swap file tells the whole story again.
     order = sorted(swap, key=lambda name: (swap[name].kind is FileKind.LOG, name))
     rename = [(name, names.segment_file(swap[name].offset, swap[name].kind)) for name in order]

@@ -9,21 +9,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from storage.clock import Clock, SystemClock
-from storage.config.broker_config import BrokerConfig
 from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartition
 from storage.files import checkpoints, names
-from storage.files.cluster_metadata import ClusterMetadata
 from storage.files.names import DirKind
 from storage.log.file_mark import NEVER, FileMark
 from storage.log.read_only_log import ReadOnlyLog
 from storage.log.snapshot import Log
-from storage.log.topic_info import TopicInfo, TopicInfos
 from storage.types import TopicPartition
+
+if TYPE_CHECKING:
+    from storage.config.broker_config import BrokerConfig
+    from storage.files.cluster_metadata import ClusterMetadata
+    from storage.log.topic_info import TopicInfo, TopicInfos
 
 _SHOWN: Final = frozenset({DirKind.PARTITION, DirKind.CLUSTER_METADATA})
 _REASONS: Final = {
@@ -51,19 +54,22 @@ class LogDir:
         self,
         path: Path,
         *,
-        config: BrokerConfig,
+        config: BrokerConfig | None,
         clock: Clock,
         open_log: Callable[[TopicPartition], Log] | None = None,
     ) -> None:
-        """`open_log` gives the logs of the process that owns the directory (`OwnedDir`); without, we only look."""
+        """`config`: None for Kafka's defaults.
+
+        `open_log` gives the logs of the process that owns the directory (`OwnedDir`); without, we only look.
+        """
         # Constant after construction.
         self.path = path
         self.clock = clock
+        self._config = config
         self.is_broker = (path / names.META_PROPERTIES).exists()
         self.read_only = open_log is None
         self._open_log = self._follow if open_log is None else open_log
         # Has its own locking.
-        self._topic_infos = TopicInfos(path, config, is_broker=self.is_broker)
         self._log_starts = CheckpointedOffsets(path / names.LOG_START_CHECKPOINT)
         self._recovery_points = CheckpointedOffsets(path / names.RECOVERY_POINT_CHECKPOINT)
         # Guarded by the lock.
@@ -80,11 +86,7 @@ class LogDir:
         `config`: the broker-level configuration, Kafka's defaults if not given. FileNotFoundError, NotADirectoryError
         or another OSError when the directory cannot be listed.
         """
-        log_dir = LogDir(
-            Path(path),
-            config=BrokerConfig() if config is None else config,
-            clock=SystemClock() if clock is None else clock,
-        )
+        log_dir = LogDir(Path(path), config=config, clock=SystemClock() if clock is None else clock)
         log_dir.refresh()
         return log_dir
 
@@ -160,6 +162,15 @@ class LogDir:
         if hidden.partition is None:
             raise UnknownTopicOrPartition("directory's name holds no partition", path=self.path / hidden.name)
         return ReadOnlyLog(hidden.partition, self.path / hidden.name)
+
+    @cached_property
+    def _topic_infos(self) -> TopicInfos:
+        # Imported when first asked for: a fifth of what `kafkafs cat` would import, and it asks for none of it.
+        from storage.config.broker_config import BrokerConfig
+        from storage.log.topic_info import TopicInfos
+
+        config = BrokerConfig() if self._config is None else self._config
+        return TopicInfos(self.path, config, is_broker=self.is_broker)
 
     def topic_info(self, topic: str) -> TopicInfo:
         """A topic's id, partition count and configuration. UnknownTopicOrPartition; OSError."""

@@ -5,7 +5,7 @@
 3. give finished replacements their names                     (1-3: leftovers.py)
 4. remove index files without a .log; an .index that is missing, or a .txnindex that cannot be right, means 6 for its
    segment, clean shutdown or not; a missing .timeindex is made empty
-5. (segments whose offsets pass 32 bits, written before Kafka 1.0, are refused, not split)
+5. a segment whose offsets pass 32 bits (old brokers made such) is split: overflow.py; then from 4 on again
 6. without a clean shutdown: check segments from the one that holds the recovery point on; cut at the first batch that
    is not sound; after a cut remove all later segments; rebuild the indexes of those that were checked
 7. a log that ends below its checkpointed start begins anew there; a directory without segments gets one
@@ -32,19 +32,20 @@ from storage.files import leader_epochs, names, offset_index, time_index, transa
 from storage.files.disk import Disk, opened, replace_file
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.log_file import FileIdentity, LogFile
-from storage.files.names import FileKind
+from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable
-from storage.log import tail
+from storage.log import overflow, tail
 from storage.log.incoming import assigned_epochs
 from storage.log.index_arithmetic import IndexEntries, IndexState
 from storage.log.leftovers import plan_leftovers
 from storage.log.loaded_log import LoadedLog
+from storage.log.overflow import OffsetOverflow
 from storage.log.policies import TIME_ENTRY_SIZE
 from storage.log.producer_rebuild import ProducerSnapshots, rebuild, replay
 from storage.log.producer_table import ProducerTable
 from storage.log.segment import Segment
-from storage.log.segment_check import check_segment, intact_batch_behind
+from storage.log.segment_check import MAX_RELATIVE_OFFSET, check_segment, ignore_batches, intact_batch_behind
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
 
@@ -107,8 +108,17 @@ class Recovery:
 
     def run(self) -> LoadedLog:
         """All passes; the directory is sound afterwards, if not synced."""
-        plan = self._plan
         self._finish_leftovers()
+        while True:
+            try:
+                return self._load()
+            except OffsetOverflow as found:
+                self._split(found.segment)
+                self.report.recovered_segments.clear()
+
+    def _load(self) -> LoadedLog:
+        """Passes 4 to 9. OffsetOverflow when a segment has to be split before."""
+        plan = self._plan
         self._remove_orphans()
         self._load_epochs()
         segments, unsound = self._open_segments()
@@ -141,7 +151,7 @@ class Recovery:
 
     def _finish_leftovers(self) -> None:
         files = [path.name for path in self._directory.iterdir() if path.is_file()]
-        leftovers = plan_leftovers(files, self._swap_end)
+        leftovers = plan_leftovers(files, self._next_offset_of)
         for name in leftovers.remove:
             self._note(f"removes {name}")
             self._disk.unlink(self._directory / name)
@@ -151,13 +161,19 @@ class Recovery:
         if leftovers.remove or leftovers.rename:
             self._disk.sync_dir(self._directory)
 
-    def _swap_end(self, name: str) -> int:
-        path = self._directory / name
+    def _next_offset_of(self, name: str) -> int:
         parsed = names.parse_segment_file(name)
         assert parsed is not None
+        path = self._directory / name
+        if not path.exists():
+            return parsed.offset
+        segment = self._segment(parsed.offset, path)
+        live = parsed.state is FileState.LIVE
+        return overflow.next_offset(segment) if live else tail.measure(segment, segment.size).next_offset
+
+    def _segment(self, base_offset: int, path: Path) -> Segment:
         status = path.stat()
-        segment = Segment(self._directory, parsed.offset, LogFile(path, FileIdentity.of(status)), status.st_size)
-        return tail.measure(segment, status.st_size).next_offset
+        return Segment(self._directory, base_offset, LogFile(path, FileIdentity.of(status)), status.st_size)
 
     # Pass 4
 
@@ -179,11 +195,12 @@ class Recovery:
 
     def _open_segments(self) -> tuple[list[Segment], set[int]]:
         """The segments, and the base offsets of those whose indexes must be rebuilt in any case."""
-        segments, unsound = [], set()
+        segments: list[Segment] = []
+        unsound: set[int] = set()
         for base_offset in self._segment_files()[FileKind.LOG]:
-            path = self._path(base_offset, FileKind.LOG)
-            status = path.stat()
-            segment = Segment(self._directory, base_offset, LogFile(path, FileIdentity.of(status)), status.st_size)
+            segment = self._segment(base_offset, self._path(base_offset, FileKind.LOG))
+            if segments and base_offset - segments[-1].base_offset > MAX_RELATIVE_OFFSET + 1:
+                self._check_span(segments[-1])
             segments.append(segment)
             index = transaction_index.load(self._path(base_offset, FileKind.TRANSACTION_INDEX), base_offset)
             wrong = index.problem is not None or bool((index.last_offset < base_offset).any())
@@ -196,6 +213,26 @@ class Recovery:
                     self._note(f"trims {times.name} to whole entries")
                     file.truncate(size - size % TIME_ENTRY_SIZE)
         return segments, unsound
+
+    # Pass 5
+
+    def _check_span(self, segment: Segment) -> None:
+        if overflow.overflows(segment):
+            raise OffsetOverflow(segment)
+
+    def _split(self, segment: Segment) -> None:
+        """Makes several segments of one that is sound but for its span; what is not sound in it is cut off before."""
+        check = check_segment(segment.log, segment.base_offset, segment.size, ignore_batches, any_span=True)
+        if check.invalid_bytes:
+            later = [base for base in self._segment_files()[FileKind.LOG] if base > segment.base_offset]
+            segments = [self._segment(base, self._path(base, FileKind.LOG)) for base in later]
+            self._cut(segment, check.end, check.next_offset, segments)
+        interval_bytes = self._plan.config.index_interval_bytes
+        bases = overflow.split(self._disk, self._directory, segment, interval_bytes=interval_bytes)
+        self._note(
+            f"splits {segment.log.path.name}, whose offsets pass 32 bits, into segments at {', '.join(map(str, bases))}"
+        )
+        self._finish_leftovers()
 
     # Pass 6
 
@@ -260,6 +297,8 @@ class Recovery:
             self._progress.advance(int(table.end[rows - 1] - table.position[0]))
 
         check = check_segment(segment.log, segment.base_offset, segment.size, visit)
+        if check.overflows:
+            raise OffsetOverflow(segment)
         if check.invalid_bytes:
             self._cut(segment, check.end, check.next_offset, later)
         final = state.final_time_entry()
@@ -318,6 +357,7 @@ class Recovery:
             return max(known, last.base_offset)
         measured = tail.measure(last, last.size)
         if measured.end < last.size:
+            self._check_span(last)
             # Kafka would believe the clean shutdown. Appending behind garbage would hide what comes after it.
             self._cut(last, measured.end, measured.next_offset, ())
         return max(measured.next_offset, last.base_offset)

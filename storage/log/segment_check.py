@@ -19,7 +19,7 @@ from storage.format.decoder import verify_crcs
 from storage.log import buffers
 
 _ROWS: Final = 65_536
-_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 _CRC_START: Final = 21
@@ -31,11 +31,13 @@ Visit = Callable[[memoryview, BatchTable, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class SegmentCheck:
-    """Sound batches end at the position `end`, with offsets below `next_offset`; `size` is the file's."""
+    """Sound batches end at the position `end`, with offsets below `next_offset`; `size` is the file's. `overflows`: but
+    for its offsets, too far above the base, the next batch would be sound too."""
 
     end: int
     next_offset: int
     size: int
+    overflows: bool = False
 
     @property
     def invalid_bytes(self) -> int:
@@ -44,11 +46,20 @@ class SegmentCheck:
 
 
 def check_segment(
-    log: LogFile, base_offset: int, size: int, visit: Visit, *, start: int = 0, next_offset: int | None = None
+    log: LogFile,
+    base_offset: int,
+    size: int,
+    visit: Visit,
+    *,
+    start: int = 0,
+    next_offset: int | None = None,
+    any_span: bool = False,
 ) -> SegmentCheck:
     """Looks at the batches of a .log of `size` bytes from the position `start` on, where offsets from `next_offset` on
-    are expected; `visit` is given the sound ones, a range of them at a time, in order."""
+    are expected; `visit` is given the sound ones, a range of them at a time, in order. `any_span`: offsets may lie
+    further above the base than a segment can index."""
     position = start
+    overflows = False
     expected = base_offset if next_offset is None else next_offset
     buffer = buffers.take()
     table = BatchTable.empty(_ROWS)
@@ -62,12 +73,16 @@ def check_segment(
             if outcome.stop is ScanStop.UNSUPPORTED and not table.rows:
                 data, outcome = _with_known_magic(data, position, table)
             damage = verify_crcs(data, table, 0, table.rows, position) if table.rows else None
-            sound = _continuing(table, table.rows if damage is None else damage.row, base_offset, expected)
+            rows = table.rows if damage is None else damage.row
+            ascending = _ascending(table, rows, expected)
+            limit = None if any_span else base_offset + MAX_RELATIVE_OFFSET
+            sound = ascending if limit is None else int((table.last_offset[:ascending] <= limit).sum())
             if sound:
                 visit(data, table, sound, position)
                 position = int(table.end[sound - 1])
                 expected = int(table.last_offset[sound - 1]) + 1
             if sound < table.rows:
+                overflows = sound < ascending
                 break
             if not table.rows:
                 wanted = _wanted(data, size - position)
@@ -77,7 +92,11 @@ def check_segment(
                 buffer = buffers.take(wanted)
     finally:
         buffers.give(buffer)
-    return SegmentCheck(position, expected, size)
+    return SegmentCheck(position, expected, size, overflows)
+
+
+def ignore_batches(_data: memoryview, _table: BatchTable, _rows: int, _origin: int) -> None:
+    """A visit that takes no interest in the batches themselves."""
 
 
 def intact_batch_behind(log: LogFile, position: int, size: int) -> int | None:
@@ -99,11 +118,9 @@ def intact_batch_behind(log: LogFile, position: int, size: int) -> int | None:
     return None
 
 
-def _continuing(table: BatchTable, rows: int, base_offset: int, next_offset: int) -> int:
-    """How many of the first `rows` batches have ascending offsets that the segment can hold."""
-    last = table.last_offset[:rows]
-    wrong = (np.diff(last, prepend=next_offset - 1) <= 0) | (last - base_offset > _MAX_RELATIVE_OFFSET)
-    first = np.flatnonzero(wrong)
+def _ascending(table: BatchTable, rows: int, next_offset: int) -> int:
+    """How many of the first `rows` batches have ascending offsets, from `next_offset` on."""
+    first = np.flatnonzero(np.diff(table.last_offset[:rows], prepend=next_offset - 1) <= 0)
     return int(first[0]) if len(first) else rows
 
 

@@ -11,10 +11,10 @@ from aiokafka.record import MemoryRecords
 from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, scan
 from storage.format.compression import Codec
 from storage.format.decoder import Decoder
+from storage.log.scanning import WINDOW_BYTES
 from tests.bench.case import Context
 from tests.bench.measure import Row, call_seconds
 
-WINDOW_BYTES = 256 << 10
 CODECS = {"lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 

@@ -1,0 +1,112 @@
+"""Segments whose offsets pass 32 bits above their base, as cleaners before Kafka 1.0.1 made them, are split.
+
+1. the parts are written under `.cleaned` names and synced → recovery removes them: the segment stands
+2. their files are renamed to `.swap`, the highest first   → as 1 while one `.cleaned` is left; else recovery finishes
+3. the segment's files are removed                         → recovery finishes: it knows the segment by its messages,
+                                                             which reach into those of the parts
+4. the parts get their names                               → recovery renames what is left of `.swap`
+
+Source: LocalLog.splitOverflowedSegment (KAFKA-6264), LogLoader.retryOnOffsetOverflow.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from storage.files import transaction_index
+from storage.files.disk import Disk
+from storage.files.names import FileKind
+from storage.format.batches import BatchTable
+from storage.format.decoder import Decoder
+from storage.log import swap
+from storage.log.incoming import first_offset
+from storage.log.segment import Segment
+from storage.log.segment_check import MAX_RELATIVE_OFFSET, check_segment, ignore_batches
+from storage.log.swap import CleanedSegment
+
+
+class OffsetOverflow(Exception):
+    """A segment holds sound batches whose offsets it cannot index."""
+
+    def __init__(self, segment: Segment) -> None:
+        super().__init__(segment)
+        self.segment: Final = segment
+
+
+def next_offset(segment: Segment) -> int:
+    """The offset behind a segment's last sound batch, however far above its base; the base without any."""
+    start = segment.floor(segment.base_offset + MAX_RELATIVE_OFFSET, segment.size)
+    check = check_segment(segment.log, segment.base_offset, segment.size, ignore_batches, start=start, any_span=True)
+    return check.next_offset
+
+
+def overflows(segment: Segment) -> bool:
+    """True when some of its offsets cannot be told in 32 bits from its base."""
+    return next_offset(segment) - 1 - segment.base_offset > MAX_RELATIVE_OFFSET
+
+
+def split(disk: Disk, directory: Path, segment: Segment, *, interval_bytes: int) -> list[int]:
+    """Steps 1 and 2: the base offsets of the parts, each the first offset in it. All of the segment must be sound."""
+    parts = _Parts(disk, directory, interval_bytes)
+    try:
+        check_segment(segment.log, segment.base_offset, segment.size, parts.take, any_span=True)
+        parts.finish(segment)
+    finally:
+        parts.close()
+    bases = [part.base_offset for part in parts.all]
+    for base_offset in reversed(bases):
+        swap.make_ready(disk, directory, base_offset)
+    return bases
+
+
+class _Parts:
+    """The new segments, the last of them being written."""
+
+    def __init__(self, disk: Disk, directory: Path, interval_bytes: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._interval_bytes = interval_bytes
+        self.all: list[CleanedSegment] = []
+
+    def take(self, data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
+        """The next sound batches: see segment_check.Visit."""
+        last = table.last_offset[:rows]
+        row = 0
+        while row < rows:
+            if not self.all or int(last[row]) - self.all[-1].base_offset > MAX_RELATIVE_OFFSET:
+                self._begin(_first_offset(data, table, row, origin))
+            stop = int(last.searchsorted(self.all[-1].base_offset + MAX_RELATIVE_OFFSET, side="right"))
+            part = data[int(table.position[row]) - origin : int(table.end[stop - 1]) - origin]
+            self.all[-1].append(part, table.slice(row, stop).copy())
+            row = stop
+
+    def _begin(self, base_offset: int) -> None:
+        self.all.append(CleanedSegment(self._disk, self._directory, base_offset, interval_bytes=self._interval_bytes))
+
+    def finish(self, source: Segment) -> None:
+        """Each gets what the source's .txnindex says of it, and the source's time."""
+        path = source.path_of(FileKind.TRANSACTION_INDEX)
+        aborted = transaction_index.load(path, source.base_offset).entries()
+        mtime_ns = source.log.stat().st_mtime_ns
+        ends = [*(part.base_offset for part in self.all[1:]), None]
+        for part, end in zip(self.all, ends, strict=True):
+            own = [
+                entry
+                for entry in aborted
+                if part.base_offset <= entry.last_offset and (end is None or entry.last_offset < end)
+            ]
+            part.finish(own, mtime_ns)
+
+    def close(self) -> None:
+        for part in self.all:
+            part.close()
+
+
+def _first_offset(data: memoryview, table: BatchTable, row: int, origin: int) -> int:
+    """Of a batch; a compressed message set has to be opened for it."""
+    if int(table.base_offset[row]) < 0:
+        block = Decoder().decode(data, table, row, row + 1, origin=origin)
+        if len(block):
+            return int(block.offset[0])
+    return first_offset(table, row)
