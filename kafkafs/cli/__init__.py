@@ -29,6 +29,7 @@ _COMMANDS = {
     "completion": "kafkafs.cli.completion:completion",
     "count": "kafkafs.cli.count:count",
     "dump": "kafkafs.cli.dump:dump",
+    "fetch": "kafkafs.cli.fetch:fetch",
     "groups": "kafkafs.cli.groups:groups",
     "mirror": "kafkafs.cli.mirror:mirror",
     "mount": "kafkafs.cli.mount:mount",

@@ -10,7 +10,9 @@ Below this nothing locks: a LogFile may be read from any number of threads.
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,21 @@ _LATER_STATES = {
     FileState.LIVE: (FileState.DELETED,),
     FileState.DELETED: (),
 }
+
+
+# What sendfile(2) answers for descriptors that it does not write to.
+_CANNOT_SEND = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_SEND_BYTES = 16 << 20  # so that a signal is not kept waiting
+_COPY_BYTES = 1 << 20
+
+
+def _sendfile(out_fd: int, fd: int, position: int, size: int) -> int:
+    return os.sendfile(out_fd, fd, position, min(size, _SEND_BYTES))
+
+
+def _copy(out_fd: int, fd: int, position: int, size: int) -> int:
+    data = os.pread(fd, min(size, _COPY_BYTES), position)
+    return os.write(out_fd, data) if data else 0
 
 
 def open_quietly(path: str | os.PathLike[str], flags: int = _READ_FLAGS) -> int:
@@ -93,6 +110,33 @@ class LogFile:
                     break
                 filled += count
             return target[:filled]
+        finally:
+            os.close(fd)
+
+    def send(self, out_fd: int, position: int, size: int) -> int:
+        """`size` bytes from a byte position to a descriptor, within the kernel where that can write to it (sendfile(2);
+        not to a file opened to append, say); else through memory. Returns how many: fewer where the file ends before.
+
+        A descriptor that would block is waited for. SegmentGone when the file was removed; OSError, BrokenPipeError.
+        """
+        fd = self._open()
+        try:
+            send, sent = _sendfile, 0
+            while sent < size:
+                try:
+                    count = send(out_fd, fd, position + sent, size - sent)
+                except BlockingIOError:
+                    select.select([], [out_fd], [])
+                    continue
+                except OSError as error:
+                    if send is _copy or error.errno not in _CANNOT_SEND:
+                        raise
+                    send = _copy
+                    continue
+                if count == 0:
+                    break
+                sent += count
+            return sent
         finally:
             os.close(fd)
 

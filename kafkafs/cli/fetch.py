@@ -1,0 +1,120 @@
+"""`kafkafs fetch`: the bytes that a consumer's fetch was answered with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from storage.types import MAX_OFFSET
+
+if TYPE_CHECKING:
+    from storage.client.fetch import MessageSetSend, ResetPolicy
+    from storage.log.log_dir import LogDir
+    from storage.types import TopicPartition
+
+_WORDS = ("earliest", "latest")
+_MOST_BYTES = 2**31 - 3  # what the length in front of the messages can tell
+
+
+class _Offset(click.ParamType["int | str"]):
+    name = "N"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        text = str(value)
+        if text in _WORDS:
+            return text
+        if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > MAX_OFFSET:
+            self.fail(f"{value!r} is neither an offset nor earliest or latest", param, ctx)
+        return int(text)
+
+
+@click.command()
+@LOGDIR
+@click.argument("tps", nargs=-1, required=True, type=TopicPartitionPattern(), metavar="TP...")
+@click.option("--offset", required=True, type=_Offset(), metavar="N", help="Where to read: N, earliest or latest.")
+@click.option(
+    "--max-bytes", required=True, type=click.IntRange(1, _MOST_BYTES), metavar="S", help="The size of a chunk."
+)
+@click.option(
+    "--largest-bytes",
+    type=click.IntRange(1, _MOST_BYTES),
+    metavar="L",
+    help="Double S, up to L, until a whole message fits; a larger one is an error.",
+)
+@click.option(
+    "--reset",
+    type=click.Choice([*_WORDS, "none"]),
+    default="none",
+    show_default=True,
+    help="Where to go on if the log does not have N.",
+)
+@click.pass_context
+def fetch(
+    ctx: click.Context,
+    logdir: Path,
+    tps: tuple[str, ...],
+    offset: int | str,
+    max_bytes: int,
+    largest_bytes: int | None,
+    reset: str,
+) -> None:
+    """Write what a fetch from offset N of at most S bytes is answered with.
+
+    For one partition that is a MessageSetSend: 4 bytes total length (of what follows them), 2 bytes error code,
+    messages, the last of which may be cut off. For several a MultiMessageSetSend: length, error code 0, and a
+    MessageSetSend each, by topic and partition. The messages are the log's own bytes, from the batch on that holds N.
+    Error codes: 1 offset out of range, 2 damaged, 10 message above L.
+
+    \b
+    kafkafs fetch /var/kafka orders/0 --offset 100 --max-bytes 65536
+    kafkafs fetch /var/kafka orders --offset latest --max-bytes 65536
+    """
+    from storage.client.fetch import MultiMessageSetSend, ResetPolicy
+
+    die_like_a_filter(ctx)
+    log_dir = open_log_dir(logdir)
+    targets = list(dict.fromkeys(tp for pattern in tps for tp in expand(log_dir, pattern)))
+    policy = ResetPolicy(reset)
+    sends = [_fetched(log_dir, tp, offset, max_bytes, largest_bytes, policy) for tp in targets]
+    sys.stdout.flush()
+    result = sends[0] if len(sends) == 1 else MultiMessageSetSend(sends)
+    result.write_to(sys.stdout.fileno())
+    if any(send.error for send in sends):
+        ctx.exit(DATA_ERROR)
+
+
+def _fetched(
+    log_dir: LogDir,
+    tp: TopicPartition,
+    offset: int | str,
+    max_bytes: int,
+    largest_bytes: int | None,
+    policy: ResetPolicy,
+) -> MessageSetSend:
+    """One partition's result; what went wrong is said, and is its error code."""
+    from storage.client import fetch as fetching
+    from storage.errors import StorageError
+
+    try:
+        snapshot = log_dir.log(tp).snapshot()
+        if isinstance(offset, int):
+            start = fetching.offset_or_reset(snapshot, offset, policy)
+        elif offset == "earliest":
+            start = fetching.earliest_offset(snapshot)
+        else:
+            start = fetching.latest_offset(snapshot)
+        if largest_bytes is None:
+            return fetching.MessageSetSend.of(fetching.read_chunk(snapshot, start, max_bytes))
+        return fetching.MessageSetSend.of(
+            fetching.fetch(snapshot, start, max_bytes=max_bytes, largest_bytes=largest_bytes)
+        )
+    except (StorageError, OSError) as error:
+        say(f"{tp}: {error}")
+        return fetching.MessageSetSend.of(error)

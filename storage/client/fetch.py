@@ -1,0 +1,283 @@
+"""Reading as Kafka's first documents have it: an offset and a chunk size in, a chunk of the log's bytes out.
+
+    chunk = read_chunk(log.snapshot(), offset, 1 << 20)      # at most so many bytes; may end within a message
+    for block in chunk.blocks(): ...                         # its whole messages, from `offset` on
+    messages = fetch(log.snapshot(), offset, max_bytes=4096, largest_bytes=1 << 20)  # doubled until a message fits
+    MessageSetSend.of(chunk).write_to(sys.stdout.fileno())   # the fetch result, as it went to consumers
+
+A chunk lies within one segment and begins with the batch that holds the offset; v0 and v1 messages that are not
+compressed are batches of one. Sources: LocalLog.read, FileRecords.slice (kafka-facts 5); MessageSetSend and
+MultiMessageSetSend of Kafka 0.7; the documents' sections on reads and on the results sent to consumers.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from pathlib import Path
+from typing import Final
+
+from storage.client.offset_lookup import SpecialTimestamp, list_offset
+from storage.errors import (
+    CorruptBatch,
+    CorruptData,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    SegmentGone,
+    StorageError,
+    UnknownTopicOrPartition,
+)
+from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
+from storage.format.block import RecordBlock
+from storage.format.decoder import Decoder
+from storage.log.reader import find_batch
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+
+DEFAULT_MAX_BYTES: Final = 1 << 20
+DEFAULT_LARGEST_BYTES: Final = 64 << 20
+_HEADER: Final = struct.Struct(">ih")  # bytes that follow the first four, error code
+_AFTER_LENGTH: Final = 2  # of the header, counted by its length
+_MAX_LENGTH: Final = 2**31 - 1
+MAX_CHUNK_BYTES: Final = _MAX_LENGTH - _AFTER_LENGTH
+_ROWS: Final = 4096
+_LEAST_BATCH: Final = 26  # bytes of a v0 message without key and value
+
+
+class ErrorCode(IntEnum):
+    """Of a fetch result (Kafka's Errors; 1 to 4 were there from the beginning)."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    MESSAGE_TOO_LARGE = 10
+
+
+_CODES: Final[tuple[tuple[type[StorageError], ErrorCode], ...]] = (
+    (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (CorruptData, ErrorCode.CORRUPT_MESSAGE),
+    (UnknownTopicOrPartition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
+)
+
+
+class ResetPolicy(Enum):
+    """Where to go on when an offset is out of range (a consumer's auto.offset.reset)."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    NONE = "none"
+
+
+def error_code(error: Exception) -> ErrorCode:
+    """What a fetch result says of an error."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def offset_or_reset(snapshot: LogSnapshot, offset: int, policy: ResetPolicy = ResetPolicy.NONE) -> int:
+    """The offset if the log has it, or is about to; else where the policy says. NONE: OffsetOutOfRange."""
+    if policy is ResetPolicy.NONE:
+        snapshot.check_offset(offset)
+    elif not snapshot.log_start_offset <= offset <= snapshot.log_end_offset:
+        return earliest_offset(snapshot) if policy is ResetPolicy.EARLIEST else latest_offset(snapshot)
+    return offset
+
+
+def earliest_offset(snapshot: LogSnapshot) -> int:
+    """Of the oldest message that may be read."""
+    found = list_offset(snapshot, SpecialTimestamp.EARLIEST)
+    assert found is not None
+    return found.offset
+
+
+def latest_offset(snapshot: LogSnapshot) -> int:
+    """The one that the next message will get: from there on is "from now on"."""
+    found = list_offset(snapshot, SpecialTimestamp.LATEST)
+    assert found is not None
+    return found.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Bytes of a log: `size` of them at the byte position `position` of a segment; `offset` is the one asked for.
+
+    `segment` is None where there is nothing: at the log's end. `at_end`: the segment's messages end here, so a larger
+    chunk would hold no more.
+    """
+
+    offset: int
+    segment: Segment | None
+    position: int
+    size: int
+    at_end: bool
+
+    def read(self) -> memoryview:
+        """The bytes. SegmentGone when they have gone meanwhile."""
+        if self.segment is None or self.size == 0:
+            return memoryview(b"")
+        data = self.segment.log.read(self.position, self.size)
+        if len(data) < self.size:
+            raise self._cut(len(data))
+        return data
+
+    def write_to(self, fd: int) -> None:
+        """The bytes to a descriptor, without a copy where that can be. SegmentGone as `read`; OSError."""
+        if self.segment is not None and self.size:
+            sent = self.segment.log.send(fd, self.position, self.size)
+            if sent < self.size:
+                raise self._cut(sent)
+
+    def blocks(self) -> Iterator[RecordBlock]:
+        """The chunk's whole batches decoded, from its offset on; what is cut off at its end is left out.
+
+        A block lasts until the next is taken. Control records are left out. CorruptBatch and the like at damage.
+        """
+        data = self.read()
+        decoder = Decoder()
+        for table in self._tables(data):
+            row = 0
+            while row < table.rows:
+                block = decoder.decode(data, table, row, origin=self.position)
+                wanted = block.offset >= self.offset
+                if len(block):
+                    yield block if wanted.all() else block.select(wanted)
+                if block.damage is not None:
+                    block.damage.error.path = self._path
+                    raise block.damage.error
+                row = block.next_row
+
+    def next_offset(self) -> int:
+        """Where the next read goes on: behind the last whole batch. CorruptData at damage."""
+        last = self.offset - 1
+        for table in self._tables(self.read()):
+            last = max(last, int(table.last_offset[-1]))
+        return last + 1
+
+    def holds_a_message(self) -> bool:
+        """Whether the first batch is there as a whole. True for damage: more of it would not help."""
+        if self.segment is None:
+            return False
+        needed = self.segment.batch_size(self.segment.log.read(self.position, BATCH_HEADER_SIZE))
+        return needed is None or needed <= self.size
+
+    def _tables(self, data: memoryview) -> Iterator[BatchTable]:
+        """The headers of the whole batches."""
+        start, stop = 0, ScanStop.FULL
+        while stop is ScanStop.FULL:
+            table = BatchTable.empty(min(_ROWS, self.size // _LEAST_BATCH + 1))
+            start, stop = scan(data, self.position, table, start)
+            if table.rows:
+                yield table
+        if stop is not ScanStop.END:
+            raise CorruptBatch("no record batch begins here", path=self._path, position=self.position + start)
+
+    @property
+    def _path(self) -> Path | None:
+        return None if self.segment is None else self.segment.log.path
+
+    def _cut(self, found: int) -> SegmentGone:
+        return SegmentGone(
+            "segment was truncated while it was read",
+            path=self._path,
+            position=self.position,
+            expected=f"{self.size} bytes",
+            found=found,
+        )
+
+
+def read_chunk(snapshot: LogSnapshot, offset: int, max_bytes: int = DEFAULT_MAX_BYTES) -> Chunk:
+    """At most `max_bytes` bytes of the log, from the batch on that holds `offset`, or of the next one after a gap.
+
+    OffsetOutOfRange below the log start and above the log end; at the log end there is nothing. ValueError for a size
+    that no result can have.
+    """
+    if not 0 < max_bytes <= MAX_CHUNK_BYTES:
+        raise ValueError(f"a chunk of {max_bytes} bytes")
+    snapshot.check_offset(offset)
+    place = find_batch(snapshot, offset)
+    if place is None:
+        return Chunk(offset, None, 0, 0, at_end=True)
+    there = snapshot.end_position(place.segment) - place.position
+    return Chunk(offset, place.segment, place.position, min(there, max_bytes), at_end=there <= max_bytes)
+
+
+def fetch(
+    snapshot: LogSnapshot,
+    offset: int,
+    *,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+    largest_bytes: int = DEFAULT_LARGEST_BYTES,
+) -> Chunk:
+    """A chunk that holds at least one whole message, unless the log ends here: read again with twice the size until one
+    fits. RecordTooLarge when it would take more than `largest_bytes`; else as `read_chunk`."""
+    size = min(max_bytes, largest_bytes)
+    while True:
+        chunk = read_chunk(snapshot, offset, size)
+        if chunk.at_end or chunk.holds_a_message():
+            return chunk
+        if size >= largest_bytes:
+            raise RecordTooLarge(
+                "message", offset=offset, expected=f"at most {largest_bytes} bytes", advice="Allow a larger buffer"
+            )
+        size = min(2 * size, largest_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSetSend:
+    """The result of one fetch: 4 bytes length of what follows, 2 bytes error code, messages."""
+
+    error: ErrorCode
+    chunk: Chunk | None = None
+
+    @staticmethod
+    def of(result: Chunk | Exception) -> MessageSetSend:
+        """What there is, or why there is nothing."""
+        if isinstance(result, Chunk):
+            return MessageSetSend(ErrorCode.NONE, result)
+        return MessageSetSend(error_code(result))
+
+    @property
+    def size(self) -> int:
+        """All bytes, those of the length too."""
+        return _HEADER.size + (0 if self.chunk is None else self.chunk.size)
+
+    def write_to(self, fd: int) -> None:
+        """All of it. SegmentGone when the messages go meanwhile: then what was written is cut off. OSError."""
+        _write(fd, _HEADER.pack(self.size - _HEADER.size + _AFTER_LENGTH, self.error))
+        if self.chunk is not None:
+            self.chunk.write_to(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class MultiMessageSetSend:
+    """The results of several fetches: 4 bytes length of what follows, 2 bytes error code (0), a MessageSetSend each."""
+
+    sends: Sequence[MessageSetSend] = field(default_factory=tuple)
+
+    @property
+    def size(self) -> int:
+        """All bytes, those of the length too."""
+        return _HEADER.size + sum(send.size for send in self.sends)
+
+    def write_to(self, fd: int) -> None:
+        """As MessageSetSend. RecordTooLarge, and nothing is written, when the length has no room for all of it."""
+        length = self.size - _HEADER.size + _AFTER_LENGTH
+        if length > _MAX_LENGTH:
+            raise RecordTooLarge("results of all partitions", expected=f"at most {_MAX_LENGTH} bytes", found=length)
+        _write(fd, _HEADER.pack(length, ErrorCode.NONE))
+        for send in self.sends:
+            send.write_to(fd)
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:
+            select.select([], [fd], [])

@@ -1,0 +1,101 @@
+"""`kafkafs fetch`: the bytes on stdout, and what is said beside them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.builders import Batch, Partition, build_log_dir, many
+from tests.kafkafs.cli.running import process, run
+from tests.storage.client.test_fetch import parse, parse_multi
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    large = Partition([Batch(many(1, 5000)), Batch(many(3))])
+    ranged = Partition([Batch(many(9))], start_offset=10)
+    return build_log_dir(tmp_path / "logs", {"t": [large, ranged], "u": [[]]}).path
+
+
+def fetched(*args: object, code: int = 0) -> tuple[bytes, str]:
+    child = process("fetch", *args)
+    out, said = child.communicate(timeout=60)
+    assert child.returncode == code, said
+    return out, said.decode()
+
+
+def test_one_partition(logdir: Path) -> None:
+    out, said = fetched(logdir, "t/1", "--offset", 12, "--max-bytes", 1000)
+    result, rest = parse(out)
+    assert (result.error, [message.offset for message in result.messages], rest, said) == (0, [18], b"", "")
+    for word, size in (("earliest", 1), ("latest", 0)):
+        result, _ = parse(fetched(logdir, "t/1", "--offset", word, "--max-bytes", 1000)[0])
+        assert len(result.messages) == size
+
+
+def test_sizes(logdir: Path) -> None:
+    result, _ = parse(fetched(logdir, "t/0", "--offset", 0, "--max-bytes", 100)[0])
+    assert (result.messages, len(result.partial)) == ([], 100)
+    result, _ = parse(fetched(logdir, "t/0", "--offset", 0, "--max-bytes", 100, "--largest-bytes", 9999)[0])
+    assert [message.offset for message in result.messages] == [0, 3]
+    out, said = fetched(logdir, "t/0", "--offset", 0, "--max-bytes", 100, "--largest-bytes", 999, code=4)
+    assert parse(out)[0].error == 10
+    assert "at most 999 bytes" in said
+
+
+def test_several_partitions(logdir: Path) -> None:
+    out, said = fetched(logdir, "t", "u/0", "t/0", "--offset", 10, "--max-bytes", 1000, code=4)
+    error, results = parse_multi(out)
+    assert error == 0
+    assert [result.error for result in results] == [1, 0, 1]
+    assert said.count("out of the range") == 2
+    out, _ = fetched(logdir, "t", "--offset", 10, "--max-bytes", 1000, "--reset", "latest")
+    assert [len(result.messages) for result in parse_multi(out)[1]] == [0, 1]
+
+
+def test_out_of_range(logdir: Path) -> None:
+    out, said = fetched(logdir, "t/1", "--offset", 3, "--max-bytes", 1000, code=4)
+    assert out == b"\0\0\0\2\0\1"
+    assert "expected 10 to 19" in said
+    result, _ = parse(fetched(logdir, "t/1", "--offset", 3, "--max-bytes", 1000, "--reset", "earliest")[0])
+    assert result.messages[0].offset == 18
+
+
+def test_into_a_file_and_an_appended_one(logdir: Path, tmp_path: Path) -> None:
+    for mode in ("wb", "ab"):
+        with (tmp_path / "out").open(mode) as out:
+            child = process("fetch", logdir, "t/1", "--offset", 10, "--max-bytes", 999, stdout=out)
+            assert (child.communicate(timeout=60), child.returncode) == ((None, b""), 0)
+    once = fetched(logdir, "t/1", "--offset", 10, "--max-bytes", 999)[0]
+    assert (tmp_path / "out").read_bytes() == 2 * once
+
+
+def test_a_reader_that_goes_away(logdir: Path) -> None:
+    child = process("fetch", logdir, "t/0", "--offset", 0, "--max-bytes", 9999, stderr=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.close()
+    assert child.stderr is not None
+    assert child.stderr.read() == b""
+    child.stderr.close()
+    assert child.wait(timeout=60) in (0, -13)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("t/0", "--offset", "0"),
+        ("t/0", "--max-bytes", "9"),
+        ("t/0", "--offset", "x", "--max-bytes", "9"),
+        ("t/0", "--offset", str(2**63), "--max-bytes", "9"),
+        ("t/0", "--offset", "0", "--max-bytes", "0"),
+        ("--offset", "0", "--max-bytes", "9"),
+    ],
+)
+def test_wrong_uses(logdir: Path, args: tuple[str, ...]) -> None:
+    assert run("fetch", logdir, *args).exit_code == 2
+
+
+def test_what_is_not_here(logdir: Path) -> None:
+    assert run("fetch", logdir, "nix", "--offset", "0", "--max-bytes", "9").exit_code == 4
