@@ -27,6 +27,9 @@ from tests.mounts import KAFKAFS, detach, kafkafs_mounts, mounted, requires_fuse
 
 pytestmark = requires_fuse
 
+# More of them make a night's torture.
+KILLS = int(os.environ.get("KAFKAFS_TEST_KILLS", "3"))
+
 WRITER = """
 import os, sys
 fd = os.open(sys.argv[1], os.O_WRONLY)
@@ -108,7 +111,7 @@ def test_killed_before_its_first_append(tmp_path: Path) -> None:
 def test_kill_9_under_writers_loses_no_complete_line(tmp_path: Path) -> None:
     make(tmp_path / "logs")
     written: dict[str, int] = {}
-    for number in range(3):
+    for number in range(KILLS):
         with writable(tmp_path) as process:
             writing = [f"{number}.{writer}" for writer in range(8)]
             writers = [start_writer(tmp_path, name) for name in writing]
