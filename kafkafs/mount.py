@@ -17,14 +17,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kafkafs import background
+from kafkafs.background import Onlooker
 from kafkafs.errnos import data_errors
 from kafkafs.mount_options import MountOptions, escaped
 from kafkafs.mountpoint import FAILED, LOCKED, USAGE, MountError, check_mountpoint, check_nesting
+from kafkafs.recovery_progress import RecoveryProgress
 from storage.config import BrokerConfig
 from storage.errors import InvalidConfig, LogLocked, StorageError
+from storage.progress import Progress
 
 if TYPE_CHECKING:
     from kafkafs.operations import Serving, Traffic
@@ -38,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 _DEVICE = "/dev/fuse"
 _SYSLOG = "/dev/log"
+_SAID_LINES = 10
 _OTHERS = frozenset(("allow_other", "allow_root"))
 
 
@@ -50,10 +54,10 @@ class MountRequest:
     options: MountOptions = dataclasses.field(default_factory=MountOptions)
 
 
-def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]) -> None:
+def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None], progress: Progress) -> None:
     """Mounts; returns when the tree is there, or, in the foreground, when it has gone again.
 
-    `say` gets lines for a person. Raises MountError, whose `exit_code` is the command's.
+    `say` gets lines for a person, `progress` is recovery's. Raises MountError, whose `exit_code` is the command's.
     """
     if not (request.options.create and not os.path.lexists(request.log_dir)):
         _check_log_dir(request.log_dir)
@@ -64,13 +68,14 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
     _check_fuse()
     config = _read_config(request, say)
 
-    def work(ready: background.Ready) -> None:
-        _serve(request, config, _start_logging(request.options, foreground=foreground), ready)
+    def work(onlooker: Onlooker) -> None:
+        _serve(request, config, _start_logging(request.options, foreground=foreground), onlooker)
 
     if foreground:
-        work(lambda _stderr: None)
+        # The log goes to the same place, and says the same as would be said.
+        work(Onlooker(lambda _stderr: None, lambda _line: None, progress))
     else:
-        background.start(work)
+        background.start(work, say=say, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +86,8 @@ class _Log:
     stderr: int
 
 
-def _serve(request: MountRequest, config: BrokerConfig, log: _Log, ready: background.Ready) -> None:
-    """Opens, mounts, serves, closes; calls `ready` when the tree is there."""
+def _serve(request: MountRequest, config: BrokerConfig, log: _Log, onlooker: Onlooker) -> None:
+    """Opens, mounts, serves, closes; tells the onlooker when the tree is there."""
     # Here and not at the top: libfuse may be missing, and the process that forks should be small.
     try:
         from kafkafs.operations import Operations, Traffic, serve
@@ -95,7 +100,8 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _Log, ready: backgr
         tree.start()
         if upkeep is not None:
             upkeep.start()
-        ready(log.stderr)
+        recovery.unwatched()
+        onlooker.ready(log.stderr)
         _log.info("serving %s at %s, %s", request.log_dir, request.mountpoint, _mode(request))
 
     def stop() -> None:
@@ -104,7 +110,8 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _Log, ready: backgr
             upkeep.stop()
 
     traffic = Traffic()
-    with _explained(), _opened(request, config) as (log_dir, owned):
+    recovery = RecoveryProgress(onlooker.progress)
+    with _explained(), _opened(request, config, recovery, onlooker.say) as (log_dir, owned):
         files = {
             "@help": lambda: help_text(writable=owned is not None),
             "@status.json": lambda: report.status_json(),
@@ -112,7 +119,7 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _Log, ready: backgr
         }
         tree = Tree(log_dir, _tree_options(request.options), files=files, owned=owned)
         upkeep = None if owned is None else _upkeep(owned)
-        report: Report = _report_on(request, log, tree, traffic, upkeep)
+        report: Report = _report_on(request, log, tree, traffic, upkeep, recovery)
         serving = _serving(request)
         topics = None if owned is None else tree
         code = serve(Operations(tree, serving, traffic, start, stop, topics), serving)
@@ -122,8 +129,11 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _Log, ready: backgr
 
 
 @contextmanager
-def _opened(request: MountRequest, config: BrokerConfig) -> Iterator[tuple[LogDir, OwnedDir | None]]:
-    """The log directory, and who owns it if that is us: locked and recovered, and closed in order at the end."""
+def _opened(
+    request: MountRequest, config: BrokerConfig, recovery: Progress, say: Callable[[str], None]
+) -> Iterator[tuple[LogDir, OwnedDir | None]]:
+    """The log directory, and who owns it if that is us: locked and recovered, and closed in order at the end. What
+    recovery changed, and who is offline, is logged and said."""
     from storage.log.log_dir import LogDir
     from storage.log.owned_dir import Opening, OwnedDir
 
@@ -135,13 +145,17 @@ def _opened(request: MountRequest, config: BrokerConfig) -> Iterator[tuple[LogDi
             log_dir.close()
         return
     try:
-        owned = OwnedDir.open(request.log_dir, Opening(create=request.options.create, gentle=True), config=config)
+        opening = Opening(create=request.options.create, gentle=True)
+        owned = OwnedDir.open(request.log_dir, opening, config=config, progress=recovery)
     except OSError as error:
         raise MountError(f"{error.filename or request.log_dir}: {error.strerror}; --read-only may do") from error
-    for name, changes in _recovered(owned).items():
-        _log.warning("%s was recovered: %s", name, "; ".join(changes))
-    for tp, failure in owned.failures().items():
-        _log.error("%s is offline: %s", tp, failure)
+    told = [f"{name} was recovered: {'; '.join(changes)}" for name, changes in _recovered(owned).items()]
+    for line in told:
+        _log.warning("%s", line)
+    offline = [f"{tp} is offline: {failure}" for tp, failure in owned.failures().items()]
+    for line in offline:
+        _log.error("%s", line)
+    _say_some([*offline, *told], say)
     try:
         yield owned.log_dir, owned
     finally:
@@ -152,9 +166,21 @@ def _opened(request: MountRequest, config: BrokerConfig) -> Iterator[tuple[LogDi
         raise closing.failure
 
 
+def _say_some(lines: list[str], say: Callable[[str], None]) -> None:
+    for line in lines[:_SAID_LINES]:
+        say(line)
+    if len(lines) > _SAID_LINES:
+        say(f"… and {len(lines) - _SAID_LINES} more, see @status.json")
+
+
 def _recovered(owned: OwnedDir) -> dict[str, list[str]]:
     """What recovery changed, by partition."""
     return {str(tp): report.changes for tp, report in owned.reports().items() if report.changes}
+
+
+def _recovery_facts(owned: OwnedDir, recovery: RecoveryProgress) -> dict[str, Any]:
+    """For @status.json: how far it is, and what it changed, by partition."""
+    return {**dataclasses.asdict(recovery.status()), "changes": _recovered(owned)}
 
 
 def _mode(request: MountRequest) -> str:
@@ -168,7 +194,12 @@ def _upkeep(owned: OwnedDir) -> Maintenance:
 
 
 def _report_on(
-    request: MountRequest, log: _Log, tree: Tree, traffic: Traffic, upkeep: Maintenance | None
+    request: MountRequest,
+    log: _Log,
+    tree: Tree,
+    traffic: Traffic,
+    upkeep: Maintenance | None,
+    recovery: RecoveryProgress,
 ) -> Report:
     from kafkafs.operations import libfuse_version
     from kafkafs.status import Report, Sources
@@ -177,7 +208,7 @@ def _report_on(
         Sources(
             tree.log_dir,
             tree=lambda: {
-                **({} if tree.owned is None else {"recovery": _recovered(tree.owned)}),
+                **({} if tree.owned is None else {"recovery": _recovery_facts(tree.owned, recovery)}),
                 **({} if upkeep is None else {"maintenance": dataclasses.asdict(upkeep.status())}),
                 **tree.status(),
             },

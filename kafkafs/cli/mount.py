@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from kafkafs.cli import say
+from kafkafs.cli.progress import progress_bar
 from kafkafs.mount import MountRequest
 from kafkafs.mount import mount as start_mount
 from kafkafs.mount_options import BadOption, parse_options
@@ -70,7 +71,8 @@ def mount(
         ),
     )
     try:
-        start_mount(request, foreground=foreground, say=say)
+        with progress_bar() as progress:
+            start_mount(request, foreground=foreground, say=say, progress=progress)
     except MountError as error:
         _fail(error)
 

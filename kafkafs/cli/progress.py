@@ -20,28 +20,39 @@ def progress_bar() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield NoProgress()
         return
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
-    with Bars(console=Console(stderr=True), transient=True) as bars:
-        yield _Bar(bars)
+    bar = _Bar()
+    try:
+        yield bar
+    finally:
+        bar.close()
 
 
 class _Bar:
-    """One bar a work; rich locks for itself."""
+    """One bar a work; rich locks for itself. Its thread starts with the first work: until then one may fork."""
 
-    def __init__(self, bars: Bars) -> None:
-        self._bars = bars
+    def __init__(self) -> None:
+        self._bars: Bars | None = None
         self._task: TaskID | None = None
 
     def begin(self, what: str, total: int) -> None:
+        if self._bars is None:
+            from rich.console import Console
+            from rich.progress import Progress as Bars
+
+            self._bars = Bars(console=Console(stderr=True), transient=True)
+            self._bars.start()
         self._task = self._bars.add_task(what, total=total)
 
     def advance(self, amount: int) -> None:
-        if self._task is not None:
+        if self._bars is not None and self._task is not None:
             self._bars.advance(self._task, amount)
 
     def end(self) -> None:
-        if self._task is not None:
+        if self._bars is not None and self._task is not None:
             self._bars.remove_task(self._task)
             self._task = None
+
+    def close(self) -> None:
+        """Takes all bars away."""
+        if self._bars is not None:
+            self._bars.stop()

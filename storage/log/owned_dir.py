@@ -72,7 +72,9 @@ class Closing:
 class OwnedDir:
     """A log directory held by this process. Thread-safe. `log_dir` shows it to readers, with these very logs."""
 
-    def __init__(self, path: Path, opening: Opening, config: BrokerConfig, disk: Disk, clock: Clock) -> None:
+    def __init__(
+        self, path: Path, opening: Opening, config: BrokerConfig, disk: Disk, clock: Clock, progress: Progress
+    ) -> None:
         """Steps 2 to 4; see `open`."""
         # Constant after construction.
         self.path = path
@@ -99,7 +101,13 @@ class OwnedDir:
             raise
         unsound = () if self._trusted else self.partitions()
         self._logs = OwnedLogs(
-            self.log_dir, self.checkpoints, disk=disk, clock=clock, unsound=unsound, gentle=opening.gentle
+            self.log_dir,
+            self.checkpoints,
+            disk=disk,
+            clock=clock,
+            unsound=unsound,
+            gentle=opening.gentle,
+            progress=progress,
         )
         # Guarded by the lock, which is held while topics change.
         self._changing = Lock()
@@ -117,8 +125,9 @@ class OwnedDir:
     ) -> OwnedDir:
         """Takes a log directory and, unless it was shut down cleanly, recovers it.
 
-        A partition that cannot be recovered is offline, alone (`failures`). LogLocked when another process holds the
-        directory; FileNotFoundError, NotADirectoryError or another OSError.
+        `progress`: of this, and of partitions that are recovered later. A partition that cannot be recovered is
+        offline, alone (`failures`). LogLocked when another process holds the directory; FileNotFoundError,
+        NotADirectoryError or another OSError.
         """
         path = Path(path)
         disk = RealDisk() if disk is None else disk
@@ -128,9 +137,10 @@ class OwnedDir:
             raise FileNotFoundError(errno.ENOENT, "no such log directory", str(path))
         if not path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, "not a directory", str(path))
-        owned = OwnedDir(path, opening, config or BrokerConfig(), disk, clock or SystemClock())
+        progress = progress or NoProgress()
+        owned = OwnedDir(path, opening, config or BrokerConfig(), disk, clock or SystemClock(), progress)
         try:
-            owned._recover(progress or NoProgress())
+            owned._recover(progress)
         except BaseException:
             # Nothing is written any more: the directory stays as a crash leaves it.
             owned._logs.abandon()

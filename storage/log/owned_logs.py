@@ -19,7 +19,7 @@ from storage.log.health import PASSING_ERRORS
 from storage.log.log_dir import LogDir
 from storage.log.partition_log import PartitionLog
 from storage.log.recovery import Recovery, RecoveryPlan, RecoveryReport
-from storage.progress import NoProgress, Progress
+from storage.progress import Progress
 from storage.types import TopicPartition
 
 # A partition that a full disk kept from being opened is tried again when it is asked for, but no sooner.
@@ -30,7 +30,7 @@ class OwnedLogs:
     """Logs by partition, each opened once. Thread-safe.
 
     `unsound`: partitions that must be checked when they are opened; the others were closed in order. `gentle`: see
-    RecoveryPlan.
+    RecoveryPlan. `progress`: of what is recovered.
     """
 
     def __init__(
@@ -42,12 +42,14 @@ class OwnedLogs:
         clock: Clock,
         unsound: Collection[TopicPartition],
         gentle: bool,
+        progress: Progress,
     ) -> None:
         # Constant after construction.
         self._log_dir = log_dir
         self._disk = disk
         self._clock = clock
         self._gentle = gentle
+        self._progress = progress
         # Has its own locking.
         self._checkpoints = checkpoints
         # Guarded by the lock.
@@ -78,7 +80,7 @@ class OwnedLogs:
                     raise self._failures[tp]
                 log = self._logs.get(tp)
                 clean = tp not in self._unsound
-            return log or self._open(tp, clean=clean, progress=NoProgress())
+            return log or self._open(tp, clean=clean, progress=self._progress)
 
     def all(self) -> list[PartitionLog]:
         """The logs that are open, by topic and partition."""

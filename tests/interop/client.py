@@ -111,6 +111,16 @@ class Client:
 
         asyncio.run(run())
 
+    def produce_keyed(self, topic: str, messages: Iterable[Message]) -> None:
+        """Produce to the partitions that the client chooses by key."""
+
+        async def run() -> None:
+            async with AIOKafkaProducer(bootstrap_servers=self.address) as producer:
+                for message in messages:
+                    await producer.send_and_wait(topic, message.value, key=message.key)
+
+        asyncio.run(run())
+
     def transactions(
         self, topic: str, rounds: Sequence[tuple[bool, Sequence[Message]]], partition: int = 0, *, id: str = "tx"
     ) -> None:

@@ -137,7 +137,7 @@ class Broker:
         }
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
-    def start(self, timeout: float = 60) -> Broker:
+    def start(self, timeout: float = 180) -> Broker:
         """Format the directory if it is new, start the broker, and wait until it answers."""
         if not (self.log_dir / "meta.properties").exists():
             run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._properties)
@@ -178,7 +178,7 @@ class Broker:
             if " ERROR " in line or " FATAL " in line or (" WARN " in line and "offline" in line.lower())
         ]
 
-    def stop(self, timeout: float = 60) -> None:
+    def stop(self, timeout: float = 180) -> None:
         """A clean stop (SIGTERM): indexes are trimmed, .kafka_cleanshutdown is written."""
         if self._process is not None:
             self._process.terminate()

@@ -17,11 +17,20 @@ import os, signal, sys
 from kafkafs import background
 from kafkafs.mountpoint import MountError
 
-def work(ready):
+class Shown:
+    def begin(self, what, total):
+        print("begin", what, total)
+    def advance(self, amount):
+        print("advance", amount)
+    def end(self):
+        print("end")
+
+def work(onlooker):
+    ready = onlooker.ready
 {work}
 
 try:
-    background.start(work)
+    background.start(work, say=print, progress=Shown())
     print("ready")
 except MountError as error:
     print(error)
@@ -96,6 +105,23 @@ def test_a_child_that_dies() -> None:
 def test_what_libraries_say_is_shown() -> None:
     result = run("os.write(2, b'fusermount: no\\n'); raise MountError('could not mount')")
     assert result.stdout == "fusermount: no\ncould not mount\n"
+
+
+def test_what_it_says_and_how_far_it_is_is_shown() -> None:
+    result = run(
+        """
+        onlooker.progress.begin("recovery", 70)
+        onlooker.progress.advance(7)
+        onlooker.say("größer: " + "x" * 100_000)
+        onlooker.progress.end()
+        ready(os.open(os.devnull, os.O_WRONLY))
+        onlooker.progress.begin("too late", 1)
+        onlooker.progress.advance(1)
+        onlooker.say("too late")
+        """
+    )
+    lines = result.stdout.splitlines()
+    assert lines == ["begin recovery 70", "advance 7", "größer: " + "x" * 100_000, "end", "ready"]
 
 
 def test_a_return_without_ready() -> None:

@@ -22,7 +22,7 @@ def request_(tmp_path: Path) -> mount.MountRequest:
 
 def refused(request: mount.MountRequest) -> MountError:
     with pytest.raises(MountError) as caught:
-        mount.mount(request, foreground=False, say=lambda _line: None)
+        mount.mount(request, foreground=False, say=lambda _line: None, progress=NoProgress())
     return caught.value
 
 

@@ -1,0 +1,40 @@
+"""What must hold when a real broker starts on a directory that we have worked on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.interop.kafka import Broker, dump_log_segments, run_tool
+
+# What a broker says when it mends, rebuilds or sets something aside (LogManager, LogLoader, LogSegment, UnifiedLog).
+_MENDING = (
+    "recovering unflushed", "recovering file", "rebuilding index", "stray", "truncat", "corrupt", "found invalid",
+    "interrupted",
+)  # fmt: skip
+
+
+def told_since(broker: Broker, said: int) -> str:
+    """What the broker's log says from there on."""
+    return broker.log_text()[said:]
+
+
+def adopted_as_it_is(text: str) -> None:
+    """The broker's log tells of a clean shutdown, and of no repairs or strays; its metadata log, which it always
+    checks, left aside."""
+    assert "since clean shutdown file was found" in text
+    lines = [line for line in text.splitlines() if "__cluster_metadata" not in line and "since clean" not in line]
+    assert not [line for line in lines if any(word in line.lower() for word in _MENDING)]
+
+
+def dumps_without_a_finding(partitions: Sequence[Path]) -> None:
+    """Kafka's DumpLogSegments reads all records, holds the indexes against them, and finds all indexes sane."""
+    logs = [path for partition in partitions for path in sorted(partition.glob("*.log"))]
+    indexes = [path for partition in partitions for path in sorted(partition.glob("*index"))]
+    told = dump_log_segments(*logs, *indexes).lower()
+    assert told.count("starting offset: ") == len(logs)
+    for finding in ("mismatch", "non-consecutive", "out of order", "corrupt", "invalid", "non-secutive", "exception"):
+        assert finding not in told
+    names = ",".join(map(str, indexes))
+    sane = run_tool("org.apache.kafka.tools.DumpLogSegments", "--index-sanity-check", "--files", names)
+    assert sane.count(" passed sanity check.") + sane.count(" is empty.") == len(indexes)
