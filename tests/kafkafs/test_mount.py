@@ -11,6 +11,7 @@ import pytest
 from kafkafs import mount
 from kafkafs.mount_options import MountOptions
 from kafkafs.mountpoint import FAILED, USAGE, MountError
+from storage.progress import NoProgress
 
 
 @pytest.fixture
