@@ -5,7 +5,7 @@
 the directory is what a **kill** leaves. `power_loss(random)` rewrites it into what a **power loss** may leave:
 
 - a file's bytes are those of its last sync, plus any prefix of what was written since, or zeros or garbage there
-  (a size that reached the disk before its data);
+  (a size that reached the disk before its data); what is written over synced bytes, sector by sector, or not;
 - the names in a directory are those of its last sync_dir, plus any prefix of the changes since.
 
 It also fails on demand with an OSError (`fail`), as a full or dying disk does.
@@ -26,6 +26,9 @@ from storage.files.disk import Buffer, RealDisk, RealFile
 
 class Crash(BaseException):
     """The world stops here. Not an Exception, so that no handler of the engine can live on."""
+
+
+_SECTOR = 512
 
 
 @dataclass
@@ -210,7 +213,12 @@ class FaultyDisk:
         content = _applied(inode.durable, inode.pending[:count])
         if count < len(inode.pending):
             position, data = inode.pending[count]
-            if data:
+            if data and position + len(data) <= len(inode.durable):
+                # Over bytes that are on the disk already: each sector has its old content or its new one.
+                first = (position // _SECTOR + 1) * _SECTOR
+                ends = [end - position for end in range(first, position + len(data), _SECTOR)]
+                content = _applied(content, [(position, data[: self.random.choice([0, *ends])])])
+            elif data:
                 cut = self.random.randrange(len(data) + 1)
                 rest = self.random.choice([b"", bytes(len(data) - cut), self.random.randbytes(len(data) - cut)])
                 content = _applied(content, [(position, data[:cut] + rest)])

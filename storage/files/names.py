@@ -23,6 +23,7 @@ LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+COMMITS = "kafkafs-commits"  # ours: brokers ignore it
 REMOTE_INDEX_CACHE = "remote-log-index-cache"
 
 # In a partition's directory.
@@ -32,6 +33,7 @@ TOPIC_PROPERTIES = "topic.properties"  # ours: brokers ignore it
 QUORUM_STATE = "quorum-state"  # only in __cluster_metadata-0
 
 TEMPORARY_SUFFIX = ".tmp"  # of a checkpoint being written
+STAGED_SUFFIX = ".staged"  # ours, in a partition's directory: batches that wait for offsets; brokers ignore it
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
@@ -129,6 +131,38 @@ def parse_metadata_snapshot(name: str) -> MetadataSnapshotName | None:
     """The parts of a KRaft snapshot's name; None when it is none (unfinished ones end in `.part`)."""
     match = _METADATA_SNAPSHOT.fullmatch(name)
     return None if match is None else MetadataSnapshotName(int(match[1]), int(match[2]))
+
+
+_STAGED = re.compile(rf"([0-9A-Za-z-]{{1,64}})\.([0-9]{{1,19}})\.([0-9a-f]{{32}}){re.escape(STAGED_SUFFIX)}")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedName:
+    """`<write>.<batch>.<32 hex>.staged`: what one task of a write put beside a partition's segments, to be appended.
+
+    `write`: the id of a streaming query, whose micro-batch `batch` it is, or of a single write (batch 0).
+    """
+
+    write: str
+    batch: int
+    unique: str
+
+    def __str__(self) -> str:
+        return f"{self.write}.{self.batch}.{self.unique}{STAGED_SUFFIX}"
+
+    @staticmethod
+    def new(write: str, batch: int) -> StagedName:
+        """A name that no other task has. ValueError for an id that does not fit a file name."""
+        name = StagedName(write, batch, uuid.uuid4().hex)
+        if parse_staged(str(name)) != name:
+            raise ValueError(f"{write!r}, {batch} cannot name a staged file")
+        return name
+
+
+def parse_staged(name: str) -> StagedName | None:
+    """The parts of a staged file's name; None when it is none."""
+    match = _STAGED.fullmatch(name)
+    return None if match is None else StagedName(match[1], int(match[2]), match[3])
 
 
 class DirKind(Enum):

@@ -26,7 +26,8 @@ NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 UNKNOWN = -1  # a base offset or record count that only decompressing tells
 
-LOG_OVERHEAD = 12  # bytes of offset and length before what the length counts
+LENGTH = slice(8, 12)  # where any batch or message has its length
+LOG_OVERHEAD = LENGTH.stop  # bytes of offset and length before what the length counts
 BATCH_HEADER_SIZE = 61  # of format v2
 
 CODEC_MASK = 0x07

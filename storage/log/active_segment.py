@@ -13,8 +13,9 @@ from storage.files import names, offset_index, time_index
 from storage.files.disk import Disk, DiskFile
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
-from storage.format.batches import BatchTable, Column
+from storage.format.batches import LENGTH, BatchTable, Column
 from storage.log.index_arithmetic import IndexEntries, IndexState
+from storage.log.loaded_log import WholeAppend
 from storage.log.policies import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, RollLimits, SegmentFill
 from storage.log.segment import Segment
 from storage.types import NO_TIMESTAMP, TimestampOffset
@@ -184,9 +185,45 @@ class ActiveSegment:
             raise
         if base == 0:
             self._first_timestamp = int(table.max_timestamp[first])
+        self._count(entries)
+        self.segment.size = base + len(data)
+
+    def _count(self, entries: IndexEntries) -> None:
         self._offset_entries += len(entries.offsets)
         self._time_entries += len(entries.timestamps)
-        self.segment.size = base + len(data)
+
+    def append_whole(self, whole: WholeAppend) -> None:
+        """Appends batches so that nobody, a reader or whoever opens the log after a crash, sees some without the rest.
+
+        1. all is written but the first batch's length, and synced → the log ends there: no batch has a length of 0
+        2. the length is written, and synced                       → all is there
+        3. the index entries                                       → recovery rebuilds them
+        An OSError up to 1 leaves everything as before, or `broken` set; later it sets `broken`.
+        """
+        base, table = self.size, whole.table
+        table.data[Column.POSITION, : table.rows] += base
+        length, end = b"", base
+        try:
+            for chunk in whole.chunks:
+                if end == base:
+                    length = bytes(chunk[LENGTH])
+                    end = self._log.write_at(base, chunk[: LENGTH.start], bytes(len(length)), chunk[LENGTH.stop :])
+                else:
+                    end = self._log.write_at(end, chunk)
+            self._log.sync()
+        except BaseException:
+            self._undo(base)
+            raise
+        self.broken = True
+        self._log.write_at(base + LENGTH.start, length)
+        self._log.sync()
+        entries = self._state.advance(table, 0, table.rows)
+        self._write_entries(entries)
+        self.broken = False
+        if base == 0:
+            self._first_timestamp = int(table.max_timestamp[0])
+        self._count(entries)
+        self.segment.size = end
 
     def _write_entries(self, entries: IndexEntries) -> None:
         if len(entries.offsets):

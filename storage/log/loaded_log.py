@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from storage.files.disk import Buffer
 from storage.files.leader_epochs import LeaderEpochs
+from storage.format.batches import BatchTable
 from storage.log.producer_table import ProducerTable
 from storage.log.segment import Segment
 
@@ -16,6 +18,19 @@ class AppendResult(NamedTuple):
 
     base_offset: int
     last_offset: int
+
+
+class WholeAppend(NamedTuple):
+    """Batches that are to be appended all or none, in their place: `table` has their headers, positions counted from
+    0; `chunks` their bytes, back to back, each chunk some whole batches."""
+
+    table: BatchTable
+    chunks: Iterable[memoryview]
+
+
+# From a base offset and a leader epoch to the bytes of an append that has them.
+Place = Callable[[int, int], Buffer]
+PlaceWhole = Callable[[int, int], WholeAppend]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ Opening, in steps; what a crash behind each leaves:
 3. remove `.kafka_cleanshutdown`, and sync   → an unclean directory: everything is recovered from its recovery point
 4. remove unfinished checkpoints (`.tmp`) and, but in a broker's directory, `-delete` directories
 5. recover the partitions; after a clean shutdown each when it is first asked for
+6. carry out the writes that were begun and not finished (storage.log.commits)
 Closing:
 
-6. close every log: all is synced, each producer snapshot written
-7. write the checkpoints, recovery points first   → still unclean, but little is left to recover
-8. write `.kafka_cleanshutdown` with the broker epoch that it had, if every partition was recovered and closed
-9. release the lock
+7. close every log: all is synced, each producer snapshot written
+8. write the checkpoints, recovery points first   → still unclean, but little is left to recover
+9. write `.kafka_cleanshutdown` with the broker epoch that it had, if every partition was recovered and closed
+10. release the lock
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from storage.files import names, partition_metadata, topic_properties
 from storage.files.dir_lock import DirLock
 from storage.files.disk import Disk, RealDisk
 from storage.files.names import DirKind
-from storage.log import clean_shutdown, guest_rules, partition_dirs
+from storage.log import clean_shutdown, commits, guest_rules, partition_dirs
 from storage.log.directory_checkpoints import CHECKPOINTS, DirectoryCheckpoints
 from storage.log.log_dir import LogDir
 from storage.log.owned_logs import OwnedLogs
@@ -91,6 +92,7 @@ class OwnedDir:
             self.log_dir = LogDir(path, config=config, clock=clock, open_log=self._reader)
             self.log_dir.refresh()
             self.checkpoints = DirectoryCheckpoints(disk, path)
+            self.commits = commits.CommitLedger(disk, path)
             self._remove_unfinished()
             if not self.log_dir.is_broker:
                 self._remove_set_aside()
@@ -103,12 +105,15 @@ class OwnedDir:
         self._logs = OwnedLogs(
             self.log_dir,
             self.checkpoints,
+            self.commits,
             disk=disk,
             clock=clock,
             unsound=unsound,
             gentle=opening.gentle,
             progress=progress,
         )
+        # Constant once it is open: what partitions did not get of writes that were begun, and why.
+        self.unfinished: Mapping[TopicPartition, Exception] = {}
         # Guarded by the lock, which is held while topics change.
         self._changing = Lock()
         self._closed = False
@@ -141,6 +146,7 @@ class OwnedDir:
         owned = OwnedDir(path, opening, config or BrokerConfig(), disk, clock or SystemClock(), progress)
         try:
             owned._recover(progress)
+            owned.unfinished = commits.finish_pending(owned)
         except BaseException:
             # Nothing is written any more: the directory stays as a crash leaves it.
             owned._logs.abandon()
@@ -156,7 +162,7 @@ class OwnedDir:
             self._logs.recover(chosen, progress, self.log_dir.broker_config().recovery_threads)
 
     def _remove_unfinished(self) -> None:
-        for name in (*CHECKPOINTS, names.CLEAN_SHUTDOWN):
+        for name in (*CHECKPOINTS, names.CLEAN_SHUTDOWN, names.COMMITS):
             path = self.path / (name + names.TEMPORARY_SUFFIX)
             if path.exists():
                 self.disk.unlink(path)
@@ -368,7 +374,7 @@ class OwnedDir:
         self._logs.checkpoint()
 
     def close(self) -> Closing:
-        """Steps 6 to 9. Raises nothing for partitions that fail or a failing disk: see Closing. Safe to call twice."""
+        """Steps 7 to 10. Raises nothing for partitions that fail or a failing disk: see Closing. Safe to call twice."""
         with self._changing:
             if self._closed:
                 return Closing(clean=False)

@@ -13,7 +13,8 @@ from storage.errors import PartitionOffline, StorageError, UnknownTopicOrPartiti
 from storage.files import names, topic_properties
 from storage.files.disk import Disk
 from storage.files.names import FileKind
-from storage.log import partition_dirs
+from storage.log import partition_dirs, staging
+from storage.log.commits import CommitLedger
 from storage.log.directory_checkpoints import DirectoryCheckpoints, PartitionOffsets
 from storage.log.health import PASSING_ERRORS
 from storage.log.log_dir import LogDir
@@ -37,6 +38,7 @@ class OwnedLogs:
         self,
         log_dir: LogDir,
         checkpoints: DirectoryCheckpoints,
+        commits: CommitLedger,
         *,
         disk: Disk,
         clock: Clock,
@@ -52,6 +54,7 @@ class OwnedLogs:
         self._progress = progress
         # Has its own locking.
         self._checkpoints = checkpoints
+        self._commits = commits
         # Guarded by the lock.
         self._lock = Lock()
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -213,6 +216,8 @@ class OwnedLogs:
         try:
             loaded = recovery.run()
             self._mend_properties(tp)
+            if self._commits.problem is None:
+                staging.remove_orphans(self._disk, plan.directory, self._commits.state, self._clock.now_ms())
             log = PartitionLog(tp, plan.directory, info.config, loaded, disk=self._disk, clock=self._clock)
         except (StorageError, OSError) as error:
             passing = isinstance(error, OSError) and error.errno in PASSING_ERRORS

@@ -6,36 +6,34 @@ readers take a snapshot and need no lock. Sources: Kafka's UnifiedLog, LocalLog.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 
 from storage.clock import Clock
 from storage.config import LogConfig
-from storage.errors import OffsetOutOfRange, SegmentGone
-from storage.files.disk import Buffer, Disk
+from storage.errors import OffsetOutOfRange
+from storage.files.disk import Disk
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.files.producer_state import ProducerEntry
 from storage.format.batches import BatchTable
 from storage.format.decoder import verify_crcs
 from storage.format.record_batch import NewBatch
-from storage.log import swap, truncation
+from storage.log import swap, truncation, whole_append
 from storage.log.health import OPENING_ERRORS, Health
 from storage.log.incoming import assigned_epochs, check_continues, check_size, first_offset, scanned
 from storage.log.isolation import Transactions
-from storage.log.loaded_log import AppendResult, LoadedLog
+from storage.log.loaded_log import AppendResult, LoadedLog, Place, PlaceWhole
 from storage.log.partition_files import PartitionFiles
 from storage.log.policies import RollLimits, batch_fits, new_jitter_ms, rows_that_fit
 from storage.log.producer_rebuild import ProducerSnapshots, rebuild
 from storage.log.rolling import SegmentOpener
 from storage.log.segment import Segment
+from storage.log.segments import slot_of
 from storage.log.snapshot import LogSnapshot
 from storage.log.swap import CleanedSegment
 from storage.log.timestamps import greatest_timestamp
 from storage.types import TopicPartition
-
-# From a base offset and a leader epoch to the bytes of an append that has them.
-Place = Callable[[int, int], Buffer]
 
 
 class PartitionLog:
@@ -133,12 +131,9 @@ class PartitionLog:
     def _snapshot_locked(self) -> LogSnapshot:
         if self._snapshot is None:
             self._snapshot = LogSnapshot(
-                tp=self.tp,
-                segments=(*self._sealed, self._active.segment),
-                log_start_offset=self._log_start_offset,
-                log_end_offset=self._next_offset,
-                active_end=self._active.size,
-                active_size=self._active.size,
+                tp=self.tp, segments=(*self._sealed, self._active.segment),
+                log_start_offset=self._log_start_offset, log_end_offset=self._next_offset,
+                active_end=self._active.size, active_size=self._active.size,
                 generation=self._generation,
                 transactions=self._transactions,
             )
@@ -153,8 +148,7 @@ class PartitionLog:
         """
         with self._lock:
             self._health.check()
-            base_offset = self._next_offset
-            epoch = self._epochs.latest_epoch
+            base_offset, epoch = self._next_offset, self._epochs.latest_epoch
             data = memoryview(place(base_offset, 0 if epoch is None else epoch))
             self._append_locked(data, scanned(data, self.path))
             return AppendResult(base_offset, self._next_offset - 1)
@@ -181,6 +175,25 @@ class PartitionLog:
             self._producers.commit(None, last_offset + 1)
             self._sync_if_due_locked()
             return AppendResult(base_offset, last_offset)
+
+    def append_whole(self, place: PlaceWhole) -> AppendResult:
+        """A leader's append of many batches, of which nobody sees some without the rest (storage.log.whole_append).
+
+        Errors as `append`; an OSError may also leave the log offline with all appended. Indexes are left to `flush`.
+        """
+        with self._flushing, self._lock:
+            self._health.check()
+            base_offset, epoch = self._next_offset, self._epochs.latest_epoch
+            whole = place(base_offset, 0 if epoch is None else epoch)
+            if self._active.size and not whole_append.fits(whole, self._active, self._limits, self._clock.now_ms()):
+                self._roll_locked(base_offset)
+            self._assign_epochs_locked(whole.table, 0, whole.table.rows)
+            with self._health.failing(self._in_doubt_locked):
+                sealed, self._active = self._opener.append_whole(self._active, whole, self._limits, self._config)
+            self._sealed = (*self._sealed, *sealed)
+            self._appended_locked(int(whole.table.last_offset[-1]) + 1)
+            self._producers.commit(None, self._next_offset)
+            return AppendResult(base_offset, self._next_offset - 1)
 
     def append_batches(self, data: memoryview) -> AppendResult:
         """A follower's append: whole batches of another log, byte for byte, each as an append of its own.
@@ -352,35 +365,26 @@ class PartitionLog:
             return removed
 
     def replace_segments(self, cleaned: CleanedSegment, sources: Sequence[Segment]) -> list[Path]:
-        """Puts a finished segment in the place of its sources; returns their files, renamed to `.deleted`,
-        to unlink later. Crash-safe, see storage.log.swap.
+        """Puts a finished segment in the place of its sources; returns their `.deleted` files. See storage.log.swap.
 
         SegmentGone when one of them is no more in the log: then nothing has changed.
         """
-        base_offset = cleaned.base_offset
         with self._flushing:
             with self._lock:
-                self._slot_of_locked(sources)
+                self._health.check()
+                slot_of(sources, self._sealed)
             try:
-                swap.make_ready(self._disk, self.path, base_offset)
+                swap.make_ready(self._disk, self.path, cleaned.base_offset)
             except OSError as error:
                 with self._lock:
                     self._health.fail(error)
                 raise
             with self._lock, self._health.failing():
-                slot = self._slot_of_locked(sources)
-                new, removed = swap.put_in_place(self._disk, self.path, base_offset, sources)
+                slot = slot_of(sources, self._sealed)
+                new, removed = swap.put_in_place(self._disk, self.path, cleaned.base_offset, sources)
                 self._sealed = (*self._sealed[:slot], new, *self._sealed[slot + len(sources) :])
                 self._snapshot = None
                 return removed
-
-    def _slot_of_locked(self, sources: Sequence[Segment]) -> int:
-        """Where these consecutive segments stand among the sealed ones."""
-        self._health.check()
-        slot = self._sealed.index(sources[0]) if sources and sources[0] in self._sealed else 0
-        if not sources or tuple(sources) != self._sealed[slot : slot + len(sources)]:
-            raise SegmentGone("segments were removed while they were compacted", path=self.path)
-        return slot
 
     def active_producers(self) -> list[ProducerEntry]:
         """Who wrote to the log and is not forgotten yet (ProducerStateManager.activeProducers)."""

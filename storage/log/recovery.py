@@ -45,7 +45,13 @@ from storage.log.policies import TIME_ENTRY_SIZE
 from storage.log.producer_rebuild import ProducerSnapshots, rebuild, replay
 from storage.log.producer_table import ProducerTable
 from storage.log.segment import Segment
-from storage.log.segment_check import MAX_RELATIVE_OFFSET, check_segment, ignore_batches, intact_batch_behind
+from storage.log.segment_check import (
+    MAX_RELATIVE_OFFSET,
+    check_segment,
+    ignore_batches,
+    intact_batch_behind,
+    never_written,
+)
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
 
@@ -312,6 +318,8 @@ class Recovery:
             [*(o for entry in entries for o in entry.time_offsets.tolist()), *([final.offset] if final else [])],
             segment.base_offset,
         )
+        # A segment that ends at the recovery point may be the last that is checked no more: after the next roll.
+        below = below or check.next_offset <= self._plan.recovery_point
         # The time index first: what made this segment unsound is mended after it.
         self._rewrite(self._path(segment.base_offset, FileKind.TIME_INDEX), times, durably=below)
         self._rewrite(self._path(segment.base_offset, FileKind.OFFSET_INDEX), offsets, durably=below)
@@ -324,7 +332,9 @@ class Recovery:
     def _cut(self, segment: Segment, position: int, next_offset: int, later: Sequence[Segment]) -> None:
         lost = segment.size - position
         if self._plan.gentle:
-            behind = intact_batch_behind(segment.log, position + 1, segment.size)
+            behind = None
+            if not never_written(segment.log, position):
+                behind = intact_batch_behind(segment.log, position + 1, segment.size)
             if later or behind is not None:
                 raise PartitionOffline(
                     "damage before intact messages",

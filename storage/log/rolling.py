@@ -10,8 +10,11 @@ from pathlib import Path
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.files.disk import Disk
+from storage.log import whole_append
 from storage.log.active_segment import ActiveSegment
+from storage.log.loaded_log import WholeAppend
 from storage.log.partition_files import PartitionFiles
+from storage.log.policies import RollLimits
 from storage.log.segment import Segment
 
 
@@ -61,3 +64,23 @@ class SegmentOpener:
         old.close()
         old.segment.sealed = True
         return new
+
+    def append_whole(
+        self, active: ActiveSegment, whole: WholeAppend, limits: RollLimits, config: LogConfig
+    ) -> tuple[list[Segment], ActiveSegment]:
+        """Appends batches all or none: to the active segment or, if it has no messages and cannot take all of them, in
+        new ones (storage.log.whole_append). The new ones that are full, and the active one from now on.
+
+        OSError leaves everything as before, or `broken` set on the active segment.
+        """
+        now_ms = self._clock.now_ms()
+        if whole_append.fits(whole, active, limits, now_ms):
+            active.append_whole(whole)
+            return [], active
+        interval_bytes = config.index_interval_bytes
+        built = whole_append.build(self._disk, self._directory, whole, limits, interval_bytes, now_ms)
+        active.broken = True
+        active.finish()
+        active.close()
+        *sealed, last = whole_append.put_in_place(self._disk, self._directory, built)
+        return sealed, self.reopen(last, config)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from storage.files.log_file import LogFile
-from storage.format.batches import LOG_OVERHEAD, BatchTable, Scan, ScanStop, scan
+from storage.format.batches import LENGTH, LOG_OVERHEAD, BatchTable, Scan, ScanStop, scan
 from storage.format.checksum import crc32c
 from storage.format.decoder import verify_crcs
 from storage.log import buffers
@@ -97,6 +97,14 @@ def check_segment(
 
 def ignore_batches(_data: memoryview, _table: BatchTable, _rows: int, _origin: int) -> None:
     """A visit that takes no interest in the batches themselves."""
+
+
+def never_written(log: LogFile, position: int) -> bool:
+    """Whether the batch at `position` has a length of zero: what is there, and behind it, never was in the log.
+
+    The space was preallocated, or an append was not finished whose first batch gets its length last.
+    """
+    return not any(log.read(position + LENGTH.start, LENGTH.stop - LENGTH.start))
 
 
 def intact_batch_behind(log: LogFile, position: int, size: int) -> int | None:

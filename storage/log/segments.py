@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from storage.errors import SegmentGone
 from storage.files import names
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
@@ -94,7 +95,8 @@ def load(directory: Path, listing: Listing, held: Iterable[Segment]) -> list[Seg
 
     segments = {base: segment_of(base, inode, FileState.LIVE) for base, inode in listing.live.items()}
     for base in sorted(listing.swap):
-        if base in segments or _covered(base, sorted(segments), segments.__getitem__):
+        # A live file without messages holds nothing that the replacement has.
+        if (base in segments and segments[base].size) or _covered(base, sorted(segments), segments.__getitem__):
             continue
         replacement = segment_of(base, listing.swap[base], FileState.SWAP)
         end = tail.measure(replacement, replacement.size).next_offset
@@ -102,6 +104,14 @@ def load(directory: Path, listing: Listing, held: Iterable[Segment]) -> list[Seg
             del segments[other]
         segments[base] = replacement
     return [segments[base] for base in sorted(segments)]
+
+
+def slot_of(sources: Sequence[Segment], sealed: Sequence[Segment]) -> int:
+    """Where these consecutive segments stand among the sealed ones. SegmentGone when one is no more there."""
+    slot = sealed.index(sources[0]) if sources and sources[0] in sealed else 0
+    if not sources or tuple(sources) != tuple(sealed[slot : slot + len(sources)]):
+        raise SegmentGone("segments were removed while they were compacted")
+    return slot
 
 
 def _covered(offset: int, bases: list[int], segment_at: Callable[[int], Segment]) -> bool:

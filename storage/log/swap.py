@@ -29,6 +29,7 @@ from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable
 from storage.log.active_segment import ActiveSegment
+from storage.log.policies import RollLimits, rows_that_fit
 from storage.log.segment import Segment
 
 # In the order in which they get their final names.
@@ -51,6 +52,11 @@ class CleanedSegment:
     def size(self) -> int:
         """Bytes of messages so far."""
         return self._files.size
+
+    def rows_until_full(self, table: BatchTable, first: int, limits: RollLimits, now_ms: int) -> int:
+        """The row behind the last, from `first` on, that the segment takes; at least one."""
+        count = max(1, rows_that_fit(table, first, self._files.fill(limits), limits, now_ms))
+        return self._files.rows_until_full(table, first, first + count, limits)
 
     def append(self, data: memoryview, table: BatchTable) -> None:
         """Appends the batches that `data` holds back to back, with headers in `table`, index entries as Kafka's."""

@@ -6,7 +6,8 @@ the first that is not. What lies behind that is the tail: torn, garbage, zeros, 
 again whenever the file changes. Damage before the point where measuring began is for readers to find.
 
 Bad bytes are no tail but damage if a valid batch follows them, for a log is only ever written at its end; or if they
-lie below the recovery point, for then they were whole and synced once. Those count, for readers to fail at.
+lie below the recovery point, for then they were whole and synced once. Those count, for readers to fail at. But a
+length of zero is neither: preallocated, or an append that is made visible as a whole (ActiveSegment.append_whole).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from storage.format.decoder import verify_crcs
 from storage.log import buffers
 from storage.log.scanning import ascending_rows
 from storage.log.segment import Segment
-from storage.log.segment_check import intact_batch_behind
+from storage.log.segment_check import intact_batch_behind, never_written
 
 _ROWS: Final = 4096
 _V2_HEAD: Final = struct.Struct(
@@ -131,9 +132,8 @@ def _behind_bad_batch(
 
 def _at_intact_batch(segment: Segment, tail: Tail, size: int) -> Tail | None:
     """Where the next intact batch begins behind bytes that are none; None if none does: then they are the tail."""
-    head = segment.log.read(tail.end, min(BATCH_HEADER_SIZE, size - tail.end))
-    if not any(head):
-        return None  # preallocated
+    if never_written(segment.log, tail.end):
+        return None
     position = intact_batch_behind(segment.log, tail.end + 1, min(size, tail.end + _SEARCHED_BYTES))
     found = None if position is None else segment.batch_at(position, size)
     if position is None or found is None or int(found.base_offset[0]) < tail.next_offset:

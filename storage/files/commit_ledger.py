@@ -1,0 +1,170 @@
+"""`kafkafs-commits`: the writes that are being committed, and the last micro-batch committed of each streaming query.
+
+One JSON object in a file of the log directory, replaced as a whole, so that one step makes a write begun, or done and
+remembered. Ours: brokers ignore plain files there. The numbers in it are Kafka's offsets and CRCs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from storage.errors import CorruptCheckpoint
+from storage.files import names
+from storage.files.whole_file import read_whole
+from storage.types import TopicPartition
+
+VERSION: Final = 1
+# Of so many queries, those that committed last, it is remembered how far they came.
+QUERIES_KEPT: Final = 1000
+
+
+class WriteId(NamedTuple):
+    """A write: micro-batch `batch` of the streaming query `id`, or a single write (`batch` None) with an id of its own.
+
+    A query's batches come in order, and its last one may come again.
+    """
+
+    id: str
+    batch: int | None
+
+
+class StagedFile(NamedTuple):
+    """A task's whole batches for one partition, in its directory under `name` (names.StagedName)."""
+
+    tp: TopicPartition
+    name: str
+    size_bytes: int
+    records: int
+
+
+class PendingPart(NamedTuple):
+    """One partition's share of a write. It is in the log if the batch at `base_offset` ends with `last_offset` and has
+    the checksum `crc`: that of the first staged batch, put in its place."""
+
+    tp: TopicPartition
+    base_offset: int
+    last_offset: int
+    crc: int
+    files: tuple[StagedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCommit:
+    """A write that has begun: it will be carried out. `time_ms`: the time that LogAppendTime topics give it."""
+
+    write: WriteId
+    time_ms: int
+    parts: tuple[PendingPart, ...]
+
+
+class LastBatch(NamedTuple):
+    """The last committed micro-batch of a query, and when that was, epoch milliseconds."""
+
+    batch: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What the file says. `pending` in the order in which the writes began."""
+
+    queries: Mapping[str, LastBatch] = field(default_factory=dict)
+    pending: tuple[PendingCommit, ...] = ()
+
+    def is_done(self, write: WriteId) -> bool:
+        """True for a micro-batch that was committed before, with another attempt at it."""
+        last = self.queries.get(write.id)
+        return last is not None and write.batch is not None and write.batch <= last.batch
+
+    def begun(self, commit: PendingCommit) -> Ledger:
+        """With one more write pending."""
+        return replace(self, pending=(*self.pending, commit))
+
+    def withdrawn(self, write: WriteId) -> Ledger:
+        """Without this pending write."""
+        return replace(self, pending=tuple(commit for commit in self.pending if commit.write != write))
+
+    def with_pending(self, pending: tuple[PendingCommit, ...]) -> Ledger:
+        """The same with other pending writes."""
+        return replace(self, pending=pending)
+
+    def done(self, write: WriteId, now_ms: int) -> Ledger:
+        """The write is pending no more, and remembered if it may come again."""
+        pending = self.withdrawn(write).pending
+        if write.batch is None:
+            return self.withdrawn(write)
+        queries = {**self.queries, write.id: LastBatch(write.batch, now_ms)}
+        kept = sorted(queries.items(), key=lambda query: query[1].time_ms)[-QUERIES_KEPT:]
+        return Ledger(dict(kept), pending)
+
+    def staged_names(self) -> set[str]:
+        """The staged files that pending writes consist of."""
+        return {file.name for commit in self.pending for part in commit.parts for file in part.files}
+
+
+def encode(ledger: Ledger) -> bytes:
+    """The file's bytes."""
+    pending = [
+        {
+            "write": commit.write.id,
+            "batch": commit.write.batch,
+            "time_ms": commit.time_ms,
+            "parts": [
+                {
+                    "topic": part.tp.topic,
+                    "partition": part.tp.partition,
+                    "base_offset": part.base_offset,
+                    "last_offset": part.last_offset,
+                    "crc": part.crc,
+                    "files": [[file.name, file.size_bytes, file.records] for file in part.files],
+                }
+                for part in commit.parts
+            ],
+        }
+        for commit in ledger.pending
+    ]
+    queries = {query: list(last) for query, last in ledger.queries.items()}
+    return json.dumps({"version": VERSION, "queries": queries, "pending": pending}, indent=1).encode() + b"\n"
+
+
+def parse(data: bytes, path: Path | None = None) -> Ledger:
+    """What the bytes say. CorruptCheckpoint when they are not what `encode` makes."""
+    try:
+        content = json.loads(data)
+        if content["version"] != VERSION:
+            raise CorruptCheckpoint("unknown version", path=path, expected=VERSION, found=content["version"])
+        queries = {str(query): LastBatch(int(last[0]), int(last[1])) for query, last in content["queries"].items()}
+        return Ledger(queries, tuple(_pending(commit) for commit in content["pending"]))
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise CorruptCheckpoint("does not parse", path=path, found=repr(error)) from None
+
+
+def _pending(commit: Any) -> PendingCommit:
+    batch = commit["batch"]
+    write = WriteId(str(commit["write"]), None if batch is None else int(batch))
+    return PendingCommit(write, int(commit["time_ms"]), tuple(_part(part) for part in commit["parts"]))
+
+
+def _part(part: Any) -> PendingPart:
+    tp = TopicPartition(str(part["topic"]), int(part["partition"]))
+    if names.topic_name_problem(tp.topic) or tp.partition < 0:
+        raise ValueError(f"{tp} is no partition")
+    files = tuple(StagedFile(tp, _staged(name), int(size), int(records)) for name, size, records in part["files"])
+    return PendingPart(tp, int(part["base_offset"]), int(part["last_offset"]), int(part["crc"]), files)
+
+
+def _staged(name: str) -> str:
+    if names.parse_staged(name) is None:
+        raise ValueError(f"{name!r} names no staged file")
+    return name
+
+
+def read(directory: Path) -> Ledger:
+    """The ledger of a log directory, empty when it has none. CorruptCheckpoint, or OSError when it cannot be read."""
+    path = directory / names.COMMITS
+    data = read_whole(path)
+    return Ledger() if data is None else parse(data, path)

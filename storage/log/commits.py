@@ -1,0 +1,240 @@
+"""Writes committed: staged batches appended to their partitions, each partition's whole, all of them or in the end all.
+
+1. every staged file is read: whole, as written                  → nothing has begun
+2. the write is entered into `kafkafs-commits` as pending, with the offset that each partition's first batch will have,
+   durably                                                       → it will be carried out: 3 to 5, by whoever opens the
+                                                                   log directory for writing next
+3. partition by partition it is appended (PartitionLog.append_whole: all or nothing is seen of it), and flushed
+                                                                 → a partition that has its batch is passed over
+4. one replacement of the file: no more pending, and done if it is a query's micro-batch
+                                                                 → a replay of it is dropped
+5. the staged files are removed                                  → staging.remove_orphans
+
+The append is known again by its first batch, at its offset, with its checksum. A partition that has others' messages
+there (a broker ran in between) gets the write at its end: the pending entry says so first, durably.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+from storage.errors import CorruptCheckpoint, StorageError
+from storage.files import commit_ledger, names
+from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
+from storage.files.disk import Disk, replace_file
+from storage.log import staging
+from storage.log.partition_log import PartitionLog
+from storage.log.placing import StagedBatches
+from storage.log.reader import find_batch
+from storage.types import TopicPartition
+
+if TYPE_CHECKING:
+    from storage.log.owned_dir import OwnedDir
+
+
+class Committed(NamedTuple):
+    """What became of a write: False for a replay that was dropped, and how many messages each partition got."""
+
+    appended: bool
+    records: dict[TopicPartition, int]
+
+
+class CommitUnfinished(StorageError):
+    """A write has begun and cannot be carried out now. It will be, when the log directory is next opened for writing:
+    it must not be repeated under another id."""
+
+
+class CommitLedger:
+    """The ledger of a log directory that we own. Thread-safe.
+
+    `problem`: why its file could not be understood; then nothing is committed, and nothing in it is changed.
+    """
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        # Constant after construction.
+        self._disk = disk
+        self._path = directory / names.COMMITS
+        # Guarded by the lock.
+        self._lock = Lock()
+        self.problem: CorruptCheckpoint | None = None
+        self._ledger = Ledger()
+        try:
+            self._ledger = commit_ledger.read(directory)
+        except CorruptCheckpoint as error:
+            self.problem = error
+
+    @property
+    def state(self) -> Ledger:
+        """What it says now."""
+        return self._ledger
+
+    def replace(self, ledger: Ledger) -> None:
+        """Makes it say this, durably. OSError: which of both it says is not known, and it is read again."""
+        with self._lock:
+            try:
+                replace_file(self._disk, self._path, commit_ledger.encode(ledger))
+            except OSError:
+                self._ledger = commit_ledger.read(self._path.parent)
+                raise
+            self._ledger = ledger
+
+
+def commit(owned: OwnedDir, write: WriteId, files: Iterable[StagedFile], *, force: bool = False) -> Committed:
+    """Commits a write: the staged files of each partition in the order given. A micro-batch that its query committed
+    before is dropped. `force`: see guest_rules.check_append.
+
+    CommitUnfinished when it has begun and is not through. Any other error (FileNotFoundError or CorruptBatch of a
+    staged file, PartitionOffline, NotPermitted, OSError): nothing was written, the staged files are as they were.
+    """
+    if owned.commits.problem is not None:
+        raise owned.commits.problem
+    by_partition: dict[TopicPartition, list[StagedFile]] = {}
+    for file in files:
+        by_partition.setdefault(file.tp, []).append(file)
+    if owned.commits.state.is_done(write):
+        _discard(owned, (file for group in by_partition.values() for file in group))
+        return Committed(False, {})
+    _refuse_behind_unfinished(owned, write)
+    time_ms = owned.clock.now_ms()
+    logs = {tp: owned.appendable(tp, force=force) for tp in sorted(by_partition)}
+    batches = {tp: StagedBatches(owned.path, by_partition[tp], log.config, time_ms) for tp, log in logs.items()}
+    parts = tuple(_part(log, batches[tp], by_partition[tp]) for tp, log in logs.items())
+    if parts:
+        _append(owned, PendingCommit(write, time_ms, parts), [(log, batches[tp]) for tp, log in logs.items()])
+    try:
+        _end(owned, write, (file for part in parts for file in part.files))
+    except OSError as error:
+        raise _unfinished(owned, write, error) from error
+    return Committed(True, {tp: staged.records for tp, staged in batches.items()})
+
+
+def _append(owned: OwnedDir, begun: PendingCommit, shares: Sequence[tuple[PartitionLog, StagedBatches]]) -> None:
+    """Steps 2 and 3. What fails before anything is in a log is taken back."""
+    untouched = True
+    try:
+        owned.commits.replace(owned.commits.state.begun(begun))
+        for log, batches in shares:
+            log.append_whole(batches.place)
+            untouched = False
+            log.flush()
+    except (StorageError, OSError) as error:
+        if untouched and all(log.failure is None for log, _ in shares):
+            try:
+                owned.commits.replace(owned.commits.state.withdrawn(begun.write))
+            except OSError:
+                pass  # so it stays begun
+            else:
+                raise
+        raise _unfinished(owned, begun.write, error) from error
+
+
+def _unfinished(owned: OwnedDir, write: WriteId, error: Exception) -> CommitUnfinished:
+    return CommitUnfinished(
+        f"write {write.id} has begun but is not through",
+        path=owned.path,
+        found=str(error),
+        advice="It will be finished when the log directory is next opened for writing: do not repeat it",
+    )
+
+
+def finish_pending(owned: OwnedDir) -> dict[TopicPartition, Exception]:
+    """Carries out what an earlier process began, before anything else is appended here.
+
+    A partition that is gone is passed over. What cannot be carried out now (the partition is offline, the disk full, a
+    staged file gone) stays pending: the partitions, and why.
+    """
+    unfinished: dict[TopicPartition, Exception] = {}
+    for pending in owned.commits.state.pending:
+        errors = {part.tp: error for part in pending.parts if (error := _roll_forward(owned, pending, part))}
+        unfinished |= errors
+        if not errors:
+            with contextlib.suppress(OSError):
+                _end(owned, pending.write, (file for part in pending.parts for file in part.files))
+    return unfinished
+
+
+def abort(disk: Disk, log_dir: Path, files: Iterable[StagedFile]) -> None:
+    """Removes the staged files of a write that is not to be committed, but none that a pending write consists of.
+
+    Needs no lock: no commit but that of this write knows of them. CorruptCheckpoint, OSError: they are orphans then.
+    """
+    pending = commit_ledger.read(log_dir).staged_names()
+    for file in files:
+        if file.name not in pending:
+            staging.discard(disk, log_dir, file)
+
+
+def _refuse_behind_unfinished(owned: OwnedDir, write: WriteId) -> None:
+    """A query's batches come in order: nothing is committed behind one that could not be carried out."""
+    for pending in owned.commits.state.pending:
+        if pending.write.id == write.id:
+            raise CommitUnfinished(
+                f"write {pending.write.id}, batch {pending.write.batch} was begun and cannot be carried out yet",
+                path=owned.path,
+                found="; ".join(f"{tp}: {error}" for tp, error in owned.unfinished.items()),
+            )
+
+
+def _part(log: PartitionLog, batches: StagedBatches, files: Sequence[StagedFile]) -> PendingPart:
+    base_offset = log.log_end_offset
+    last_offset, crc = batches.first(base_offset)
+    return PendingPart(log.tp, base_offset, last_offset, crc, tuple(files))
+
+
+def _roll_forward(owned: OwnedDir, pending: PendingCommit, part: PendingPart) -> Exception | None:
+    """Gives a partition its share; why it still has not got it."""
+    if not (owned.path / part.tp.dir_name).is_dir():
+        return None
+    try:
+        log = owned.log(part.tp)
+        if not _holds(log, part):
+            batches = StagedBatches(owned.path, part.files, log.config, pending.time_ms)
+            if log.log_end_offset != part.base_offset:
+                _move(owned, pending, part, _part(log, batches, part.files))
+            log.append_whole(batches.place)
+        log.flush()
+    except (StorageError, OSError) as error:
+        return error
+    return None
+
+
+def _holds(log: PartitionLog, part: PendingPart) -> bool:
+    """Whether the write's first batch, and so all of it, is in the log."""
+    snapshot = log.snapshot()
+    if snapshot.log_end_offset <= part.base_offset:
+        return False
+    found = find_batch(snapshot, part.base_offset)
+    if found is None:
+        return False
+    batch = found.segment.batch_at(found.position, snapshot.end_position(found.segment))
+    return batch is not None and (int(batch.last_offset[0]), int(batch.crc[0])) == (part.last_offset, part.crc)
+
+
+def _move(owned: OwnedDir, pending: PendingCommit, part: PendingPart, moved: PendingPart) -> None:
+    """The share goes elsewhere than planned: that is on disk before it does."""
+    state = owned.commits.state
+    changed = tuple(
+        replace(commit, parts=tuple(moved if other == part else other for other in commit.parts))
+        if commit.write == pending.write
+        else commit
+        for commit in state.pending
+    )
+    owned.commits.replace(state.with_pending(changed))
+
+
+def _end(owned: OwnedDir, write: WriteId, files: Iterable[StagedFile]) -> None:
+    """Steps 4 and 5."""
+    owned.commits.replace(owned.commits.state.done(write, owned.clock.now_ms()))
+    _discard(owned, files)
+
+
+def _discard(owned: OwnedDir, files: Iterable[StagedFile]) -> None:
+    for file in files:
+        # What cannot be removed now is an orphan.
+        with contextlib.suppress(OSError):
+            staging.discard(owned.disk, owned.path, file)

@@ -1,0 +1,161 @@
+"""Staged files: whole batches for one partition that wait in its directory to be appended in one step.
+
+A task of a write makes one for each partition that it has messages for, beside the segments, so that only the commit
+is left to the one process that may write the log. Their batches are of format v2, offsets from 0 in each, compressed
+as the topic says; for a topic with an old message.format.version they are converted when they get their offsets.
+
+Brokers ignore the files. Who opens a partition for writing removes those that nobody will commit: of a micro-batch
+that its query has committed (another attempt at a task, a driver that died), or untouched for a week.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from storage.clock import Clock
+from storage.config import LogConfig
+from storage.errors import CorruptBatch, RecordTooLarge
+from storage.files import names
+from storage.files.commit_ledger import Ledger, StagedFile, WriteId
+from storage.files.disk import Disk, DiskFile
+from storage.files.log_file import LogFile
+from storage.files.names import StagedName
+from storage.format.batches import BatchTable, ScanStop, scan
+from storage.format.decoder import verify_crcs
+from storage.format.record_batch import encode_batch
+from storage.format.record_columns import RecordColumns
+from storage.log import old_formats
+from storage.log.batch_encoder import BatchEncoder, taken_rows, with_timestamps
+from storage.types import TopicPartition
+
+KEPT_MS: Final = 7 * 24 * 3600 * 1000
+_WINDOW_BYTES: Final = 8 << 20
+
+
+class StagedWriter:
+    """Writes one staged file. Not thread-safe. Needs no lock on the log directory: nobody else knows the file."""
+
+    def __init__(
+        self, disk: Disk, log_dir: Path, tp: TopicPartition, write: WriteId, *, config: LogConfig, clock: Clock
+    ) -> None:
+        self._disk = disk
+        self._tp = tp
+        self._directory = log_dir / tp.dir_name
+        self._path = self._directory / str(StagedName.new(write.id, write.batch or 0))
+        self._config = config
+        self._clock = clock
+        self._encoder = BatchEncoder()
+        self._file: DiskFile | None = None
+        self._position = 0
+        self._records = 0
+
+    def append(self, columns: RecordColumns) -> None:
+        """Adds records, as many to a batch as Kafka's limits allow; a timestamp of -1 becomes now.
+
+        InvalidRecord or RecordTooLarge for the first that the topic does not take, OSError.
+        """
+        now_ms = self._clock.now_ms()
+        columns = with_timestamps(columns, self._config, now_ms)
+        stop, refused = taken_rows(columns, self._config, now_ms)
+        if refused is not None:
+            raise refused
+        if self._file is None:
+            self._file = self._disk.open(self._path, create=True)
+        row = 0
+        while row < stop:
+            if self._config.message_magic < 2:
+                next_row, data = _for_old_format(columns, row, stop, self._config, now_ms)
+            else:
+                next_row, batch = self._encoder.encode(columns, row, stop, self._config, now_ms)
+                data = batch.data
+            self._position = self._file.write_at(self._position, data)
+            self._records += next_row - row
+            row = next_row
+
+    def finish(self) -> StagedFile | None:
+        """Makes the file durable; None when nothing was added. OSError."""
+        if self._file is None:
+            return None
+        self._file.sync()
+        self._file.close()
+        self._disk.sync_dir(self._directory)
+        return StagedFile(self._tp, self._path.name, self._position, self._records)
+
+    def discard(self) -> None:
+        """Removes the file, if it can be: the task failed."""
+        if self._file is not None:
+            self._file.close()
+            with contextlib.suppress(OSError):
+                self._disk.unlink(self._path)
+
+
+def _for_old_format(
+    columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
+) -> tuple[int, memoryview]:
+    """As BatchEncoder.encode, of as many records as a message set may hold."""
+    records = old_formats.records_of(columns, row, stop, config)
+    while True:
+        try:
+            old_formats.encode(records, config, 0, now_ms)
+        except RecordTooLarge:
+            if len(records) == 1:
+                raise
+            records = records[: len(records) // 2]
+        else:
+            return row + len(records), memoryview(encode_batch(records))
+
+
+def windows(log_dir: Path, file: StagedFile) -> Iterator[tuple[bytearray, BatchTable]]:
+    """A staged file's batches, some MiB at a time: their bytes, which the caller may change, and headers.
+
+    Positions in the table count from the start of the bytes. CorruptBatch when it is not what was written; OSError.
+    """
+    log = LogFile(log_dir / file.tp.dir_name / file.name)
+    position, wanted = 0, _WINDOW_BYTES
+    while position < file.size_bytes:
+        data = bytearray(log.read(position, min(wanted, file.size_bytes - position)))
+        table = BatchTable.empty(1024)
+        outcome = scan(data, 0, table)
+        while outcome.stop is ScanStop.FULL:
+            table = BatchTable.empty(4 * table.capacity)
+            outcome = scan(data, 0, table)
+        damage = verify_crcs(data, table, 0, table.rows, 0) if table.rows else None
+        if damage is not None or outcome.stop is not ScanStop.END or position + len(data) > file.size_bytes:
+            raise _spoilt(log.path, position)
+        if not table.rows:
+            if len(data) < wanted:
+                raise _spoilt(log.path, position)
+            wanted *= 2
+            continue
+        del data[outcome.next_start :]
+        position += len(data)
+        yield data, table
+
+
+def _spoilt(path: Path, position: int) -> CorruptBatch:
+    return CorruptBatch("staged file does not hold the batches that were written", path=path, position=position)
+
+
+def discard(disk: Disk, log_dir: Path, file: StagedFile) -> None:
+    """Removes a staged file that nobody needs any more. OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(log_dir / file.tp.dir_name / file.name)
+
+
+def remove_orphans(disk: Disk, directory: Path, ledger: Ledger, now_ms: int) -> list[str]:
+    """Removes the staged files of a partition that nobody will commit, if they can be; the names of those removed."""
+    removed = []
+    pending = ledger.staged_names()
+    for path in sorted(directory.iterdir()):
+        staged = names.parse_staged(path.name)
+        if staged is None or path.name in pending:
+            continue
+        with contextlib.suppress(OSError):
+            old = now_ms - path.stat().st_mtime_ns // 1_000_000 > KEPT_MS
+            if old or ledger.is_done(WriteId(staged.write, staged.batch)):
+                disk.unlink(path)
+                removed.append(path.name)
+    return removed
