@@ -10,21 +10,35 @@ find_python
 need_packages fusermount=fuse3 lib:libfuse.so.2=libfuse2 kcat=kcat jq=jq rsync=rsync less=less \
     gcc=gcc /usr/include/stdlib.h=libc6-dev lsof=lsof java=default-jre-headless mvn=maven \
     || say "going on without them"
-make_venv dev
+make_venv dev,spark
 
-# A real Kafka, fetched once into a cache: whole or not at all, so that a broken download is no trap.
-pom=tests/interop/kafka-pom.xml
-kafka=${KAFKAFS_KAFKA:-${XDG_CACHE_HOME:-$HOME/.cache}/kafkafs/kafka-4.3.0}
-if [ ! -e "$kafka/kafka-clients-4.3.0.jar" ] && have mvn; then
-    say "fetching Kafka 4.3.0 with Maven"
-    mkdir -p "$(dirname "$kafka")"
-    partial=$(mktemp -d "$kafka.XXXXXX")
-    if mvn -q -B -f "$pom" dependency:copy-dependencies -DoutputDirectory="$partial" >&2; then
-        mv -T "$partial" "$kafka" 2>/dev/null || rm -rf "$partial" # somebody else was quicker
+# fetch DIR POM FILE: the jars of a pom into a cache directory, once, whole or not at all: a broken download is no trap.
+fetch() {
+    local partial
+    [ ! -e "$1/$3" ] && have mvn || return 0
+    say "fetching $(basename "$1") with Maven"
+    mkdir -p "$(dirname "$1")"
+    partial=$(mktemp -d "$1.XXXXXX")
+    if mvn -q -B -f "$2" dependency:copy-dependencies -DoutputDirectory="$partial" >&2; then
+        mv -T "$partial" "$1" 2>/dev/null || rm -rf "$partial" # somebody else was quicker
     else
         rm -rf "$partial"
-        say "Maven could not fetch Kafka; going on without"
+        say "Maven could not fetch it; going on without"
     fi
+}
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/kafkafs
+# A real Kafka; and Spark's own Kafka source, with the older pyspark that it goes with in an environment of its own.
+fetch "${KAFKAFS_KAFKA:-$cache/kafka-4.3.0}" tests/interop/kafka-pom.xml kafka-clients-4.3.0.jar
+fetch "$cache/spark-kafka-4.0.0" tests/interop/spark-kafka-pom.xml spark-sql-kafka-0-10_2.13-4.0.0.jar
+older=$cache/pyspark-4.0.0
+if ! "$older/bin/python" -c 'import pyspark' 2>/dev/null; then
+    say "installing pyspark 4.0.0 beside"
+    rm -rf "$older"
+    "$python" -m venv "$older" && "$older/bin/python" -m pip install --quiet pyspark==4.0.0 || {
+        rm -rf "$older"
+        say "pyspark 4.0.0 cannot be installed; going on without"
+    }
 fi
 
 say "running the tests"

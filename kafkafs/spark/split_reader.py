@@ -40,26 +40,27 @@ def read_split(
     `on_loss(tp, offsets, why)`: these offsets are not in the log any more. `on_damage(tp, damage)`: a batch, or bytes
     that are none, did not read. Both may raise; otherwise reading goes on behind. Other StorageErrors are raised.
     """
-    position, tries = split.start_offset, 0
-    while position < split.end_offset:
+    position, end, tries = split.start_offset, split.end_offset, 0
+    while position < end:
         log_dir.refresh()
         try:
             snapshot = log_dir.log(split.tp).snapshot()
         except UnknownTopicOrPartition:
-            on_loss(split.tp, OffsetRange(position, split.end_offset), "the partition was removed")
+            on_loss(split.tp, OffsetRange(position, end), "the partition was removed")
             return
         if position < snapshot.log_start_offset:
-            lost = OffsetRange(position, min(snapshot.log_start_offset, split.end_offset))
+            lost = OffsetRange(position, min(snapshot.log_start_offset, end))
             on_loss(split.tp, lost, f"the log begins at {snapshot.log_start_offset}")
             position = lost.end
-        if snapshot.log_end_offset < split.end_offset:
-            lost = OffsetRange(max(position, snapshot.log_end_offset), split.end_offset)
+        if position < end and snapshot.log_end_offset < end:
+            lost = OffsetRange(max(position, snapshot.log_end_offset), end)
             on_loss(split.tp, lost, f"the log ends at {snapshot.log_end_offset}")
-        if position >= min(split.end_offset, snapshot.log_end_offset):
+            end = lost.start
+        if position >= end:
             return
         before = position
         try:
-            for block in read_range(snapshot, position, split.end_offset, isolation=isolation, decoder=decoder):
+            for block in read_range(snapshot, position, end, isolation=isolation, decoder=decoder):
                 if len(block):
                     behind = int(block.offset[-1]) + 1
                     yield block

@@ -1,0 +1,66 @@
+"""Batch queries in a Spark of one's own: run by the Python that has the pyspark of the source that is asked.
+
+    python spark_queries.py FORMAT QUERIES.json ANSWERS.json [JAR…]
+
+QUERIES is a list of options; ANSWERS gets, for each, its schema and its rows by topic, partition and offset (bytes in
+base64, timestamps in epoch milliseconds), or the error that it ended in. Stands alone: Spark's own Kafka source runs on
+an older pyspark, in an environment without kafkafs.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+def main(source: str, queries: str, answers: str, *jars: str) -> None:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    for name, value in {
+        "spark.jars": ",".join(jars),
+        "spark.driver.memory": "768m",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    if source == "kafkafs":
+        from kafkafs.spark import register
+
+        register(spark)
+    found = []
+    for options in json.loads(Path(queries).read_text()):
+        try:
+            frame = spark.read.format(source).options(**options).load()
+            found.append({"schema": json.loads(frame.schema.json()), "rows": rows(frame)})
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+            found.append({"error": str(error)})
+    Path(answers).write_text(json.dumps(found))
+    spark.stop()
+
+
+def rows(frame):
+    ordered = frame.orderBy("topic", "partition", "offset")
+    exact = ordered.withColumn("timestamp", ordered.timestamp.cast("double") * 1000)
+    return [[plain(value) for value in row] for row in exact.collect()]
+
+
+def plain(value):
+    if isinstance(value, (bytes, bytearray)):
+        return base64.b64encode(value).decode()
+    if isinstance(value, list):
+        return [[header["key"], plain(header["value"])] for header in value]
+    return round(value) if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
