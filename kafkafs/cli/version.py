@@ -18,6 +18,8 @@ KERNELS = (
     "storage.format.message_kernel",
     "storage.format.index_kernel",
     "storage.format.inflate_kernel",
+    "storage.format.rewrite_kernel",
+    "storage.upkeep.offset_map_kernel",
     "kafkafs.formats.kernel",
     "kafkafs.view_index.kernel",
 )

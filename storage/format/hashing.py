@@ -1,14 +1,22 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Kafka's hashes: murmur2 of keys (which partition a keyed record goes to), Java's String.hashCode (group's partition).
+And one that stays in memory: SipHash of the keys that compaction compares, 128 bits as Kafka's MD5 has.
 
 Cython in pure-Python mode; the same file runs uncompiled with equal results, only slower.
-Source: `Utils.murmur2`, `BuiltInPartitioner.partitionForKey`, `GroupCoordinator.partitionFor`.
+Source: `Utils.murmur2`, `BuiltInPartitioner.partitionForKey`, `GroupCoordinator.partitionFor`; Aumasson and Bernstein,
+"SipHash: a fast short-input PRF" (SipHash-1-3 with 128 bits of output, as the authors' reference code has it).
 """
 
 import cython
 
 _SEED = cython.declare(cython.uint, 0x9747B28C)
 _M = cython.declare(cython.uint, 0x5BD1E995)
+
+# SipHash: "somepseudorandomlygeneratedbytes", the second word with 0xEE for 128 bits of output.
+_SIP_0 = cython.declare(cython.ulonglong, 0x736F6D6570736575)
+_SIP_1 = cython.declare(cython.ulonglong, 0x646F72616E646F83)
+_SIP_2 = cython.declare(cython.ulonglong, 0x6C7967656E657261)
+_SIP_3 = cython.declare(cython.ulonglong, 0x7465646279746573)
 
 
 def is_compiled() -> bool:
@@ -147,6 +155,148 @@ def murmur2_columns(
         raise ValueError("fewer lengths or hashes than keys")
     with cython.nogil:
         done = _murmur2_columns(buffer, starts, lengths, hashes)
+    if done < rows:
+        raise ValueError("a key lies outside the buffer")
+
+
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
+def _rotated(value: cython.ulonglong, bits: cython.int) -> cython.ulonglong:
+    if cython.compiled:
+        return (value << bits) | (value >> (64 - bits))
+    return ((value << bits) | (value >> (64 - bits))) & 0xFFFFFFFFFFFFFFFF
+
+
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
+def _sum(left: cython.ulonglong, right: cython.ulonglong) -> cython.ulonglong:
+    """Modulo 2^64."""
+    return left + right if cython.compiled else (left + right) & 0xFFFFFFFFFFFFFFFF
+
+
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
+def _round(
+    v0: cython.ulonglong, v1: cython.ulonglong, v2: cython.ulonglong, v3: cython.ulonglong
+) -> tuple[cython.ulonglong, cython.ulonglong, cython.ulonglong, cython.ulonglong]:
+    v0 = _sum(v0, v1)
+    v2 = _sum(v2, v3)
+    v1 = _rotated(v1, 13) ^ v0
+    v3 = _rotated(v3, 16) ^ v2
+    v0 = _rotated(v0, 32)
+    v2 = _sum(v2, v1)
+    v0 = _sum(v0, v3)
+    v1 = _rotated(v1, 17) ^ v2
+    v3 = _rotated(v3, 21) ^ v0
+    v2 = _rotated(v2, 32)
+    return v0, v1, v2, v3
+
+
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
+def _word(
+    buffer: cython.const[cython.uchar][::1], start: cython.longlong, length: cython.longlong
+) -> cython.ulonglong:
+    """Up to eight bytes, little-endian."""
+    word: cython.ulonglong = 0
+    index: cython.longlong
+    if length == 8:
+        word = cython.cast(cython.ulonglong, buffer[start])
+        word |= cython.cast(cython.ulonglong, buffer[start + 1]) << 8
+        word |= cython.cast(cython.ulonglong, buffer[start + 2]) << 16
+        word |= cython.cast(cython.ulonglong, buffer[start + 3]) << 24
+        word |= cython.cast(cython.ulonglong, buffer[start + 4]) << 32
+        word |= cython.cast(cython.ulonglong, buffer[start + 5]) << 40
+        word |= cython.cast(cython.ulonglong, buffer[start + 6]) << 48
+        word |= cython.cast(cython.ulonglong, buffer[start + 7]) << 56
+        return word
+    for index in range(length):
+        word |= cython.cast(cython.ulonglong, buffer[start + index]) << (8 * index)
+    return word
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _siphash_columns(
+    buffer: cython.const[cython.uchar][::1],
+    starts: cython.const[cython.longlong][::1],
+    lengths: cython.const[cython.longlong][::1],
+    secret_0: cython.ulonglong,
+    secret_1: cython.ulonglong,
+    hashes: cython.ulonglong[:, ::1],
+) -> cython.Py_ssize_t:
+    size: cython.longlong = len(buffer)
+    rows: cython.Py_ssize_t = len(starts)
+    row: cython.Py_ssize_t
+    at: cython.longlong
+    end: cython.longlong
+    length: cython.longlong
+    word: cython.ulonglong
+    v0: cython.ulonglong
+    v1: cython.ulonglong
+    v2: cython.ulonglong
+    v3: cython.ulonglong
+    for row in range(rows):
+        length = lengths[row]
+        if length < 0:
+            hashes[row, 0] = 0
+            hashes[row, 1] = 0
+            continue
+        at = starts[row]
+        if at < 0 or length > size or at > size - length:
+            return row
+        v0 = secret_0 ^ _SIP_0
+        v1 = secret_1 ^ _SIP_1
+        v2 = secret_0 ^ _SIP_2
+        v3 = secret_1 ^ _SIP_3
+        end = at + (length & ~7)
+        while at < end:
+            word = _word(buffer, at, 8)
+            v0, v1, v2, v3 = _round(v0, v1, v2, v3 ^ word)
+            v0 ^= word
+            at += 8
+        word = _word(buffer, at, length & 7) | (cython.cast(cython.ulonglong, length & 0xFF) << 56)
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3 ^ word)
+        v0, v1, v2, v3 = _round(v0 ^ word, v1, v2 ^ 0xEE, v3)
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        hashes[row, 0] = v0 ^ v1 ^ v2 ^ v3
+        v0, v1, v2, v3 = _round(v0, v1 ^ 0xDD, v2, v3)
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        hashes[row, 1] = v0 ^ v1 ^ v2 ^ v3
+    return rows
+
+
+def siphash_columns(
+    buffer: cython.const[cython.uchar][::1],
+    starts: cython.const[cython.longlong][::1],
+    lengths: cython.const[cython.longlong][::1],
+    secret_0: cython.ulonglong,
+    secret_1: cython.ulonglong,
+    hashes: cython.ulonglong[:, ::1],
+) -> None:
+    """SipHash-1-3-128 of keys, as `murmur2_columns`, into the two uint64 of each row of `hashes`; null gives 0, 0.
+
+    Who does not know the secret, two random uint64, cannot make keys that collide. ValueError as there.
+    """
+    rows: cython.Py_ssize_t = len(starts)
+    done: cython.Py_ssize_t
+    if not cython.compiled:
+        buffer, starts, lengths, hashes = (memoryview(array) for array in (buffer, starts, lengths, hashes))
+    if len(lengths) < rows or hashes.shape[0] < rows or hashes.shape[1] < 2:
+        raise ValueError("fewer lengths or hashes than keys")
+    with cython.nogil:
+        done = _siphash_columns(buffer, starts, lengths, secret_0, secret_1, hashes)
     if done < rows:
         raise ValueError("a key lies outside the buffer")
 

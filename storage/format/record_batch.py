@@ -280,6 +280,12 @@ def set_max_timestamp(buffer: Buffer, position: int, timestamp_type: TimestampTy
     _CRC.pack_into(view, _CRC_POSITION, crc32c(view[_ATTRIBUTES_POSITION:]))
 
 
+def set_crc(buffer: Buffer, start: int, end: int) -> None:
+    """Give the v2 batch at buffer[start:end] its checksum."""
+    view = memoryview(buffer)
+    struct.pack_into(">I", view, start + _CRC_POSITION, crc32c(view[start + _ATTRIBUTES_POSITION : end]))
+
+
 def set_log_append_time(buffer: Buffer, position: int, append_time_ms: int) -> None:
     """Make every record of the v2 batch at `position` read with the broker's time (message.timestamp.type)."""
     set_max_timestamp(buffer, position, TimestampType.LOG_APPEND_TIME, append_time_ms)

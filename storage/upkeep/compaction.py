@@ -1,0 +1,339 @@
+"""Compaction: of the records below the active segment the latest of each key stays.
+
+One pass maps the keys of the dirty part of a log to their latest offsets, as many as the offset map holds, and copies
+all segments up to there without the records that have a later one of the same key. Bytes and rules are Kafka's. What
+the pass copies is put in the log's place group by group (storage.log.swap), so a crash leaves each group old or new,
+and the next pass begins at the same first dirty offset. Sources: Cleaner (doClean, groupSegmentsBySize,
+buildOffsetMap), LogToClean, LogCleanerManager.cleanableOffsets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from storage.config import BrokerConfig, LogConfig
+from storage.files.disk import Disk
+from storage.files.names import FileKind
+from storage.files.producer_state import ProducerEntry
+from storage.files.transaction_index import AbortedTxn
+from storage.format.batches import BatchTable, scan
+from storage.format.decoder import Decoder
+from storage.log.isolation import last_stable_offset
+from storage.log.partition_log import PartitionLog
+from storage.log.scanning import Window, scan_batches
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+from storage.log.swap import CleanedSegment, remove_cleaned
+from storage.log.timestamps import retention_timestamp_ms
+from storage.types import TopicPartition
+from storage.upkeep.batch_filter import BatchFilter, FilterCounts, Rules, Sink, read_markers
+from storage.upkeep.cleaned_transactions import CleanedTransactions, collect_aborted
+from storage.upkeep.offset_map import OffsetMap
+
+# Called with the bytes just read or written: may wait, and may raise to end the pass; what is in place stays.
+Pace = Callable[[int], None]
+
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DirtyRange:
+    """What of a log may be compacted: offsets from `first_dirty` to `first_uncleanable` (excluded), a segment's base.
+
+    Bytes of the segments below the one and between both. `checkpoint_holds`: the cleaner's checkpoint was within the
+    log. `delay_ms`: by how much the oldest dirty message has passed max.compaction.lag.ms.
+    """
+
+    first_dirty: int
+    first_uncleanable: int
+    clean_bytes: int
+    cleanable_bytes: int
+    checkpoint_holds: bool
+    delay_ms: int
+
+    @property
+    def ratio(self) -> float:
+        """The share of what may be compacted in all that was or may be."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+    def is_due(self, config: LogConfig) -> bool:
+        """Whether a cleaner would begin (LogCleanerManager.grabFilthiestCompactedLog)."""
+        return (self.delay_ms > 0 and self.cleanable_bytes > 0) or self.ratio > config.min_cleanable_dirty_ratio
+
+
+def dirty_range(
+    snapshot: LogSnapshot,
+    config: LogConfig,
+    checkpoint: int | None,
+    now_ms: int,
+    *,
+    high_watermark: int | None = None,
+) -> DirtyRange:
+    """What of a log may be compacted now. `checkpoint`: the first offset not compacted yet, if one is known."""
+    segments = snapshot.segments
+    first_dirty = snapshot.log_start_offset if checkpoint is None else checkpoint
+    holds = snapshot.log_start_offset <= first_dirty <= snapshot.log_end_offset
+    if not holds:
+        first_dirty = snapshot.log_start_offset
+    dirty = [segment for segment in segments[max(snapshot.segment_index(first_dirty), 0) :] if segment.sealed]
+    limit = min(last_stable_offset(snapshot), segments[-1].base_offset)
+    if high_watermark is not None:
+        limit = min(limit, high_watermark)
+    if config.min_compaction_lag_ms > 0:
+        for segment in dirty:
+            if retention_timestamp_ms(snapshot, segment) > now_ms - config.min_compaction_lag_ms:
+                limit = min(limit, segment.base_offset)
+                break
+    limit = max(first_dirty, limit)
+    uncleanable = segments[max(snapshot.segment_index(limit), 0)].base_offset
+    start = segments[max(snapshot.segment_index(min(first_dirty, uncleanable)), 0)].base_offset
+    until = now_ms - config.max_compaction_lag_ms
+    began = [_first_timestamp(snapshot, segment) for segment in dirty] if until > 0 else []
+    return DirtyRange(
+        first_dirty,
+        uncleanable,
+        sum(segment.size for segment in segments if segment.base_offset < first_dirty),
+        sum(segment.size for segment in segments if start <= segment.base_offset < uncleanable),
+        holds,
+        max(until - min((timestamp for timestamp in began if timestamp > 0), default=until), 0),
+    )
+
+
+def _first_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
+    """The greatest timestamp of a segment's first batch, -1 without one (LogSegment.getFirstBatchTimestamp)."""
+    first = segment.batch_at(0, snapshot.end_position(segment)) if segment.size else None
+    return -1 if first is None else int(first.max_timestamp[0])
+
+
+def group_by_size(segments: Sequence[Segment], config: LogConfig, first_uncleanable: int) -> list[list[Segment]]:
+    """Consecutive segments that become one: together within Kafka's limits of bytes, index bytes and offsets."""
+    groups: list[list[Segment]] = []
+    sizes = [0, 0, 0]
+    limits = (config.segment_bytes, config.segment_index_bytes, config.segment_index_bytes)
+    for slot, segment in enumerate(segments):
+        own = (segment.size, _size(segment, FileKind.OFFSET_INDEX), _size(segment, FileKind.TIME_INDEX))
+        last = (segments[slot + 1].base_offset if slot + 1 < len(segments) else first_uncleanable) - 1
+        joins = (
+            bool(groups)
+            and all(size + more <= limit for size, more, limit in zip(sizes, own, limits, strict=True))
+            and (segment.size == 0 or last - groups[-1][0].base_offset <= _MAX_RELATIVE_OFFSET)
+        )
+        if joins:
+            groups[-1].append(segment)
+            sizes = [size + more for size, more in zip(sizes, own, strict=True)]
+        else:
+            groups.append([segment])
+            sizes = list(own)
+    return groups
+
+
+def _size(segment: Segment, kind: FileKind) -> int:
+    with suppress(FileNotFoundError):
+        return segment.path_of(kind).stat().st_size
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The offset map's: bytes, and how full it may become."""
+
+    map_bytes: int
+    load_factor: float
+
+    @staticmethod
+    def of(config: BrokerConfig) -> Limits:
+        """A cleaner thread's share of log.cleaner.dedupe.buffer.size; at most 2 GiB, as in Kafka."""
+        share = config.cleaner_dedupe_buffer_size // max(config.cleaner_threads, 1)
+        return Limits(min(share, 2**31 - 1), config.cleaner_io_buffer_load_factor)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionResult:
+    """One pass over one log: offsets from `first_dirty` to `end_offset` (excluded) were mapped, all segments below that
+    copied. Less than up to `first_uncleanable`: the map was full, and another pass is needed.
+
+    `segments_before`, `segments_after`: of those that were copied. `files`: renamed to `.deleted`, to unlink later.
+    """
+
+    tp: TopicPartition
+    first_dirty: int
+    end_offset: int
+    first_uncleanable: int
+    segments_before: int
+    segments_after: int
+    counts: FilterCounts
+    map_keys: int
+    map_utilization: float
+    map_bytes_read: int
+    map_seconds: float
+    seconds: float
+    dry_run: bool = False
+    files: tuple[Path, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing that might be compacted is left."""
+        return self.end_offset >= self.first_uncleanable
+
+
+class Pass:
+    """One pass of the cleaner over the log that `snapshot` shows. `run` once.
+
+    `pace` is told of every window. Damage is never copied nor skipped: CorruptBatch, CorruptIndex, UnsupportedFormat;
+    SegmentGone when segments are removed meanwhile. What was put in place before stays.
+    """
+
+    def __init__(
+        self,
+        snapshot: LogSnapshot,
+        dirty: DirtyRange,
+        config: LogConfig,
+        limits: Limits,
+        producers: Sequence[ProducerEntry],
+        *,
+        now_ms: int,
+        pace: Pace = lambda _: None,
+    ) -> None:
+        self._snapshot = snapshot
+        self._dirty = dirty
+        self._config = config
+        self._pace = pace
+        most = max(dirty.first_uncleanable - dirty.first_dirty, 0)
+        self._map = OffsetMap(limits.map_bytes, limits.load_factor, most_keys=most)
+        self._rules = Rules(now_ms, config.delete_retention_ms, dirty.first_uncleanable, producers)
+        self._map_bytes_read = 0
+        self._transactions = CleanedTransactions(())
+        # Where batches have no delete horizon, tombstones go from segments that were last changed before this.
+        clean = [segment for segment in snapshot.segments if segment.base_offset < dirty.first_dirty]
+        self._legacy_horizon_ms = clean[-1].mtime_ms() - config.delete_retention_ms if clean else 0
+
+    def run(self, log: PartitionLog, disk: Disk) -> CompactionResult:
+        """The pass, for good."""
+        return self._run(lambda group, batches: self._clean(log, disk, group, batches))
+
+    def rehearse(self) -> CompactionResult:
+        """The pass, but nothing is written."""
+        return self._run(None)
+
+    def _run(self, clean: Callable[[list[Segment], BatchFilter], list[Path]] | None) -> CompactionResult:
+        began = time.monotonic()
+        dirty, snapshot = self._dirty, self._snapshot
+        self._build_map()
+        mapped = time.monotonic()
+        end_offset = max(self._map.latest_offset + 1, dirty.first_dirty)
+        chosen = [segment for segment in snapshot.segments if segment.base_offset < end_offset > dirty.first_dirty]
+        aborted = collect_aborted(snapshot, chosen[0].base_offset, dirty.first_uncleanable) if chosen else []
+        self._transactions = CleanedTransactions(aborted)
+        batches = BatchFilter(self._rules, self._map, self._transactions)
+        groups = group_by_size(chosen, self._config, dirty.first_uncleanable)
+        files: list[Path] = []
+        for group in groups:
+            if clean is None:
+                self._copy(group, batches, lambda _: None)
+            else:
+                files += clean(group, batches)
+        return CompactionResult(
+            snapshot.tp,
+            dirty.first_dirty,
+            end_offset,
+            dirty.first_uncleanable,
+            len(chosen),
+            len(groups),
+            batches.counts,
+            len(self._map),
+            self._map.utilization,
+            self._map_bytes_read,
+            mapped - began,
+            time.monotonic() - began,
+            dry_run=clean is None,
+            files=tuple(files),
+        )
+
+    # The map
+
+    def _build_map(self) -> None:
+        """Maps the keys of the dirty part to their latest offsets, until the map is full (Cleaner.buildOffsetMap)."""
+        snapshot, first, limit = self._snapshot, self._dirty.first_dirty, self._dirty.first_uncleanable
+        slot = max(snapshot.segment_index(first), 0)
+        dirty = [segment for segment in snapshot.segments[slot:] if segment.base_offset < limit]
+        transactions = CleanedTransactions(collect_aborted(snapshot, first, limit) if dirty else ())
+        decoder = Decoder()
+        for number, segment in enumerate(dirty):
+            start = segment.floor(first, segment.size) if segment.base_offset < first else 0
+            for window in self._windows(segment, start):
+                if not self._map_window(window, decoder, transactions):
+                    return
+                self._map_bytes_read += int(window.table.size.sum())
+            # Where offsets are missing at the end of a segment, they count as mapped.
+            next_base = dirty[number + 1].base_offset if number + 1 < len(dirty) else limit
+            self._map.latest_offset = next_base - 1
+
+    def _map_window(self, window: Window, decoder: Decoder, transactions: CleanedTransactions) -> bool:
+        """False when the map is full."""
+        table, first = window.table, self._dirty.first_dirty
+        discardable = transactions.discardable(table, read_markers(window, decoder))
+        skip = (discardable & ~table.is_control).astype(np.uint8)
+        row = 0
+        while row < table.rows:
+            block = decoder.decode(window.buffer, table, row, origin=window.origin, skip=skip)
+            if block.damage is not None:
+                raise block.damage.error
+            taken = self._map.put(block, first)
+            full = taken < len(block)
+            finished = int(block.batch[taken]) if full else block.next_row
+            if finished and int(table.last_offset[finished - 1]) >= first:
+                self._map.latest_offset = max(self._map.latest_offset, int(table.last_offset[finished - 1]))
+            if full:
+                return False
+            row = block.next_row
+        return True
+
+    # The copy
+
+    def _clean(self, log: PartitionLog, disk: Disk, group: list[Segment], batches: BatchFilter) -> list[Path]:
+        """Copies a group into a new segment, and puts that in its place."""
+        base_offset = group[0].base_offset
+        cleaned = CleanedSegment(disk, log.path, base_offset, interval_bytes=self._config.index_interval_bytes)
+        try:
+            aborted = self._copy(group, batches, lambda data: self._append(cleaned, data))
+            cleaned.finish(aborted, group[-1].log.stat().st_mtime_ns)
+            return log.replace_segments(cleaned, group)
+        except BaseException:
+            cleaned.close()
+            with suppress(OSError):
+                remove_cleaned(disk, log.path, base_offset)
+            raise
+
+    def _copy(self, group: list[Segment], batches: BatchFilter, sink: Sink) -> list[AbortedTxn]:
+        """What stays of a group goes to `sink`; returns the aborted transactions that end in it and are needed."""
+        for segment in group:
+            retain_legacy = segment.mtime_ms() > self._legacy_horizon_ms
+            for window in self._windows(segment, 0):
+                batches.filter(window, sink, retain_legacy_deletes=retain_legacy)
+        batches.flush(sink)
+        return self._transactions.take_retained()
+
+    def _append(self, cleaned: CleanedSegment, data: memoryview) -> None:
+        table = BatchTable.empty(4096)
+        start = 0
+        while start < len(data):
+            table.clear()
+            outcome = scan(data, cleaned.size, table, start)
+            cleaned.append(data[start : outcome.next_start], table)
+            start = outcome.next_start
+        self._pace(len(data))
+
+    def _windows(self, segment: Segment, start: int) -> Iterator[Window]:
+        for window in scan_batches(self._snapshot, segment, start):
+            if window.damage is not None:
+                raise window.damage.error
+            yield window
+            self._pace(int(window.table.size.sum()))

@@ -1,0 +1,90 @@
+"""The offset map of a compaction pass: the offset of each key's latest record, in bounded memory.
+
+24 bytes a key, as in Kafka: 16 of a hash of the whole key, 8 of the offset. The hash is keyed at random for each map,
+so nobody can make two keys that compaction would take for one. Source: `SkimpyOffsetMap` (which has MD5 there).
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import InvalidConfig
+from storage.format import hashing
+from storage.format.block import RecordBlock
+from storage.upkeep import offset_map_kernel
+
+ENTRY_BYTES: Final = 24
+
+Int64s = npt.NDArray[np.int64]
+
+
+class OffsetMap:
+    """Keys' latest offsets. Not thread-safe. `latest_offset`: all records up to there are in the map; -1 at first."""
+
+    def __init__(self, memory_bytes: int, load_factor: float, *, most_keys: int) -> None:
+        """In at most `memory_bytes`; less where there cannot be more than `most_keys` keys. Full when the share
+        `load_factor` of Kafka's slots in that memory is taken. InvalidConfig when not even two keys would fit."""
+        slots = memory_bytes // ENTRY_BYTES
+        if slots * load_factor <= 1:
+            raise InvalidConfig(
+                "offset map is too small for even one message",
+                expected="a greater log.cleaner.dedupe.buffer.size or log.cleaner.io.buffer.load.factor",
+                found=f"{memory_bytes} bytes, {load_factor}",
+            )
+        taken = min(slots, max(int(most_keys / load_factor), most_keys) + 2)
+        self.latest_offset = -1
+        self.slots: Final = slots
+        self._limit = min(int(slots * load_factor), taken - 1)
+        self._table = np.zeros(3 * taken, np.uint64)
+        self._state = np.zeros(3, np.int64)
+        self._secret = secrets.randbits(64), secrets.randbits(64)
+        self._hashes = np.empty((0, 2), np.uint64)
+
+    def __len__(self) -> int:
+        return int(self._state[0])
+
+    @property
+    def utilization(self) -> float:
+        """The share of its slots that is taken."""
+        return len(self) / self.slots
+
+    def put(self, block: RecordBlock, first_offset: int) -> int:
+        """Notes the records from `first_offset` on that have keys; returns how many were looked at: all, or those
+        before the first that found the map full."""
+        self._state[1] = self.latest_offset
+        rows = offset_map_kernel.put(
+            self._table, self._limit, self._state, self._hashed(block), block.offset, block.key_length, first_offset
+        )
+        self.latest_offset = int(self._state[1])
+        return int(rows)
+
+    def retain(
+        self, block: RecordBlock, verdicts: npt.NDArray[np.uint8], kept: Int64s, deletes: Int64s, counts: Int64s
+    ) -> npt.NDArray[np.uint8]:
+        """Which records stay, 1 or 0 each; see offset_map_kernel.retain for the columns."""
+        keep = np.empty(len(block), np.uint8)
+        offset_map_kernel.retain(
+            self._table,
+            self.latest_offset,
+            self._hashed(block),
+            block.offset,
+            block.key_length,
+            block.value_length,
+            block.batch,
+            verdicts,
+            keep,
+            kept,
+            deletes,
+            counts,
+        )
+        return keep
+
+    def _hashed(self, block: RecordBlock) -> npt.NDArray[np.uint64]:
+        if len(self._hashes) < len(block):
+            self._hashes = np.empty((max(len(block), 2 * len(self._hashes)), 2), np.uint64)
+        hashing.siphash_columns(block.buffer, block.key_start, block.key_length, *self._secret, self._hashes)
+        return self._hashes

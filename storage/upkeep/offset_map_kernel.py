@@ -1,0 +1,266 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Hot loops of compaction's offset map, Cython in pure-Python mode: hashes of keys in, offsets of latest records out.
+
+The map is one array of uint64, three to a slot: the hash's two halves and the offset. A slot whose halves are both 0 is
+free. The first slot tried is the hash's upper half scaled to their number, then the next ones in turn. The callers keep
+one slot free at least, or a search for what is not there would never end. Nothing here allocates or raises in a loop.
+Source of the rules: `SkimpyOffsetMap`, `Cleaner.shouldRetainRecord`.
+"""
+
+import cython
+
+# What is to become of a batch's records, by bits: all go; all stay; those with null values, too.
+DISCARD = 1
+KEEP = 2
+KEEP_DELETES = 4
+
+_DISCARD = cython.declare(cython.int, 1)
+_KEEP = cython.declare(cython.int, 2)
+_KEEP_DELETES = cython.declare(cython.int, 4)
+_ABSENT = cython.declare(cython.longlong, -1)
+
+# Slots are touched this many rows ahead of their use: the memory answers several questions at once.
+_AHEAD = cython.declare(cython.Py_ssize_t, 64)
+
+
+def is_compiled() -> bool:
+    """Whether this is the extension module and not the plain Python file."""
+    return bool(cython.compiled)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
+def _first_slot(hash_0: cython.ulonglong, slots: cython.ulonglong) -> cython.longlong:
+    return cython.cast(cython.longlong, ((hash_0 >> 32) * slots) >> 32)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
+def _find(
+    table: cython.const[cython.ulonglong][::1],
+    slots: cython.longlong,
+    hash_0: cython.ulonglong,
+    hash_1: cython.ulonglong,
+) -> cython.longlong:
+    """Where in `table` the key's slot begins, or the free one that it would take."""
+    at: cython.longlong = _first_slot(hash_0, cython.cast(cython.ulonglong, slots)) * 3
+    end: cython.longlong = slots * 3
+    while (table[at] != hash_0 or table[at + 1] != hash_1) and (table[at] != 0 or table[at + 1] != 0):
+        at += 3
+        if at == end:
+            at = 0
+    return at
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _touch(
+    table: cython.const[cython.ulonglong][::1],
+    slots: cython.longlong,
+    hashes: cython.const[cython.ulonglong][:, ::1],
+    row: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+) -> cython.ulonglong:
+    seen: cython.ulonglong = 0
+    while row < last:
+        seen ^= table[_first_slot(hashes[row, 0], cython.cast(cython.ulonglong, slots)) * 3]
+        row += 1
+    return seen
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put(
+    table: cython.ulonglong[::1],
+    slots: cython.longlong,
+    limit: cython.longlong,
+    state: cython.longlong[::1],
+    hashes: cython.const[cython.ulonglong][:, ::1],
+    offsets: cython.const[cython.longlong][::1],
+    key_length: cython.const[cython.longlong][::1],
+    first_offset: cython.longlong,
+    row: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    size: cython.longlong = state[0]
+    latest: cython.longlong = state[1]
+    seen: cython.ulonglong = 0
+    hash_0: cython.ulonglong
+    hash_1: cython.ulonglong
+    at: cython.longlong
+    ahead: cython.Py_ssize_t = row
+    while row < last:
+        if row == ahead:
+            ahead = row + _AHEAD if last - row > _AHEAD else last
+            seen ^= _touch(table, slots, hashes, row, ahead)
+        if key_length[row] < 0 or offsets[row] < first_offset:
+            row += 1
+            continue
+        if size >= limit:
+            break
+        hash_0 = hashes[row, 0]
+        hash_1 = hashes[row, 1]
+        if hash_0 == 0 and hash_1 == 0:
+            hash_1 = 1
+        at = _find(table, slots, hash_0, hash_1)
+        if table[at] == 0 and table[at + 1] == 0:
+            table[at] = hash_0
+            table[at + 1] = hash_1
+            size += 1
+        latest = offsets[row]
+        table[at + 2] = cython.cast(cython.ulonglong, latest)
+        row += 1
+    state[0] = size
+    state[1] = latest
+    state[2] = cython.cast(cython.longlong, seen & 1)  # or the compiler would not touch anything
+    return row
+
+
+def put(
+    table: cython.ulonglong[::1],
+    limit: cython.longlong,
+    state: cython.longlong[::1],
+    hashes: cython.const[cython.ulonglong][:, ::1],
+    offsets: cython.const[cython.longlong][::1],
+    key_length: cython.const[cython.longlong][::1],
+    first_offset: cython.longlong,
+) -> int:
+    """Notes the offsets of the rows' keys, the later over the earlier, until `limit` keys are in the map.
+
+    Rows without a key (length below 0) and those below `first_offset` are passed over. `state`: keys in the map, the
+    last offset noted, and a cell for the kernel. Returns the first row that found the map full, or their number.
+    ValueError for columns that do not fit each other, or a limit that leaves no slot free.
+    """
+    rows: cython.Py_ssize_t = len(offsets)
+    slots: cython.longlong = len(table) // 3
+    if not cython.compiled:
+        table, state, hashes = memoryview(table), memoryview(state), memoryview(hashes)
+        offsets, key_length = memoryview(offsets), memoryview(key_length)
+    if len(key_length) < rows or hashes.shape[0] < rows or hashes.shape[1] < 2 or len(state) < 3:
+        raise ValueError("fewer hashes or lengths than offsets, or no state")
+    if limit < 0 or limit >= slots or slots > 0xFFFFFFFF or state[0] < 0 or state[0] > limit:
+        raise ValueError("a map needs a free slot")
+    with cython.nogil:
+        rows = _put(table, slots, limit, state, hashes, offsets, key_length, first_offset, 0, rows)
+    return rows
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _retain(
+    table: cython.const[cython.ulonglong][::1],
+    slots: cython.longlong,
+    latest: cython.longlong,
+    hashes: cython.const[cython.ulonglong][:, ::1],
+    offsets: cython.const[cython.longlong][::1],
+    key_length: cython.const[cython.longlong][::1],
+    value_length: cython.const[cython.longlong][::1],
+    batch: cython.const[cython.longlong][::1],
+    verdicts: cython.const[cython.uchar][::1],
+    keep: cython.uchar[::1],
+    kept: cython.longlong[::1],
+    deletes: cython.longlong[::1],
+    result: cython.longlong[::1],
+    rows: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    batches: cython.longlong = len(verdicts)
+    seen: cython.ulonglong = 0
+    row: cython.Py_ssize_t
+    ahead: cython.Py_ssize_t = 0
+    of: cython.longlong
+    verdict: cython.int
+    stays: cython.bint
+    at: cython.longlong
+    hash_0: cython.ulonglong
+    hash_1: cython.ulonglong
+    for row in range(rows):
+        if row == ahead:
+            ahead = row + _AHEAD if rows - row > _AHEAD else rows
+            seen ^= _touch(table, slots, hashes, row, ahead)
+        of = batch[row]
+        if of < 0 or of >= batches:
+            return row
+        verdict = verdicts[of]
+        if verdict & _DISCARD:
+            stays = False
+        elif verdict & _KEEP or offsets[row] > latest:
+            stays = True
+        elif key_length[row] < 0:
+            stays = False
+            result[0] += 1
+        else:
+            hash_0 = hashes[row, 0]
+            hash_1 = hashes[row, 1]
+            if hash_0 == 0 and hash_1 == 0:
+                hash_1 = 1
+            at = _find(table, slots, hash_0, hash_1)
+            stays = (table[at] == 0 and table[at + 1] == 0) or offsets[row] >= cython.cast(
+                cython.longlong, table[at + 2]
+            )
+            if stays and value_length[row] < 0 and not verdict & _KEEP_DELETES:
+                stays = False
+                result[1] += 1
+        keep[row] = stays
+        if stays:
+            kept[of] += 1
+            if value_length[row] < 0:
+                deletes[of] += 1
+    result[2] = cython.cast(cython.longlong, seen & 1)  # or the compiler would not touch anything
+    return rows
+
+
+def retain(
+    table: cython.const[cython.ulonglong][::1],
+    latest: cython.longlong,
+    hashes: cython.const[cython.ulonglong][:, ::1],
+    offsets: cython.const[cython.longlong][::1],
+    key_length: cython.const[cython.longlong][::1],
+    value_length: cython.const[cython.longlong][::1],
+    batch: cython.const[cython.longlong][::1],
+    verdicts: cython.const[cython.uchar][::1],
+    keep: cython.uchar[::1],
+    kept: cython.longlong[::1],
+    deletes: cython.longlong[::1],
+    result: cython.longlong[::1],
+) -> None:
+    """Which records stay, 1 or 0 in `keep`: what is beyond `latest`, the latest of each key else; null keys go.
+
+    `batch`: each record's row of `verdicts` (bits, see above), `kept` and `deletes`, which are added to: records that
+    stay, and those of them with null values. `result` is added to: records without a key; deletes that were the latest
+    of their key and go; a cell for the kernel. ValueError for columns that do not fit each other.
+    """
+    rows: cython.Py_ssize_t = len(offsets)
+    slots: cython.longlong = len(table) // 3
+    done: cython.Py_ssize_t
+    if not cython.compiled:
+        table, hashes, offsets, key_length = (memoryview(array) for array in (table, hashes, offsets, key_length))
+        value_length, batch, verdicts = (memoryview(array) for array in (value_length, batch, verdicts))
+        keep, kept, deletes, result = (memoryview(array) for array in (keep, kept, deletes, result))
+    if (
+        len(key_length) < rows
+        or len(value_length) < rows
+        or len(batch) < rows
+        or hashes.shape[0] < rows
+        or hashes.shape[1] < 2
+        or len(keep) < rows
+        or len(kept) < len(verdicts)
+        or len(deletes) < len(verdicts)
+        or len(result) < 3
+        or slots < 1
+        or slots > 0xFFFFFFFF
+    ):
+        raise ValueError("columns do not fit each other")
+    with cython.nogil:
+        done = _retain(
+            table, slots, latest, hashes, offsets, key_length, value_length, batch, verdicts, keep, kept, deletes,
+            result, rows,
+        )  # fmt: skip
+    if done < rows:
+        raise ValueError("a record of no batch")
