@@ -190,9 +190,12 @@ def _put_record(
     """Writes one record: the position behind it, -1 where it does not fit, -2 for numbers that cannot be."""
     delta: cython.ulonglong = _zigzag(_bits(offset_delta))
     key: cython.ulonglong = _zigzag(_bits(key_length))
-    length: cython.longlong = end - key_start
+    length: cython.longlong
     body: cython.longlong
-    if key_start < 0 or length < 0 or end > len(source) or key_length < -1 or key_length > length:
+    if key_start < 0 or end < key_start or end > len(source):
+        return -2
+    length = end - key_start
+    if key_length < -1 or key_length > length:
         return -2
     if offset_delta < -_INT32_MAX - 1 or offset_delta > _INT32_MAX:
         return -2
@@ -252,11 +255,16 @@ def _rewrite(
         if action == _OUTSIDE:
             break
         begin = record
-        start = table[_POSITION, row] - origin
-        size = table[_SIZE, row]
+        if action in (_COPY, _REWRITE, _EMPTY) and (
+            table[_POSITION, row] < origin or table[_BASE_OFFSET, row] < 0 or table[_LAST_OFFSET, row] < 0
+        ):
+            status = _BAD_COLUMN
+            break
         attributes = table[_ATTRIBUTES, row] & _KEPT_BITS
         if action == _COPY:
-            if start < 0 or size < 0 or size > len(window) or start > len(window) - size:
+            start = table[_POSITION, row] - origin
+            size = table[_SIZE, row]
+            if size < 0 or size > len(window) or start > len(window) - size:
                 status = _BAD_COLUMN
                 break
             if size > limit - position:
@@ -282,6 +290,9 @@ def _rewrite(
                 break
             while record < records and batch[record] <= row:
                 if batch[record] == row and keep[record]:
+                    if offset[record] < 0:
+                        at = -2
+                        break
                     if count == 0 and base < 0:
                         base = timestamp[record]
                     if timestamp[record] > greatest:
@@ -297,13 +308,11 @@ def _rewrite(
                         at,
                     )
                     if at < 0:
-                        status = _FULL if at == -1 else _BAD_COLUMN
                         break
                     count += 1
                 record += 1
-            if status == _DONE and at - position > _INT32_MAX:
-                status = _BAD_COLUMN
-            if status != _DONE:
+            if at < 0 or at - position > _INT32_MAX:
+                status = _FULL if at == -1 else _BAD_COLUMN
                 record = begin
                 break
             if attributes & _APPEND_TIME_BIT:
@@ -365,6 +374,7 @@ def rewrite(
     if (
         first_row < 0
         or last_row < first_row
+        or origin < 0
         or table.shape[0] < 14
         or table.shape[1] < last_row
         or len(actions) < last_row

@@ -2,9 +2,8 @@
 """Hot loops of compaction's offset map, Cython in pure-Python mode: hashes of keys in, offsets of latest records out.
 
 The map is one array of uint64, three to a slot: the hash's two halves and the offset. A slot whose halves are both 0 is
-free. The first slot tried is the hash's upper half scaled to their number, then the next ones in turn. The callers keep
-one slot free at least, or a search for what is not there would never end. Nothing here allocates or raises in a loop.
-Source of the rules: `SkimpyOffsetMap`, `Cleaner.shouldRetainRecord`.
+free. The first slot tried is the hash's upper half scaled to their number, then the next ones in turn.
+Nothing here allocates or raises in a loop. Source of the rules: `SkimpyOffsetMap`, `Cleaner.shouldRetainRecord`.
 """
 
 import cython
@@ -46,11 +45,15 @@ def _find(
     hash_0: cython.ulonglong,
     hash_1: cython.ulonglong,
 ) -> cython.longlong:
-    """Where in `table` the key's slot begins, or the free one that it would take."""
+    """Where in `table` the key's slot begins, or the free one that it would take; -1 where there is neither."""
     at: cython.longlong = _first_slot(hash_0, cython.cast(cython.ulonglong, slots)) * 3
     end: cython.longlong = slots * 3
+    left: cython.longlong = slots
     while (table[at] != hash_0 or table[at + 1] != hash_1) and (table[at] != 0 or table[at + 1] != 0):
         at += 3
+        left -= 1
+        if left == 0:
+            return -1
         if at == end:
             at = 0
     return at
@@ -109,6 +112,8 @@ def _put(
         if hash_0 == 0 and hash_1 == 0:
             hash_1 = 1
         at = _find(table, slots, hash_0, hash_1)
+        if at < 0:
+            break
         if table[at] == 0 and table[at + 1] == 0:
             table[at] = hash_0
             table[at + 1] = hash_1
@@ -201,9 +206,9 @@ def _retain(
             if hash_0 == 0 and hash_1 == 0:
                 hash_1 = 1
             at = _find(table, slots, hash_0, hash_1)
-            stays = (table[at] == 0 and table[at + 1] == 0) or offsets[row] >= cython.cast(
-                cython.longlong, table[at + 2]
-            )
+            stays = at < 0 or (table[at] == 0 and table[at + 1] == 0)
+            if not stays:
+                stays = offsets[row] >= cython.cast(cython.longlong, table[at + 2])
             if stays and value_length[row] < 0 and not verdict & _KEEP_DELETES:
                 stays = False
                 result[1] += 1

@@ -25,12 +25,14 @@ from storage.format import (
     index_kernel,
     kernel,
     message_kernel,
+    rewrite_kernel,
 )
 from storage.format.batches import BatchTable, Column, scan
 from storage.format.block import RecordBlock, RecordColumn
 from storage.format.compression import decompress
 from storage.format.decoder import Decoder, verify_crcs
 from storage.types import TopicPartition
+from storage.upkeep import offset_map_kernel
 from tests.sanitizers.inputs import Int64s, Logs, any_record, column, exact, index, number, tolerant
 
 Target = Callable[[random.Random], None]
@@ -265,6 +267,8 @@ def hash_keys(dice: random.Random) -> None:
     tolerant(hashing.murmur2_columns, buffer, starts, lengths, hashes)
     tolerant(hashing.murmur2_gathered, buffer, np.sort(starts), hashes)
     tolerant(hashing.murmur2_gathered, buffer, starts, hashes)
+    wide = np.zeros((dice.choice((rows, 2)), dice.choice((2, 2, 1))), np.uint64)
+    tolerant(hashing.siphash_columns, buffer, starts, lengths, dice.randrange(2**64), 2**64 - 1, wide)
 
 
 def index_entries(dice: random.Random) -> None:
@@ -278,6 +282,49 @@ def index_entries(dice: random.Random) -> None:
     tolerant(index_kernel.index_batches, table.data, first, last, dice.choice((0, 100, 4096)), state, *entries)
 
 
+def map_offsets(dice: random.Random) -> None:
+    """An offset map, filled and asked, that may be too small, with rows that may belong to no batch."""
+    slots, rows = dice.choice((0, 1, 2, 7)), dice.choice((0, 1, 3, 9))
+    table = np.zeros(3 * slots + dice.choice((0, 0, 2)), np.uint64)
+    hashes = np.frombuffer(dice.choice((bytes(16 * rows), dice.randbytes(16 * rows))), np.uint64).copy()
+    offsets, keys, values = (column([number(dice, 5) for _ in range(dice.choice((rows, rows, 1)))]) for _ in range(3))
+    state = column([dice.choice((0, 1, -1)), -1, 0][: dice.choice((3, 3, 2))])
+    latest = number(dice, 5)
+    tolerant(offset_map_kernel.put, table, number(dice, slots), state, hashes.reshape(-1, 2), offsets, keys, latest)
+    batches = dice.choice((1, 2))
+    batch = column([dice.choice((0, 0, 1, number(dice, 2))) for _ in range(rows)])
+    verdicts = np.array([dice.randrange(8) for _ in range(batches)], np.uint8)
+    keep = np.zeros(dice.choice((rows, rows, 1)), np.uint8)
+    counts = [np.zeros(dice.choice((batches, batches, 1)), np.int64) for _ in range(2)]
+    arguments = (hashes.reshape(-1, 2), offsets, keys, values, batch, verdicts, keep, *counts, np.zeros(3, np.int64))
+    tolerant(offset_map_kernel.retain, table, latest, *arguments)
+
+
+def rewrite_batches(dice: random.Random) -> None:
+    """Batches of a log, some records of which stay; once with the decoder's columns, once with anything."""
+    buffer, table, origin = scanned(LOGS.any(dice), dice)
+    block = Decoder(dice.choice((5000, 1 << 20))).decode(buffer, table, origin=origin, control=True)
+    rows = block.next_row
+    real = dice.random() < 0.6
+    records = len(block)
+    columns = [np.ascontiguousarray(block.columns[number]) for number in (0, 1, 2, 3, 6, 8)]
+    if not real:
+        records = dice.choice((0, 1, 5))
+        columns = [column([number(dice, 40) for _ in range(dice.choice((records, records, 1)))]) for _ in range(6)]
+    actions = np.array([dice.choice((0, 1, 2, 2, 3, dice.randrange(6))) for _ in range(rows)], np.uint8)
+    horizons = column([number(dice, 5) for _ in range(dice.choice((rows, rows, 1)))])
+    keep = np.array([dice.randrange(2) for _ in range(records)], np.uint8)
+    out = np.full(dice.choice((0, 60, 300, 1 << 16)), 0x5A, np.uint8)
+    spans = np.zeros(2 * dice.choice((rows, rows, 1)), np.int64)
+    data = np.ascontiguousarray(table.data) if real else column([number(dice, 9) for _ in range(14 * rows)])
+    tolerant(
+        rewrite_kernel.rewrite, buffer, dice.choice((origin, origin, number(dice, 5))), data.reshape(14, -1),
+        dice.choice((0, index(dice, rows))), dice.choice((rows, index(dice, rows))), actions, horizons,
+        np.frombuffer(block.buffer, np.uint8), *columns, keep, dice.choice((0, index(dice, records))), out,
+        dice.choice((0, index(dice, len(out)))), spans, np.zeros(dice.choice((4, 4, 3)), np.int64),
+    )  # fmt: skip
+
+
 TARGETS: dict[str, Target] = {
     "scan_and_decode": scan_and_decode,
     "decode_directly": decode_directly,
@@ -288,6 +335,8 @@ TARGETS: dict[str, Target] = {
     "encode": encode,
     "hash_keys": hash_keys,
     "index_entries": index_entries,
+    "map_offsets": map_offsets,
+    "rewrite_batches": rewrite_batches,
 }
 
 # Which of them run a kernel; the driver refuses to start when pyproject.toml names one that is not here.
@@ -300,6 +349,8 @@ KERNEL_TARGETS = {
     "storage.format.hashing": ("hash_keys",),
     "storage.format.index_kernel": ("index_entries",),
     "storage.format.inflate_kernel": ("scan_and_decode",),
+    "storage.format.rewrite_kernel": ("rewrite_batches",),
+    "storage.upkeep.offset_map_kernel": ("map_offsets",),
     "kafkafs.formats.kernel": ("scan_and_decode", "render_any_columns"),
     "kafkafs.view_index.kernel": ("view_totals",),
 }

@@ -94,3 +94,69 @@ def test_group_partition() -> None:
     assert hashing.group_partition("polygenelubricants", 50) == 0
     assert hashing.group_partition("hello", 50) == 99162322 % 50
     assert hashing.group_partition("a" * 9, 50) == abs(hashing.java_string_hash("a" * 9)) % 50
+
+
+def reference_siphash(key: bytes, secret: bytes, rounds: tuple[int, int]) -> bytes:
+    """SipHash with 128 bits of output, after the authors' reference code."""
+    mask = 2**64 - 1
+    k0, k1 = int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")
+    v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D ^ 0xEE, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
+
+    def rotated(value: int, bits: int) -> int:
+        return (value << bits | value >> (64 - bits)) & mask
+
+    def sip(times: int) -> None:
+        for _ in range(times):
+            v[0] = (v[0] + v[1]) & mask
+            v[1] = rotated(v[1], 13) ^ v[0]
+            v[0] = rotated(v[0], 32)
+            v[2] = (v[2] + v[3]) & mask
+            v[3] = rotated(v[3], 16) ^ v[2]
+            v[0] = (v[0] + v[3]) & mask
+            v[3] = rotated(v[3], 21) ^ v[0]
+            v[2] = (v[2] + v[1]) & mask
+            v[1] = rotated(v[1], 17) ^ v[2]
+            v[2] = rotated(v[2], 32)
+
+    padded = key + bytes(7 - len(key) % 8) + bytes([len(key) & 0xFF])
+    for at in range(0, len(padded), 8):
+        word = int.from_bytes(padded[at : at + 8], "little")
+        v[3] ^= word
+        sip(rounds[0])
+        v[0] ^= word
+    v[2] ^= 0xEE
+    sip(rounds[1])
+    low = v[0] ^ v[1] ^ v[2] ^ v[3]
+    v[1] ^= 0xDD
+    sip(rounds[1])
+    return low.to_bytes(8, "little") + (v[0] ^ v[1] ^ v[2] ^ v[3]).to_bytes(8, "little")
+
+
+def test_the_reference_siphash_gives_its_authors_answers() -> None:
+    secret = bytes(range(16))
+    assert reference_siphash(b"", secret, (2, 4)).hex() == "a3817f04ba25a8e66df67214c7550293"
+    assert reference_siphash(b"\0", secret, (2, 4)).hex() == "da87c1d86b99af44347659119b22fc45"
+
+
+@given(st.lists(st.none() | st.binary(max_size=40), max_size=20), st.binary(min_size=16, max_size=16))
+def test_siphash_of_columns(keys: list[bytes | None], secret: bytes) -> None:
+    data = b"".join(key or b"" for key in keys)
+    lengths = np.array([-1 if key is None else len(key) for key in keys], np.int64)
+    starts = np.cumsum(np.maximum(lengths, 0), dtype=np.int64) - np.maximum(lengths, 0)
+    words = [int.from_bytes(part, "little") for part in (secret[:8], secret[8:])]
+    expected = [bytes(16) if key is None else reference_siphash(key, secret, (1, 3)) for key in keys]
+    for module in (hashing, plain):
+        hashes = np.ones((len(keys), 2), np.uint64)
+        module.siphash_columns(data, starts, lengths, *words, hashes)
+        assert [row.astype("<u8").tobytes() for row in hashes] == expected
+
+
+@pytest.mark.parametrize("module", [hashing, plain], ids=["as-installed", "plain"])
+def test_siphash_refuses_keys_outside_the_buffer(module: object) -> None:
+    column = np.array([1], np.int64)
+    hashes = np.zeros((1, 2), np.uint64)
+    for start, length in ((0, 4), (3, 1), (-1, 1), (2**62, 2**62)):
+        with pytest.raises(ValueError, match="outside"):
+            module.siphash_columns(b"abc", column * start, column * length, 1, 2, hashes)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="fewer"):
+        module.siphash_columns(b"abc", column, column, 1, 2, hashes[:0])  # type: ignore[attr-defined]
