@@ -26,6 +26,7 @@ atexit.register(gc.freeze)
 _COMMANDS = {
     "append": "kafkafs.cli.append:append",
     "cat": "kafkafs.cli.cat:cat",
+    "compact": "kafkafs.cli.compact:compact",
     "completion": "kafkafs.cli.completion:completion",
     "count": "kafkafs.cli.count:count",
     "dump": "kafkafs.cli.dump:dump",

@@ -63,6 +63,16 @@ class FilterCounts:
     keys_gone: int = 0
     null_keys: int = 0
 
+    @property
+    def records_gone(self) -> int:
+        """Records that do not stay."""
+        return self.records_read - self.records_kept
+
+    @property
+    def bytes_gone(self) -> int:
+        """Bytes of batches that the log is smaller by."""
+        return self.bytes_read - self.bytes_kept
+
 
 class BatchFilter:
     """Filters the batches of a log in order, over all its segments. Not thread-safe."""
@@ -99,6 +109,7 @@ class BatchFilter:
         self.counts.bytes_read += int(table.size.sum())
         # Batches that go whatever is in them are not looked at.
         skip = (discard & ~needed).astype(np.uint8)
+        self.counts.records_read += int(table.count[skip != 0].sum())
         row = 0
         while row < table.rows:
             block = self._decoder.decode(window.buffer, table, row, origin=window.origin, skip=skip, control=True)

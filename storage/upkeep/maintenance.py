@@ -4,6 +4,8 @@
 - retention: every `log.retention.check.interval.ms`, over all partitions whose limits somebody set
 - checkpoints: recovery points, log starts, high watermarks, at the shortest of Kafka's three intervals
 - deletion: files renamed to `.deleted` are unlinked `file.delete.delay.ms` later
+- compaction: the dirtiest partition first, then the next; `log.cleaner.backoff.ms` later when none is dirty enough.
+  Between two windows of a pass whatever else is due is done, so nothing waits for it
 
 A partition that fails is taken offline by its own log; the others, and the thread, go on. Sources: Kafka's LogManager
 (startup, flushDirtyLogs, cleanupLogs, deleteLogs), LocalLog.deleteSegmentFiles.
@@ -24,6 +26,7 @@ from storage.log import guest_rules
 from storage.log.owned_dir import OwnedDir
 from storage.log.partition_log import PartitionLog
 from storage.types import TopicPartition
+from storage.upkeep.cleaner import Cleaner, CompactionStopped
 from storage.upkeep.directory_retention import retain_partition
 from storage.upkeep.retention import FreeBytes, disk_free_bytes
 
@@ -33,6 +36,7 @@ FLUSH: Final = "flush"
 RETENTION: Final = "retention"
 CHECKPOINTS: Final = "checkpoints"
 DELETION: Final = "deletion"
+COMPACTION: Final = "compaction"
 
 # Logs are opened, and their configurations changed, behind our back: flush.ms is looked at that often at least, and
 # never more often than the other.
@@ -83,12 +87,13 @@ class TaskStatus:
 @dataclass(frozen=True, slots=True)
 class MaintenanceStatus:
     """All of it. `state`: "not started", "waiting", "running" or "stopped"; what awaits its deletion, in files and
-    bytes."""
+    bytes; the dirty ratio of each partition that is compacted, when it was last looked at."""
 
     state: str
     tasks: tuple[TaskStatus, ...]
     awaiting_deletion_files: int
     awaiting_deletion_bytes: int
+    dirty_ratios: dict[str, float]
 
 
 @dataclass(slots=True)
@@ -142,7 +147,9 @@ class Maintenance:
             _task(RETENTION, self._retention, later_ms),
             _task(CHECKPOINTS, self._checkpoints, later_ms),
             _task(DELETION, self._deletion, now_ms),
+            _task(COMPACTION, self._compaction, later_ms),
         ]
+        self._cleaner = Cleaner(owned, self._pause)
         # Guarded by the lock.
         self._lock = Lock()
         self._awaiting: list[_Awaiting] = []
@@ -199,7 +206,8 @@ class Maintenance:
         with self._lock:
             files = sum(len(entry.paths) for entry in self._awaiting)
             size = sum(entry.size_bytes for entry in self._awaiting)
-            return MaintenanceStatus(self._state, tuple(task.status for task in self._tasks), files, size)
+            dirty = {str(tp): round(dirty.ratio, 3) for tp, dirty in self._cleaner.dirty.items()}
+            return MaintenanceStatus(self._state, tuple(task.status for task in self._tasks), files, size, dirty)
 
     # The thread
 
@@ -211,15 +219,18 @@ class Maintenance:
 
     def run_due(self) -> int:
         """Does all that is due now; returns the milliseconds until something will be. Never raises."""
-        self._follow_clock()
-        for task in self._tasks:
-            if self._is_due(task):
-                self._run(task)
+        self._run_tasks(self._tasks)
         with self._lock:
             self._state = "waiting"
             now_ms = self._clock.now_ms()
             due = [task.next_run_ms for task in self._tasks] + [entry.due_ms for entry in self._awaiting]
             return min(max(min(due) - now_ms, 0), _NEVER_MS)
+
+    def _run_tasks(self, tasks: Iterable[_Task]) -> None:
+        self._follow_clock()
+        for task in tasks:
+            if self._is_due(task):
+                self._run(task)
 
     def _is_due(self, task: _Task) -> bool:
         now_ms = self._clock.now_ms()
@@ -262,8 +273,8 @@ class Maintenance:
         now_ms = self._clock.now_ms()
         with self._lock:
             task.next_run_ms = max(next_run_ms, now_ms + 1)
-            if task.name == FLUSH and not report.result and not report.errors and task.status.runs:
-                # It looks every second: its status is of the last time that it did something.
+            if task.name in (FLUSH, COMPACTION) and not (report.result or report.errors) and task.status.runs:
+                # They look all the time: their status is of the last time that they did something.
                 task.status = replace(task.status, running=False, next_run_ms=task.next_run_ms)
                 return
             task.status = TaskStatus(
@@ -379,6 +390,37 @@ class Maintenance:
                 kept.append(path)
                 report.errors[path.parent.name] = str(error)
         entry.paths = kept
+
+    def _compaction(self, report: _Report) -> int:
+        """One pass over one partition; the next at once, as long as there is one to be compacted."""
+        if not self._config.cleaner_enable:
+            return self._clock.now_ms() + _NEVER_MS
+        result = None
+        with contextlib.suppress(CompactionStopped):
+            result = self._cleaner.clean_dirtiest()
+        report.errors |= {str(tp): str(error) for tp, error in self._cleaner.uncleanable.items()}
+        if result is None:
+            return self._clock.now_ms() + self._config.cleaner_backoff_ms
+        if result.files:
+            self.delete_later(result.files, self._owned.log(result.tp).config.file_delete_delay_ms)
+        counts = result.counts
+        gone = f"{counts.records_gone} of {counts.records_read} records removed, {counts.bytes_gone} bytes"
+        report.result = f"{result.tp}: {gone}"
+        return self._clock.now_ms()
+
+    def _pause(self, wait_ms: int) -> None:
+        """Between two windows of compaction: waits, and does what else is due."""
+        until_ms = self._clock.now_ms() + wait_ms
+        others = [task for task in self._tasks if task.name != COMPACTION]
+        while True:
+            if self._is_stopping():
+                raise CompactionStopped
+            self._run_tasks(others)
+            now_ms = self._clock.now_ms()
+            # A clock that is set back does not make it wait for longer.
+            if not now_ms < until_ms <= now_ms + wait_ms:
+                return
+            self._waiter.wait(until_ms - now_ms)
 
     def _working_logs(self) -> list[PartitionLog]:
         return [log for log in self._owned.logs() if log.failure is None]

@@ -1,0 +1,130 @@
+"""`kafkafs compact`: one cleaning pass, now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.tables import print_json
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from storage.types import TopicPartition
+
+if TYPE_CHECKING:
+    from storage.upkeep.compaction import CompactionResult
+
+_Outcome = tuple[list["CompactionResult"], Mapping[TopicPartition, Exception]]
+
+
+@click.command()
+@LOGDIR
+@click.argument("tp", type=TopicPartitionPattern())
+@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def compact(ctx: click.Context, logdir: Path, tp: str, dry_run: bool, as_json: bool) -> None:
+    """Compact TP (topic, topic/partition or a glob), whatever its dirty ratio.
+
+    Of the records below the active segment the latest of each key stays, under the topic's configuration
+    (cleanup.policy must name compact; delete.retention.ms, min.compaction.lag.ms). Where the offset map
+    (log.cleaner.dedupe.buffer.size) fills, passes follow until all is compacted.
+
+    \b
+    kafkafs compact ./logs accounts --dry-run
+    kafkafs compact ./logs accounts/0
+    """
+    chosen = expand(open_log_dir(logdir), tp)
+    results, errors = (_rehearse if dry_run else _compact)(logdir, chosen)
+    if as_json:
+        failed = [{"topic": p.topic, "partition": p.partition, "error": str(e)} for p, e in sorted(errors.items())]
+        print_json({"partitions": [_json(result) for result in results], "failed": failed, "dry_run": dry_run})
+    else:
+        for result in results:
+            _tell(result)
+    for error in errors.values():
+        say(error)
+    if errors:
+        ctx.exit(DATA_ERROR)
+
+
+def _compact(logdir: Path, chosen: Sequence[TopicPartition]) -> _Outcome:
+    from storage.errors import StorageError
+    from storage.log.owned_dir import Opening, OwnedDir
+    from storage.upkeep.directory_compaction import compact_partition
+
+    owned = OwnedDir.open(logdir, Opening(gentle=True, only=chosen))
+    results: list[CompactionResult] = []
+    errors: dict[TopicPartition, Exception] = {}
+    try:
+        for tp in chosen:
+            try:
+                while not results or results[-1].tp != tp or not results[-1].is_complete:
+                    results.append(compact_partition(owned, tp))
+                    for path in results[-1].files:
+                        owned.disk.unlink(path)
+            except (StorageError, OSError) as error:
+                errors[tp] = error
+    finally:
+        closing = owned.close()
+    if closing.failure is not None:
+        raise closing.failure
+    return results, {**closing.errors, **errors}
+
+
+def _rehearse(logdir: Path, chosen: Sequence[TopicPartition]) -> _Outcome:
+    from storage.errors import StorageError
+    from storage.upkeep.directory_compaction import preview_partition
+
+    log_dir = open_log_dir(logdir)
+    results: list[CompactionResult] = []
+    errors: dict[TopicPartition, Exception] = {}
+    for tp in chosen:
+        try:
+            results.append(preview_partition(log_dir, tp))
+        except (StorageError, OSError) as error:
+            errors[tp] = error
+    return results, errors
+
+
+def _tell(result: CompactionResult) -> None:
+    if not result.segments_before:
+        click.echo(f"{result.tp}: nothing to compact below offset {result.first_uncleanable}")
+        return
+    counts = result.counts
+    verb = "would go" if result.dry_run else "removed"
+    click.echo(
+        f"{result.tp}: {counts.records_gone} of {counts.records_read} records, {counts.bytes_gone} of "
+        f"{counts.bytes_read} bytes and {counts.keys_gone} deleted key(s) {verb}"
+    )
+    click.echo(
+        f"  compacted up to offset {result.end_offset}, {result.segments_before} segment(s) into "
+        f"{result.segments_after}; {result.map_keys} keys, {result.map_utilization:.1%} of the offset map"
+    )
+    if counts.null_keys:
+        click.echo(f"  {counts.null_keys} of the records have no key")
+    if not result.is_complete:
+        click.echo(f"  the offset map was full: another pass is needed from {result.end_offset} on")
+
+
+def _json(result: CompactionResult) -> dict[str, Any]:
+    counts = result.counts
+    return {
+        "topic": result.tp.topic,
+        "partition": result.tp.partition,
+        "first_dirty_offset": result.first_dirty,
+        "compacted_to_offset": result.end_offset,
+        "first_uncleanable_offset": result.first_uncleanable,
+        "segments_before": result.segments_before,
+        "segments_after": result.segments_after,
+        "records": counts.records_read,
+        "bytes": counts.bytes_read,
+        "removed_records": counts.records_gone,
+        "removed_bytes": counts.bytes_gone,
+        "removed_keys": counts.keys_gone,
+        "records_without_key": counts.null_keys,
+        "mapped_keys": result.map_keys,
+    }

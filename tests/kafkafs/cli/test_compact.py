@@ -1,0 +1,143 @@
+"""`kafkafs compact`: what it says, what it leaves, and whose messages it never touches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kafkafs.cli.exit_codes import DATA_ERROR
+from storage.config import BrokerConfig
+from storage.format.record_columns import Record
+from storage.log.appender import Appender
+from storage.log.log_dir import LogDir
+from storage.log.reader import read_range
+from storage.types import TopicPartition
+from storage.upkeep.compaction import CompactionResult
+from storage.upkeep.directory_compaction import compact_partition
+from storage.upkeep.verify import verify_log_dir
+from tests.kafkafs.cli.running import output_of, run
+from tests.storage.log.owning import StandingClock, append, opened, tree_of
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    """The compacted topic t, five messages to each of twenty keys, one of which is deleted; and one that is not."""
+    path = tmp_path / "logs"
+    owned = opened(path)
+    owned.create_topic("t", 2, {"cleanup.policy": "compact", "segment.bytes": "1500", "delete.retention.ms": "0"})
+    owned.create_topic("other", 1)
+    log = owned.log(TP)
+    for n in range(100):
+        record = Record(b"key %d" % (n % 20), None if n == 67 else b"value %d" % n)
+        assert Appender(log, clock=StandingClock()).append([record]).error is None
+    append(owned.log(TopicPartition("other", 0)), [b"x"])
+    log.roll()
+    assert owned.close().clean
+    return path
+
+
+def messages(path: Path) -> dict[bytes | None, bytes | None]:
+    """The only value of each key."""
+    found = {}
+    snapshot = LogDir.open_read_only(path).log(TP).snapshot()
+    for block in read_range(snapshot, snapshot.log_start_offset):
+        assert block.damage is None
+        for row in range(len(block)):
+            assert block.key(row) not in found
+            found[block.key(row)] = block.value(row)
+    return found
+
+
+LATEST = {b"key %d" % (n % 20): b"value %d" % n for n in range(80, 100)}
+
+
+def test_dry_run_then_the_real_one(logdir: Path) -> None:
+    before = tree_of(logdir)
+    told = json.loads(output_of("compact", logdir, "t", "--dry-run", "--json"))
+    assert tree_of(logdir) == before
+    done = json.loads(output_of("compact", logdir, "t", "--json"))
+    assert done == told | {"dry_run": False}
+    assert done["failed"] == []
+    first, second = done["partitions"]
+    assert (first["records"], first["removed_records"], first["mapped_keys"]) == (100, 80, 20)
+    assert first["compacted_to_offset"] == first["first_uncleanable_offset"] == 100
+    assert (second["partition"], second["segments_before"]) == (1, 0)
+    assert messages(logdir) == LATEST
+    assert (logdir / "cleaner-offset-checkpoint").read_text() == "0\n1\nt 0 100\n"
+    assert not list(logdir.glob("*/*.deleted"))
+    assert not verify_log_dir(logdir)
+
+
+def test_what_it_says(logdir: Path) -> None:
+    text = output_of("compact", logdir, "t/0", "--dry-run").decode()
+    assert text.startswith("t/0: 80 of 100 records, ")
+    assert "would go\n" in text
+    assert "20 keys" in text
+    text = output_of("compact", logdir, "t/0").decode()
+    assert "removed\n" in text
+    assert output_of("compact", logdir, "t/0") == b"t/0: nothing to compact below offset 100\n"
+
+
+def test_a_deleted_key_goes_with_the_second_pass(tmp_path: Path, logdir: Path) -> None:
+    owned = opened(logdir)
+    log = owned.log(TP)
+    for key, value in ((b"key 3", None), (b"key 4", b"new")):
+        assert Appender(log, clock=StandingClock()).append([Record(key, value)]).error is None
+    log.roll()
+    assert owned.close().clean
+    assert json.loads(output_of("compact", logdir, "t/0", "--json"))["partitions"][0]["removed_keys"] == 0
+    expected = LATEST | {b"key 3": None, b"key 4": b"new"}
+    assert messages(logdir) == expected
+    owned = opened(logdir)
+    assert Appender(owned.log(TP), clock=StandingClock()).append([Record(b"key 5", b"new")]).error is None
+    owned.log(TP).roll()
+    assert owned.close().clean
+    told = json.loads(output_of("compact", logdir, "t/0", "--json", "--dry-run"))
+    assert told["partitions"][0]["removed_keys"] == 1
+    output_of("compact", logdir, "t/0")
+    del expected[b"key 3"]
+    assert messages(logdir) == expected | {b"key 5": b"new"}
+
+
+def test_a_small_map_takes_several_passes(logdir: Path) -> None:
+    owned = opened(logdir, config=BrokerConfig.from_values({"log.cleaner.dedupe.buffer.size": "240"}))
+    results: list[CompactionResult] = []
+    while not results or not results[-1].is_complete:
+        results.append(compact_partition(owned, TP))
+        for path in results[-1].files:
+            path.unlink()
+        assert results[-1].end_offset > results[-1].first_dirty
+        assert results[-1].map_keys <= 9
+    assert len(results) > 5
+    assert owned.close().clean
+    assert messages(logdir) == LATEST
+
+
+def test_topics_that_are_not_compacted_are_left_alone(logdir: Path) -> None:
+    before = tree_of(logdir)
+    for more in ((), ("--dry-run",)):
+        result = run("compact", logdir, "other", *more)
+        assert result.exit_code == DATA_ERROR
+        assert "other is not to be compacted" in result.stderr
+    assert {name: data for name, data in tree_of(logdir).items() if "/" in name} == {
+        name: data for name, data in before.items() if "/" in name
+    }
+    assert run("compact", logdir).exit_code == 2
+
+
+def test_damage_is_told_and_nothing_lost(logdir: Path) -> None:
+    log = min((logdir / "t-0").glob("*.log"))
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    before = {path.name: path.read_bytes() for path in (logdir / "t-0").glob("*.log")}
+    for more in ((), ("--dry-run",)):
+        result = run("compact", logdir, "t/0", *more)
+        assert result.exit_code == DATA_ERROR
+        assert "checksum differs" in result.stderr
+    assert {path.name: path.read_bytes() for path in (logdir / "t-0").glob("*.log")} == before
+    assert not list(logdir.glob("*/*.cleaned"))
