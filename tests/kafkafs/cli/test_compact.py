@@ -132,7 +132,7 @@ def test_topics_that_are_not_compacted_are_left_alone(logdir: Path) -> None:
 def test_damage_is_told_and_nothing_lost(logdir: Path) -> None:
     log = min((logdir / "t-0").glob("*.log"))
     data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[70] ^= 1  # of the first batch's record
     log.write_bytes(data)
     before = {path.name: path.read_bytes() for path in (logdir / "t-0").glob("*.log")}
     for more in ((), ("--dry-run",)):

@@ -65,7 +65,7 @@ def test_completion_scripts(shell: str) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("kafkafs c", "cat completion count"),
+        ("kafkafs c", "cat compact completion count"),
         ("kafkafs cat LOGDIR ord", "orders"),
         ("kafkafs cat LOGDIR orders/", "orders/0 orders/1"),
         ("kafkafs topics describe LOGDIR p", "payments"),
