@@ -25,6 +25,7 @@ atexit.register(gc.freeze)
 # Command name → module and attribute.
 _COMMANDS = {
     "append": "kafkafs.cli.append:append",
+    "assign": "kafkafs.cli.assign:assign",
     "cat": "kafkafs.cli.cat:cat",
     "compact": "kafkafs.cli.compact:compact",
     "completion": "kafkafs.cli.completion:completion",

@@ -1,0 +1,92 @@
+"""`kafkafs assign`: which broker gets which replica, as Kafka decides."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import click
+
+from kafkafs.cli.tables import print_json, print_table
+
+_MOST_START = 1_000_000  # Kafka's own arithmetic, in 32 bits, overflows somewhere above
+
+
+class _Brokers(click.ParamType["list[int]"]):
+    name = "1,2,3"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        if isinstance(value, list):
+            return value
+        return sorted(_broker(self, text, param, ctx) for text in str(value).split(","))
+
+
+class _Racks(click.ParamType["dict[int, str]"]):
+    name = "1=a,2=b"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> dict[int, str]:
+        if isinstance(value, dict):
+            return value
+        racks: dict[int, str] = {}
+        for text in str(value).split(","):
+            broker, equals, rack = text.partition("=")
+            if not equals or not rack:
+                self.fail(f"{text!r} is not in the form BROKER=RACK", param, ctx)
+            racks[_broker(self, broker, param, ctx)] = rack
+        return racks
+
+
+def _broker(kind: click.ParamType[object], text: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) >= 2**31:
+        kind.fail(f"{text!r} is no broker id", param, ctx)
+    return int(text)
+
+
+@click.command()
+@click.option("--brokers", required=True, type=_Brokers(), metavar="1,2,3", help="The brokers' ids.")
+@click.option("--partitions", required=True, type=click.IntRange(min=1), metavar="N", help="How many partitions.")
+@click.option("--replication-factor", required=True, type=click.IntRange(min=1), metavar="R", help="Replicas of each.")
+@click.option("--racks", type=_Racks(), metavar="1=a,2=b", help="Every broker's rack: replicas are spread over them.")
+@click.option("--start", type=click.IntRange(0, _MOST_START), metavar="S", help="Where to begin, instead of by chance.")
+@click.option("--first-partition", type=click.IntRange(min=0), default=0, metavar="P", help="To add some.")
+@click.option("--topic", default="topic", show_default=True, metavar="TOPIC", help="The name in the JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Kafka's reassignment JSON, for kafka-reassign-partitions.")
+def assign(
+    brokers: list[int],
+    partitions: int,
+    replication_factor: int,
+    racks: dict[int, str] | None,
+    start: int | None,
+    first_partition: int,
+    topic: str,
+    as_json: bool,
+) -> None:
+    """Assign replicas to brokers as Kafka does: leaders go round, followers are shifted, racks alternate.
+
+    \b
+    kafkafs assign --brokers 1,2,3 --partitions 6 --replication-factor 2
+    kafkafs assign --brokers 1,2,3,4 --racks 1=a,2=a,3=b,4=b --partitions 8 --replication-factor 2 --json
+    """
+    from storage.client.assignment import assign_replicas
+
+    try:
+        assigned = assign_replicas(
+            brokers, partitions, replication_factor, racks=racks, start=start, first_partition=first_partition
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if as_json:
+        rows = [{"topic": topic, "partition": number, "replicas": replicas} for number, replicas in assigned.items()]
+        print_json({"version": 1, "partitions": rows})
+        return
+    print_table(
+        ("PARTITION", "LEADER", "REPLICAS"),
+        [(number, replicas[0], ",".join(map(str, replicas))) for number, replicas in assigned.items()],
+    )
+    click.echo()
+    leaders = Counter(replicas[0] for replicas in assigned.values())
+    replicas_of = Counter(broker for replicas in assigned.values() for broker in replicas)
+    rack_of = racks or {}
+    print_table(
+        ("BROKER", "RACK", "LEADERS", "REPLICAS"),
+        [(broker, rack_of.get(broker), leaders[broker], replicas_of[broker]) for broker in brokers],
+    )
