@@ -316,7 +316,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         }
 
 
-class _Threads:
+class ThreadStates:
     """Keeps Python's state of libfuse's threads from one call to the next.
 
     By default ctypes makes one for each callback and throws it away after: 11 µs of the 35 that a read may take. One
@@ -338,7 +338,7 @@ class _Threads:
             self._here.kept = True
 
 
-_threads = _Threads()
+thread_states = ThreadStates()
 
 _PYBUF_READ = 0x100
 _view = pythonapi.PyMemoryView_FromMemory
@@ -353,7 +353,7 @@ class _Session(fuse.FUSE):  # type: ignore[misc]
 
     @staticmethod
     def _wrapper(operation: Callable[..., int], *arguments: object) -> int:
-        _threads.keep()
+        thread_states.keep()
         return answer(operation, *arguments)
 
     def read(self, path: None, buffer: Any, size: int, offset: int, info: Any) -> int:

@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Callable
 
-from tests.bench import broker, data, in_process, scale, through_mount
+from tests.bench import broker, data, in_process, scale, through_mount, writing
 from tests.bench.case import Context, say
 from tests.bench.measure import Report, machine
 
@@ -22,6 +22,7 @@ CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "process": ("decoding in process", in_process.measure),
     "mount": ("through a mount", through_mount.measure),
     "broker": ("from a broker", broker.measure),
+    "writing": ("writing through a mount, and to a broker", writing.measure),
     "many": ("many partitions", scale.many_partitions),
     "large": ("a large partition", scale.large_partition),
 }

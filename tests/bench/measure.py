@@ -55,7 +55,7 @@ class Report:
                 f"{row.median / self.rows[name].median:.2f} x {name}" for name in row.compare if name in self.rows
             )
             rate = f"{row.bytes / row.median / 1e6:,.0f}" if row.bytes else ""
-            messages = f"{row.messages / row.median / 1e6:,.2f} M" if row.messages else ""
+            messages = _per_second(row.messages / row.median) if row.messages else ""
             lines.append(
                 f"| {row.name} | {row.median:.3f} | {row.least:.3f} | {rate} | {messages} | {ratios} | {row.note} |"
             )
@@ -63,6 +63,10 @@ class Report:
 
     def commands(self) -> str:
         return "\n".join(f"- {row.name}: `{row.command}`" for row in self.rows.values() if row.command)
+
+
+def _per_second(count: float) -> str:
+    return f"{count / 1e6:,.2f} M" if count >= 100_000 else f"{count:,.0f}"
 
 
 def run_seconds(command: list[str], *, environment: Mapping[str, str] | None = None) -> float:

@@ -1,10 +1,12 @@
 """The floor: the best filesystem that fusepy can be, doing no work. What a real one takes longer is its own doing.
 
 It serves three files of `--bytes` bytes each: `direct` (direct_io), `buffered` (the page cache, dropped at each open)
-and `cached` (page cache kept). All reads are answered from one buffer made beforehand.
+and `cached` (page cache kept). All reads are answered from one buffer made beforehand. What is written to `sink`
+(direct_io) is gone; with `--lean` it is not even copied out of libfuse's buffer, and threads keep their Python state,
+as in kafkafs itself.
 
-    python -m tests.bench.noop_fuse MNT [--bytes N] [--one-thread]     serve in the foreground until unmounted
-    python -m tests.bench.noop_fuse --measure [--bytes N] [--runs 5]   mount in a temporary directory, cat, print
+    python -m tests.bench.noop_fuse MNT [--bytes N] [--one-thread] [--lean]  serve in the foreground until unmounted
+    python -m tests.bench.noop_fuse --measure [--bytes N] [--runs 5]         mount in a temporary directory, cat, print
 
 As a library: `noop_mount(size)` mounts in a child process for the time of a `with`, `cat_seconds(path)` times `cat`.
 """
@@ -19,21 +21,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import fuse
 
+from kafkafs.operations import thread_states
+
 DEFAULT_BYTES = 505_000_000  # 5,000,000 messages of 100 bytes, and their newlines
 FILES = ("direct", "buffered", "cached")
+SINK = "sink"
 SUBTYPE = "kafkafs-noop"
 _READ_BYTES = 128 << 10
 
 
 class Noop(fuse.Operations):  # type: ignore[misc]
-    """Three files, no work."""
+    """Three files to read and one to write, no work."""
 
     use_ns = True
     flush = None  # unanswered once, never asked again
@@ -47,15 +52,17 @@ class Noop(fuse.Operations):  # type: ignore[misc]
     def getattr(self, path: str | None, info: object = None) -> dict[str, int]:
         if path == "/":
             return {"st_mode": stat.S_IFDIR | 0o555, "st_nlink": 2}
+        if path == f"/{SINK}":
+            return {"st_mode": stat.S_IFREG | 0o222, "st_nlink": 1, "st_size": 0, "st_blksize": _READ_BYTES}
         if info is None and (path or "")[1:] not in FILES:  # an open file comes without its path
             raise fuse.FuseOSError(errno.ENOENT)
         return {"st_mode": stat.S_IFREG | 0o444, "st_nlink": 1, "st_size": self._size, "st_blksize": _READ_BYTES}
 
     def readdir(self, _path: str, _fh: int) -> list[str]:
-        return [".", "..", *FILES]
+        return [".", "..", *FILES, SINK]
 
     def open(self, path: str, info: Any) -> int:
-        info.direct_io = path == "/direct"
+        info.direct_io = path in ("/direct", f"/{SINK}")
         info.keep_cache = path == "/cached"
         return 0
 
@@ -66,9 +73,32 @@ class Noop(fuse.Operations):  # type: ignore[misc]
         return self._block[: max(0, min(size, left))]
 
 
-def serve(mountpoint: Path, size: int, *, threads: bool = True) -> None:
+    def write(self, _path: str, data: bytes, _offset: int, _info: Any) -> int:
+        return len(data)
+
+    def truncate(self, _path: str | None, _length: int, _info: Any = None) -> int:
+        return 0
+
+
+class Lean(fuse.FUSE):  # type: ignore[misc]
+    """As little of fusepy as kafkafs has."""
+
+    @staticmethod
+    def _wrapper(operation: Callable[..., int], *arguments: object) -> int:
+        thread_states.keep()
+        try:
+            return operation(*arguments) or 0
+        except OSError as error:
+            return -(error.errno or errno.EIO)
+
+    def write(self, _path: object, _buffer: object, size: int, _offset: int, _info: object) -> int:
+        return size
+
+
+def serve(mountpoint: Path, size: int, *, threads: bool = True, lean: bool = False) -> None:
     """Serves in the foreground until unmounted."""
-    fuse.FUSE(
+    session = Lean if lean else fuse.FUSE
+    session(
         Noop(size),
         str(mountpoint),
         raw_fi=True,
@@ -82,14 +112,13 @@ def serve(mountpoint: Path, size: int, *, threads: bool = True) -> None:
 
 
 @contextmanager
-def noop_mount(size: int = DEFAULT_BYTES, *, threads: bool = True) -> Iterator[Path]:
+def noop_mount(size: int = DEFAULT_BYTES, *, threads: bool = True, lean: bool = False) -> Iterator[Path]:
     """The mountpoint of a no-op filesystem in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="kafkafs-noop-") as directory:
         mountpoint = Path(directory)
         command = [sys.executable, "-m", "tests.bench.noop_fuse", directory, "--bytes", str(size)]
-        server = subprocess.Popen(
-            command if threads else [*command, "--one-thread"], cwd=Path(__file__).resolve().parents[2]
-        )
+        command += ["--lean"] * lean + ["--one-thread"] * (not threads)
+        server = subprocess.Popen(command, cwd=Path(__file__).resolve().parents[2])
         try:
             deadline = time.monotonic() + 30
             while not mountpoint.is_mount():
@@ -130,6 +159,7 @@ def main() -> None:
     parser.add_argument("mountpoint", nargs="?", type=Path)
     parser.add_argument("--bytes", type=int, default=DEFAULT_BYTES)
     parser.add_argument("--one-thread", action="store_true")
+    parser.add_argument("--lean", action="store_true")
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--runs", type=int, default=5)
     arguments = parser.parse_args()
@@ -137,7 +167,7 @@ def main() -> None:
         for line in _measure(arguments.bytes, arguments.runs):
             sys.stdout.write(line + "\n")
     elif arguments.mountpoint:
-        serve(arguments.mountpoint.resolve(), arguments.bytes, threads=not arguments.one_thread)
+        serve(arguments.mountpoint.resolve(), arguments.bytes, threads=not arguments.one_thread, lean=arguments.lean)
     else:
         parser.error("MNT or --measure")
 
