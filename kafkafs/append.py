@@ -37,6 +37,7 @@ Buffer = bytes | memoryview
 _NEWLINE: Final = 10
 _NOW: Final = np.full(1, NO_TIMESTAMP, np.int64)
 _FEW_LINES: Final = 16
+_NO_ROWS: Final = np.zeros(0, np.int64)
 # Errors of a line, not of the disk.
 _BAD_LINES: Final = (InvalidRecord, RecordTooLarge, InvalidConfig)
 # Of a line that may yet become a small message: compressed, or with its escapes undone.
@@ -124,7 +125,7 @@ class Target:
         self._appenders: dict[int, Appender] = {}
         self._unsynced: set[int] = set()
         self._partitioner: Partitioner | None = None
-        self._here: Int64s = np.zeros(0, np.int64)
+        self._here: Int64s = _NO_ROWS
         self._numbers: frozenset[int] = frozenset()
         self._only = partition
         here = owned.log_dir.partitions(topic)
@@ -300,8 +301,8 @@ class LineWriter:
         # Guarded by the lock.
         self._lock = threading.Lock()
         self._destination = destination
-        self._starts = np.empty(_FEW_LINES, np.int64)
-        self._lengths = np.empty(_FEW_LINES, np.int64)
+        self._starts: Int64s = _NO_ROWS
+        self._lengths: Int64s = _NO_ROWS
         self._begun = bytearray()  # the line that has no newline yet
         self._discarding = False  # the rest of a bad line
         self._refused = False  # the last write failed: what was begun may lack a part
@@ -312,7 +313,7 @@ class LineWriter:
         Raises what is wrong when that is none: InvalidRecord, RecordTooLarge, PartitionOffline, OSError.
         """
         with self._lock:
-            skipped = self._skip_locked(data)
+            skipped = self._skip_locked(data) if self._discarding else 0
             try:
                 return skipped + self._write_locked(data[skipped:] if skipped else data)
             except Exception:
@@ -357,8 +358,6 @@ class LineWriter:
             self._begun.clear()
 
     def _skip_locked(self, data: Buffer) -> int:
-        if not self._discarding:
-            return 0
         newline = bytes(data).find(b"\n")
         if newline < 0:
             return len(data)
@@ -420,7 +419,7 @@ class LineWriter:
             rows = int(split_lines(memoryview(data), 0, len(data), _NEWLINE, self._starts, self._lengths))
             if rows < len(self._starts):
                 return rows
-            size = min(8 * rows, len(data) + 1)
+            size = min(max(_FEW_LINES, 8 * rows), len(data) + 1)
             self._starts, self._lengths = np.empty(size, np.int64), np.empty(size, np.int64)
 
     def _begin_locked(self, part: Buffer, size: int, whole: Buffer | None) -> None:

@@ -359,6 +359,12 @@ class _Session(fuse.FUSE):  # type: ignore[misc]
     def read(self, path: None, buffer: Any, size: int, offset: int, info: Any) -> int:
         return self.operations.read_into(info.contents.fh, addressof(buffer.contents), offset, size)
 
+    def open(self, path: bytes, info: Any) -> int:
+        return self.operations.open(path.decode(self.encoding), info.contents)
+
+    def release(self, path: None, info: Any) -> int:
+        return self.operations.release(None, info.contents)
+
     def write(self, path: None, buffer: Any, size: int, offset: int, info: Any) -> int:
         data = string_at(buffer, size) if size < _LARGE_BYTES else _view(addressof(buffer.contents), size, _PYBUF_READ)
         return self.operations.write_from(info.contents.fh, data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
@@ -194,6 +195,7 @@ Node = (
 _ROOT_FILES: dict[str, Node] = {"@help": Help(), "@status.json": StatusJson(), "@metrics": Metrics()}
 
 
+@lru_cache(maxsize=1024)
 def parse(path: str) -> Node:
     """The node at `path`, as FUSE hands it over: `/`-separated from the mountpoint, `/` for the mountpoint itself.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,11 @@ COMPACT = "compact"
 DELETE = "delete"
 
 _VERSION_MAGIC = {"0.8": 0, "0.9": 0, "0.10": 1}
+
+
+@lru_cache(maxsize=64)
+def _magic_of(version: str) -> int:
+    return _VERSION_MAGIC.get(".".join(version.split("-")[0].split(".")[:2]), 2)
 
 
 def _is_version(text: str) -> bool:
@@ -222,8 +228,7 @@ class LogConfig:
     @property
     def message_magic(self) -> int:
         """The record format that `message.format.version` asks for: 0, 1 or 2 (highestSupportedRecordVersion)."""
-        major_minor = ".".join(self.message_format_version.split("-")[0].split(".")[:2])
-        return _VERSION_MAGIC.get(major_minor, 2)
+        return _magic_of(self.message_format_version)
 
     def origin(self, name: str) -> Origin:
         """Who set this key."""

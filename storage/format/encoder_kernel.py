@@ -20,6 +20,9 @@ _BAD_COLUMN = cython.declare(cython.int, 2)
 _TOO_LARGE = cython.declare(cython.int, 3)
 _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
 
+# What `encode_lines` returns.
+_Lines = cython.typedef((cython.int, cython.longlong, cython.Py_ssize_t, cython.Py_ssize_t))
+
 # Status of `encode_records`.
 DONE = _DONE  # every row asked for
 FULL = _FULL  # the next record does not fit into `out`
@@ -388,8 +391,7 @@ def _encode_lines(
     separator: cython.int,
     out: cython.uchar[::1],
     position: cython.Py_ssize_t,
-    result: cython.longlong[::1],
-) -> cython.int:
+) -> _Lines:
     size: cython.Py_ssize_t = len(data)
     limit: cython.longlong = len(out)
     before: cython.longlong = len(begun)
@@ -425,10 +427,7 @@ def _encode_lines(
         before = 0
         at = found + 1
         row += 1
-    result[0] = row
-    result[1] = position
-    result[2] = at
-    return status
+    return status, row, position, at
 
 
 def encode_lines(
@@ -437,19 +436,18 @@ def encode_lines(
     separator: cython.int,
     out: cython.uchar[::1],
     position: cython.Py_ssize_t,
-    result: cython.longlong[::1],
-) -> cython.int:
+) -> tuple[int, int, int, int]:
     """`split_lines` and `encode_records` in one: each line of `data` that a `separator` byte ends, as a v2 record.
 
     `begun` stands before the first line. The records have no key and no headers, their timestamp is the batch's base
-    timestamp, their offsets are consecutive. Returns a status; `result`: lines encoded, the position in `out` behind
-    them, the position in `data` behind them. ValueError where `position` or `result` is out of range.
+    timestamp, their offsets are consecutive. Returns a status, the lines encoded, the position in `out` behind them,
+    the position in `data` behind them. ValueError where `position` is out of range.
     """
-    status: cython.int
-    if position < 0 or position > len(out) or len(result) < RESULTS:
-        raise ValueError("position or result column out of range")
+    done: _Lines
+    if position < 0 or position > len(out):
+        raise ValueError("position out of range")
     if not cython.compiled:
-        begun, data, out, result = bytes(begun), bytes(data), memoryview(out), memoryview(result)
+        begun, data, out = bytes(begun), bytes(data), memoryview(out)
     with cython.nogil:
-        status = _encode_lines(begun, data, separator, out, position, result)
-    return status
+        done = _encode_lines(begun, data, separator, out, position)
+    return done

@@ -223,18 +223,16 @@ def encode_into(
 
 
 def encode_lines(
-    out: memoryview, begun: Buffer, data: Buffer, *, timestamp: int, append_time: bool = False
+    out: memoryview, begun: Buffer, data: Buffer, timestamp: int, append_time: bool
 ) -> EncodedLines | None:
     """Write one uncompressed batch to the start of `out`: of each line of `data` that a newline ends its value.
 
     `begun` stands before the first line. All records have the timestamp, without key and headers; the bytes are those
     of `encode_into`. None where there is no whole line, or not all of them fit into `out`.
     """
-    result = np.empty(encoder_kernel.RESULTS, np.int64)
     if len(out) < BATCH_HEADER_SIZE:
         return None
-    status = encoder_kernel.encode_lines(begun, data, _NEWLINE, out, BATCH_HEADER_SIZE, result)
-    lines, end, taken = result.tolist()
+    status, lines, end, taken = encoder_kernel.encode_lines(begun, data, _NEWLINE, out, BATCH_HEADER_SIZE)
     if status != encoder_kernel.DONE or not lines:
         return None
     attributes = TIMESTAMP_TYPE_MASK if append_time else 0

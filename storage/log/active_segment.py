@@ -43,6 +43,7 @@ class ActiveSegment:
         self.segment = segment
         self.broken = False
         self._log, self._offset_file, self._time_file = files
+        self._paths = self._log.path, self._offset_file.path, self._time_file.path
         self._state = state
         self._offset_entries, self._time_entries = entries
         self._first_timestamp = first_timestamp
@@ -252,8 +253,8 @@ class ActiveSegment:
             self._log.truncate(self.size)
 
     def paths(self) -> tuple[Path, Path, Path]:
-        """The three files, for syncing."""
-        return self._log.path, self._offset_file.path, self._time_file.path
+        """The three files, for syncing; always the same object."""
+        return self._paths
 
     def close(self) -> None:
         """Closes the descriptors, nothing more."""

@@ -33,8 +33,10 @@ class BatchEncoder:
 
     def __init__(self) -> None:
         self._out = bytearray()
+        # What the configuration says of lines.
         self._config: LogConfig | None = None
-        self._plain = False  # whether that one takes lines as they are
+        self._plain_limit = 0  # the largest batch of lines as they are; 0 where it takes none
+        self._append_time = False
 
     def encode(
         self, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
@@ -69,13 +71,12 @@ class BatchEncoder:
         keys or an old format.
         """
         if config is not self._config:
-            self._config, self._plain = config, _takes_plain_lines(config)
-        if not self._plain:
-            return None
+            self._config = config
+            self._plain_limit = size_limit(config) if _takes_plain_lines(config) else 0
+            self._append_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
         room = BATCH_HEADER_SIZE + len(begun) + _MOST_BYTES_A_BYTE * len(data)
-        out = self._buffer(min(room, size_limit(config)))
-        append_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
-        encoded = encode_lines(out, begun, data, timestamp=now_ms, append_time=append_time)
+        out = self._buffer(min(room, self._plain_limit))
+        encoded = encode_lines(out, begun, data, now_ms, self._append_time)
         if encoded is None:
             return None
         return encoded.taken, NewBatch(out[: encoded.end], encoded.lines, now_ms)

@@ -33,7 +33,8 @@ class Health:
         """PartitionOffline unless the log is open and works."""
         if self.closed:
             raise PartitionOffline("log is closed", path=self._path)
-        self.check_online()
+        if self.failure is not None:
+            self.check_online()
 
     def check_online(self) -> None:
         """PartitionOffline after a failure."""

@@ -36,6 +36,7 @@ class PartitionFiles:
         self._disk = disk
         self._directory = directory
         self._unsynced = Unsynced()
+        self._noted: Iterable[Path] = ()  # what `wrote` was last given, and is among the unsynced
         self.recovery_point = 0
         self.last_flush_ms = 0
 
@@ -43,6 +44,9 @@ class PartitionFiles:
 
     def wrote(self, paths: Iterable[Path], *, new: bool = False) -> None:
         """Notes files that were written to; `new`: that were made, renamed or removed, too."""
+        if paths is self._noted and not new:
+            return  # as an append after the other does
+        self._noted = paths
         self._unsynced.paths.update(paths)
         self._unsynced.names |= new
 
@@ -69,7 +73,7 @@ class PartitionFiles:
     def take_unsynced(self, below: int | None = None) -> Unsynced:
         """What was noted so far, to be given to `sync`; from now on it counts as synced. `below`: only files of
         segments below this base offset, its producer snapshot, and names."""
-        taken, self._unsynced = self._unsynced, Unsynced()
+        taken, self._unsynced, self._noted = self._unsynced, Unsynced(), ()
         if below is not None:
             later = {path for path in taken.paths if not _is_below(path, below)}
             taken.paths -= later

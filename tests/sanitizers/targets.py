@@ -251,7 +251,7 @@ def encode(dice: random.Random) -> None:
     lengths = np.empty(dice.choice((len(starts), 1)), np.int64)
     span = dice.choice(((0, len(data)), (index(dice, len(data)), index(dice, len(data)))))
     begun = exact(dice.randbytes(dice.choice((0, 3))))
-    tolerant(encoder_kernel.encode_lines, begun, buffer, dice.randrange(256), out, position, result)
+    tolerant(encoder_kernel.encode_lines, begun, buffer, dice.randrange(256), out, position)
     tolerant(encoder_kernel.split_lines, buffer, *span, dice.randrange(256), starts, lengths)
 
 

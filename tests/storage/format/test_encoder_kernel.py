@@ -128,16 +128,16 @@ def test_lines_are_encoded_as_when_they_are_split_first(
     done, end, _ = result.tolist() if rows else (0, 3, 0)
     taken = int(starts[done - 1] + lengths[done - 1]) + 1 - len(begun) if done else 0
     for kernel in (encoder_kernel, plain):
-        out, result = bytearray(room + 3), column([0, 0, 0])
-        assert kernel.encode_lines(bytearray(begun), data, 10, out, 3, result) == status
-        assert (result.tolist(), out) == ([done, end, taken], expected)
+        out = bytearray(room + 3)
+        assert kernel.encode_lines(bytearray(begun), data, 10, out, 3) == (status, done, end, taken)
+        assert out == expected
 
 
 @FORMS
 def test_lines_are_encoded_within_their_room(kernel: ModuleType) -> None:
-    for position, size in ((-1, 3), (11, 3), (0, 2)):
+    for position in (-1, 11):
         with pytest.raises(ValueError, match="out of range"):
-            kernel.encode_lines(b"", b"a\n", 10, bytearray(10), position, np.zeros(size, np.int64))
+            kernel.encode_lines(b"", b"a\n", 10, bytearray(10), position)
 
 
 @FORMS
