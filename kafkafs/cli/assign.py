@@ -64,7 +64,7 @@ def assign(
 
     \b
     kafkafs assign --brokers 1,2,3 --partitions 6 --replication-factor 2
-    kafkafs assign --brokers 1,2,3,4 --racks 1=a,2=a,3=b,4=b --partitions 8 --replication-factor 2 --json
+    kafkafs assign --brokers 1,2,3,4 --racks 1=a,2=a,3=b,4=b --partitions 8 --replication-factor 2
     """
     from storage.client.assignment import assign_replicas
 

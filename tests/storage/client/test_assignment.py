@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from storage.client.assignment import assign_replicas, rack_alternated
 
-# What Kafka's own AdminUtils.assignReplicasToBrokers gave (of October 2024: 4.x has it no more), a case a line: brokers,
-# their racks, partitions, replication factor, start, first partition, and the replicas of each partition.
+# What Kafka's own AdminUtils.assignReplicasToBrokers gave (of October 2024: 4.x has it no more), a case a line:
+# brokers, their racks, partitions, replication factor, start, first partition, and the replicas of each partition.
 GOLDEN = (Path(__file__).parent / "assignments.txt").read_text().splitlines()
 
 
