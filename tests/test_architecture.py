@@ -76,6 +76,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "fuse": ("kafkafs.operations",),
     "pyspark": ("kafkafs.spark*",),
     "pyarrow": ("kafkafs.spark*",),
+    "matplotlib": ("kafkafs.spark.jobs.stats_plot",),
     "rich": ("kafkafs.cli*",),
     "click": ("kafkafs.cli*",),
     "crcmod": ("storage.format.checksum",),

@@ -6,6 +6,7 @@ wrong is not: it comes back as the outcome, so that the driver can say it in one
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from py4j.protocol import Py4JError
@@ -15,10 +16,12 @@ from kafkafs.spark.kernels import UncompiledKernels, require_compiled
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+K = TypeVar("K")
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -33,6 +36,50 @@ def run_tasks(
     if not tasks:
         return []
     require_compiled(allow_uncompiled)
+    caught = _catching(work, allow_uncompiled)
+    with _job(spark, what) as context:
+        outcomes = context.parallelize(tasks, len(tasks)).map(caught).collect()
+    results: list[R] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+        results.append(outcome)
+    return results
+
+
+def reduce_tasks(
+    spark: SparkSession,
+    work: Callable[[T], Mapping[K, R]],
+    merge: Callable[[R, R], R],
+    tasks: Sequence[T],
+    what: str,
+    *,
+    allow_uncompiled: bool = False,
+) -> dict[K, R]:
+    """What `work` gives for each key, merged over all tasks by a shuffle. Errors as from `run_tasks`."""
+    if not tasks:
+        return {}
+    require_compiled(allow_uncompiled)
+    caught = _catching(work, allow_uncompiled)
+
+    def pairs(task: T) -> list[tuple[K | None, R | Exception]]:
+        outcome = caught(task)
+        return [(None, outcome)] if isinstance(outcome, Exception) else [*outcome.items()]
+
+    def merged(one: R | Exception, other: R | Exception) -> R | Exception:
+        return one if isinstance(one, Exception) or isinstance(other, Exception) else merge(one, other)
+
+    with _job(spark, what) as context:
+        parallelism = min(len(tasks), int(context.defaultParallelism))
+        found = context.parallelize(tasks, len(tasks)).flatMap(pairs).reduceByKey(merged, parallelism).collectAsMap()
+    failed = found.pop(None, None)
+    if isinstance(failed, Exception):
+        raise failed
+    return found  # type: ignore[return-value]  # only None has errors
+
+
+def _catching(work: Callable[[T], R], allow_uncompiled: bool) -> Callable[[T], R | Exception]:
+    """`work` with its expected errors as values."""
 
     def caught(task: T) -> R | Exception:
         try:
@@ -41,20 +88,20 @@ def run_tasks(
         except (StorageError, OSError, UncompiledKernels) as error:
             return error
 
+    return caught
+
+
+@contextmanager
+def _job(spark: SparkSession, what: str) -> Iterator[SparkContext]:
+    """Names Spark's job, and says in a line why it failed."""
     context = spark.sparkContext
     context.setJobDescription(f"kafkafs: {what}")
     try:
-        outcomes = context.parallelize(tasks, len(tasks)).map(caught).collect()
+        yield context
     except (Py4JError, PySparkException) as error:
         raise StorageError(f"Spark gave up: {what}", found=_reason(error)) from error
     finally:
         context.setJobDescription("")
-    results: list[R] = []
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            raise outcome
-        results.append(outcome)
-    return results
 
 
 def _reason(error: Exception) -> str:

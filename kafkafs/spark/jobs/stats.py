@@ -1,0 +1,232 @@
+"""What is in the logs, by topic and hour: messages, bytes, sizes, keys, compression. One scan, by the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from kafkafs.count import visible_end
+from kafkafs.spark.jobs.sketches import distinct, least_hashes, quantile, size_counts
+from kafkafs.spark.jobs.tasks import reduce_tasks
+from kafkafs.spark.planning import LogRange, Split, plan
+from kafkafs.spark.split_reader import read_split
+from storage.format.batches import BATCH_HEADER_SIZE
+from storage.format.decoder import Decoder
+from storage.format.hashing import murmur2_columns
+from storage.log.log_dir import LogDir
+from storage.types import NO_TIMESTAMP, Isolation, OffsetRange, TopicPartition
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pyspark.sql import SparkSession
+
+    from storage.format.block import Damage, RecordBlock
+
+HOUR_MS: Final = 3_600_000
+# The milliseconds that have a date with a year of four digits.
+CALENDAR_MS: Final = range(-62_135_596_800_000, 253_402_300_800_000)
+_NO_HOUR: Final = -(2**62)
+_QUANTILES: Final = (0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class HourStats:
+    """Messages of a topic in one hour (UTC).
+
+    `hour_ms`: where it begins, None for messages without a timestamp. `key_bytes`, `value_bytes`: of the messages
+    themselves; `log_bytes`: what they take in the log, a batch's overhead shared among its messages; `raw_bytes`: what
+    that would be without compression. Sizes are of key and value together, quantiles within 9 %. `distinct_keys`:
+    about (2 %) how many different keys, over all partitions. `tombstones`: messages whose value is null.
+    """
+
+    topic: str
+    hour_ms: int | None
+    messages: int
+    key_bytes: int
+    value_bytes: int
+    log_bytes: int
+    raw_bytes: int
+    least_size: int
+    median_size: int
+    p90_size: int
+    p99_size: int
+    greatest_size: int
+    without_key: int
+    distinct_keys: int
+    tombstones: int
+
+    @property
+    def compression_ratio(self) -> float:
+        """Bytes without compression to bytes with; 1 where nothing is compressed."""
+        return self.raw_bytes / self.log_bytes if self.log_bytes else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """All hours, by topic and time; `damaged`: how many places did not read and are not counted."""
+
+    hours: tuple[HourStats, ...]
+    damaged: int
+
+
+class _Part(NamedTuple):
+    """What is counted, in a form that adds up. `sums`: as `_hour` takes them apart."""
+
+    sums: NDArray[np.float64]
+    least_size: int
+    greatest_size: int
+    sizes: NDArray[np.int64]
+    hashes: NDArray[np.uint32]
+
+
+_Key = tuple[str, int]
+_DAMAGED: Final = ("", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    log_dir: Path
+    splits: tuple[Split, ...]
+    isolation: Isolation
+    keep_damage: bool
+
+
+def stats(
+    spark: SparkSession,
+    log_dir: Path | str,
+    partitions: Iterable[TopicPartition],
+    *,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    keep_damage: bool = False,
+    allow_uncompiled: bool = False,
+) -> Stats:
+    """Counts what the partitions hold now. StorageError: damage, unless `keep_damage`; OSError."""
+    source = Path(log_dir).absolute()
+    logs = LogDir.open_read_only(source)
+    ranges = []
+    for tp in sorted(partitions):
+        snapshot = logs.log(tp).snapshot()
+        ranges.append(LogRange(snapshot, snapshot.log_start_offset, visible_end(snapshot, isolation)))
+    tasks = plan(ranges, int(spark.sparkContext.defaultParallelism))
+    parts = reduce_tasks(
+        spark,
+        _count,
+        _added,
+        [_Task(source, splits, isolation, keep_damage) for splits in tasks],
+        f"stats of {source.name}",
+        allow_uncompiled=allow_uncompiled,
+    )
+    damaged = parts.pop(_DAMAGED, None)
+    hours = [_hour(topic, hour, part) for (topic, hour), part in sorted(parts.items(), key=lambda item: item[0])]
+    return Stats(tuple(hours), int(damaged.sums[0]) if damaged is not None else 0)
+
+
+def _count(task: _Task) -> dict[_Key, _Part]:
+    """What a worker does: the parts of its splits."""
+    logs = LogDir.open_read_only(task.log_dir)
+    decoder = Decoder()
+    parts: dict[_Key, _Part] = {}
+
+    def count(key: _Key, part: _Part) -> None:
+        before = parts.get(key)
+        parts[key] = part if before is None else _added(before, part)
+
+    def damage(_tp: TopicPartition, found: Damage) -> None:
+        if not task.keep_damage:
+            raise found.error
+        count(_DAMAGED, _one_damage())
+
+    for split in task.splits:
+        blocks = read_split(logs, split, decoder, on_loss=_gone, on_damage=damage, isolation=task.isolation)
+        for block in blocks:
+            for hour, part in _parts(block):
+                count((split.tp.topic, hour), part)
+    return parts
+
+
+def _gone(_tp: TopicPartition, _offsets: OffsetRange, _why: str) -> None:
+    """What retention removed since the plan is no more in the log, and not in its statistics."""
+
+
+def _parts(block: RecordBlock) -> Iterator[tuple[int, _Part]]:
+    """The block's records by hour."""
+    hours = np.where(block.timestamp == NO_TIMESTAMP, _NO_HOUR, block.timestamp // HOUR_MS)
+    hashes = np.empty(len(block), np.int32)
+    murmur2_columns(block.buffer, block.key_start, block.key_length, hashes)
+    log_bytes, raw_bytes = _shares(block)
+    keys, values = np.maximum(block.key_length, 0), np.maximum(block.value_length, 0)
+    columns = np.stack(
+        [np.ones(len(block)), keys, values, log_bytes, raw_bytes, block.key_length < 0, block.value_length < 0]
+    )
+    sizes = keys + values
+    first = int(hours[0])
+    if (hours == first).all():
+        yield first, _part(columns, sizes, hashes.view(np.uint32)[block.key_length >= 0])
+        return
+    for hour in np.unique(hours).tolist():
+        rows = hours == hour
+        keyed = hashes.view(np.uint32)[rows & (block.key_length >= 0)]
+        yield hour, _part(columns[:, rows], sizes[rows], keyed)
+
+
+def _part(columns: NDArray[np.float64], sizes: NDArray[np.int64], hashes: NDArray[np.uint32]) -> _Part:
+    return _Part(columns.sum(axis=1), int(sizes.min()), int(sizes.max()), size_counts(sizes), least_hashes(hashes))
+
+
+def _shares(block: RecordBlock) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """For each record: its share of its batch in the log, and of what that is without compression."""
+    batches, slots, counts = np.unique(block.batch, return_inverse=True, return_counts=True)
+    table = block.table
+    stored = table.size[batches].astype(np.float64)
+    # Of a batch that a range cuts, only some records are here.
+    per_record = stored / np.maximum(table.count[batches], counts)
+    log_bytes = per_record[slots]
+    if not (table.codec[batches] != 0).any():
+        return log_bytes, log_bytes
+    # The block's buffer is then what its batches decompress to, headers apart.
+    total = len(block.buffer) + BATCH_HEADER_SIZE * len(batches)
+    sizes = np.maximum(block.key_length, 0) + np.maximum(block.value_length, 0) + 1.0
+    return log_bytes, sizes * (total / sizes.sum())
+
+
+def _added(one: _Part, other: _Part) -> _Part:
+    return _Part(
+        one.sums + other.sums,
+        min(one.least_size, other.least_size),
+        max(one.greatest_size, other.greatest_size),
+        one.sizes + other.sizes,
+        least_hashes(one.hashes, other.hashes),
+    )
+
+
+def _one_damage() -> _Part:
+    nothing = np.empty(0, np.int64)
+    return _part(np.ones((7, 1)), np.zeros(1, np.int64), nothing.astype(np.uint32))
+
+
+def _hour(topic: str, hour: int, part: _Part) -> HourStats:
+    messages, key_bytes, value_bytes, log_bytes, raw_bytes, without_key, tombstones = (round(x) for x in part.sums)
+    median, p90, p99 = (
+        min(max(quantile(part.sizes, share), part.least_size), part.greatest_size) for share in _QUANTILES
+    )
+    return HourStats(
+        topic=topic,
+        hour_ms=None if hour == _NO_HOUR else hour * HOUR_MS,
+        messages=messages,
+        key_bytes=key_bytes,
+        value_bytes=value_bytes,
+        log_bytes=log_bytes,
+        raw_bytes=raw_bytes,
+        least_size=part.least_size,
+        median_size=median,
+        p90_size=p90,
+        p99_size=p99,
+        greatest_size=part.greatest_size,
+        without_key=without_key,
+        distinct_keys=distinct(part.hashes),
+        tombstones=tombstones,
+    )

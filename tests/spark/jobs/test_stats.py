@@ -1,0 +1,124 @@
+"""Statistics on Spark against the same counted in plain Python."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kafkafs.spark.jobs.stats import HOUR_MS, HourStats, stats
+from storage.errors import CorruptBatch
+from storage.format.compression import Codec
+from storage.format.record_columns import Record
+from storage.types import Isolation, TopicPartition
+from tests.builders import Batch, BuiltLogDir, BuiltRecord, Partition, abort, build_log_dir, commit, many
+from tests.kafkafs.cli.running import run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def a_log(path: Path) -> BuiltLogDir:
+    """Two topics, one of two partitions with common keys; several hours in a batch; null keys, values and times."""
+    mixed = [
+        Record(None if n % 5 == 0 else b"k%d" % (n % 11), None if n % 7 == 0 else bytes(n * 3), (), n * 600_000)
+        for n in range(60)
+    ]
+    return build_log_dir(
+        path,
+        {
+            "mixed": [[Batch(mixed[:30]), Batch(mixed[30:])], [Batch(mixed[10:50], codec=Codec.GZIP)]],
+            "timeless": [[Batch([Record(b"k", b"v", (), -1)])]],
+            "packed": [Partition([Batch(many(500, 100), codec=Codec.ZSTD)])],
+            "tx": [[Batch(many(3), producer_id=7, transactional=True), abort(7), Batch(many(2)), commit(8)]],
+        },
+    )
+
+
+def by_hour(built: BuiltLogDir) -> dict[tuple[str, int | None], list[BuiltRecord]]:
+    hours: dict[tuple[str, int | None], list[BuiltRecord]] = defaultdict(list)
+    for (topic, _), partition in built.partitions.items():
+        for record in partition.records:
+            hour = None if record.timestamp == -1 else record.timestamp // HOUR_MS * HOUR_MS
+            hours[topic, hour].append(record)
+    return hours
+
+
+def check(hour: HourStats, records: list[BuiltRecord]) -> None:
+    sizes = sorted(len(record.key or b"") + len(record.value or b"") for record in records)
+    assert hour.messages == len(records)
+    assert hour.key_bytes == sum(len(record.key or b"") for record in records)
+    assert hour.value_bytes == sum(len(record.value or b"") for record in records)
+    assert (hour.least_size, hour.greatest_size) == (sizes[0], sizes[-1])
+    exact = sizes[(len(sizes) + 1) // 2 - 1]
+    assert abs(hour.median_size - exact) <= 0.09 * exact + 1
+    assert hour.least_size <= hour.median_size <= hour.p90_size <= hour.p99_size <= hour.greatest_size
+    assert hour.without_key == sum(record.key is None for record in records)
+    assert hour.distinct_keys == len({record.key for record in records} - {None})
+    assert hour.tombstones == sum(record.value is None for record in records)
+
+
+def test_stats_equal_plain_counting(spark: SparkSession, tmp_path: Path) -> None:
+    built = a_log(tmp_path)
+    tps = [TopicPartition(topic, partition) for topic, partition in built.partitions]
+    found = stats(spark, tmp_path, tps)
+    hours = by_hour(built)
+    assert [(hour.topic, hour.hour_ms) for hour in found.hours] == sorted(
+        hours, key=lambda key: (key[0], -(2**62) if key[1] is None else key[1])
+    )
+    for hour in found.hours:
+        check(hour, hours[hour.topic, hour.hour_ms])
+    assert found.damaged == 0
+    # What the batches take in the log is shared out whole; compression is seen where there is some.
+    for topic in ("packed", "timeless"):
+        stored = sum(batch.size for batch in built[topic, 0].batches)
+        assert abs(sum(hour.log_bytes for hour in found.hours if hour.topic == topic) - stored) <= 1
+    ratios = {hour.topic: hour.compression_ratio for hour in found.hours}
+    assert ratios["timeless"] == ratios["tx"] == 1.0
+    raw = sum(len(batch) for batch in [b"".join(r.value or b"" for r in built["packed", 0].records)])
+    packed = built["packed", 0].batches[0].size
+    assert raw / packed < ratios["packed"] < 1.3 * raw / packed
+
+
+def test_read_committed(spark: SparkSession, tmp_path: Path) -> None:
+    a_log(tmp_path)
+    tps = [TopicPartition("tx", 0)]
+    assert sum(hour.messages for hour in stats(spark, tmp_path, tps).hours) == 5
+    committed = stats(spark, tmp_path, tps, isolation=Isolation.READ_COMMITTED)
+    assert sum(hour.messages for hour in committed.hours) == 2
+
+
+def test_damage(spark: SparkSession, tmp_path: Path) -> None:
+    built = a_log(tmp_path)
+    bad = built["mixed", 0].batches[1]
+    path = built["mixed", 0].log()
+    data = bytearray(path.read_bytes())
+    data[bad.position + 80] ^= 1
+    path.write_bytes(data)
+    tps = [TopicPartition("mixed", 0)]
+    with pytest.raises(CorruptBatch):
+        stats(spark, tmp_path, tps)
+    found = stats(spark, tmp_path, tps, keep_damage=True)
+    assert (sum(hour.messages for hour in found.hours), found.damaged) == (30, 1)
+
+
+def test_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [[]]})
+    assert stats(spark, tmp_path, [TopicPartition("t", 0)]).hours == ()
+
+
+def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
+    """Runs in the session that is there; a table, JSON, a picture."""
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    a_log(tmp_path / "log")
+    shown = run("spark", "stats", tmp_path / "log", "mixed", "--json")
+    assert shown.exit_code == 0, shown.output
+    document = json.loads(shown.stdout)
+    assert sum(hour["messages"] for hour in document["hours"]) == 100
+    table = run("spark", "stats", tmp_path / "log", "timeless", "--png", tmp_path / "plot.png")
+    assert table.exit_code == 0, table.output
+    assert table.stdout.splitlines()[1].split()[:3] == ["timeless", "-", "1"]
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
