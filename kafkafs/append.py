@@ -183,6 +183,8 @@ class Target:
         assert self._partitioner is not None
         sticky = self._partitioner.sticky
         partition = sticky if sticky in self._numbers else int(self._reachable(sticky))
+        if partition not in self._appenders and b"\n" not in bytes(data):
+            return None  # no reason to open that log yet
         self._unsynced.add(partition)
         done = self._appender(partition).append_lines(begun, data)
         if done is not None:

@@ -131,7 +131,7 @@ def _batched(directory: Path, count: int, codec: Codec, segment_bytes: int) -> N
         while row < rows:
             last = rows if codec is Codec.NONE else min(rows, row + BATCH_BYTES // (VALUE_BYTES + 9))
             base = offset + row
-            row, end = encode_into(target, 0, columns, row, last, base_offset=base, codec=codec)
+            row, end, _ = encode_into(target, 0, columns, row, last, base_offset=base, codec=codec)
             writer.append(target[:end], base, offset + row - 1, START_MS + offset + row - 1)
         offset += rows
     writer.close()
