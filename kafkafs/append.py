@@ -6,7 +6,8 @@
 
 A write is taken up to its last complete line. What goes wrong is one of two things. A bad line (one that does not
 parse, or that the topic does not take): it is gone, and the rest of it too, should it come later. Anything else (the
-disk is full): nothing of the write is taken, and the same bytes may be written again.
+disk is full, a partition offline): nothing of the write is taken, and the same bytes may be written again; what of them
+some of a topic's partitions have already got is not appended twice.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kafkafs.formats.jsonl_parse import parse_line
+from kafkafs.retries import Ahead
 from storage.client.partitioner import Partitioner
 from storage.config import LogConfig
-from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
+from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge, StorageError
 from storage.files import names
 from storage.format.encoder_kernel import split_lines
 from storage.format.record_columns import Record, RecordColumns
@@ -128,6 +130,7 @@ class Target:
         self._here: Int64s = _NO_ROWS
         self._numbers: frozenset[int] = frozenset()
         self._only = partition
+        self._ahead = Ahead()
         here = owned.log_dir.partitions(topic)
         count: int | None = here[-1] + 1
         if owned.log_dir.is_broker or topic in names.INTERNAL_TOPICS or topic == names.CLUSTER_METADATA_TOPIC:
@@ -147,29 +150,52 @@ class Target:
         self._partitioner = Partitioner(count)
 
     def append(self, parsed: Parsed) -> Taken:
-        """See Destination. A failing disk may leave later records of other partitions in their logs."""
-        columns = parsed.columns
+        """See Destination. A disk that fails meanwhile may leave later records of other partitions in their logs: when
+        they come again with the next call they are not appended twice."""
+        columns, asked = parsed.columns, parsed.partition
         if not len(columns):
             return Taken(0, None)
         if self._only is not None:
             return self._append_to(self._only, columns)
-        chosen, stop, error = self._chosen(columns, parsed.partition)
+        if not self._ahead:
+            taken, beyond = self._append_all(columns, asked)
+            if beyond:
+                self._ahead.note(columns, taken.rows, beyond)
+            return taken
+        missing = self._ahead.missing(columns)
+        there = set(range(len(columns))).difference(missing.tolist())
+        taken, beyond = Taken(0, None), set()
+        if len(missing):
+            taken, beyond = self._append_all(_selected(columns, missing), None if asked is None else asked[missing])
+        rows = int(missing[taken.rows]) if taken.rows < len(missing) else len(columns)
+        self._ahead.note(columns, rows, there | {int(missing[row]) for row in beyond})
+        return Taken(rows, taken.error)
+
+    def _append_all(self, columns: RecordColumns, asked: Int64s | None) -> tuple[Taken, set[int]]:
+        """To the partitions that are chosen for them, or asked for by them; and which rows beyond those taken are in a
+        log nevertheless."""
+        error: Exception | None
+        chosen, stop, error = self._chosen(columns, asked)
         if stop == 0:
-            return Taken(0, error)
+            return Taken(0, error), set()
         if stop == len(columns) and (chosen == chosen[0]).all():
             taken = self._append_to(int(chosen[0]), columns)
-            return taken if taken.error is not None else Taken(taken.rows, error)
+            return taken if taken.error is not None else Taken(taken.rows, error), set()
         # What the topic does not take ends it for all partitions: it is looked for before any gets a later row.
         able, refused = self._any_appender(int(chosen[0])).acceptable(columns)
         if able < stop:
             stop, error = able, refused
+        # So does a partition that is offline.
+        working, failure = self._working(chosen[:stop])
+        if working < stop:
+            stop, error = working, failure
         row = 0
         for end in _groups(columns, stop, self._sure_limit()):
-            rows, failure = self._append_group(columns, chosen, row, end)
-            row += rows
-            if failure is not None:
-                return Taken(row, failure)
-        return Taken(row, error)
+            taken, beyond = self._append_group(columns, chosen, row, end)
+            row += taken.rows
+            if taken.error is not None:
+                return Taken(row, taken.error), beyond
+        return Taken(row, error), set()
 
     def append_lines(self, begun: bytearray, data: Buffer) -> AppendedLines | None:
         """Appends all lines of `data` that end in it as values, `begun` standing before the first.
@@ -180,6 +206,8 @@ class Target:
         if self._only is not None:
             self._unsynced.add(self._only)
             return self._appender(self._only).append_lines(begun, data)
+        if self._ahead:
+            return None
         assert self._partitioner is not None
         sticky = self._partitioner.sticky
         partition = sticky if sticky in self._numbers else int(self._reachable(sticky))
@@ -225,19 +253,33 @@ class Target:
         result = self._appender(partition).append(columns)
         return Taken(result.taken, result.error)
 
-    def _append_group(self, columns: RecordColumns, chosen: Int64s, first: int, last: int) -> Taken:
-        """Rows [first, last), a batch for each partition. The rows before the first that is not in a log are taken."""
+    def _working(self, chosen: Int64s) -> tuple[int, Exception | None]:
+        """How many rows there are before the first whose partition is offline, and why it is."""
+        numbers, at = np.unique(chosen, return_index=True)
+        for row, partition in sorted(zip(at.tolist(), numbers.tolist(), strict=True)):
+            try:
+                self._appender(partition).log.check()
+            except (StorageError, OSError) as error:
+                return row, error
+        return len(chosen), None
+
+    def _append_group(self, columns: RecordColumns, chosen: Int64s, first: int, last: int) -> tuple[Taken, set[int]]:
+        """Rows [first, last), a batch for each partition. The rows before the first that is not in a log are taken; the
+        set names those beyond it that are in one."""
         group = chosen[first:last]
+        done: set[int] = set()
         numbers, at = np.unique(group, return_index=True)
         ordered = numbers[np.argsort(at)].tolist()
         for index, partition in enumerate(ordered):
             rows = np.flatnonzero(group == partition) + first
             taken = self._append_to(partition, _selected(columns, rows))
+            done.update(rows[: taken.rows].tolist())
             if taken.error is not None:
                 missing = [int(rows[taken.rows])] if taken.rows < len(rows) else []
                 missing += [int(np.flatnonzero(group == other)[0]) + first for other in ordered[index + 1 :]]
-                return Taken(min(missing) - first, taken.error)
-        return Taken(last - first, None)
+                end = min(missing)
+                return Taken(end - first, taken.error), {row for row in done if row > end}
+        return Taken(last - first, None), set()
 
     def _chosen(self, columns: RecordColumns, asked: Int64s | None) -> tuple[Int64s, int, InvalidRecord | None]:
         """Each row's partition, how many rows have one that is here, and what is wrong with the next."""

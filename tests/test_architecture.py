@@ -30,7 +30,8 @@ FORMAT = (*SHARED, "storage.format", "storage.config")
 LOG = (*FORMAT, "storage.files", "storage.log")
 STORAGE = ("storage", *LOG, "storage.client", "storage.upkeep")
 NAMES = ("kafkafs.paths", "kafkafs.ranges", "kafkafs.formats", "kafkafs.count", "kafkafs.select")
-VIEWS = (*NAMES, "kafkafs.view_index", "kafkafs.append", "kafkafs.handles", "kafkafs.views", "kafkafs.status")
+WRITING = ("kafkafs.append", "kafkafs.retries")
+VIEWS = (*NAMES, "kafkafs.view_index", *WRITING, "kafkafs.handles", "kafkafs.views", "kafkafs.status")
 MOUNTING = ("kafkafs.errnos", "kafkafs.operations", "kafkafs.mount_options", "kafkafs.mountpoint", "kafkafs.background")
 MOUNT = (*VIEWS, "kafkafs.tree", *MOUNTING, "kafkafs.mount")
 FLOORS: dict[str, tuple[str, ...]] = {
@@ -48,7 +49,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "kafkafs.ranges": ("storage.errors", "storage.types"),
     "kafkafs.paths": ("storage.errors", "storage.types", "kafkafs.ranges"),
     "kafkafs.formats": ("storage.errors", "storage.types", "storage.format", "kafkafs.paths", "kafkafs.ranges"),
-    "kafkafs.append": (*STORAGE, *NAMES),
+    "kafkafs.retries": FORMAT,
+    "kafkafs.append": (*STORAGE, *NAMES, "kafkafs.retries"),
     "kafkafs.handles": (*STORAGE, *NAMES, "kafkafs.append"),
     "kafkafs.count": LOG,
     "kafkafs.select": (*LOG, "kafkafs.ranges", "kafkafs.count"),

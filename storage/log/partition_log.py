@@ -114,6 +114,10 @@ class PartitionLog:
         """What took the log offline; None while it works."""
         return self._health.failure
 
+    def check(self) -> None:
+        """PartitionOffline unless the log is open and works."""
+        self._health.check()
+
     @property
     def is_empty(self) -> bool:
         """True when no message is left to be read."""

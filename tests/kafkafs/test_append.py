@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from kafkafs.append import LineWriter, Parsed, Taken, Target, keyed_txt, parse_jsonl, parse_txt
 from kafkafs.formats.jsonl_parse import parse_line
 from storage.client.partitioner import partition_for_key
-from storage.errors import InvalidRecord, NotPermitted, RecordTooLarge
+from storage.errors import InvalidRecord, NotPermitted, PartitionOffline, RecordTooLarge
 from storage.format.record_columns import Record
 from storage.log.owned_dir import OwnedDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir
+from tests.faults import FaultyDisk
 from tests.storage.log.owning import NOW_MS, opened
 
 
@@ -290,6 +291,93 @@ def test_a_compacted_topic_takes_no_null_key(owned: OwnedDir) -> None:
     with pytest.raises(InvalidRecord):
         writer.write(data[len(jsonl(*good)) :])
     assert sum(map(len, values(owned, "compacted"))) == 20
+
+
+def failing(disk: FaultyDisk, *partitions: int) -> None:
+    """Writes to the logs of these partitions of t find the disk full."""
+    logs = {f"t-{partition}" for partition in partitions}
+    disk.fail = lambda what, path: errno.ENOSPC if what.startswith("write 0") and path.parent.name in logs else None
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[tuple[OwnedDir, FaultyDisk]]:
+    """A topic of three partitions on a disk that can be full."""
+    path = tmp_path / "full"
+    directory = opened(path)
+    directory.create_topic("t", 3)
+    assert directory.close().clean
+    disk = FaultyDisk(path)
+    directory = opened(path, disk=disk)
+    yield directory, disk
+    disk.fail = lambda _what, _path: None
+    assert not directory.close().errors
+    assert verify_log_dir(path) == []
+
+
+NINE = [jsonl({"value": f"{number}", "partition": number % 3}) for number in range(9)]
+IN_ORDER = [[b"%d" % n for n in range(p, 9, 3)] for p in range(3)]
+
+
+@pytest.mark.parametrize("failed", [(1,), (2,), (1, 2)], ids=str)
+def test_what_comes_again_after_a_full_disk_is_not_there_twice(
+    full: tuple[OwnedDir, FaultyDisk], failed: tuple[int, ...]
+) -> None:
+    """One partition's batch is written, another's is not: the lines before the first that is missing count."""
+    owned, disk = full
+    writer = LineWriter(Target(owned, "t"), parse_jsonl)
+    data = b"".join(NINE)
+    failing(disk, *failed)
+    taken = writer.write(data)
+    assert taken == len(b"".join(NINE[: failed[0]]))
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            writer.write(data[taken:])
+    failing(disk)
+    rest = data[taken:] + jsonl({"value": "more", "partition": 0})
+    half = len(b"".join(NINE[failed[0] : 5]))
+    assert writer.write(rest[:half]) == half
+    assert writer.write(rest[half:]) == len(rest) - half
+    assert values(owned, "t") == [[*IN_ORDER[0], b"more"], *IN_ORDER[1:]]
+
+
+def test_one_partition_after_the_other_has_room(full: tuple[OwnedDir, FaultyDisk]) -> None:
+    owned, disk = full
+    writer = LineWriter(Target(owned, "t"), parse_jsonl)
+    data = b"".join(NINE)
+    failing(disk, 1, 2)
+    data = data[writer.write(data) :]
+    failing(disk, 2)
+    data = data[writer.write(data) :]
+    assert data == b"".join(NINE[2:])
+    failing(disk)
+    assert writer.write(data) == len(data)
+    assert values(owned, "t") == IN_ORDER
+
+
+def test_other_lines_after_a_full_disk_are_taken_as_they_are(full: tuple[OwnedDir, FaultyDisk]) -> None:
+    owned, disk = full
+    writer = LineWriter(Target(owned, "t"), parse_jsonl)
+    failing(disk, 1)
+    writer.write(b"".join(NINE))
+    failing(disk)
+    others = b"".join(jsonl({"value": f"other {number}", "partition": 0}) for number in range(9))
+    assert writer.write(others) == len(others)
+    assert values(owned, "t")[0] == [*IN_ORDER[0], *(b"other %d" % number for number in range(9))]
+
+
+def test_nothing_behind_a_line_for_an_offline_partition(full: tuple[OwnedDir, FaultyDisk]) -> None:
+    owned, disk = full
+    LineWriter(Target(owned, "t", 1), parse_txt).write(b"first\n")
+    disk.fail = lambda what, path: errno.EIO if path.parent.name == "t-1" else None
+    with pytest.raises(OSError, match="Input/output"):
+        LineWriter(Target(owned, "t", 1), parse_jsonl).write(NINE[0])
+    disk.fail = lambda _what, _path: None
+    writer = LineWriter(Target(owned, "t"), parse_jsonl)
+    assert writer.write(b"".join(NINE)) == len(NINE[0])
+    with pytest.raises(PartitionOffline):
+        writer.write(b"".join(NINE[1:]))
+    assert values(owned, "t") == [[b"0"], [b"first"], []]
+    owned._logs.forget([TopicPartition("t", 1)])
 
 
 def test_a_message_too_large_is_followed_by_none(owned: OwnedDir) -> None:
