@@ -277,3 +277,48 @@ def survey(
     if records < 0:
         raise ValueError("a batch lies outside of the buffer")
     return records, compressed, legacy
+
+
+def search(
+    buffer: cython.const[cython.uchar][::1],
+    start: cython.longlong,
+    left: cython.longlong,
+    lowest: cython.longlong,
+    highest: cython.longlong,
+) -> int:
+    """The first place from `start` on where bytes of `buffer` look like a batch's header; -1 where there is none.
+
+    Looked at are magic, length, codec, and that the offset lies within `lowest` to `highest`, both included. `left`:
+    bytes of the file from buffer[0] on, which the batch must not pass. The whole header must lie in `buffer`.
+    """
+    at: cython.longlong = start
+    size: cython.longlong = len(buffer)
+    found: cython.longlong = -1
+    magic: cython.int
+    least: cython.longlong
+    length: cython.longlong
+    offset: cython.longlong
+    data: Bytes
+    if start < 0:
+        raise ValueError("start outside of the buffer")
+    if cython.compiled:
+        data = cython.address(buffer[0])
+    else:
+        data = memoryview(buffer)
+    with cython.nogil:
+        while size - at >= V0_SIZE:
+            magic = data[at + 16]
+            least = V2_SIZE if magic == 2 else (V1_SIZE if magic == 1 else V0_SIZE)
+            if magic <= 2 and size - at >= least:
+                length = load_i32(data, at + 8)
+                offset = load_i64(data, at)
+                if least <= length + OVERHEAD <= left - at and lowest <= offset <= highest:
+                    if magic < 2:
+                        if data[at + 17] & CODEC_BITS < 4:
+                            found = at
+                            break
+                    elif data[at + 22] & CODEC_BITS <= 4 and load_i32(data, at + 23) >= 0:
+                        found = at
+                        break
+            at += 1
+    return found
