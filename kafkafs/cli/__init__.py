@@ -41,6 +41,7 @@ _COMMANDS = {
     "spark": "kafkafs.cli.spark:spark",
     "topics": "kafkafs.cli.topics:topics",
     "umount": "kafkafs.cli.mount:umount",
+    "verify": "kafkafs.cli.verify:verify",
 }
 
 

@@ -101,7 +101,8 @@ class Decoder:
     """Decodes ranges of batches. Recycles its arrays and arena: one per thread, and blocks last until the next call.
 
     `max_decompressed_bytes` caps what one batch may decompress to, `block_bytes` is where a block of compressed batches
-    ends (the last one may pass it).
+    ends (the last one may pass it). `verify_inner_crc`: of messages within old formats' wrappers; as `verify_crc`
+    unless said otherwise.
     """
 
     def __init__(
@@ -109,10 +110,12 @@ class Decoder:
         max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
         verify_crc: bool = True,
         block_bytes: int = BLOCK_BYTES,
+        verify_inner_crc: bool | None = None,
     ) -> None:
         # constant after construction
         self.max_decompressed_bytes = max_decompressed_bytes
         self.verify_crc = verify_crc
+        self.verify_inner_crc = verify_crc if verify_inner_crc is None else verify_inner_crc
         self.block_bytes = block_bytes
         # recycled by every call
         self._arena = memoryview(bytearray())
@@ -320,7 +323,7 @@ class Decoder:
         if start == end and table.count[row] == 0:
             return 0  # what compaction leaves of a batch
         size = self._into_arena(codec, data[start:end], magic, used)
-        if size is not None and codec and magic < 2 and self.verify_crc:
+        if size is not None and codec and magic < 2 and self.verify_inner_crc:
             self._check_inner(used, used + size)
         return size
 

@@ -301,10 +301,7 @@ def search(
     data: Bytes
     if start < 0:
         raise ValueError("start outside of the buffer")
-    if cython.compiled:
-        data = cython.address(buffer[0])
-    else:
-        data = memoryview(buffer)
+    data = cython.address(buffer[0]) if cython.compiled else memoryview(buffer)
     with cython.nogil:
         while size - at >= V0_SIZE:
             magic = data[at + 16]

@@ -6,7 +6,7 @@ recorded, not judged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,6 +72,12 @@ class ProducerTable:
         if not len(rows):
             return None
         markers = self._markers(data, table, rows, origin)
+        return self.changes_of(table, rows, markers, int(table.last_offset[last - 1]) + 1)
+
+    def changes_of(
+        self, table: BatchTable, rows: np.ndarray, markers: Mapping[int, ControlRecord], end_offset: int
+    ) -> ProducerChanges:
+        """`changes`, given the rows that name a producer and, by row, those of them that end a transaction."""
         entries: dict[int, ProducerEntry] = {}
         aborted: list[AbortedTxn] = []
         for row in rows.tolist():
@@ -92,7 +98,7 @@ class ProducerTable:
                     )
                 )
             entries[producer] = _with_marker(entry, marker)
-        return ProducerChanges(entries, tuple(aborted), int(table.last_offset[last - 1]) + 1)
+        return ProducerChanges(entries, tuple(aborted), end_offset)
 
     def commit(self, changes: ProducerChanges | None, end_offset: int) -> None:
         """Installs changes, once their batches are in the log; `end_offset` is the log's end then."""

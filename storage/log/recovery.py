@@ -38,6 +38,7 @@ from storage.format.batches import BatchTable
 from storage.log import overflow, tail
 from storage.log.incoming import assigned_epochs
 from storage.log.index_arithmetic import IndexEntries, IndexState
+from storage.log.intact import intact_batch
 from storage.log.leftovers import plan_leftovers
 from storage.log.loaded_log import LoadedLog
 from storage.log.overflow import OffsetOverflow
@@ -49,7 +50,6 @@ from storage.log.segment_check import (
     MAX_RELATIVE_OFFSET,
     check_segment,
     ignore_batches,
-    intact_batch_behind,
     never_written,
 )
 from storage.progress import NoProgress, Progress
@@ -334,7 +334,7 @@ class Recovery:
         if self._plan.gentle:
             behind = None
             if not never_written(segment.log, position):
-                behind = intact_batch_behind(segment.log, position + 1, segment.size)
+                behind = intact_batch(segment, position + 1, segment.size, next_offset)
             if later or behind is not None:
                 raise PartitionOffline(
                     "damage before intact messages",

@@ -14,16 +14,12 @@ import numpy as np
 
 from storage.files.log_file import LogFile
 from storage.format.batches import LENGTH, LOG_OVERHEAD, BatchTable, Scan, ScanStop, scan
-from storage.format.checksum import crc32c
 from storage.format.decoder import verify_crcs
 from storage.log import buffers
 
 _ROWS: Final = 65_536
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 _MAGIC_AT: Final = 16
-_CRC_AT: Final = 17
-_CRC_START: Final = 21
-_V2_HEADER: Final = 61
 
 # Given bytes, headers with positions in the file, how many of those rows are meant, and the first byte's file position.
 Visit = Callable[[memoryview, BatchTable, int, int], None]
@@ -105,25 +101,6 @@ def never_written(log: LogFile, position: int) -> bool:
     The space was preallocated, or an append was not finished whose first batch gets its length last.
     """
     return not any(log.read(position + LENGTH.start, LENGTH.stop - LENGTH.start))
-
-
-def intact_batch_behind(log: LogFile, position: int, size: int) -> int | None:
-    """The position of an intact v2 batch behind damage at `position`; None where there is none: a torn tail."""
-    step = 1 << 20
-    while position < size:
-        data = bytes(log.read(position, min(step + _V2_HEADER, size - position)))
-        body = np.frombuffer(data, np.uint8)
-        for start in (np.flatnonzero(body[_MAGIC_AT:] == 2)).tolist():
-            length = int.from_bytes(data[start + 8 : start + 12], "big", signed=True) + LOG_OVERHEAD
-            if not _V2_HEADER <= length <= size - position - start:
-                continue
-            batch = log.read(position + start, length)
-            if crc32c(batch[_CRC_START:]) == int.from_bytes(batch[_CRC_AT:_CRC_START], "big"):
-                return position + start
-        if len(data) <= step:
-            return None
-        position += step
-    return None
 
 
 def _ascending(table: BatchTable, rows: int, next_offset: int) -> int:

@@ -20,9 +20,10 @@ from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, 
 from storage.format.checksum import crc32c
 from storage.format.decoder import verify_crcs
 from storage.log import buffers
+from storage.log.intact import intact_batch
 from storage.log.scanning import ascending_rows
 from storage.log.segment import Segment
-from storage.log.segment_check import intact_batch_behind, never_written
+from storage.log.segment_check import never_written
 
 _ROWS: Final = 4096
 _V2_HEAD: Final = struct.Struct(
@@ -134,7 +135,7 @@ def _at_intact_batch(segment: Segment, tail: Tail, size: int) -> Tail | None:
     """Where the next intact batch begins behind bytes that are none; None if none does: then they are the tail."""
     if never_written(segment.log, tail.end):
         return None
-    position = intact_batch_behind(segment.log, tail.end + 1, min(size, tail.end + _SEARCHED_BYTES))
+    position = intact_batch(segment, tail.end + 1, min(size, tail.end + _SEARCHED_BYTES), tail.next_offset)
     found = None if position is None else segment.batch_at(position, size)
     if position is None or found is None or int(found.base_offset[0]) < tail.next_offset:
         return None

@@ -1,9 +1,10 @@
-"""What a check of a log directory finds: one value a fault, with where it is and what mends it."""
+"""What a check of a log directory finds: one value a fault, with where it is, and what mends it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -12,32 +13,127 @@ from storage.errors import StorageError
 REINDEX = "kafkafs reindex"
 RECOVER = "kafkafs recover"
 SALVAGE = "kafkafs salvage"
+OPENING = "the next opening for writing"
+
+# Of one kind in one file so many are listed, the rest is counted.
+LISTED = 20
 
 
 class Severity(Enum):
     """How bad it is."""
 
-    DAMAGE = "damage"  # messages are lost, or questions may be answered wrongly
-    UNFINISHED = "unfinished"  # work that stopped half-way: the next opening for writing mends it
+    FINDING = "finding"  # messages are lost, or questions may be answered wrongly
+    NOTE = "note"  # work under way, or stopped half-way: the next opening for writing mends it
+
+
+class Kind(Enum):
+    """Every fault there is: a stable name, and what it says to a person."""
+
+    name_in_reports: str
+    text: str
+
+    def __init__(self, name_in_reports: str, text: str) -> None:
+        self.name_in_reports = name_in_reports
+        self.text = text
+
+    # The directory
+    DIR_UNPARSABLE = "dir-unparsable", "directory that is no partition"
+    DIR_AWAITS_REMOVAL = "dir-awaits-removal", "partition awaits removal"
+    META_PROPERTIES = "meta-properties", "meta.properties is refused by a broker"
+    CHECKPOINT_CORRUPT = "checkpoint-corrupt", "checkpoint does not parse"
+    CHECKPOINT_BEYOND_LOG = "checkpoint-beyond-log", "checkpoint lies beyond its log"
+    CHECKPOINT_UNFINISHED = "checkpoint-unfinished", "a checkpoint's unfinished successor"
+    UNREADABLE = "unreadable", "cannot be read"
+    # Topics
+    TOPIC_ID_CORRUPT = "topic-id-corrupt", "partition.metadata does not parse"
+    TOPIC_ID_MISSING = "topic-id-missing", "partition.metadata is missing"
+    TOPIC_ID_DIFFERS = "topic-id-differs", "topic id differs from that in another partition"
+    TOPIC_ID_SHARED = "topic-id-shared", "topic id is that of another topic"
+    TOPIC_CONFIG_CORRUPT = "topic-config-corrupt", "topic.properties does not parse"
+    TOPIC_CONFIG_DIFFERS = "topic-config-differs", "configuration differs from that in another partition"
+    # A partition's files
+    FILE_MISNAMED = "file-misnamed", "segment file's name holds no offset: a broker refuses to start"
+    FILE_LEFT_OVER = "file-left-over", "left over"
+    INDEX_WITHOUT_LOG = "index-without-log", "index has no .log"
+    PARTITION_EMPTY = "partition-empty", "partition has no segment"
+    SEGMENT_OVERLAP = "segment-overlap", "segment begins before the one before it ends"
+    SEGMENT_TOO_LARGE = "segment-too-large", "segment passes the positions that an index can hold"
+    # Batches
+    LOG_CUT_OFF = "log-cut-off", "log ends in bytes that are no sound batch"
+    BATCH_CRC = "batch-crc", "no sound batch begins here: it fails its CRC"
+    BATCH_CUT_OFF = "batch-cut-off", "no sound batch begins here: it is cut off"
+    BATCH_LENGTH = "batch-length", "no sound batch begins here: its length is impossible"
+    LOG_ZEROS = "log-zeros", "no sound batch begins here: zeros"
+    LOG_GARBAGE = "log-garbage", "no sound batch begins here: bytes that are no batch"
+    BATCH_ORDER = "batch-order", "offsets do not ascend: this batch's is wrong, or that of the one before it"
+    BATCH_RANGE = "batch-range", "no sound batch begins here: its offset does not fit the segment"
+    BATCH_MAGIC = "batch-magic", "batch has an unknown magic"
+    BATCH_OVERLAP = "batch-overlap", "batch begins before the one before it ends"
+    BATCH_COUNT = "batch-count", "batch counts more records than it has offsets"
+    BATCH_MAX_TIMESTAMP = "batch-max-timestamp", "batch has another max timestamp"
+    BATCH_PRODUCER = "batch-producer", "transactional batch names no producer"
+    BATCH_EPOCH = "batch-epoch", "leader epoch falls"
+    # What is in them
+    COMPRESSION = "compression", "batch does not decompress"
+    CODEC = "codec", "batch has an unknown codec"
+    RECORDS = "records", "records do not parse"
+    RECORD_OFFSET = "record-offset", "record's offset does not fit its batch"
+    MARKER = "marker", "control batch does not parse"
+    # Indexes
+    INDEX_MISSING = "index-missing", "index is missing"
+    INDEX_SIZE = "index-size", "index file ends within an entry"
+    INDEX_ORDER = "index-order", "index entries are not strictly ascending"
+    INDEX_BEYOND_LOG = "index-beyond-log", "index entry points beyond the end of the log"
+    INDEX_NOT_TRIMMED = "index-not-trimmed", "index is not trimmed to its entries"
+    INDEX_POSITION = "index-position", "index entry points into the middle of a batch"
+    INDEX_FLOOR = "index-floor", "index entry points behind its offset"
+    INDEX_OFFSET = "index-offset", "index entry has an offset that is no batch's last"
+    TIME_INDEX_SIZE = "time-index-size", "time index file ends within an entry"
+    TIME_INDEX_ORDER = "time-index-order", "time index entries are not ascending"
+    TIME_INDEX_BEYOND_LOG = "time-index-beyond-log", "time index entry points beyond the end of the segment"
+    TIME_INDEX_NOT_TRIMMED = "time-index-not-trimmed", "time index is not trimmed to its entries"
+    TIME_INDEX_UNTRUE = "time-index-untrue", "time index entry is not true"
+    TIME_INDEX_INCOMPLETE = "time-index-incomplete", "time index lacks the segment's greatest timestamp"
+    TXN_INDEX_CORRUPT = "txn-index-corrupt", "transaction index entry is impossible"
+    TXN_INDEX_INVENTED = "txn-index-invented", "transaction index entry has no abort marker in the log"
+    TXN_INDEX_INCOMPLETE = "txn-index-incomplete", "aborted transaction is not in the transaction index"
+    # Snapshots and epochs
+    SNAPSHOT_CORRUPT = "snapshot-corrupt", "snapshot does not parse"
+    SNAPSHOT_BEYOND_LOG = "snapshot-beyond-log", "producer snapshot lies beyond the log end"
+    SNAPSHOT_UNTRUE = "snapshot-untrue", "producer snapshot contradicts the log"
+    EPOCHS_CORRUPT = "epochs-corrupt", "leader-epoch-checkpoint does not parse"
+    EPOCHS_BEYOND_LOG = "epochs-beyond-log", "leader epoch begins beyond the log end"
+    EPOCHS_UNTRUE = "epochs-untrue", "leader-epoch-checkpoint has another epoch"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One fault. `position`: a byte position in `path`; `offset`: a record offset; None where there is none.
 
-    `repair`: the command, or what else, that mends it.
+    `recovery`: what recovery after a crash would do about it. `repair`: the command, or what else, that mends it.
+    `more`: so many of this kind in this file, behind this one, are not listed.
     """
 
     severity: Severity
+    kind: Kind
     path: Path
     what: str
     position: int | None = None
     offset: int | None = None
     expected: object = None
     found: object = None
+    recovery: str | None = None
     repair: str | None = None
+    more: int = 0
+
+    @property
+    def name(self) -> str:
+        """The kind's stable name."""
+        return self.kind.name_in_reports
 
     def __str__(self) -> str:
+        advice = "" if self.recovery is None else f"Recovery {self.recovery}. "
+        advice += "" if self.repair is None else f"Mended by: {self.repair}"
         error = StorageError(
             self.what,
             path=self.path,
@@ -45,18 +141,21 @@ class Finding:
             offset=self.offset,
             expected=self.expected,
             found=self.found,
-            advice=None if self.repair is None else f"Mended by: {self.repair}",
+            advice=advice.strip() or None,
         )
-        return f"{self.severity.value}: {error}"
+        more = f" ({self.more} more of this kind in this file)" if self.more else ""
+        return f"{self.severity.value} {self.name}: {error}{more}"
 
 
 class Findings:
-    """A list of findings that grows."""
+    """A list of findings that grows. Not thread-safe: one a thread, put together by `extend`."""
 
-    __slots__ = ("_list",)
+    __slots__ = ("_counts", "_last", "_list")
 
     def __init__(self) -> None:
         self._list: list[Finding] = []
+        self._counts: Counter[tuple[Kind, Path]] = Counter()
+        self._last: dict[tuple[Kind, Path], int] = {}
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._list)
@@ -66,41 +165,67 @@ class Findings:
 
     def add(
         self,
+        kind: Kind,
         path: Path,
-        what: str,
+        what: str | None = None,
         *,
         position: int | None = None,
         offset: int | None = None,
         expected: object = None,
         found: object = None,
+        recovery: str | None = None,
         repair: str | None = None,
-        severity: Severity = Severity.DAMAGE,
+        note: bool = False,
+        more: int = 0,
     ) -> None:
-        """Notes one fault."""
-        self._list.append(Finding(severity, path, what, position, offset, expected, found, repair))
+        """Notes one fault; `note`: it is none yet. `more`: how many others of its kind go with it."""
+        severity = Severity.NOTE if note else Severity.FINDING
+        self.take(
+            Finding(severity, kind, path, what or kind.text, position, offset, expected, found, recovery, repair, more)
+        )
 
     def add_error(
         self,
+        kind: Kind,
         error: StorageError | OSError,
         path: Path,
         *,
+        recovery: str | None = None,
         repair: str | None = None,
-        severity: Severity = Severity.DAMAGE,
+        note: bool = False,
     ) -> None:
         """Notes what reading a file raised; `path` where the error names none."""
         if isinstance(error, StorageError):
             self.add(
+                kind,
                 error.path or path,
                 error.what,
                 position=error.position,
                 offset=error.offset,
                 expected=error.expected,
                 found=error.found,
+                recovery=recovery,
                 repair=repair,
-                severity=severity,
+                note=note,
             )
         else:
-            self.add(path, f"cannot be read: {error.strerror or error}", repair=repair, severity=severity)
+            self.add(Kind.UNREADABLE, path, f"cannot be read: {error.strerror or error}", repair=repair, note=note)
+
+    def extend(self, findings: Findings) -> None:
+        """Takes what another list has."""
+        for finding in findings:
+            self.take(finding)
+
+    def take(self, finding: Finding) -> None:
+        """Takes one as it is."""
+        key = finding.kind, finding.path
+        self._counts[key] += 1
+        if self._counts[key] <= LISTED:
+            self._last[key] = len(self._list)
+            self._list.append(finding)
+        else:
+            last = self._last[key]
+            self._list[last] = replace(self._list[last], more=self._list[last].more + 1 + finding.more)
 
     def list(self) -> list[Finding]:
         """All of them, by path and position."""

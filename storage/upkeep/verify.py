@@ -1,264 +1,231 @@
-"""The invariants of a log directory, checked: read-only, taking no lock. The oracle of the tests.
+"""The invariants of a log directory, checked: read-only, taking no lock. The oracle of the tests, too.
 
-A directory that nobody writes to is assumed. One that was not shut down cleanly may hold unfinished work, which is told
-apart from damage (`Severity`); a directory that was opened, recovered and closed in order gives no finding at all.
+A directory that was opened, recovered and closed in order gives nothing at all. One that was not shut down cleanly, or
+that a broker holds this moment, may hold unfinished work, which is told apart from damage (`Severity`). What is found
+in a directory that somebody writes to is looked at again before it is believed.
 
-Checked: names; segments that follow one another; each segment (segment_audit.py); producer snapshots, leader epochs and
-offset checkpoints against the log's ends; topic ids and configurations, the same in all partitions; leftovers.
+Checked: names; segments that follow one another; each segment (segment_audit.py), several at once; producer snapshots,
+leader epochs and offset checkpoints against the log's ends; topic ids and configurations, the same in all partitions;
+leftovers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+import os
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
-from storage.errors import CorruptCheckpoint
-from storage.files import (
-    checkpoints,
-    leader_epochs,
-    meta_properties,
-    names,
-    partition_metadata,
-    producer_state,
-    topic_properties,
-)
-from storage.files.leader_epochs import LeaderEpochs
-from storage.files.log_file import FileIdentity, LogFile
-from storage.files.names import DirKind, FileKind, FileState
-from storage.format.decoder import Decoder
-from storage.log.producer_table import ProducerTable
-from storage.log.segment import Segment
+from storage.files import checkpoints, dir_lock, meta_properties, names, partition_metadata, topic_properties
+from storage.files.names import DirKind, FileKind
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
-from storage.upkeep.findings import RECOVER, REINDEX, Finding, Findings, Severity
-from storage.upkeep.segment_audit import AuditState, SegmentAudit
+from storage.upkeep.findings import OPENING, RECOVER, Finding, Findings, Kind, Severity
+from storage.upkeep.partition_audit import LogEnds, PartitionAudit, PartitionPlan, read_small
+from storage.upkeep.segment_audit import SegmentReport
 
-_INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
-_OPENING = "the next opening for writing"
+_LOOKS = 3  # at a partition that somebody writes to
 
-T = TypeVar("T")
+_Offsets = Mapping[TopicPartition, int]
 
 
-@dataclass(frozen=True, slots=True)
-class LogEnds:
-    """Where a partition's files begin and end: base offset of the first segment, offset behind the last batch."""
+@dataclass(slots=True)
+class _Directory:
+    """A log directory being looked at. `clean`: nothing in it may be unfinished. `held`: somebody writes to it."""
 
-    first_offset: int
-    next_offset: int
+    path: Path
+    clean: bool
+    held: bool
+    findings: Findings = field(default_factory=Findings)
+    ends: dict[TopicPartition, LogEnds] = field(default_factory=dict)
 
 
 def verify_log_dir(
-    path: Path, only: Collection[TopicPartition] | None = None, *, progress: Progress | None = None
+    path: Path,
+    only: Collection[TopicPartition] | None = None,
+    *,
+    progress: Progress | None = None,
+    workers: int | None = None,
 ) -> list[Finding]:
     """Everything wrong in a log directory, by path; `only`: of these partitions, and of the directory's own files.
 
-    OSError when the directory cannot be listed.
+    `workers`: segments looked at at once, by default as many as there are processors. OSError when the directory
+    cannot be listed.
     """
-    findings = Findings()
-    clean = (path / names.CLEAN_SHUTDOWN).exists()
-    _read(findings, path / names.META_PROPERTIES, meta_properties.read, None)
-    partitions = _check_names(path, findings, clean=clean)
+    held = dir_lock.holder(path) is not None
+    directory = _Directory(path, clean=not held and (path / names.CLEAN_SHUTDOWN).exists(), held=held)
+    findings = directory.findings
+    read_small(findings, Kind.META_PROPERTIES, path / names.META_PROPERTIES, meta_properties.read, None, repair=None)
+    partitions = _check_names(directory)
     chosen = [tp for tp in partitions if only is None or tp in only]
+    # Before the logs are: what they name is in the logs by then.
+    known = {
+        name: read_small(
+            findings,
+            Kind.CHECKPOINT_CORRUPT,
+            path / name,
+            checkpoints.read,
+            dict[TopicPartition, int](),
+            recovery="takes it for empty",
+        )
+        for name in (
+            names.RECOVERY_POINT_CHECKPOINT,
+            names.LOG_START_CHECKPOINT,
+            names.REPLICATION_CHECKPOINT,
+            names.CLEANER_CHECKPOINT,
+        )
+    }
     report = progress or NoProgress()
     report.begin("verify", sum(_size(path / tp.dir_name) for tp in chosen))
-    ends: dict[TopicPartition, LogEnds] = {}
-    # What is wrong with this file is found below.
-    log_starts = _read(Findings(), path / names.LOG_START_CHECKPOINT, checkpoints.read, dict[TopicPartition, int]())
     try:
-        for tp in chosen:
-            # A broker checks the cluster's metadata log at each start, and nobody else may close it.
-            closed = clean and tp.topic != names.CLUSTER_METADATA_TOPIC
-            ends[tp] = _check_partition(path / tp.dir_name, findings, log_starts.get(tp, 0), clean=closed)
-            report.advance(_size(path / tp.dir_name))
+        with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)), "verify") as pool:
+            _check_partitions(directory, chosen, known, pool, report)
     finally:
         report.end()
-    _check_checkpoints(path, ends, findings)
-    _check_topics(path, partitions, findings)
+    _check_checkpoints(directory, known)
+    _check_topics(directory, partitions)
     return findings.list()
 
 
 def verify_partition(directory: Path, *, clean: bool = True) -> list[Finding]:
     """Everything wrong within one partition's directory. `clean`: it was closed in order, so nothing is unfinished."""
-    findings = Findings()
-    _check_partition(directory, findings, 0, clean=clean)
+    audit = PartitionAudit(PartitionPlan(directory, clean))
+    findings, _ = audit.finish([audit.audit(plan, NoProgress()) for plan in audit.segments()])
     return findings.list()
 
 
-def _check_names(path: Path, findings: Findings, *, clean: bool) -> list[TopicPartition]:
+def _check_names(directory: _Directory) -> list[TopicPartition]:
     """The partitions that are there; whatever else is, and should not be, is found."""
-    partitions = []
-    for entry in sorted(path.iterdir()):
+    partitions, findings = [], directory.findings
+    for entry in sorted(directory.path.iterdir()):
         if not entry.is_dir():
             if entry.name.endswith(names.TEMPORARY_SUFFIX):
-                findings.add(
-                    entry, "a checkpoint's unfinished successor", repair=_OPENING, severity=Severity.UNFINISHED
-                )
+                findings.add(Kind.CHECKPOINT_UNFINISHED, entry, recovery="leaves it", repair=OPENING, note=True)
             continue
         parsed = names.parse_dir(entry.name)
         if parsed.kind is DirKind.DELETED:
-            findings.add(entry, "partition awaits removal", repair=_OPENING, severity=Severity.UNFINISHED)
+            findings.add(Kind.DIR_AWAITS_REMOVAL, entry, recovery="leaves it", repair=OPENING, note=True)
         elif parsed.kind is DirKind.UNPARSABLE:
-            findings.add(entry, f"directory {parsed.reason}", repair="move it elsewhere")
+            findings.add(
+                Kind.DIR_UNPARSABLE,
+                entry,
+                f"directory {parsed.reason}",
+                recovery="leaves it",
+                repair="move it elsewhere",
+            )
         elif parsed.partition is not None and parsed.kind in (DirKind.PARTITION, DirKind.CLUSTER_METADATA):
             partitions.append(parsed.partition)
     return sorted(partitions)
 
 
-# One partition
+# Partitions
 
 
-def _check_partition(directory: Path, findings: Findings, log_start: int, *, clean: bool) -> LogEnds:
-    files: dict[FileKind, list[int]] = {kind: [] for kind in FileKind}
-    for entry in sorted(directory.iterdir()):
-        parsed = names.parse_segment_file(entry.name)
-        if parsed is None:
-            if names.is_misnamed(entry.name):
-                findings.add(entry, "segment file's name holds no offset: a broker refuses to start", repair="move it")
-            elif entry.name.endswith(names.TEMPORARY_SUFFIX):
-                findings.add(
-                    entry, "a checkpoint's unfinished successor", repair=_OPENING, severity=Severity.UNFINISHED
-                )
-        elif parsed.state is FileState.LIVE:
-            files[parsed.kind].append(parsed.offset)
-        else:
-            # A broker that is stopped leaves .deleted files to its next start; replacements end with the process.
-            findings.add(entry, "left over", found=parsed.state.value, repair=_OPENING, severity=Severity.UNFINISHED)
-    for kind in _INDEXES:
-        for offset in sorted(set(files[kind]) - set(files[FileKind.LOG])):
-            path = directory / names.segment_file(offset, kind)
-            findings.add(path, "index has no .log", repair=_OPENING, severity=Severity.UNFINISHED)
-    epochs = _read(findings, directory / names.LEADER_EPOCH_CHECKPOINT, leader_epochs.read, LeaderEpochs())
-    ends = _check_segments(directory, sorted(files[FileKind.LOG]), epochs, findings, log_start, clean=clean)
-    _check_snapshots(directory, files[FileKind.PRODUCER_SNAPSHOT], ends, findings, clean=clean)
-    beyond = [entry for entry in epochs.entries if entry.start_offset > ends.next_offset]
-    if beyond:
-        findings.add(
-            directory / names.LEADER_EPOCH_CHECKPOINT,
-            "leader epoch begins beyond the log end",
-            offset=beyond[0].start_offset,
-            expected=f"at most {ends.next_offset}",
-            found=beyond[0].start_offset,
-            repair=RECOVER,
-            severity=Severity.DAMAGE if clean else Severity.UNFINISHED,
+def _check_partitions(
+    directory: _Directory,
+    chosen: Iterable[TopicPartition],
+    known: Mapping[str, _Offsets],
+    pool: ThreadPoolExecutor,
+    progress: Progress,
+) -> None:
+    """All of them, a few partitions ahead of the one that is finished."""
+    waiting: deque[tuple[TopicPartition, PartitionPlan, PartitionAudit, list[Future[SegmentReport]]]] = deque()
+
+    def finish() -> None:
+        tp, plan, audit, futures = waiting.popleft()
+        findings, directory.ends[tp] = audit.finish([future.result() for future in futures])
+        directory.findings.extend(_confirmed(findings, plan) if directory.held else findings)
+
+    for tp in chosen:
+        plan = PartitionPlan(
+            directory.path / tp.dir_name,
+            # A broker checks the cluster's metadata log at each start, and nobody else may close it.
+            directory.clean and tp.topic != names.CLUSTER_METADATA_TOPIC,
+            known[names.LOG_START_CHECKPOINT].get(tp, 0),
+            known[names.RECOVERY_POINT_CHECKPOINT].get(tp, 0),
         )
-    return ends
-
-
-def _check_segments(
-    directory: Path, bases: list[int], epochs: LeaderEpochs, findings: Findings, log_start: int, *, clean: bool
-) -> LogEnds:
-    if not bases:
-        findings.add(directory, "partition has no segment", repair=_OPENING, severity=Severity.UNFINISHED)
-        return LogEnds(0, 0)
-    state = AuditState(_producers_at(directory, bases[0]), epochs, Decoder(verify_crc=False), bases[0], log_start)
-    for base in bases:
-        path = directory / names.segment_file(base, FileKind.LOG)
-        if base < state.next_offset:
-            findings.add(
-                path,
-                "segment begins before the one before it ends",
-                offset=base,
-                expected=f"a base offset from {state.next_offset}",
-                found=base,
-                repair=RECOVER,
-            )
-        status = path.stat()
-        segment = Segment(directory, base, LogFile(path, FileIdentity.of(status)), status.st_size)
-        sealed = base != bases[-1]
         try:
-            SegmentAudit(segment, state, findings, sealed=sealed, settled=clean).run()
+            audit = PartitionAudit(plan)
         except OSError as error:
-            findings.add_error(error, path)
-    return LogEnds(bases[0], state.next_offset)
+            directory.findings.add_error(Kind.UNREADABLE, error, plan.directory)
+            continue
+        waiting.append((tp, plan, audit, [pool.submit(audit.audit, one, progress) for one in audit.segments()]))
+        if len(waiting) > 2:
+            finish()
+    while waiting:
+        finish()
 
 
-def _producers_at(directory: Path, offset: int) -> ProducerTable:
-    """What the snapshot at the first segment's base knows of producers before it."""
-    try:
-        snapshot = producer_state.read(directory / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT))
-    except (CorruptCheckpoint, OSError):
-        snapshot = None
-    return ProducerTable(offset, () if snapshot is None else snapshot.entries())
-
-
-def _check_snapshots(directory: Path, offsets: list[int], ends: LogEnds, findings: Findings, *, clean: bool) -> None:
-    for offset in offsets:
-        path = directory / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT)
-        _read(findings, path, producer_state.read, None, repair=REINDEX)
-        if offset > ends.next_offset:
-            findings.add(
-                path,
-                "producer snapshot lies beyond the log end",
-                offset=offset,
-                expected=f"at most {ends.next_offset}",
-                found=offset,
-                repair=RECOVER,
-                severity=Severity.DAMAGE if clean else Severity.UNFINISHED,
-            )
+def _confirmed(findings: Findings, plan: PartitionPlan) -> Findings:
+    """What is still there when it is looked at again: a log that is written to shows things that pass."""
+    for _ in range(_LOOKS - 1):
+        if not any(one.severity is Severity.FINDING for one in findings):
+            break
+        seen = {(one.kind, one.path, one.position, one.offset) for one in findings}
+        again = Findings()
+        for one in verify_partition(plan.directory, clean=False) if plan.directory.exists() else ():
+            if (one.kind, one.path, one.position, one.offset) in seen:
+                again.take(one)
+        findings = again
+    return findings
 
 
 # The directory
 
 
-def _check_checkpoints(path: Path, ends: Mapping[TopicPartition, LogEnds], findings: Findings) -> None:
-    for name in (
-        names.RECOVERY_POINT_CHECKPOINT,
-        names.LOG_START_CHECKPOINT,
-        names.REPLICATION_CHECKPOINT,
-        names.CLEANER_CHECKPOINT,
-    ):
-        offsets = _read(findings, path / name, checkpoints.read, dict[TopicPartition, int]())
+def _check_checkpoints(directory: _Directory, known: Mapping[str, _Offsets]) -> None:
+    for name, offsets in known.items():
         for tp, offset in offsets.items():
-            if tp in ends and not 0 <= offset <= ends[tp].next_offset:
-                findings.add(
-                    path / name,
+            if tp in directory.ends and not 0 <= offset <= directory.ends[tp].next_offset:
+                directory.findings.add(
+                    Kind.CHECKPOINT_BEYOND_LOG,
+                    directory.path / name,
                     f"checkpoint of {tp} lies beyond its log",
                     offset=offset,
-                    expected=f"0 to {ends[tp].next_offset}",
+                    expected=f"0 to {directory.ends[tp].next_offset}",
                     found=offset,
+                    recovery="begins the log anew there" if name == names.LOG_START_CHECKPOINT else "corrects it",
                     repair=RECOVER,
                 )
 
 
-def _check_topics(path: Path, partitions: list[TopicPartition], findings: Findings) -> None:
+def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> None:
     """A topic has one id and one configuration, in all of its partitions, and no other topic has its id."""
-    ids: dict[str, tuple[str, Path]] = {}
+    findings = directory.findings
+    ids: dict[str, str | None] = {}
     overrides: dict[str, tuple[dict[str, str] | None, Path]] = {}
     topic_of_id: dict[str, str] = {}
     for tp in partitions:
-        directory = path / tp.dir_name
-        metadata = directory / names.PARTITION_METADATA
-        topic_id = _read(findings, metadata, partition_metadata.read, None)
-        if topic_id is not None:
-            first_id, where = ids.setdefault(tp.topic, (topic_id, metadata))
+        metadata = directory.path / tp.dir_name / names.PARTITION_METADATA
+        before = len(findings)
+        topic_id = read_small(findings, Kind.TOPIC_ID_CORRUPT, metadata, partition_metadata.read, None, repair=None)
+        if len(findings) > before:
+            continue
+        first_id = ids.setdefault(tp.topic, topic_id)
+        if topic_id is None and first_id is not None:
+            _differs(findings, Kind.TOPIC_ID_MISSING, metadata, first_id, None)
+        elif topic_id is not None:
             if topic_id != first_id:
-                _differs(findings, metadata, "topic id differs from that in another partition", first_id, topic_id)
+                _differs(findings, Kind.TOPIC_ID_DIFFERS, metadata, first_id, topic_id)
             owner = topic_of_id.setdefault(topic_id, tp.topic)
             if owner != tp.topic:
-                _differs(findings, metadata, f"topic id is that of topic {owner}", "an id of its own", topic_id)
-        properties = directory / names.TOPIC_PROPERTIES
-        values = _read(findings, properties, topic_properties.read, None)
+                _differs(findings, Kind.TOPIC_ID_SHARED, metadata, f"another than that of {owner}", topic_id)
+    for tp in partitions:
+        properties = directory.path / tp.dir_name / names.TOPIC_PROPERTIES
+        values = read_small(findings, Kind.TOPIC_CONFIG_CORRUPT, properties, topic_properties.read, None)
         first, where = overrides.setdefault(tp.topic, (values, properties))
         if values != first:
-            _differs(findings, properties, f"configuration differs from {where}", first, values)
+            _differs(
+                findings, Kind.TOPIC_CONFIG_DIFFERS, properties, first, values, f"configuration differs from {where}"
+            )
 
 
-def _differs(findings: Findings, path: Path, what: str, expected: object, found: object) -> None:
-    findings.add(path, what, expected=expected, found=found, repair=_OPENING)
-
-
-def _read(
-    findings: Findings, path: Path, read: Callable[[Path], T | None], default: T, *, repair: str | None = RECOVER
-) -> T:
-    """A small file's content; `default` where there is none, or where it does not parse, which is found."""
-    try:
-        content = read(path)
-    except (CorruptCheckpoint, OSError) as error:
-        findings.add_error(error, path, repair=repair)
-        return default
-    return default if content is None else content
+def _differs(
+    findings: Findings, kind: Kind, path: Path, expected: object, found: object, what: str | None = None
+) -> None:
+    findings.add(kind, path, what, expected=expected, found=found, recovery="leaves it", repair=OPENING)
 
 
 def _size(directory: Path) -> int:

@@ -152,6 +152,9 @@ def scan_spans(dice: random.Random) -> None:
     result = tolerant(header_kernel.scan, buffer, start, end, number(dice, 1000), table, index(dice, 4))
     if result is not None and start <= end:
         assert start <= result[1] <= end
+    lowest, highest = number(dice, 100), number(dice, 1000)
+    found = tolerant(header_kernel.search, buffer, start, number(dice, len(data)), lowest, highest)
+    assert found is None or found == -1 or start <= found <= len(data) - 26
     tolerant(checksum_kernel.check_messages, buffer, start, end, checksum.CRC32_TABLES)
     assert checksum_kernel.table_crc(buffer, checksum.CRC32C_TABLES) == checksum.crc32c(data)
 

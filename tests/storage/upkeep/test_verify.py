@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from storage.files import names, offset_index, time_index, transaction_index
+from storage.files.dir_lock import DirLock
+from storage.files.disk import RealDisk
 from storage.files.names import FileKind
 from storage.format.compression import Codec
 from storage.types import TopicPartition
-from storage.upkeep.findings import Finding, Severity
+from storage.upkeep.findings import LISTED, Finding, Kind, Severity
 from storage.upkeep.verify import verify_log_dir, verify_partition
 from tests.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit, many
 from tests.fixtures import FIXTURES, requires_fixtures
@@ -24,12 +26,12 @@ CLEAN_FIXTURES = (
 
 # Of a recovered directory: what Kafka's recovery leaves as it is (the fixtures' README).
 LEFT_BY_KAFKA = {
-    "rec-c4-flip-magic-0": "batch has an unknown magic",
-    "rec-e3-no-timeindex-older-0": "time index lacks the segment's greatest timestamp",
-    "rec-f3-garbage-index-below-recovery-point-0": "index entries are not strictly ascending",
-    "rec-f4-plausible-index-below-recovery-point-0": "index entries are not strictly ascending",
-    "rec-g2-timeindex-odd-older-0": "time index lacks the segment's greatest timestamp",
-    "rec-m-flip-below-recovery-point-0": "no sound batch begins here",
+    "rec-c4-flip-magic-0": "batch-magic",
+    "rec-e3-no-timeindex-older-0": "time-index-incomplete",
+    "rec-f3-garbage-index-below-recovery-point-0": "index-order",
+    "rec-f4-plausible-index-below-recovery-point-0": "index-order",
+    "rec-g2-timeindex-odd-older-0": "time-index-incomplete",
+    "rec-m-flip-below-recovery-point-0": "batch-crc",
 }
 
 
@@ -42,13 +44,16 @@ def test_nothing_in_what_brokers_closed(fixture: str) -> None:
 @requires_fixtures
 def test_what_kafka_leaves_after_recovery() -> None:
     found = verify_log_dir(FIXTURES / "recovery" / "after")
-    assert {one.path.parent.name: one.what for one in found} == LEFT_BY_KAFKA
-    assert all(one.severity is Severity.DAMAGE for one in found)
+    assert {one.path.parent.name: one.name for one in found} == LEFT_BY_KAFKA
+    assert all(one.severity is Severity.FINDING for one in found)
 
 
 @requires_fixtures
 def test_every_damage_of_the_fixtures_is_found() -> None:
-    found = {one.path.parent.name for one in verify_log_dir(FIXTURES / "recovery" / "before")}
+    preallocated = {Kind.INDEX_NOT_TRIMMED, Kind.TIME_INDEX_NOT_TRIMMED}
+    all_found = verify_log_dir(FIXTURES / "recovery" / "before")
+    assert {one.severity for one in all_found if one.kind in preallocated} == {Severity.NOTE}
+    found = {one.path.parent.name for one in all_found if one.kind not in preallocated}
     cases = {path.name for path in (FIXTURES / "recovery" / "before").iterdir() if path.name.startswith("rec-")}
     # What of these three is gone is nowhere written down: snapshots may be missing, a recovery point may lie anywhere.
     assert cases - found == {"rec-j-no-snapshots-0", "rec-n-recovery-point-at-end-0", "rec-undamaged-0"}
@@ -256,12 +261,47 @@ def test_it_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_torn_tail_is_unfinished_where_nobody_closed(tmp_path: Path) -> None:
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(5))], tail=b"\0" * 7)]}, clean=False)
-    (one,) = verify_log_dir(tmp_path)
-    assert one.severity is Severity.UNFINISHED
+    found = verify_log_dir(tmp_path)
+    assert {one.severity for one in found} == {Severity.NOTE}
+    (one,) = (one for one in found if one.kind is Kind.LOG_CUT_OFF)
     assert one.position is not None
     assert one.repair == "kafkafs recover"
     (tmp_path / names.CLEAN_SHUTDOWN).write_text("{}")
-    assert Severity.DAMAGE in {one.severity for one in verify_log_dir(tmp_path)}
+    assert {one.severity for one in verify_log_dir(tmp_path)} == {Severity.FINDING}
+
+
+def test_a_directory_that_is_held_is_being_written_to(tmp_path: Path) -> None:
+    """Whatever the clean-shutdown file says."""
+    build_log_dir(tmp_path, {"t": [Partition([Batch(many(5))], tail=b"\0" * 7)]})
+    assert {one.severity for one in verify_log_dir(tmp_path)} == {Severity.FINDING}
+    lock = DirLock(RealDisk(), tmp_path)
+    try:
+        assert {one.severity for one in verify_log_dir(tmp_path)} == {Severity.NOTE}
+    finally:
+        lock.release()
+
+
+def test_damage_in_a_directory_that_is_held_is_damage(tmp_path: Path) -> None:
+    _flip_payload(_sample(tmp_path))
+    lock = DirLock(RealDisk(), tmp_path)
+    try:
+        assert Kind.BATCH_CRC in {one.kind for one in verify_log_dir(tmp_path)}
+    finally:
+        lock.release()
+
+
+def test_each_damage_of_a_segment_is_found_and_many_are_counted(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [Partition([Batch(many(3, 200)) for _ in range(60)])]})
+    log = tmp_path / "t-0" / "00000000000000000000.log"
+    data, position, number = bytearray(log.read_bytes()), 0, 0
+    while position < len(data):
+        data[position + 70] ^= number % 2
+        position, number = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big"), number + 1
+    log.write_bytes(data)
+    found = [one for one in verify_log_dir(tmp_path) if one.kind is Kind.BATCH_CRC]
+    assert len(found) == LISTED
+    assert len(found) + sum(one.more for one in found) == 30
+    assert all("intact again" in str(one.found) for one in found)
 
 
 def test_a_part_of_a_directory(tmp_path: Path) -> None:
@@ -273,6 +313,8 @@ def test_a_part_of_a_directory(tmp_path: Path) -> None:
 def test_a_finding_says_where_and_what(tmp_path: Path) -> None:
     _flip_payload(_sample(tmp_path))
     text = str(verify_log_dir(tmp_path)[0])
-    assert text.startswith("damage: ")
+    assert text.startswith("finding batch-crc: ")
     assert "position 0" in text
+    assert "intact again from position" in text
+    assert "Recovery leaves it" in text
     assert "Mended by: kafkafs salvage" in text

@@ -1,0 +1,110 @@
+"""`kafkafs verify`: everything in a log directory checked against everything."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafkafs.cli.exit_codes import FOUND
+from kafkafs.cli.progress import progress_bar
+from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.tables import print_json
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+
+if TYPE_CHECKING:
+    from storage.upkeep.findings import Finding
+
+
+@click.command()
+@LOGDIR
+@click.argument("tp", required=False, type=TopicPartitionPattern())
+@click.option("--notes", is_flag=True, help="List notes, too: what the next start mends. They are only counted else.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, notes included.")
+@click.pass_context
+def verify(ctx: click.Context, logdir: Path, tp: str | None, notes: bool, as_json: bool) -> None:
+    """Check all of LOGDIR, or TP (topic, topic/partition or a glob): every batch, record and index entry, snapshots,
+    checkpoints, names. Nothing is changed.
+
+    Each finding says where, what was expected and found, what recovery after a crash would do about it, and what mends
+    it. In a directory that a broker holds, what is being written this moment is a note and no finding.
+
+    \b
+    kafkafs verify /var/kafka
+    kafkafs verify /var/kafka 'orders*' --json
+
+    Exit code 1 when something is found that is more than a note.
+    """
+    from storage.upkeep.findings import Severity
+    from storage.upkeep.verify import verify_log_dir
+
+    die_like_a_filter(ctx)
+    chosen = None if tp is None else expand(open_log_dir(logdir), tp)
+    with progress_bar() as progress:
+        found = verify_log_dir(logdir, chosen, progress=progress)
+    findings = [one for one in found if one.severity is Severity.FINDING]
+    noted = [one for one in found if one.severity is Severity.NOTE]
+    if as_json:
+        print_json({"findings": [_json(one) for one in findings], "notes": [_json(one) for one in noted]})
+    else:
+        for one in found if notes else findings:
+            _tell(one)
+        click.echo(_summary(findings, noted))
+    if findings:
+        ctx.exit(FOUND)
+
+
+def _tell(one: Finding) -> None:
+    """A head line, and what belongs to it below."""
+    where = [
+        f"{name} {value:,}" if sys.stdout.isatty() else f"{name} {value}"
+        for name, value in (("position", one.position), ("offset", one.offset))
+        if value is not None
+    ]
+    click.echo(f"{one.path}: {one.severity.value} {one.name}: {one.what}" + (f" ({', '.join(where)})" if where else ""))
+    for name, value in (
+        ("expected", one.expected),
+        ("found", one.found),
+        ("recovery", one.recovery),
+        ("mended by", one.repair),
+    ):
+        if value is not None:
+            click.echo(f"  {name}: {value}")
+    if one.more:
+        click.echo(f"  and {one.more} more of this kind in this file")
+
+
+def _summary(findings: list[Finding], notes: list[Finding]) -> str:
+    text = _counted(findings, "finding") if findings else "nothing wrong"
+    return f"{text}; {_counted(notes, 'note')}" if notes else text
+
+
+def _counted(found: list[Finding], word: str) -> str:
+    kinds: Counter[str] = Counter()
+    for one in found:
+        kinds[one.name] += 1 + one.more
+    total = kinds.total()
+    listed = ", ".join(f"{count} {name}" for name, count in kinds.most_common())
+    return f"{total} {word}{'s' if total > 1 else ''}: {listed}"
+
+
+def _json(one: Finding) -> dict[str, Any]:
+    def plain(value: object) -> object:
+        return value if value is None or isinstance(value, int | str) else str(value)
+
+    return {
+        "severity": one.severity.value,
+        "name": one.name,
+        "file": str(one.path),
+        "what": one.what,
+        "position": one.position,
+        "offset": one.offset,
+        "expected": plain(one.expected),
+        "found": plain(one.found),
+        "recovery": one.recovery,
+        "repair": one.repair,
+        "more": one.more,
+    }

@@ -1,0 +1,308 @@
+"""One partition checked: its segments side by side, then what goes along from one to the next. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from storage.errors import CorruptCheckpoint, StorageError
+from storage.files import leader_epochs, names, producer_state
+from storage.files.leader_epochs import LeaderEpochs
+from storage.files.names import FileKind, FileState
+from storage.files.producer_state import ProducerEntry
+from storage.files.transaction_index import AbortedTxn
+from storage.log.producer_table import ProducerTable
+from storage.progress import Progress
+from storage.types import MAX_OFFSET
+from storage.upkeep.findings import OPENING, RECOVER, REINDEX, SALVAGE, Findings, Kind
+from storage.upkeep.segment_audit import SegmentPlan, SegmentReport, audit_segment
+
+_INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+_REBUILT = "rebuilds it from the log"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """What a partition is checked by. `clean`: it was closed in order, so nothing is unfinished. `log_start_offset`
+    and `recovery_point`: as checkpointed, 0 without."""
+
+    directory: Path
+    clean: bool
+    log_start_offset: int = 0
+    recovery_point: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """Where a partition's files begin and end: base offset of the first segment, offset behind the last batch."""
+
+    first_offset: int
+    next_offset: int
+
+
+class PartitionAudit:
+    """The check of one partition in three steps: the files (`segments`), each segment by itself (`audit`, from any
+    thread, in any order), all of them together (`finish`)."""
+
+    def __init__(self, plan: PartitionPlan) -> None:
+        self._plan = plan
+        self._findings = Findings()
+        self._files = self._check_names()
+        self._epochs = read_small(
+            self._findings,
+            Kind.EPOCHS_CORRUPT,
+            plan.directory / names.LEADER_EPOCH_CHECKPOINT,
+            leader_epochs.read,
+            LeaderEpochs(),
+            recovery=_REBUILT,
+        )
+
+    def segments(self) -> list[SegmentPlan]:
+        """What there is to check, in order."""
+        plan, bases = self._plan, sorted(self._files[FileKind.LOG])
+        below = [base for base in bases if base <= plan.recovery_point]
+        return [
+            SegmentPlan(
+                directory=plan.directory,
+                base_offset=base,
+                end_offset=bases[row + 1] if row + 1 < len(bases) else MAX_OFFSET,
+                epochs=self._epochs,
+                log_start_offset=plan.log_start_offset,
+                sealed=row + 1 < len(bases),
+                settled=plan.clean,
+                checked=not below or base >= below[-1],
+                later_segments=len(bases) - row - 1,
+            )
+            for row, base in enumerate(bases)
+        ]
+
+    def audit(self, plan: SegmentPlan, progress: Progress) -> SegmentReport:
+        """`audit_segment`; a .log that cannot be read is found."""
+        try:
+            return audit_segment(plan, progress)
+        except (OSError, StorageError) as error:
+            path = plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)
+            report = SegmentReport.unread(plan)
+            report.findings.add_error(Kind.UNREADABLE, error, path)
+            return report
+
+    def finish(self, reports: list[SegmentReport]) -> tuple[Findings, LogEnds]:
+        """`reports`: those of all segments, in order."""
+        if not reports:
+            self._findings.add(
+                Kind.PARTITION_EMPTY,
+                self._plan.directory,
+                recovery="makes one, empty",
+                repair=OPENING,
+                note=not self._plan.clean,
+            )
+            return self._findings, LogEnds(0, 0)
+        first, next_offset, latest_epoch = reports[0].plan.base_offset, reports[0].plan.base_offset, -1
+        for report in reports:
+            self._findings.extend(report.findings)
+            base = report.plan.base_offset
+            path = self._path(base, FileKind.LOG)
+            if base < next_offset:
+                self._findings.add(
+                    Kind.SEGMENT_OVERLAP,
+                    path,
+                    offset=base,
+                    expected=f"a base offset from {next_offset}",
+                    found=base,
+                    recovery="leaves it: names are not looked at",
+                    repair="move one of them elsewhere, then kafkafs recover",
+                )
+            if 0 <= report.first_epoch < latest_epoch:
+                self._findings.add(
+                    Kind.BATCH_EPOCH,
+                    path,
+                    offset=base,
+                    expected=f"{latest_epoch} or more",
+                    found=report.first_epoch,
+                    recovery="leaves it",
+                    repair=SALVAGE,
+                )
+            latest_epoch = max(latest_epoch, report.latest_epoch)
+            next_offset = max(next_offset, report.next_offset)
+        ends = LogEnds(first, next_offset)
+        self._check_ends(ends)
+        self._check_producers(reports, self._snapshots())
+        return self._findings, ends
+
+    # Files
+
+    def _path(self, offset: int, kind: FileKind) -> Path:
+        return self._plan.directory / names.segment_file(offset, kind)
+
+    def _check_names(self) -> dict[FileKind, set[int]]:
+        """Live files by kind and offset; whatever else is there, and should not be, is found."""
+        files: dict[FileKind, set[int]] = {kind: set() for kind in FileKind}
+        findings, clean = self._findings, self._plan.clean
+        for entry in sorted(self._plan.directory.iterdir()):
+            parsed = names.parse_segment_file(entry.name)
+            if parsed is None:
+                if names.is_misnamed(entry.name):
+                    findings.add(Kind.FILE_MISNAMED, entry, recovery="leaves it", repair="move it elsewhere")
+                elif entry.name.endswith(names.TEMPORARY_SUFFIX):
+                    findings.add(Kind.CHECKPOINT_UNFINISHED, entry, recovery="leaves it", repair=OPENING, note=True)
+            elif parsed.state is FileState.LIVE:
+                files[parsed.kind].add(parsed.offset)
+            else:
+                # A broker that is stopped leaves .deleted files to its next start; replacements end with the process.
+                doing = "finishes the replacement" if parsed.state is FileState.SWAP else "removes it"
+                findings.add(
+                    Kind.FILE_LEFT_OVER,
+                    entry,
+                    found=parsed.state.value,
+                    recovery=doing,
+                    repair=OPENING,
+                    note=parsed.state is FileState.DELETED or not clean,
+                )
+        for kind in _INDEXES:
+            for offset in sorted(files[kind] - files[FileKind.LOG]):
+                findings.add(
+                    Kind.INDEX_WITHOUT_LOG,
+                    self._path(offset, kind),
+                    recovery="removes it",
+                    repair=OPENING,
+                    note=not clean,
+                )
+        return files
+
+    def _check_ends(self, ends: LogEnds) -> None:
+        """Nothing that speaks of offsets speaks of what lies beyond the log end."""
+        beyond = [entry.start_offset for entry in self._epochs.entries if entry.start_offset > ends.next_offset]
+        found = [(Kind.EPOCHS_BEYOND_LOG, self._plan.directory / names.LEADER_EPOCH_CHECKPOINT, beyond[:1])]
+        found += [
+            (Kind.SNAPSHOT_BEYOND_LOG, self._path(offset, FileKind.PRODUCER_SNAPSHOT), [offset])
+            for offset in sorted(self._files[FileKind.PRODUCER_SNAPSHOT])
+            if offset > ends.next_offset
+        ]
+        for kind, path, offsets in found:
+            for offset in offsets:
+                self._findings.add(
+                    kind,
+                    path,
+                    offset=offset,
+                    expected=f"at most {ends.next_offset}",
+                    found=offset,
+                    recovery="removes it",
+                    repair=RECOVER,
+                    note=not self._plan.clean,
+                )
+
+    # Producers
+
+    def _snapshots(self) -> dict[int, dict[int, ProducerEntry]]:
+        """Producers by id, by the offset of their snapshot; those that do not parse are found."""
+        snapshots = {}
+        for offset in sorted(self._files[FileKind.PRODUCER_SNAPSHOT]):
+            path = self._path(offset, FileKind.PRODUCER_SNAPSHOT)
+            snapshot = read_small(
+                self._findings,
+                Kind.SNAPSHOT_CORRUPT,
+                path,
+                producer_state.read,
+                None,
+                recovery="rebuilds it where it is used",
+                repair=REINDEX,
+            )
+            if snapshot is not None:
+                snapshots[offset] = {entry.producer_id: entry for entry in snapshot.entries()}
+        return snapshots
+
+    def _check_producers(self, reports: list[SegmentReport], snapshots: dict[int, dict[int, ProducerEntry]]) -> None:
+        """Aborted transactions have their entries; snapshots say what the batches before them say, where all are there
+        (compaction takes a producer's batches, and a snapshot still knows them)."""
+        first = reports[0].plan.base_offset
+        table = ProducerTable(first, snapshots.get(first, {}).values())
+        seen: set[int] = set()
+        next_offset = first
+        dense = True
+        for report in reports:
+            base = report.plan.base_offset
+            dense &= base == next_offset
+            if dense:
+                self._check_snapshot(base, snapshots, table, seen)
+            dense &= report.dense
+            next_offset = report.next_offset
+            markers = report.trail.markers
+            aborted: list[AbortedTxn] = []
+            for part in report.trail.tables:
+                rows = {
+                    row: markers[base]
+                    for row, base in enumerate(part.base_offset.tolist())
+                    if base in markers and part.is_control[row]
+                }
+                unknown = part.is_control & part.is_transactional
+                unknown[list(rows)] = False
+                end_offset = int(part.last_offset[-1]) + 1
+                changes = table.changes_of(part, np.flatnonzero(~unknown), rows, end_offset)
+                seen.update(part.producer_id.tolist())
+                aborted += changes.aborted
+                table.commit(changes, end_offset)
+            if report.trail.broken:
+                return  # what is missing here may be anything
+            self._check_aborts(report, aborted)
+        if dense:
+            self._check_snapshot(next_offset, snapshots, table, seen)
+
+    def _check_aborts(self, report: SegmentReport, aborted: list[AbortedTxn]) -> None:
+        if report.aborts.problem is not None:
+            return
+        stored = {entry.last_offset: entry.first_offset for entry in report.aborts.entries()}
+        for transaction in aborted:
+            first_offset, last_offset = transaction.first_offset, transaction.last_offset
+            if last_offset not in stored or stored[last_offset] > first_offset:
+                self._findings.add(
+                    Kind.TXN_INDEX_INCOMPLETE,
+                    self._path(report.plan.base_offset, FileKind.TRANSACTION_INDEX),
+                    offset=last_offset,
+                    expected=f"producer {transaction.producer_id}, {first_offset} to {last_offset}",
+                    found=f"first offset {stored[last_offset]}" if last_offset in stored else "no entry",
+                    recovery="rebuilds it" if report.plan.checked else "leaves it: it lies below the recovery point",
+                    repair=REINDEX,
+                )
+
+    def _check_snapshot(
+        self, offset: int, snapshots: dict[int, dict[int, ProducerEntry]], table: ProducerTable, seen: set[int]
+    ) -> None:
+        """Of producers that the log tells of: a snapshot may have forgotten them, but not know them otherwise."""
+        stored = snapshots.get(offset, {})
+        for entry in table.entries():
+            told = stored.get(entry.producer_id)
+            if told is not None and entry.producer_id in seen and told != entry:
+                self._findings.add(
+                    Kind.SNAPSHOT_UNTRUE,
+                    self._path(offset, FileKind.PRODUCER_SNAPSHOT),
+                    offset=offset,
+                    expected=entry,
+                    found=told,
+                    recovery="rebuilds it where it is used",
+                    repair=REINDEX,
+                )
+
+
+def read_small(
+    findings: Findings,
+    kind: Kind,
+    path: Path,
+    read: Callable[[Path], T | None],
+    default: T,
+    *,
+    recovery: str = "leaves it",
+    repair: str | None = RECOVER,
+) -> T:
+    """A small file's content; `default` where there is none, or where it does not parse, which is found."""
+    try:
+        content = read(path)
+    except (CorruptCheckpoint, OSError) as error:
+        findings.add_error(kind, error, path, recovery=recovery, repair=repair)
+        return default
+    return default if content is None else content

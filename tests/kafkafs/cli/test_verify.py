@@ -1,0 +1,80 @@
+"""`kafkafs verify`: what it says, to people and to programs, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from storage.files import names
+from storage.files.dir_lock import DirLock
+from storage.files.disk import RealDisk
+from tests.builders import Batch, Partition, build_log_dir, many
+from tests.kafkafs.cli.running import output_of, run
+from tests.storage.log.owning import tree_of
+
+
+def _damaged(path: Path) -> Path:
+    """t/0 with a flipped byte in the second of three batches, t/1 sound."""
+    build_log_dir(path, {"t": [Partition([Batch(many(3))] * 3), Partition([b"x"])]})
+    log = path / "t-0" / "00000000000000000000.log"
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    return log
+
+
+def test_nothing_wrong(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [Partition([b"x"])]})
+    assert output_of("verify", tmp_path) == b"nothing wrong\n"
+    assert json.loads(output_of("verify", tmp_path, "--json")) == {"findings": [], "notes": []}
+
+
+def test_a_finding_for_people_and_for_programs(tmp_path: Path) -> None:
+    log = _damaged(tmp_path)
+    before = tree_of(tmp_path)
+    result = run("verify", tmp_path)
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    position = len(log.read_bytes()) // 3
+    assert lines[0].startswith(f"{log}: finding batch-crc: ")
+    assert lines[0].endswith(f"(position {position}, offset 3)")
+    assert [line.split(":")[0] for line in lines[1:5]] == ["  expected", "  found", "  recovery", "  mended by"]
+    assert lines[-1] == "1 finding: 1 batch-crc"
+    result = run("verify", tmp_path, "t/0", "--json")
+    assert result.exit_code == 1
+    (one,) = json.loads(result.output)["findings"]
+    assert (one["name"], one["file"], one["position"], one["offset"]) == ("batch-crc", str(log), position, 3)
+    assert one["severity"] == "finding"
+    assert one["repair"] == "kafkafs salvage"
+    assert tree_of(tmp_path) == before
+
+
+def test_the_other_partition_is_sound(tmp_path: Path) -> None:
+    _damaged(tmp_path)
+    assert output_of("verify", tmp_path, "t/1") == b"nothing wrong\n"
+
+
+def test_notes_are_counted_and_listed_when_asked_for(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [Partition([Batch(many(5))], tail=b"\0" * 7)]}, clean=False)
+    counted = "3 notes: 1 index-not-trimmed, 1 log-cut-off, 1 time-index-not-trimmed"
+    assert output_of("verify", tmp_path).decode() == f"nothing wrong; {counted}\n"
+    listed = output_of("verify", tmp_path, "--notes").decode().splitlines()
+    assert listed[-1] == f"nothing wrong; {counted}"
+    assert sum(": note " in line for line in listed) == 3
+
+
+def test_a_directory_that_is_held_is_looked_at_all_the_same(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [Partition([Batch(many(5))], tail=b"\0" * 7)]})
+    assert run("verify", tmp_path).exit_code == 1
+    (tmp_path / names.LOCK).touch()
+    lock = DirLock(RealDisk(), tmp_path)
+    try:
+        assert b"nothing wrong; 1 note: 1 log-cut-off" in output_of("verify", tmp_path)
+    finally:
+        lock.release()
+
+
+def test_no_such_directory_or_topic(tmp_path: Path) -> None:
+    assert run("verify", tmp_path / "none").exit_code == 4
+    build_log_dir(tmp_path / "logs", {"t": [Partition([b"x"])]})
+    assert run("verify", tmp_path / "logs", "u").exit_code == 4
