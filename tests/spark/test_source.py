@@ -10,14 +10,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kafkafs.spark import rows
+from kafkafs.spark.options import COLUMNS
+from storage.clock import SystemClock
+from storage.format.record_columns import Record
+from storage.log.appender import Appender
+from storage.log.owned_dir import OwnedDir
 from storage.types import TopicPartition
-from tests.fixtures import READ_UNCOMMITTED, Golden, GoldenCase, golden_cases, requires_fixtures
+from storage.upkeep.verify import verify_log_dir
+from tests.builders import ROLL, START_MS, STEP_MS, Batch, BuiltLogDir, abort, build_log_dir, many
+from tests.fixtures import READ_COMMITTED, READ_UNCOMMITTED, Golden, GoldenCase, golden_cases, requires_fixtures
 
+spark_partition_id = pytest.importorskip("pyspark.sql.functions").spark_partition_id
 PythonException = pytest.importorskip("pyspark.errors").PythonException
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 DAMAGED = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}  # the consumer fails there, and so do we
 KINDS = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
@@ -87,3 +96,139 @@ def test_a_corrupt_batch_fails_the_query_or_is_skipped(spark: SparkSession, topi
     seen = case.records()
     assert found[: len(seen)] == seen
     assert len(found) > len(seen)
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltLogDir:
+    """Two partitions of 30 and 10 messages in segments of 10; `other` has transactions."""
+    items = [Batch(many(10)), ROLL, Batch(many(10)), ROLL, Batch(many(10))]
+    transactions = [Batch(many(3), producer_id=7, transactional=True), abort(7), Batch(many(2))]
+    return build_log_dir(tmp_path / "log", {"t": [items, [Batch(many(10))]], "other": [transactions]}, broker=False)
+
+
+def offsets(frame: DataFrame) -> dict[int, list[int]]:
+    """By partition, in the order in which they come."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for partition, offset in frame.select("partition", "offset").collect():
+        found[partition].append(offset)
+    return found
+
+
+def test_filters_of_one_frame_do_not_meet(spark: SparkSession, built: BuiltLogDir) -> None:
+    """What goes wrong where a filter is pushed to a Python source (pyspark 4.2, 4.3): it stays for the next query."""
+    frame = read(spark, built.path, subscribe="t")
+    first, second = frame.filter("partition = 0 and offset < 5"), frame.filter("partition = 1")
+    assert (first.count(), frame.count(), second.count()) == (5, 40, 10)
+    assert first.union(second).count() == 15
+    assert frame.count() == 40
+
+
+def test_a_frame_is_a_snapshot_from_its_first_action_on(spark: SparkSession, built: BuiltLogDir) -> None:
+    frame, later = (read(spark, built.path, subscribe="t") for _ in range(2))
+    narrow = frame.filter("partition = 1")
+    assert frame.count() == 40
+    owned = OwnedDir.open(built.path)
+    Appender(owned.log(TopicPartition("t", 1)), clock=SystemClock()).append([Record(None, b"more")])
+    owned.close()
+    assert (frame.count(), narrow.count(), frame.select("offset").count()) == (40, 10, 40)
+    assert (later.count(), later.filter("partition = 1").count()) == (41, 11)
+    assert not verify_log_dir(built.path)
+
+
+def test_columns_and_the_schema(spark: SparkSession, built: BuiltLogDir) -> None:
+    frame = read(spark, built.path, subscribe="t", columns="offset,value")
+    assert frame.columns == ["offset", "value"]
+    assert frame.agg({"offset": "sum"}).collect() == [(30 * 29 // 2 + 45,)]
+    assert tuple(read(spark, built.path, subscribe="t").columns) == COLUMNS[:-1]
+    with pytest.raises(Exception, match="the schema is given by the source"):
+        spark.read.format("kafkafs").schema("value STRING").option("subscribe", "t").load(str(built.path)).count()
+
+
+def test_ranges(spark: SparkSession, built: BuiltLogDir) -> None:
+    span = {"startingOffsets": '{"t":{"0":10,"1":-2}}', "endingOffsets": '{"t":{"0":20,"1":3}}'}
+    assert offsets(read(spark, built.path, subscribe="t", **span)) == {0: list(range(10, 20)), 1: [0, 1, 2]}
+    times = {"startingTimestamp": START_MS + 7 * STEP_MS, "endingTimestamp": START_MS + 9 * STEP_MS}
+    assert offsets(read(spark, built.path, subscribe="t", **times)) == {0: [7, 8], 1: [7, 8]}
+    committed = read(spark, built.path, subscribe="other", isolation_level=READ_COMMITTED)
+    assert offsets(committed) == {0: [4, 5]}
+    nothing = read(spark, built.path, subscribePattern="nothing.*")
+    assert (nothing.count(), nothing.rdd.getNumPartitions()) == (0, 1)
+
+
+def test_tasks(spark: SparkSession, built: BuiltLogDir) -> None:
+    whole = read(spark, built.path, subscribe="t")
+    assert whole.rdd.getNumPartitions() == 1
+    many_tasks = read(spark, built.path, subscribe="t", minPartitions=4)
+    assert many_tasks.rdd.getNumPartitions() == 4
+    short = read(spark, built.path, subscribe="t", maxRecordsPerPartition=7)
+    assert max(row[1] for row in short.groupBy(spark_partition_id()).count().collect()) == 7
+    assert offsets(whole) == offsets(many_tasks) == offsets(short) == {0: list(range(30)), 1: list(range(10))}
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"subscribe": "t", "startingOffset": "latest"}, "unknown option 'startingoffset': is startingOffsets meant"),
+        ({"subscribe": "t", "startingOffsets": "latest"}, "startingOffsets of a batch query cannot be latest"),
+        ({"subscribe": "t", "endingOffsets": '{"t":{"0":-2,"1":5}}'}, "cannot be earliest"),
+        ({"subscribe": "t,u"}, "subscribe: u is not in"),
+        ({"assign": '{"t":[0,9],"v":[0]}'}, "assign: t/9, v/0 are not in"),
+        ({"subscribe": "t", "startingOffsets": '{"t":{"0":1}}'}, "must name every partition .*: t/1 is missing"),
+        ({"subscribe": "other", "startingOffsets": '{"other":{"0":1,"1":1}}'}, "names other/1, which the query does"),
+        ({"subscribe": "other", "startingTimestamp": str(START_MS * 2)}, "no message of other/0 has a timestamp of"),
+        ({"subscribe": "other", "startingOffsets": '{"other":{"0":7}}'}, "begins at 7 and ends at 6"),
+        ({"subscribe": "other", "endingOffsets": '{"other":{"0":9}}'}, "no messages 6 to 8: the log ends at 6"),
+    ],
+)
+def test_wrong_options(spark: SparkSession, built: BuiltLogDir, options: dict[str, str], error: str) -> None:
+    with pytest.raises(Exception, match=error):
+        read(spark, built.path, **options).count()
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> BuiltLogDir:
+    """Six segments, each more than an Arrow batch and than what the sockets between Python and Spark hold."""
+    items = [item for _ in range(6) for item in (Batch(many(rows.MOST_ROWS, 150)), ROLL)]
+    return build_log_dir(tmp_path / "log", {"t": [items]}, broker=False)
+
+
+def test_a_task_whose_worker_is_killed_is_done_again(spark: SparkSession, long: BuiltLogDir) -> None:
+    def kill_readers(found: Iterator[Row]) -> Iterator[int]:
+        import psutil
+        from pyspark import TaskContext
+
+        yield next(found)["offset"]
+        if TaskContext.get().attemptNumber() == 0:
+            me = psutil.Process()
+            for worker in me.parent().children():
+                if worker != me:
+                    worker.kill()
+        for row in found:
+            yield row["offset"]
+
+    frame = read(spark, long.path, subscribe="t", columns="value,offset")
+    assert frame.rdd.mapPartitions(kill_readers).collect() == list(range(6 * rows.MOST_ROWS))
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_retention_during_a_read(spark: SparkSession, long: BuiltLogDir, fail: bool) -> None:
+    log = long["t", 0]
+    removed = [str(path) for index in range(5) for path in log.path.glob(f"{log.log(index).stem}.*")]
+
+    def retain(found: Iterator[Row]) -> Iterator[int]:
+        for row in found:
+            for path in removed:
+                Path(path).unlink(missing_ok=True)
+            removed.clear()
+            yield row["offset"]
+
+    left = read(spark, long.path, subscribe="t", columns="value,offset", failOnDataLoss=fail).rdd.mapPartitions(retain)
+    if fail:
+        with pytest.raises(Exception, match=r"DataLoss: messages [1-9]0+ to 99999 of t/0 are gone"):
+            left.collect()
+        return
+    found = left.collect()
+    assert found == sorted(found)
+    assert len(found) < 6 * rows.MOST_ROWS
+    assert found[-rows.MOST_ROWS :] == list(range(5 * rows.MOST_ROWS, 6 * rows.MOST_ROWS))
+    assert not verify_log_dir(long.path)

@@ -1,0 +1,137 @@
+"""What options mean, and how wrong ones are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafkafs.spark import options as parsing
+from kafkafs.spark.options import (
+    EARLIEST,
+    LATEST,
+    EveryOffset,
+    EveryTimestamp,
+    InvalidOption,
+    Offsets,
+    OnCorruptBatch,
+    Partitions,
+    SourceOptions,
+    Timestamps,
+    TopicPattern,
+    Topics,
+)
+from storage.types import Isolation, TopicPartition
+
+
+def parse(**options: str) -> SourceOptions:
+    given = {name.replace("_", "."): value for name, value in options.items()}
+    if not {"subscribe", "subscribepattern", "assign"} & {name.lower() for name in given}:
+        given["subscribe"] = "t"
+    return parsing.parse({"path": "/log", **given})
+
+
+def test_defaults() -> None:
+    options = parse()
+    assert options == SourceOptions(Path("/log"), Topics(("t",)), parsing.COLUMNS[:-1])
+    assert options.fail_on_data_loss
+
+
+def test_names_have_no_case_and_those_for_a_client_are_passed_over() -> None:
+    options = parse(
+        SUBSCRIBE=" b, a,,b ", INCLUDEheaders="TRUE", kafka_bootstrap_servers="x:9092", groupIdPrefix="g",
+        kafka_security_protocol="SSL", failondataloss="false", minPartitions="7", maxRecordsPerPartition="8",
+        maxOffsetsPerTrigger="9", onCorruptBatch="Skip", allowUncompiled="true",
+    )  # fmt: skip
+    assert options == SourceOptions(
+        Path("/log"),
+        Topics(("a", "b")),
+        parsing.COLUMNS,
+        min_partitions=7,
+        max_records_per_partition=8,
+        max_offsets_per_trigger=9,
+        fail_on_data_loss=False,
+        on_corrupt_batch=OnCorruptBatch.SKIP,
+        allow_uncompiled=True,
+    )
+
+
+def test_what_is_read() -> None:
+    assert parse(assign='{"b":[1,0],"a":[3]}').chosen == Partitions(
+        (TopicPartition("a", 3), TopicPartition("b", 0), TopicPartition("b", 1))
+    )
+    chosen = parse(subscribePattern=" order.* ").chosen
+    assert isinstance(chosen, TopicPattern)
+    assert chosen.pattern.pattern == "order.*"
+
+
+def test_columns() -> None:
+    assert parse(columns="value").columns == ("value",)
+    assert parse(columns=" Offset , headers,key", includeHeaders="false").columns == ("offset", "headers", "key")
+
+
+@pytest.mark.parametrize("name", ["isolation.level", "kafka.isolation.level"])
+def test_isolation(name: str) -> None:
+    assert parse(**{name: "READ_COMMITTED"}).isolation is Isolation.READ_COMMITTED
+
+
+def test_bounds_and_which_of_several_counts() -> None:
+    by_offset = {"startingOffsets": '{"t":{"0":5,"1":-1}}', "endingOffsets": "Latest"}
+    options = parse(**by_offset)
+    assert options.starting == Offsets({TopicPartition("t", 0): 5, TopicPartition("t", 1): LATEST})
+    assert options.ending == EveryOffset(LATEST)
+    assert parse(startingOffsets="earliest").starting == EveryOffset(EARLIEST)
+    times = {"startingOffsetsByTimestamp": '{"t":{"0":17}}', "startingOffsetsByTimestampStrategy": "LATEST"}
+    options = parse(**by_offset, **times)
+    assert options.starting == Timestamps({TopicPartition("t", 0): 17})
+    assert options.latest_if_none_later
+    assert parse(**by_offset, **times, startingTimestamp=" 3 ").starting == EveryTimestamp(3)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"path": " "}, r"no log directory"),
+        ({"subscrib": "t"}, "unknown option 'subscrib': is subscribe meant"),
+        ({"zzz": "t"}, "unknown option 'zzz'; known are path"),
+        ({"minOffsetsPerTrigger": "3"}, "unknown option"),
+        ({"paths": '["a","b"]'}, "one path"),
+        ({"subscribe": "t", "assign": "{}"}, "subscribe and assign exclude each other"),
+        ({"subscribe": "  "}, "subscribe is empty"),
+        ({"subscribe": ",,"}, "names no topic"),
+        ({"subscribePattern": "a("}, "no regular expression"),
+        ({"assign": "{}"}, "names no partition"),
+        ({"assign": "[1]"}, "takes a JSON object"),
+        ({"assign": '{"t":[true]}'}, "takes a JSON object"),
+        ({"assign": '{"t":[-1]}'}, "takes a JSON object"),
+        ({"assign": '{"t":0}'}, "takes a JSON object"),
+        ({"columns": "value,valu"}, "'valu' is none of key, value"),
+        ({"columns": ""}, "'' is none of"),
+        ({"columns": "value,VALUE"}, "has value twice"),
+        ({"startingOffsets": "first"}, 'startingOffsets takes "earliest", "latest" or {"topicA"'),
+        ({"startingOffsets": '{"t":{"0":1.5}}'}, "startingOffsets takes"),
+        ({"startingOffsets": '{"t":{"0":true}}'}, "startingOffsets takes"),
+        ({"startingOffsets": '{"t":{"x":1}}'}, "startingOffsets takes"),
+        ({"startingOffsets": '{"t":[1]}'}, "startingOffsets takes"),
+        ({"startingOffsets": '{"t":{"0":9223372036854775808}}'}, "startingOffsets takes"),
+        ({"endingOffsets": '{"t":{"0":-3}}'}, "-3 of t/0 is no offset"),
+        ({"endingTimestamp": "now"}, "endingTimestamp takes epoch milliseconds"),
+        ({"endingOffsetsByTimestamp": "5"}, "endingOffsetsByTimestamp takes"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "is error or latest"),
+        ({"minPartitions": "0"}, "minPartitions takes a positive number"),
+        ({"maxRecordsPerPartition": "-1"}, "takes a positive number"),
+        ({"failOnDataLoss": "yes"}, "is true or false"),
+        ({"onCorruptBatch": "ignore"}, "is fail or skip"),
+        ({"isolation.level": "read"}, "isolation.level: 'read'"),
+        ({"isolation.level": "read_committed", "kafka.isolation.level": "read_uncommitted"}, "differ"),
+    ],
+)
+def test_wrong_options(options: dict[str, str], error: str) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        parse(**options)
+    assert error in str(caught.value)
+
+
+def test_nothing_says_what_is_read() -> None:
+    with pytest.raises(InvalidOption, match="exactly one of the options subscribe, subscribePattern, assign"):
+        parsing.parse({"path": "/log"})

@@ -1,0 +1,156 @@
+"""What a split reads when the log is no more what it was when the split was planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafkafs.spark.planning import Split
+from kafkafs.spark.split_reader import read_split
+from storage.errors import CorruptBatch, SegmentGone
+from storage.files.log_file import LogFile
+from storage.format.block import Damage
+from storage.format.decoder import Decoder
+from storage.log.log_dir import LogDir
+from storage.types import Isolation, OffsetRange, TopicPartition
+from tests.builders import ROLL, Batch, BuiltPartition, abort, build_log_dir, many
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltPartition:
+    """Six segments of ten messages, in two batches each."""
+    items = [item for _ in range(6) for item in (Batch(many(5)), Batch(many(5)), ROLL)][:-1]
+    return build_log_dir(tmp_path, {"t": [items]})["t", 0]
+
+
+class Reading:
+    """Reads a split, and what it was told meanwhile."""
+
+    def __init__(self, built: BuiltPartition, start: int, end: int, isolation: str = "read_uncommitted") -> None:
+        self.lost: list[tuple[OffsetRange, str]] = []
+        self.damage: list[Damage] = []
+        self._blocks = read_split(
+            LogDir.open_read_only(built.path.parent),
+            Split(TP, start, end, 0),
+            Decoder(),
+            on_loss=lambda tp, offsets, why: self.lost.append((offsets, why)),
+            on_damage=lambda tp, damage: self.damage.append(damage),
+            isolation=Isolation(isolation),
+        )
+
+    def next(self) -> list[int]:
+        return next(self._blocks).offset.tolist()
+
+    def rest(self) -> list[int]:
+        return [offset for block in self._blocks for offset in block.offset.tolist()]
+
+
+def remove(built: BuiltPartition, *segments: int) -> None:
+    for segment in segments:
+        for suffix in (".log", ".index", ".timeindex"):
+            built.log(segment).with_suffix(suffix).unlink()
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 60), (0, 1), (7, 8), (13, 42), (59, 60), (20, 20)])
+def test_a_split(built: BuiltPartition, start: int, end: int) -> None:
+    reading = Reading(built, start, end)
+    assert reading.rest() == list(range(start, end))
+    assert not reading.lost
+
+
+def test_one_segment_reads_about_its_own_bytes(built: BuiltPartition, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: dict[str, int] = {}
+    whole = LogFile.read
+
+    def counting(self: LogFile, position: int, size: int, into: bytearray | None = None) -> memoryview:
+        data = whole(self, position, size, into)
+        read[self.path.name] = read.get(self.path.name, 0) + len(data)
+        return data
+
+    monkeypatch.setattr(LogFile, "read", counting)
+    assert Reading(built, 20, 30).rest() == list(range(20, 30))
+    last = built.log(5).name  # where the log ends is measured there
+    assert set(read) <= {built.log(2).name, last}
+    size = built.log(2).stat().st_size
+    assert size <= read[built.log(2).name] <= 3 * size
+    assert read.get(last, 0) <= 2 * built.log(5).stat().st_size
+
+
+def test_retention_before_and_during(built: BuiltPartition) -> None:
+    remove(built, 0)
+    reading = Reading(built, 5, 60)
+    assert reading.next() == list(range(10, 20))
+    assert reading.lost == [(OffsetRange(5, 10), "the log begins at 10")]
+    remove(built, 1, 2, 3)
+    assert reading.rest() == list(range(40, 60))
+    assert reading.lost[1:] == [(OffsetRange(20, 40), "the log begins at 40")]
+
+
+def test_all_of_it_is_gone(built: BuiltPartition) -> None:
+    remove(built, 0, 1, 2)
+    reading = Reading(built, 5, 25)
+    assert reading.rest() == []
+    assert reading.lost == [(OffsetRange(5, 25), "the log begins at 30")]
+
+
+def test_truncation(built: BuiltPartition) -> None:
+    remove(built, 3, 4, 5)
+    reading = Reading(built, 25, 55)
+    assert reading.rest() == [25, 26, 27, 28, 29]
+    assert reading.lost == [(OffsetRange(30, 55), "the log ends at 30")]
+    reading = Reading(built, 45, 55)
+    assert reading.rest() == []
+    assert reading.lost == [(OffsetRange(45, 55), "the log ends at 30")]
+
+
+def test_the_partition_is_gone(built: BuiltPartition) -> None:
+    reading = Reading(built, 0, 60)
+    assert reading.next() == list(range(10))
+    built.path.rename(built.path.parent / "t-0.0123456789abcdef0123456789abcdef-delete")
+    assert reading.rest() == []
+    assert reading.lost == [(OffsetRange(10, 60), "the partition was removed")]
+
+
+def test_replaced_segments_are_found_again(built: BuiltPartition) -> None:
+    reading = Reading(built, 0, 60)
+    assert reading.next() == list(range(10))
+    path = built.log(1)
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+    assert reading.rest() == list(range(10, 60))
+    assert not reading.lost
+
+
+def test_a_file_that_is_never_there_is_an_error(built: BuiltPartition, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(self: LogFile, position: int, size: int, into: bytearray | None = None) -> memoryview:
+        raise SegmentGone("gone")
+
+    reading = Reading(built, 0, 60)
+    assert reading.next() == list(range(10))
+    monkeypatch.setattr(LogFile, "read", gone)
+    with pytest.raises(SegmentGone):
+        reading.rest()
+
+
+def test_damage_is_told_and_passed(built: BuiltPartition) -> None:
+    path = built.log(1)
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    reading = Reading(built, 0, 60)
+    assert reading.rest() == [*range(10), *range(15, 60)]
+    (damage,) = reading.damage
+    assert isinstance(damage.error, CorruptBatch)
+    assert (damage.error.path, damage.position) == (path, 0)
+    assert not reading.lost
+
+
+def test_committed(tmp_path: Path) -> None:
+    items = [Batch(many(3), producer_id=7, transactional=True), abort(7), Batch(many(2))]
+    built = build_log_dir(tmp_path, {"t": [items]})["t", 0]
+    assert Reading(built, 0, 6, "read_committed").rest() == [4, 5]
+    assert Reading(built, 0, 6).rest() == [0, 1, 2, 4, 5]
