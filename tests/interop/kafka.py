@@ -112,6 +112,11 @@ class Broker:
         self._properties = directory / "server.properties"
         self._write_properties()
 
+    def reconfigure(self, config: Mapping[str, str]) -> None:
+        """Other settings from the next start on."""
+        self._config |= config
+        self._write_properties()
+
     @property
     def address(self) -> str:
         """host:port for bootstrap.servers."""
