@@ -1,0 +1,228 @@
+"""Compaction in the background: which partition, how fast, what waits for it, what the status says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage.config import BrokerConfig
+from storage.files import checkpoints, names
+from storage.log.owned_dir import Opening, OwnedDir
+from storage.types import TopicPartition
+from storage.upkeep.cleaner import Cleaner, Throttle
+from storage.upkeep.maintenance import COMPACTION, Maintenance, TaskStatus
+from tests.storage.log.owning import NOW_MS, HastyDisk, StandingClock, append, close_clean
+from tests.storage.upkeep.compacting import SMALL, put, updates
+
+T, U = TopicPartition("t", 0), TopicPartition("u", 0)
+
+
+class _Waiter:
+    """Waiting moves the clock."""
+
+    def __init__(self, clock: StandingClock) -> None:
+        self.clock = clock
+        self.waits: list[int] = []
+        self.on_wait: Callable[[], None] = lambda: None
+
+    def wait(self, timeout_ms: int) -> None:
+        self.waits.append(timeout_ms)
+        self.clock.time_ms += timeout_ms
+        self.on_wait()
+
+    def wake(self) -> None:
+        pass
+
+
+class World:
+    """Two compacted topics and one that is not."""
+
+    def __init__(self, path: Path, **broker: str) -> None:
+        self.clock = StandingClock()
+        values = {"num.recovery.threads.per.data.dir": "1", "log.initial.task.delay.ms": "1000"}
+        config = BrokerConfig.from_values(values | {key.replace("_", "."): value for key, value in broker.items()})
+        self.owned = OwnedDir.open(path, Opening(create=True), config=config, disk=HastyDisk(), clock=self.clock)
+        for topic in ("t", "u"):
+            self.owned.create_topic(topic, 1, SMALL | {"segment.bytes": "20000", "file.delete.delay.ms": "5000"})
+        self.owned.create_topic("kept", 1)
+        append(self.owned.log(TopicPartition("kept", 0)), [b"x"])
+        self.waiter = _Waiter(self.clock)
+        self.maintenance = Maintenance(self.owned, waiter=self.waiter, free_bytes=lambda: 10**15)
+
+    def fill(self, tp: TopicPartition, rounds: int, *, size: int = 1000) -> None:
+        """So many updates of one key, then a new segment."""
+        for n in range(rounds):
+            put(self.owned.log(tp), updates([(b"k", b"%d" % n * size)]))
+        self.owned.log(tp).roll()
+
+    def status(self) -> TaskStatus:
+        return next(task for task in self.maintenance.status().tasks if task.name == COMPACTION)
+
+    def offset(self, tp: TopicPartition) -> int | None:
+        return checkpoints.read(self.owned.path / names.CLEANER_CHECKPOINT).get(tp)
+
+
+def test_the_dirtiest_first_then_the_next_then_a_pause(tmp_path: Path) -> None:
+    world = World(tmp_path / "log")
+    world.fill(T, 10)
+    world.fill(U, 10)
+    world.maintenance.run_due()
+    assert world.status().runs == 0
+    world.clock.time_ms += 1000
+    world.maintenance.run_due()
+    first = world.status()
+    assert first.result.startswith("t/0: 9 of 10 records removed, ")
+    assert (world.offset(T), world.offset(U)) == (10, None)
+    assert world.maintenance.status().dirty_ratios == {"t/0": 1.0, "u/0": 1.0}
+    assert first.next_run_ms <= world.clock.time_ms + 1
+    world.clock.time_ms += 1
+    world.maintenance.run_due()
+    assert world.status().result.startswith("u/0: ")
+    world.clock.time_ms += 1
+    world.maintenance.run_due()
+    assert world.status().next_run_ms == world.clock.time_ms + 15_000
+    assert world.status().result.startswith("u/0: ")  # of the last time that it did something
+    assert world.maintenance.status().dirty_ratios == {"t/0": 0.0, "u/0": 0.0}
+    # What it replaced goes later.
+    assert world.maintenance.status().awaiting_deletion_files > 0
+    world.clock.time_ms += 5000
+    world.maintenance.run_due()
+    assert world.maintenance.status().awaiting_deletion_files == 0
+    # Half of t is dirty now: not more than min.cleanable.dirty.ratio; then more.
+    world.fill(T, 1)
+    world.clock.time_ms += 15_000
+    world.maintenance.run_due()
+    assert world.offset(T) == 10
+    world.fill(T, 1, size=1500)
+    world.clock.time_ms += 15_000
+    world.maintenance.run_due()
+    assert world.offset(T) == 12
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+def test_not_faster_than_it_may_be_and_others_do_not_wait(tmp_path: Path) -> None:
+    world = World(tmp_path / "log", log_cleaner_io_max_bytes_per_second="10000")
+    for _ in range(5):
+        world.fill(T, 15)
+    size = world.owned.log(T).snapshot().size_bytes
+    world.clock.time_ms += 1000
+    began_ms = world.clock.time_ms
+    flushed: list[int] = []
+
+    def on_wait() -> None:
+        if len(world.waiter.waits) == 3:  # in the middle of the pass
+            append(world.owned.log(TopicPartition("kept", 0)), [b"y"])
+        log = world.owned.log(TopicPartition("kept", 0))
+        flushed.append(log.recovery_point)
+        assert world.maintenance.status().state == "running" or not world.status().running
+
+    world.owned.alter_config("kept", {"flush.ms": "100"})
+    world.waiter.on_wait = on_wait
+    world.maintenance.run_due()
+    took_ms = world.clock.time_ms - began_ms
+    assert world.offset(T) == 75
+    # Everything is read twice, and what stays is written.
+    assert 2 * size / 10 <= took_ms + 1000 < 2 * size / 10 + 3000
+    assert flushed[-1] == 2  # the others' work was done meanwhile
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+def test_stopping_ends_a_pass(tmp_path: Path) -> None:
+    world = World(tmp_path / "log", log_cleaner_io_max_bytes_per_second="10000")
+    for _ in range(5):
+        world.fill(T, 15)
+    before = world.owned.log(T).snapshot()
+    world.clock.time_ms += 1000
+
+    def on_wait() -> None:
+        if len(world.waiter.waits) == 5:
+            world.maintenance._stopping = True
+
+    world.waiter.on_wait = on_wait
+    world.maintenance.run_due()
+    assert world.offset(T) is None
+    assert not list((world.owned.path / "t-0").glob("*.cleaned"))
+    assert world.owned.log(T).snapshot() is before
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+def test_damage_stops_compaction_of_that_partition_alone(tmp_path: Path) -> None:
+    world = World(tmp_path / "log")
+    world.fill(T, 10)
+    world.fill(U, 10)
+    path = world.owned.log(T).snapshot().segments[0].log.path
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(bytes(data))
+    for _ in range(3):
+        world.clock.time_ms += 15_000
+        world.maintenance.run_due()
+    assert world.offset(U) == 10
+    ((where, error),) = world.status().errors
+    assert where == "t/0"
+    assert "checksum differs" in error
+    world.maintenance.stop()
+    data[70] ^= 1
+    path.write_bytes(bytes(data))
+    close_clean(world.owned)
+
+
+def test_it_can_be_turned_off(tmp_path: Path) -> None:
+    world = World(tmp_path / "log", log_cleaner_enable="false")
+    world.fill(T, 10)
+    world.clock.time_ms += 100_000
+    world.maintenance.run_due()
+    assert world.offset(T) is None
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+def test_a_small_map_takes_pass_after_pass(tmp_path: Path) -> None:
+    world = World(tmp_path / "log", log_cleaner_dedupe_buffer_size="240")
+    log = world.owned.log(T)
+    for n in range(100):
+        put(log, updates([(b"k%d" % n, b"x" * 100)]))
+        if n % 10 == 9:
+            log.roll()
+    ends: list[int | None] = []
+    for _ in range(20):
+        world.clock.time_ms += 1000
+        world.maintenance.run_due()
+        ends.append(world.offset(T))
+    # As long as the dirty part is more than half, as Kafka's does.
+    assert ends[:3] == [9, 18, 27]
+    assert ends[-1] is not None
+    assert 50 <= ends[-1] < 100
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+def test_who_is_looked_at(tmp_path: Path) -> None:
+    world = World(tmp_path / "log")
+    cleaner = Cleaner(world.owned, lambda _: None)
+    assert cleaner.clean_dirtiest() is None
+    assert set(cleaner.dirty) == {T, U}
+    world.owned.checkpoints.set_cleaner_offset(T, 7)
+    assert cleaner.clean_dirtiest() is None
+    assert world.offset(T) == 0  # it lay outside of the log
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+@pytest.mark.parametrize("rate", [1000.0, 50_000.0])
+def test_the_throttle(rate: float) -> None:
+    clock = StandingClock(NOW_MS)
+    throttle = Throttle(rate, clock)
+    total = 0
+    for size in (100, 5000, 20, 70_000, 0, 3000):
+        clock.time_ms += throttle.wait_ms(size)
+        total += size
+    assert clock.time_ms - NOW_MS == pytest.approx(total * 1000 / rate, abs=8)
+    clock.time_ms += 100_000  # a rest is not saved up
+    waited = sum(throttle.wait_ms(int(rate)) for _ in range(1))
+    assert waited >= 700
