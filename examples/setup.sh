@@ -1,7 +1,8 @@
-# Sourced by examples/quickstart.sh and tests/run.sh: what both install. Not a command of its own.
+# Sourced by the examples and by tests/run.sh: what they install and share. Not a command of its own.
 #
 #   need_packages COMMAND=PACKAGE…   install the Debian packages whose command (or file, or `lib:`rary) is missing
 #   make_venv [EXTRA]                .venv with kafkafs in it, kernels compiled; quick when nothing changed
+#   use_kafkafs                      kafkafs is in PATH from here on
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
@@ -109,3 +110,12 @@ print(*tomllib.load(open(sys.argv[1], "rb"))["build-system"]["requires"], sep="\
     fi
     exec 9>&-
 }
+
+# For the other examples: kafkafs from PATH, or from .venv.
+use_kafkafs() {
+    have kafkafs || PATH=$PATH:$venv/bin
+    have kafkafs || { say "kafkafs is not installed; examples/quickstart.sh does that"; exit 2; }
+}
+
+# run COMMAND…: say it, then do it
+run() { printf '\n$ %s\n' "$*"; "$@"; }

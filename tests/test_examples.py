@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
+import time
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.mounts import kafkafs_mounts, requires_fuse, run_kafkafs
+from kafkafs.cli import main
+from kafkafs.mount_options import parse_options
+from storage.upkeep.verify import verify_log_dir
+from tests.mounts import KAFKAFS, kafkafs_mounts, requires_fuse, run_kafkafs
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "examples" / "sample-log"
@@ -60,6 +67,127 @@ def test_quickstart_with_wrong_arguments(tmp_path: Path) -> None:
     assert quickstart("only-one").returncode == 2
     assert quickstart(tmp_path / "nowhere", tmp_path / "mnt").returncode != 0
     assert not (tmp_path / "mnt").exists()
+
+
+def example(name: str, *arguments: Path | str) -> list[str]:
+    """What an example prints; it must say nothing on stderr and leave nothing mounted."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = [str(ROOT / "examples" / name), *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=280, env={**os.environ, "PATH": path}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not {Path(named) for named in re.findall(r"/\S+/mnt", done.stdout)} & set(kafkafs_mounts())
+    return done.stdout.splitlines()
+
+
+def test_every_example_is_tested() -> None:
+    here = Path(__file__).read_text()
+    scripts = {path.name for path in (ROOT / "examples").glob("*.sh") if os.access(path, os.X_OK)}
+    assert len(scripts) >= 5
+    assert not {name for name in scripts if f'"{name}"' not in here}
+
+
+def test_reading_a_crashed_brokers_disk(tmp_path: Path) -> None:
+    said = example("crashed-broker.sh")
+    assert "  cuts 00000000000000000480.log at position 1919, offset 500: 150 bytes go" in said
+    assert ["orders/0", "500"] in [line.split() for line in said]
+    assert any(line.split()[:5] == ["billing", "0", "1", "2", "80"] for line in said)
+    assert said[-1].split()[0] == "total"
+    disk = tmp_path / "disk"
+    shutil.copytree(SAMPLE, disk)
+    example("crashed-broker.sh", disk, tmp_path / "copy")
+    for topic in ("orders", "payments"):
+        ours = run_kafkafs("cat", tmp_path / "copy", topic).stdout
+        assert ours == run_kafkafs("cat", SAMPLE, topic).stdout
+    assert not verify_log_dir(tmp_path / "copy")
+
+
+def test_a_backup(tmp_path: Path) -> None:
+    said = example("backup.sh")
+    assert [line for line in said if line.endswith(": equal")] == [
+        f"{topic}: equal" for topic in ("orders", "payments", "accounts", "clicks")
+    ]
+    assert ["payments/0", "8", "9"] in [line.split()[:3] for line in said]
+    for _ in range(2):
+        example("backup.sh", SAMPLE, tmp_path / "backup")
+    assert run_kafkafs("count", tmp_path / "backup", "orders").stdout.split()[-1] == b"700"
+    assert not verify_log_dir(tmp_path / "backup")
+
+
+@requires_fuse
+def test_a_snapshot() -> None:
+    said = example("snapshot.sh")
+    assert "   250  orders/0/time/2026-11-19.txt" in said
+    assert "@groups/billing/orders/0: 420" in said
+    assert "not a byte of the snapshot has changed" in said[-1]
+
+
+@requires_fuse
+def test_a_local_log_for_shell_scripts(tmp_path: Path) -> None:
+    said = example("local-log.sh")
+    assert [line for line in said if " does " in line] == [
+        *(f"fast does job {n}" for n in (1, 2, 3, 4)),
+        *(f"slow does job {n}" for n in (1, 2)),
+        *(f"fast does job {n}" for n in (5, 6)),
+        "slow does job 3",
+    ]
+    assert [line.split()[:5] for line in said[-2:]] == [["fast", "0", "1", "1", "0"], ["slow", "0", "1", "1", "3"]]
+
+
+@requires_fuse
+def test_the_systemd_unit_of_the_readme(tmp_path: Path) -> None:
+    """Its commands, with other directories."""
+    readme = (ROOT / "README.md").read_text()
+    (start,), (stop,) = (
+        re.findall(rf"^{key}=\S*/kafkafs (.*)$", readme, re.MULTILINE) for key in ("ExecStart", "ExecStop")
+    )
+    places = {"/var/lib/kafka": str(SAMPLE), "/mnt/kafka": str(tmp_path / "mnt")}
+    words = {command: [places.get(word, word) for word in command.split()] for command in (start, stop)}
+    assert all(str(tmp_path / "mnt") in found for found in words.values())
+    assert str(SAMPLE) in words[start]
+    if os.geteuid() != 0:  # fuse.conf may not let others in
+        words[start] = words[start][: words[start].index("-o")]
+    (tmp_path / "mnt").mkdir()
+    with subprocess.Popen([*KAFKAFS, *words[start]], stderr=subprocess.PIPE) as serving:
+        try:
+            deadline = time.monotonic() + 30
+            while tmp_path / "mnt" not in kafkafs_mounts():
+                assert serving.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert (tmp_path / "mnt" / "orders").is_dir()
+            run_kafkafs(*words[stop])
+            assert serving.wait(timeout=30) == 0
+        finally:
+            serving.kill()
+    assert tmp_path / "mnt" not in kafkafs_mounts()
+
+
+def test_the_fstab_line_of_the_readme() -> None:
+    """mount(8) itself is asked in tests/kafkafs/mount/test_lifecycle.py; here the options."""
+    (line,) = re.findall(r"^/\S+ +/\S+ +fuse\.kafkafs .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    *_, kind, options, dump, check = line.split()
+    assert (kind, dump, check) == ("fuse.kafkafs", "0", "0")
+    assert parse_options([options]).read_only
+
+
+def test_the_man_page() -> None:
+    """Every command is in it, it is plain roff, and the wheel installs it."""
+    page = ROOT / "kafkafs" / "cli" / "kafkafs.1"
+    text = page.read_text()
+    named = {words.split()[0] for words in re.findall(r"^\.BR? (.*)$", text.partition(".SH COMMANDS")[2], re.MULTILINE)}
+    assert set(main.commands) <= named
+    macros = {line.split()[0] for line in text.splitlines() if line.startswith(".")}
+    assert macros <= {".TH", ".SH", ".SS", ".TP", ".B", ".BR", ".I", ".IR", ".PP", ".EX", ".EE", ".nf", ".fi", '.\\"'}
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        files = tomllib.load(file)["tool"]["setuptools"]["data-files"]
+    assert files == {"share/man/man1": ["kafkafs/cli/kafkafs.1"]}
+    if shutil.which("groff"):
+        done = subprocess.run(
+            ["groff", "-man", "-Tutf8", "-ww", "-z", str(page)], capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""
 
 
 def test_the_sample() -> None:

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# A durable local log for shell scripts: one appends lines, another works through them and remembers how far it came.
+#
+#   examples/local-log.sh                in a temporary directory
+#   examples/local-log.sh DIR            in DIR/log, mounted at DIR/mnt, which stay
+set -euo pipefail
+. "$(dirname "$0")/setup.sh"
+use_kafkafs
+
+directory=${1:-}
+if [ -z "$directory" ]; then
+    directory=$(mktemp -d)
+    trap 'set +e; cd /; kafkafs umount "$directory/mnt"; rm -rf "$directory"' EXIT
+fi
+mkdir -p "$directory/mnt"
+grep -qF " $directory/mnt fuse.kafkafs " /proc/mounts || run kafkafs mount --create "$directory/log" "$directory/mnt"
+cd "$directory/mnt"
+
+say "a topic is a directory; a line is a message, on disk before echo returns"
+[ -d jobs ] || mkdir jobs
+echo flush.messages=1 >>jobs/@config
+for number in 1 2 3 4 5; do
+    echo "job $number" >>jobs/0/@append
+done
+
+# work NAME COUNT: as the group NAME, take the next COUNT jobs. The committed offset is the next to be taken; it moves
+# behind a job when that is done. Stopped anywhere, a job is done again rather than lost.
+work() {
+    local offset=0 job place="@groups/$1/jobs"
+    mkdir -p "$place"
+    [ ! -s "$place/0" ] || offset=$(cat "$place/0")
+    while IFS= read -r job; do
+        echo "$1 does $job"
+        offset=$((offset + 1))
+        echo "$offset" >"$place/0"
+    done < <(head -n "$2" "jobs/0/offsets/$offset-.txt")
+}
+
+say "two groups work, each at its own pace"
+work fast 4
+work slow 2
+say "later they go on"
+echo "job 6" >>jobs/0/@append
+work fast 9
+work slow 1
+run kafkafs groups "$directory/log"
