@@ -108,6 +108,10 @@ class OwnedLogs:
             return
         progress.begin("recovery", sum(self._bytes_to_check(tp) for tp in chosen))
         try:
+            if min(threads, len(chosen)) == 1:
+                for tp in chosen:
+                    self._recover_one(tp, _PartOf(progress))
+                return
             with ThreadPoolExecutor(threads, "recovery") as pool:
                 for task in [pool.submit(self._recover_one, tp, _PartOf(progress)) for tp in chosen]:
                     task.result()

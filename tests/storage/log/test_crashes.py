@@ -88,6 +88,10 @@ def test_append_roll_flush_close(tmp_path: Path, before: Path) -> None:
                 log.roll()
             if step == 6:
                 owned.checkpoint()
+            if step == 7:
+                notes.flushed = log.flush(only_sealed=True)
+                assert notes.flushed == log.snapshot().segments[-1].base_offset > 16
+                owned.checkpoint()
         assert len(log.snapshot().segments) >= 3
         owned.close()
         notes.flushed = notes.returned
