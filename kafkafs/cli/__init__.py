@@ -39,6 +39,7 @@ _COMMANDS = {
     "reindex": "kafkafs.cli.recover:reindex",
     "retain": "kafkafs.cli.retain:retain",
     "spark": "kafkafs.cli.spark:spark",
+    "salvage": "kafkafs.cli.salvage:salvage",
     "topics": "kafkafs.cli.topics:topics",
     "umount": "kafkafs.cli.mount:umount",
     "verify": "kafkafs.cli.verify:verify",

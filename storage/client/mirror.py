@@ -57,7 +57,7 @@ class Mirror:
         self.source.refresh()
         chosen = [tp for tp in sorted(self.wanted(self.source)) if tp.topic != names.CLUSTER_METADATA_TOPIC]
         snapshots = {tp: self.source.log(tp).snapshot() for tp in chosen}
-        self._create_topics(snapshots)
+        make_topics(self.source, self.target, snapshots)
         total = sum(_bytes_from(snapshot, self._known_end(tp)) for tp, snapshot in snapshots.items())
         if not total:
             for tp, snapshot in snapshots.items():
@@ -68,22 +68,6 @@ class Mirror:
             return sum(self._copy(tp, snapshot) for tp, snapshot in snapshots.items())
         finally:
             self.progress.end()
-
-    def _create_topics(self, snapshots: Mapping[TopicPartition, LogSnapshot]) -> None:
-        self.target.log_dir.refresh()
-        for topic in dict.fromkeys(tp.topic for tp in snapshots):
-            info = self.source.topic_info(topic)
-            starts = {
-                tp.partition: snapshot.segments[0].base_offset
-                for tp, snapshot in snapshots.items()
-                if tp.topic == topic and snapshot.segments
-            }
-            count = info.partition_count or self.source.partitions(topic)[-1] + 1
-            if topic not in self.target.log_dir.topics():
-                overrides = {key: value for key, value in info.overrides.items() if key not in _NOT_COPIED}
-                self.target.create_topic(topic, count, {**NEW_TOPIC_OVERRIDES, **overrides}, start_offsets=starts)
-            elif not self.target.log_dir.is_broker and count > len(self.target.log_dir.partitions(topic)):
-                self.target.add_partitions(topic, count)
 
     def _known_end(self, tp: TopicPartition) -> int:
         try:
@@ -122,6 +106,28 @@ class Mirror:
                 result = self.results[tp] = Mirrored(tp, 0, 0)
             result.error = error
             return 0
+
+
+def make_topics(source: LogDir, target: OwnedDir, snapshots: Mapping[TopicPartition, LogSnapshot]) -> None:
+    """Makes the topics of these logs of `source` where `target` lacks them, or lacks some of their partitions.
+
+    With the source's own configuration, retention left out; partitions begin where the source's files begin.
+    NotPermitted in a broker's directory.
+    """
+    target.log_dir.refresh()
+    for topic in dict.fromkeys(tp.topic for tp in snapshots):
+        info = source.topic_info(topic)
+        starts = {
+            tp.partition: snapshot.segments[0].base_offset
+            for tp, snapshot in snapshots.items()
+            if tp.topic == topic and snapshot.segments
+        }
+        count = info.partition_count or source.partitions(topic)[-1] + 1
+        if topic not in target.log_dir.topics():
+            overrides = {key: value for key, value in info.overrides.items() if key not in _NOT_COPIED}
+            target.create_topic(topic, count, {**NEW_TOPIC_OVERRIDES, **overrides}, start_offsets=starts)
+        elif not target.log_dir.is_broker and count > len(target.log_dir.partitions(topic)):
+            target.add_partitions(topic, count)
 
 
 def _begin(log: PartitionLog, snapshot: LogSnapshot) -> bool:

@@ -1,0 +1,133 @@
+"""`kafkafs salvage`: what is left of a damaged log, in a new one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.progress import progress_bar
+from kafkafs.cli.tables import print_json
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+
+if TYPE_CHECKING:
+    from storage.upkeep.salvage import Lost, Salvaged
+
+
+@click.command()
+@LOGDIR
+@click.argument("tp", type=TopicPartitionPattern())
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The log directory to copy into; made if need be.",
+)
+@click.option("--force", is_flag=True, help="Also into partitions that have several replicas.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool, as_json: bool) -> None:
+    """Copy every intact batch of TP (topic, topic/partition or a glob) around any damage into another log directory,
+    and list the offsets that are lost.
+
+    LOGDIR is only read. The copy keeps offsets, timestamps and bytes, and is a log that any broker takes. Into a
+    broker's directory only topics are copied that the broker has made, and that are empty.
+
+    \b
+    kafkafs salvage /var/kafka orders/3 --to /tmp/rescued
+    kafkafs verify /tmp/rescued
+    """
+    from storage.client.mirror import make_topics
+    from storage.errors import StorageError
+    from storage.log.owned_dir import Opening, OwnedDir
+    from storage.upkeep.salvage import salvage as run
+
+    if logdir.resolve() == target.resolve():
+        raise click.UsageError("LOGDIR and --to are the same directory")
+    source = open_log_dir(logdir)
+    snapshots = {found: source.log(found).snapshot() for found in expand(source, tp)}
+    owned = OwnedDir.open(target, Opening(create=True, gentle=True))
+    results: list[Salvaged] = []
+    errors: dict[str, Exception] = {}
+    try:
+        make_topics(source, owned, snapshots)
+        with progress_bar() as progress:
+            for found, snapshot in snapshots.items():
+                compacted = "compact" in source.topic_info(found.topic).config.cleanup_policy
+                try:
+                    log = owned.appendable(found, force=force)
+                    results.append(run(snapshot, log, compacted=compacted, progress=progress))
+                except (StorageError, OSError) as error:
+                    errors[str(found)] = error
+    finally:
+        closing = owned.close()
+    if closing.failure is not None:
+        raise closing.failure
+    errors |= {str(found): closing.errors[found] for found in closing.errors if str(found) not in errors}
+    if as_json:
+        failed = [{"partition": name, "error": str(errors[name])} for name in errors]
+        print_json({"partitions": [_json(result) for result in results], "failed": failed})
+    else:
+        for result in results:
+            _tell(result)
+    for name in errors:
+        say(errors[name])
+    if errors:
+        ctx.exit(DATA_ERROR)
+
+
+def _tell(result: Salvaged) -> None:
+    click.echo(
+        f"{result.tp}: {result.first_offset} to {result.log_end_offset}, {result.batches} batches,"
+        f" {result.size_bytes} bytes copied"
+        + (f", {result.repaired} with the magic put right" if result.repaired else "")
+    )
+    for lost in result.lost:
+        click.echo(f"  {_range(lost)}")
+        for damage in lost.damages:
+            click.echo(f"    {damage.path}: position {damage.position} to {damage.end}: {damage.reason}")
+    if not result.lost:
+        click.echo("  nothing lost")
+
+
+def _range(lost: Lost) -> str:
+    if lost.first_offset is None:
+        return "no offset lost"
+    if lost.last_offset is None:
+        return f"offsets from {lost.first_offset} on lost, as far as there were any"
+    if lost.first_offset == lost.last_offset:
+        return f"offset {lost.first_offset} lost"
+    return f"offsets {lost.first_offset} to {lost.last_offset} lost"
+
+
+def _json(result: Salvaged) -> dict[str, Any]:
+    return {
+        "topic": result.tp.topic,
+        "partition": result.tp.partition,
+        "first_offset": result.first_offset,
+        "log_end_offset": result.log_end_offset,
+        "batches": result.batches,
+        "bytes": result.size_bytes,
+        "repaired": result.repaired,
+        "lost": [
+            {
+                "first_offset": lost.first_offset,
+                "last_offset": lost.last_offset,
+                "damages": [
+                    {
+                        "file": str(damage.path),
+                        "position": damage.position,
+                        "end": damage.end,
+                        "reason": damage.reason,
+                    }
+                    for damage in lost.damages
+                ],
+            }
+            for lost in result.lost
+        ],
+    }

@@ -1,0 +1,271 @@
+"""Salvage: from a log in any state, every batch that is intact, into a new log.
+
+Intact is a whole batch with a right CRC at an offset of its segment. Offsets lie outside of the CRC: where those of
+intact batches contradict one another, as few as possible are left behind. A batch of an unknown magic whose CRC is
+right was written as v2 (only the byte of the magic is wrong), and is copied so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import InvalidRecord
+from storage.format.batches import BatchTable
+from storage.format.decoder import Decoder
+from storage.log.intact import Break, Fault, walk
+from storage.log.partition_log import PartitionLog
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+from storage.progress import NoProgress, Progress
+from storage.types import MAX_OFFSET, TopicPartition
+
+_WINDOW = 1 << 20
+_MAGIC_AT = 16
+_MAX_MAGIC = 2
+_COPIED_MAGIC = b"\x02"
+
+_Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of a .log from `position` to `end` that could not be copied, and why."""
+
+    path: Path
+    position: int
+    end: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Offsets from `first_offset` to `last_offset` (None: it is not known how many) are lost to `damages`.
+
+    Both are None where the damage took no offset: what it hit was no message.
+    """
+
+    first_offset: int | None
+    last_offset: int | None
+    damages: tuple[Damage, ...]
+
+
+@dataclass(slots=True)
+class Salvaged:
+    """What was copied, from `first_offset` to below `log_end_offset`; `repaired` batches got their magic back."""
+
+    tp: TopicPartition
+    first_offset: int
+    log_end_offset: int
+    batches: int = 0
+    size_bytes: int = 0
+    repaired: int = 0
+    lost: list[Lost] = field(default_factory=list)
+
+
+def salvage(
+    snapshot: LogSnapshot, target: PartitionLog, *, compacted: bool, progress: Progress | None = None
+) -> Salvaged:
+    """Copies all that is intact in the files of `snapshot` into `target`, which must hold no messages.
+
+    `compacted`: offsets may be missing between segments without being lost. InvalidRecord when `target` holds messages;
+    errors of its `append_batches`, a batch above its segment.bytes among them.
+    """
+    before = target.snapshot()
+    if before.size_bytes:
+        raise InvalidRecord(
+            "the log to salvage into holds messages already", path=target.path, advice="Salvage into another directory"
+        )
+    report = progress or NoProgress()
+    segments = [
+        Segment(segment.directory, segment.base_offset, segment.log, segment.log.stat().st_size)
+        for segment in snapshot.segments
+    ]
+    report.begin(f"salvage {snapshot.tp}", 2 * sum(segment.size for segment in segments))
+    try:
+        finds = [
+            _Find(segment, segments[row + 1].base_offset if row + 1 < len(segments) else MAX_OFFSET, report)
+            for row, segment in enumerate(segments)
+        ]
+        _choose(finds)
+        if segments and target.log_end_offset < segments[0].base_offset:
+            target.restart_at(segments[0].base_offset)
+        result = Salvaged(snapshot.tp, target.log_end_offset, target.log_end_offset)
+        for find in finds:
+            for run in find.kept_runs():
+                target.append_batches(find.read(run))
+                report.advance(run.size_bytes)
+                result.batches += run.last - run.first
+                result.size_bytes += run.size_bytes
+            result.repaired += int((find.kept & find.repaired).sum())
+        result.log_end_offset = target.log_end_offset
+        target.increment_log_start_offset(min(snapshot.log_start_offset, target.log_end_offset))
+        result.lost = _lost(finds, compacted=compacted)
+    finally:
+        report.end()
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The batches `first` to below `last` of a find: they lie one after the other in the file."""
+
+    first: int
+    last: int
+    position: int
+    size_bytes: int
+
+
+class _Find:
+    """The intact batches of one segment, as columns in file order, and its breaks. `kept`: which are to be copied."""
+
+    def __init__(self, segment: Segment, end_offset: int, progress: Progress) -> None:
+        self.segment = segment
+        parts: list[_Int64s] = []
+        repaired: list[int] = []
+        seen = 0
+
+        def visit(data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
+            nonlocal seen
+            wanted = table.position, table.size, table.base_offset, table.last_offset
+            columns = np.stack([column[:rows] for column in wanted])
+            if (columns[2] < 0).any():
+                columns[2] = _first_offsets(data, table, rows, origin)
+            parts.append(columns)
+            if rows == 1 and segment.log.read(int(columns[0, 0]) + _MAGIC_AT, 1)[0] > _MAX_MAGIC:
+                repaired.append(seen)
+            seen += rows
+            progress.advance(int(columns[1].sum()))
+
+        walked = walk(segment, visit, lambda broken, _: progress.advance(broken.end - broken.position), end_offset)
+        columns = np.concatenate(parts, axis=1) if parts else np.empty((4, 0), np.int64)
+        self.position, self.size, self.base, self.last = columns
+        self.breaks: tuple[Break, ...] = walked.breaks
+        self.repaired = np.zeros(len(self.position), np.bool_)
+        self.repaired[repaired] = True
+        self.kept = np.ones(len(self.position), np.bool_)
+
+    def kept_runs(self) -> Iterator[_Run]:
+        """What is to be copied, in pieces of about a megabyte."""
+        rows = np.flatnonzero(self.kept)
+        ends = self.position + self.size
+        first = 0
+        for at in range(1, len(rows) + 1):
+            row, start = rows[at - 1], rows[first]
+            if (
+                at == len(rows)
+                or self.position[rows[at]] != ends[row]
+                or ends[rows[at]] - self.position[start] > _WINDOW
+                or self.repaired[row]
+                or self.repaired[rows[at]]
+            ):
+                begin = int(self.position[start])
+                yield _Run(int(start), int(row) + 1, begin, int(ends[row]) - begin)
+                first = at
+
+    def read(self, run: _Run) -> memoryview:
+        """The bytes of a run, fit to be appended."""
+        data = self.segment.log.read(run.position, run.size_bytes)
+        if self.repaired[run.first]:
+            data = memoryview(bytes(data[:_MAGIC_AT]) + _COPIED_MAGIC + bytes(data[_MAGIC_AT + 1 :]))
+        return data
+
+    def damages(self) -> list[Damage]:
+        """Breaks, and intact batches that are left behind, in file order."""
+        path = self.segment.log.path
+        found = [
+            Damage(path, one.position, one.end, one.fault.value) for one in self.breaks if one.fault is not Fault.ORDER
+        ]
+        for row in np.flatnonzero(~self.kept).tolist():
+            position = int(self.position[row])
+            reason = f"offset {int(self.base[row])} contradicts those around it"
+            found.append(Damage(path, position, position + int(self.size[row]), reason))
+        return sorted(found, key=lambda one: one.position)
+
+
+def _first_offsets(data: memoryview, table: BatchTable, rows: int, origin: int) -> _Int64s:
+    """Where batches begin; of the old formats' compressed message sets, too, whose headers tell only where they end."""
+    first = np.where(table.base_offset[:rows] < 0, table.last_offset[:rows], table.base_offset[:rows])
+    decoder = Decoder(verify_crc=False)
+    row = 0
+    while row < rows:
+        block = decoder.decode(data, table, row, rows, origin=origin, control=True)
+        np.minimum.at(first, block.batch, block.offset)
+        row = block.next_row + (block.damage is not None)
+    return first
+
+
+def _choose(finds: list[_Find]) -> None:
+    """Marks as `kept` the longest run of batches in file order whose offsets ascend: what is left behind is little.
+
+    `ends[n]`: the least last offset that a run of n + 1 batches can have.
+    """
+    base = np.concatenate([find.base for find in finds]) if finds else np.empty(0, np.int64)
+    last = np.concatenate([find.last for find in finds]) if finds else base
+    if (base[1:] > last[:-1]).all():
+        return
+    ends: list[int] = []
+    end_rows: list[int] = []
+    before = np.full(len(base), -1, np.int64)
+    for row, (first_offset, last_offset) in enumerate(zip(base.tolist(), last.tolist(), strict=True)):
+        length = bisect_left(ends, first_offset)
+        if length:
+            before[row] = end_rows[length - 1]
+        if length == len(ends):
+            ends.append(last_offset)
+            end_rows.append(row)
+        elif last_offset < ends[length]:
+            ends[length], end_rows[length] = last_offset, row
+    kept = np.zeros(len(base), np.bool_)
+    chosen = end_rows[-1] if end_rows else -1
+    while chosen >= 0:
+        kept[chosen] = True
+        chosen = int(before[chosen])
+    at = 0
+    for find in finds:
+        find.kept = kept[at : at + len(find.kept)]
+        at += len(find.kept)
+
+
+def _lost(finds: list[_Find], *, compacted: bool) -> list[Lost]:
+    """The gaps between the batches that were kept, where there is damage, or where nothing may be missing."""
+    lost: list[Lost] = []
+    waiting: list[Damage] = []
+    expected = finds[0].segment.base_offset if finds else 0
+    for find in finds:
+        damages = deque(find.damages())
+        ends = find.position + find.size
+        # Only where something happens between two batches is there anything to do.
+        previous = np.concatenate(([expected - 1], find.last[find.kept][:-1]))
+        rows = np.flatnonzero(find.kept)
+        gaps = find.base[rows] > previous[: len(rows)] + 1
+        behind_damage = find.position[rows].searchsorted([one.position for one in damages])
+        stops = np.union1d(np.flatnonzero(gaps), behind_damage[behind_damage < len(rows)])
+        if waiting and len(rows):
+            stops = np.union1d(stops, [0])
+        for stop in stops.astype(np.int64).tolist():
+            row = rows[stop]
+            while damages and damages[0].position < ends[row]:
+                waiting.append(damages.popleft())
+            expected = int(previous[stop]) + 1
+            begin = int(find.base[row])
+            if begin > expected and not (waiting or compacted):
+                at = int(find.position[row])
+                waiting.append(Damage(find.segment.log.path, at, at, "no batch here holds the offsets before this one"))
+            if waiting:
+                lost.append(
+                    Lost(expected, begin - 1, tuple(waiting)) if begin > expected else Lost(None, None, tuple(waiting))
+                )
+            waiting.clear()
+        if len(rows):
+            expected = int(find.last[rows[-1]]) + 1
+        waiting += damages
+    if waiting:
+        lost.append(Lost(expected, None, tuple(waiting)))
+    return lost
