@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Callable
 
-from tests.bench import broker, data, in_process, scale, through_mount, writing
+from tests.bench import broker, data, in_process, scale, spark, through_mount, writing
 from tests.bench.case import Context, say
 from tests.bench.measure import Report, machine
 
@@ -24,6 +24,7 @@ CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "broker": ("from a broker", broker.measure),
     "writing": ("writing through a mount, and to a broker", writing.measure),
     "many": ("many partitions", scale.many_partitions),
+    "spark-export": ("export on Spark", spark.measure_export),
     "large": ("a large partition", scale.large_partition),
 }
 

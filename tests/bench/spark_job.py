@@ -1,0 +1,64 @@
+"""One job in a Spark of its own, done again for each line on stdin; its seconds go to stdout.
+
+    python spark_job.py '{"job": "kafka export", "broker": "…", "topic": "…", "target": "…", "jars": […]}'
+
+Stands alone: Spark's own Kafka source runs on an older pyspark, in an environment without kafkafs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+def main(text: str) -> None:
+    given = json.loads(text)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(given.get("master", "local[2]"))
+    for name, value in {
+        "spark.driver.memory": "1g",
+        "spark.jars": ",".join(given.get("jars", ())),
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    run = JOBS[given["job"]](spark, given)
+    for _ in sys.stdin:
+        shutil.rmtree(given["target"], ignore_errors=True)
+        start = time.perf_counter()
+        run()
+        sys.stdout.write(f"{time.perf_counter() - start}\n")
+        sys.stdout.flush()
+    spark.stop()
+
+
+def kafka_export(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+    """Spark's own Kafka source, written as Parquet."""
+    frame = spark.read.format("kafka").option("kafka.bootstrap.servers", given["broker"])
+    return lambda: frame.option("subscribe", given["topic"]).load().write.parquet(given["target"])
+
+
+def kafkafs_export(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+    """Ours."""
+    from kafkafs.spark.jobs.export import export
+    from storage.types import TopicPartition
+
+    return lambda: export(spark, given["log_dir"], given["target"], [TopicPartition(given["topic"], 0)])
+
+
+JOBS = {"kafka export": kafka_export, "kafkafs export": kafkafs_export}
+
+if __name__ == "__main__":
+    main(sys.argv[1])
