@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Callable
 
-from tests.bench import broker, data, in_process, scale, spark, through_mount, writing
+from tests.bench import broker, data, in_process, paced, recovering, scale, spark, through_mount, writing
 from tests.bench.case import Context, say
 from tests.bench.measure import Report, machine
 
@@ -23,6 +23,8 @@ CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "mount": ("through a mount", through_mount.measure),
     "broker": ("from a broker", broker.measure),
     "writing": ("writing through a mount, and to a broker", writing.measure),
+    "paced": ("appending at a pace, followed", paced.measure),
+    "recover": ("recovering and mirroring", recovering.measure),
     "many": ("many partitions", scale.many_partitions),
     "spark-export": ("export on Spark", spark.measure_export),
     "large": ("a large partition", scale.large_partition),

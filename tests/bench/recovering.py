@@ -1,0 +1,109 @@
+"""Recovery of an unclean log, and a broker's own of the same files; mirroring a log, and `cp`.
+
+"Unclean" is as a crash leaves it at worst: no clean-shutdown file, nothing known to be on disk, so that every byte is
+read. Ours is the whole command; the broker's is what it says that loading the log took, its start aside.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from storage.files import names
+from tests.bench.case import Context
+from tests.bench.data import CACHE
+from tests.bench.measure import Row, run_seconds
+from tests.bench.scale import shifted
+from tests.interop.client import Client
+from tests.interop.kafka import HAVE_KAFKA, Broker
+from tests.mounts import KAFKAFS, run_kafkafs
+
+LOG_BYTES = 1 << 30
+PARTITION = "t-0"
+_LOADED = re.compile(r"Completed load of .*t-0.* in (\d+)ms")
+
+
+def measure(context: Context) -> None:
+    """A log of about 1 GiB: two segments, each all of `messages`. Then `messages` mirrored."""
+    (plain,) = (context.log_dir / "plain-0").glob("*.log")
+    segments = max(1, round(LOG_BYTES / max(plain.stat().st_size, LOG_BYTES // 4)))
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix="recovering-") as temporary:
+        root = Path(temporary)
+        log_dir = root / "log"
+        run_kafkafs("topics", "create", log_dir, "t", "--partitions", "1")
+        size = _fill(log_dir / PARTITION, plain, segments, context.messages)
+        for _ in range(context.runs):
+            _make_unclean(log_dir)
+            row = Row(
+                "recover", "kafkafs recover LOGDIR", bytes=size, note="whole command", compare=("broker recovers",)
+            )
+            context.report.add(row, run_seconds([*KAFKAFS, "recover", str(log_dir)]))
+        if HAVE_KAFKA:
+            _broker(context, root / "broker", log_dir / PARTITION, size)
+    _mirror(context)
+
+
+def _fill(partition: Path, plain: Path, segments: int, messages: int) -> int:
+    """Segments of the same batches with ascending offsets; their bytes."""
+    for file in partition.glob(f"{0:020}.*"):
+        file.unlink()
+    data = plain.read_bytes()
+    for number in range(segments):
+        with (partition / f"{number * messages:020}.log").open("wb") as log:
+            log.write(shifted(data, number * messages))
+            os.fsync(log.fileno())  # the time to write them down is nobody's recovery
+    return segments * len(data)
+
+
+def _make_unclean(log_dir: Path) -> None:
+    (log_dir / names.CLEAN_SHUTDOWN).unlink(missing_ok=True)
+    (log_dir / names.RECOVERY_POINT_CHECKPOINT).write_text("0\n0\n")
+    for kind in ("*.index", "*.timeindex", "*.snapshot"):
+        for file in (log_dir / PARTITION).glob(kind):
+            file.unlink()
+
+
+def _broker(context: Context, directory: Path, source: Path, size: int) -> None:
+    broker = Broker(directory, {"log.retention.ms": "-1", "log.segment.bytes": str(LOG_BYTES)}, quick_jvm=False)
+    try:
+        Client(broker.start().address).create_topic("t")
+        broker.stop()
+        target = broker.log_dir / PARTITION
+        for file in target.glob(f"{0:020}.*"):
+            file.unlink()
+        for log in source.glob("*.log"):
+            shutil.copy(log, target)
+            with (target / log.name).open("rb+") as copied:
+                os.fsync(copied.fileno())
+        for _ in range(min(context.runs, 3)):
+            _make_unclean(broker.log_dir)
+            said_before = len(broker.log_text())
+            broker.start(timeout=120)
+            (took_ms,) = _LOADED.findall(broker.log_text()[said_before:])
+            row = Row("broker recovers", "what Kafka says that loading the log took", bytes=size)
+            context.report.add(row, int(took_ms) / 1000)
+            broker.stop()
+    finally:
+        broker.kill()
+
+
+def _mirror(context: Context) -> None:
+    source = context.log_dir / "plain-0"
+    size = sum(file.stat().st_size for file in source.glob("*.log"))
+    for _ in range(context.runs):
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix="mirror-") as temporary:
+            copy = ["cp", "-r", str(source), f"{temporary}/copy"]
+            context.report.add(Row("cp", "cp -r SRC/plain-0 DEST", bytes=size), run_seconds(copy))
+            command = [*KAFKAFS, "mirror", str(context.log_dir), f"{temporary}/log", "plain/0"]
+            row = Row(
+                "mirror",
+                "kafkafs mirror SRC DEST plain/0",
+                bytes=size,
+                messages=context.messages,
+                note="whole command, synced at the end",
+                compare=("cp",),
+            )
+            context.report.add(row, run_seconds(command))
