@@ -16,9 +16,10 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_a_small_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.bench", "--messages", "20000", "--runs", "1", "--gigabytes", "0.005"]
     done = subprocess.run(
-        [*command, "--only", "process,mount,large"],
+        [*command, "--only", "process,mount,large,writing,paced,recover"],
         cwd=ROOT,
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        # No broker: it starts slowly.
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), "KAFKAFS_KAFKA": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
@@ -26,4 +27,5 @@ def test_a_small_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = [line.split("|")[1].strip() for line in done.stdout.splitlines() if line.startswith("| ")]
     assert {"decode, CRC", "aiokafka", "no-op mount", "txt cold", "jsonl warm", "kafkafs cat txt"} <= set(rows)
+    assert {"line by line, no-op", "open, write, close, kafkafs", "paced at 100 MB/s", "recover", "mirror"} <= set(rows)
     assert list((tmp_path / "kafkafs" / "bench").glob("partial-*")) == []

@@ -73,10 +73,10 @@ def opened_for_each(file: Path, count: int) -> float:
 
 
 def measure(context: Context) -> None:
-    """`messages` lines by cat; one by one and opened for each as many as above."""
+    """`messages` lines by cat; one by one and opened for each as many as above, or fewer if those are few."""
     messages, size, report = context.messages, context.size, context.report
     lines(messages)
-    each, opened = min(EACH, messages), min(OPENED, messages)
+    each, opened = min(EACH, messages // 10), min(OPENED, messages // 20)
 
     def take(point: Path, name: str, file: str, note: str, compare: tuple[str, ...] = ()) -> None:
         def row(what: str, command: str, count: int, *others: str) -> Row:

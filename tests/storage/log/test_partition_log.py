@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from storage.format.batches import BatchTable, scan
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
 from storage.log.appender import Appender
+from storage.log.log_dir import LogDir
 from storage.log.owned_dir import OwnedDir
 from storage.log.partition_log import PartitionLog
 from storage.log.reader import read_blocks
@@ -300,3 +302,26 @@ def test_reconfiguring_counts_from_the_next_append(owned: OwnedDir) -> None:
     log.reconfigure(config)
     append(log, [b"y" * 100])
     assert len(log.snapshot().segments) == 2
+
+
+def test_preallocated_space_is_no_message_and_goes(tmp_path: Path) -> None:
+    owned = opened(tmp_path / "log")
+    owned.create_topic("t", 1, {"preallocate": "true", "segment.bytes": "4096"})
+    values: list[bytes | None] = [b"%0300d" % number for number in range(20)]
+    for value in values:
+        append(owned.log(TP), [value])
+    *sealed, active = owned.log(TP).snapshot().segments
+    assert [segment.log.path.stat().st_size for segment in sealed] == [segment.size for segment in sealed]
+    assert active.size < active.log.path.stat().st_size == 4096
+    assert active.log.path.read_bytes()[active.size :] == bytes(4096 - active.size)
+    looking_on = LogDir.open_read_only(tmp_path / "log")
+    assert read(owned, "t") == values_of(looking_on.log(TP).snapshot()) == values
+    looking_on.close()
+    shutil.copytree(tmp_path / "log", tmp_path / "killed")  # as a kill leaves it
+    close_clean(owned)
+    assert active.log.path.stat().st_size == active.size
+    for name in ("log", "killed"):
+        again = opened(tmp_path / name)
+        append(again.log(TP), [b"more"])
+        assert read(again, "t") == [*values, b"more"]
+        close_clean(again)
