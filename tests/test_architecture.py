@@ -78,7 +78,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "fuse": ("kafkafs.operations",),
     "pyspark": ("kafkafs.spark*",),
     "pyarrow": ("kafkafs.spark*",),
-    "matplotlib": ("kafkafs.spark.jobs.stats_plot",),
+    "matplotlib": ("kafkafs.spark.jobs.stats_plot", "kafkafs.cli.histogram_plot"),
     "rich": ("kafkafs.cli*",),
     "click": ("kafkafs.cli*",),
     "crcmod": ("storage.format.checksum",),

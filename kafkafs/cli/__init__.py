@@ -33,6 +33,7 @@ _COMMANDS = {
     "dump": "kafkafs.cli.dump:dump",
     "fetch": "kafkafs.cli.fetch:fetch",
     "groups": "kafkafs.cli.groups:groups",
+    "histogram": "kafkafs.cli.histogram:histogram",
     "mirror": "kafkafs.cli.mirror:mirror",
     "mount": "kafkafs.cli.mount:mount",
     "recover": "kafkafs.cli.recover:recover",

@@ -104,9 +104,10 @@ class SegmentWriter:
         self._log.close()
         index = np.array(self._entries, np.int64).reshape(-1, 3)
         self._name(".index").write_bytes(index[:, :2].astype(">i4").tobytes())
-        times = np.zeros(len(index) + 1, np.dtype([("timestamp", ">i8"), ("offset", ">i4")]))
-        times["timestamp"] = [*index[:, 2], self._last[1]]
-        times["offset"] = [*index[:, 0], self._last[0]]
+        entries = [(timestamp, offset) for offset, _, timestamp in self._entries]
+        if not entries or self._last[1] > entries[-1][0]:
+            entries.append((self._last[1], self._last[0]))
+        times = np.array(entries, np.dtype([("timestamp", ">i8"), ("offset", ">i4")]))
         self._name(".timeindex").write_bytes(times.tobytes())
 
     def close(self) -> None:

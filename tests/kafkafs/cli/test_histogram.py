@@ -1,0 +1,76 @@
+"""`kafkafs histogram`: the chart, the numbers, the pictures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.format.record_columns import Record
+from tests.builders import Batch, Partition, build_log_dir
+from tests.kafkafs.cli.running import output_of, run
+
+START = 1_700_000_040_000
+
+
+def at(timestamp: int, count: int) -> Batch:
+    """Messages of one moment."""
+    return Batch([Record(None, b"message", (), timestamp)] * count)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A message a minute, but twenty in the third."""
+    path = tmp_path / "logs"
+    sizes = [1, 1, 20, 1]
+    items = [at(START + n * 60_000, size) for n, size in enumerate(sizes)]
+    build_log_dir(path, {"t": [Partition(items)], "empty": [Partition([])]})
+    return path
+
+
+def test_the_chart(logs: Path) -> None:
+    lines = output_of("histogram", logs, "t", "--buckets", "4").decode().splitlines()
+    assert [line.split()[:2] for line in lines[:4]] == [
+        ["2023-11-14T22:14", "1"],
+        ["2023-11-14T22:15", "1"],
+        ["2023-11-14T22:16", "20"],
+        ["2023-11-14T22:17", "1"],
+    ]
+    bars = [line.count("█") for line in lines[:4]]
+    assert bars[2] == max(bars) > 20
+    assert all(line[-1] in "▏▎▍▌▋▊▉█" for line in lines[:4])
+    assert max(len(line) for line in lines) <= 80
+    assert lines[4].startswith("23 messages, ")
+    assert lines[4].endswith("a line is one minute")
+    assert output_of("histogram", logs, "empty") == b"no messages\n"
+
+
+def test_for_programs(logs: Path) -> None:
+    told = json.loads(output_of("histogram", logs, "t/0", "--buckets", "4", "--json"))
+    assert told["width_ms"] == 60_000
+    assert [(one["start_ms"], one["messages"]) for one in told["buckets"]] == [
+        (START + n * 60_000, size) for n, size in enumerate([1, 1, 20, 1])
+    ]
+    assert told["no_timestamp"] == {"messages": 0, "bytes": 0}
+
+
+def test_pictures(logs: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert output_of("histogram", logs, "t", "--png", tmp_path / "t.png", "--svg", tmp_path / "t.svg") == b""
+    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (tmp_path / "t.svg").read_bytes()
+    output_of("histogram", logs, "empty", "--png", tmp_path / "empty.png")
+    assert (tmp_path / "empty.png").exists()
+
+
+def test_without_the_library_it_says_so(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in [name for name in sys.modules if name == "kafkafs.cli.histogram_plot"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    result = run("histogram", logs, "t", "--png", tmp_path / "t.png")
+    assert result.exit_code == 4
+    assert "pip install 'kafkafs[plot]'" in result.output
+    assert run("histogram", logs, "t").exit_code == 0
