@@ -13,31 +13,25 @@ some of a topic's partitions have already got is not appended twice.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from kafkafs.formats.jsonl_parse import parse_line
+from kafkafs.lines import Buffer, Int64s, Parse, Parsed, parse_txt
 from kafkafs.retries import Ahead
 from storage.client.partitioner import Partitioner
 from storage.config import LogConfig
-from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge, StorageError
+from storage.errors import InvalidConfig, InvalidRecord, PartitionOffline, RecordTooLarge, StorageError
 from storage.files import names
 from storage.format.encoder_kernel import split_lines
-from storage.format.record_columns import Record, RecordColumns
+from storage.format.record_columns import RecordColumns
 from storage.log import guest_rules
 from storage.log.appender import AppendedLines, Appender
 from storage.log.owned_dir import OwnedDir
-from storage.types import NO_TIMESTAMP, TopicPartition
-
-Int64s = npt.NDArray[np.int64]
-Buffer = bytes | memoryview
+from storage.types import TopicPartition
 
 _NEWLINE: Final = 10
-_NOW: Final = np.full(1, NO_TIMESTAMP, np.int64)
 _FEW_LINES: Final = 16
 _NO_ROWS: Final = np.zeros(0, np.int64)
 # Errors of a line, not of the disk.
@@ -46,52 +40,6 @@ _BAD_LINES: Final = (InvalidRecord, RecordTooLarge, InvalidConfig)
 _LONG_LINE_BYTES: Final = 64 << 20
 # A row whose size cannot be foreseen is appended by itself: 1 KiB and an eighth for compression that gains nothing.
 _SURE_BYTES: Final = 1024
-
-
-class Parsed(NamedTuple):
-    """Lines as records, up to the first bad one. `partition`: the one each asks for (-1: none); None: none does."""
-
-    columns: RecordColumns
-    partition: Int64s | None = None
-    error: InvalidRecord | None = None
-
-
-Parse = Callable[[Buffer, Int64s, Int64s], Parsed]
-"""From a buffer and its lines' starts and lengths."""
-
-
-def parse_txt(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
-    """Each line is a value; nothing is copied."""
-    return Parsed(RecordColumns(buffer, starts, lengths, _NOW))
-
-
-def parse_jsonl(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
-    """Each line is a JSON object: see jsonl_parse."""
-    records: list[Record] = []
-    partitions: list[int] = []
-    error = None
-    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        try:
-            record, partition = parse_line(bytes(buffer[start : start + length]))
-        except InvalidRecord as failure:
-            error = failure
-            break
-        records.append(record)
-        partitions.append(-1 if partition is None else partition)
-    return Parsed(RecordColumns.from_records(records), np.array(partitions, np.int64), error)
-
-
-def keyed_txt(separator: bytes) -> Parse:
-    """Each line is a key, `separator` and a value; a line without it is a value with a null key."""
-
-    def parse(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
-        records = []
-        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-            key, found, value = bytes(buffer[start : start + length]).partition(separator)
-            records.append(Record(key, value) if found else Record(None, key))
-        return Parsed(RecordColumns.from_records(records))
-
-    return parse
 
 
 class Taken(NamedTuple):
@@ -204,8 +152,7 @@ class Target:
         appended.
         """
         if self._only is not None:
-            self._unsynced.add(self._only)
-            return self._appender(self._only).append_lines(begun, data)
+            return self._lines_to(self._only, begun, data)
         if self._ahead:
             return None
         assert self._partitioner is not None
@@ -213,8 +160,7 @@ class Target:
         partition = sticky if sticky in self._numbers else int(self._reachable(sticky))
         if partition not in self._appenders and b"\n" not in bytes(data):
             return None  # no reason to open that log yet
-        self._unsynced.add(partition)
-        done = self._appender(partition).append_lines(begun, data)
+        done = self._lines_to(partition, begun, data)
         if done is not None:
             self._partitioner.used(len(begun) + done.size - done.lines)
         return done
@@ -250,8 +196,17 @@ class Target:
 
     def _append_to(self, partition: int, columns: RecordColumns) -> Taken:
         self._unsynced.add(partition)
-        result = self._appender(partition).append(columns)
-        return Taken(result.taken, result.error)
+        appender = self._appender(partition)
+        result = appender.append(columns)
+        return Taken(result.taken, None if result.error is None else _offline_or(result.error, appender))
+
+    def _lines_to(self, partition: int, begun: bytearray, data: Buffer) -> AppendedLines | None:
+        self._unsynced.add(partition)
+        appender = self._appender(partition)
+        try:
+            return appender.append_lines(begun, data)
+        except OSError as error:
+            raise _offline_or(error, appender) from error
 
     def _working(self, chosen: Int64s) -> tuple[int, Exception | None]:
         """How many rows there are before the first whose partition is offline, and why it is."""
@@ -306,6 +261,16 @@ class Target:
         config = self._config()
         limit = min(config.max_message_bytes, config.segment_bytes)
         return limit - limit // 8 - _SURE_BYTES
+
+
+def _offline_or(error: Exception, appender: Appender) -> Exception:
+    """What an append is answered: an error of the disk that took the log offline is that, whatever its number."""
+    if isinstance(error, OSError):
+        try:
+            appender.log.check()
+        except PartitionOffline as offline:
+            return offline
+    return error
 
 
 def _groups(columns: RecordColumns, stop: int, sure_limit: int) -> list[int]:

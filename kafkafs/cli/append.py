@@ -14,7 +14,8 @@ from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern
 
 if TYPE_CHECKING:
-    from kafkafs.append import LineWriter, Parse
+    from kafkafs.append import LineWriter
+    from kafkafs.lines import Parse
     from storage.types import TopicPartition
 
 _READ_BYTES = 128 << 10
@@ -41,7 +42,8 @@ def append(
     seq 100 | kafkafs append ./logs numbers
     kafkafs cat ./logs orders --format jsonl | kafkafs append ./copy orders --format jsonl
     """
-    from kafkafs.append import LineWriter, Target, keyed_txt, parse_jsonl, parse_txt
+    from kafkafs.append import LineWriter, Target
+    from kafkafs.lines import keyed_txt, parse_jsonl, parse_txt
     from storage.errors import StorageError
     from storage.log.owned_dir import Opening, OwnedDir
 

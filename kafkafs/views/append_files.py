@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kafkafs.append import Destination, LineWriter, Parse, Target, parse_jsonl, parse_txt
+from kafkafs.append import Destination, LineWriter, Target
+from kafkafs.lines import Parse, parse_jsonl, parse_txt
 from kafkafs.paths import Append
 from kafkafs.views.base import Attributes, BytesHandle, File, Handle, Kind, WriteHandle
 from storage.errors import UnknownTopicOrPartition

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.append import LineWriter, Parsed, Taken, Target, keyed_txt, parse_jsonl, parse_txt
+from kafkafs.append import LineWriter, Taken, Target
 from kafkafs.formats.jsonl_parse import parse_line
+from kafkafs.lines import Parsed, keyed_txt, parse_jsonl, parse_txt
 from storage.client.partitioner import partition_for_key
 from storage.errors import InvalidRecord, NotPermitted, PartitionOffline, RecordTooLarge
 from storage.format.record_columns import Record
@@ -369,7 +370,7 @@ def test_nothing_behind_a_line_for_an_offline_partition(full: tuple[OwnedDir, Fa
     owned, disk = full
     LineWriter(Target(owned, "t", 1), parse_txt).write(b"first\n")
     disk.fail = lambda what, path: errno.EIO if path.parent.name == "t-1" else None
-    with pytest.raises(OSError, match="Input/output"):
+    with pytest.raises(PartitionOffline, match="Input/output"):
         LineWriter(Target(owned, "t", 1), parse_jsonl).write(NINE[0])
     disk.fail = lambda _what, _path: None
     writer = LineWriter(Target(owned, "t"), parse_jsonl)

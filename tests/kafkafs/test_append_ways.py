@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkafs.append import LineWriter, Target, parse_txt
+from kafkafs.append import LineWriter, Target
+from kafkafs.lines import parse_txt
 from storage.client.partitioner import Partitioner
 from storage.config import BrokerConfig
 from storage.errors import RecordTooLarge

@@ -143,31 +143,79 @@ def test_kill_9_under_writers_loses_no_complete_line(tmp_path: Path) -> None:
     assert all(line == b"half" or line.split(b":")[0].decode() in written for line in found)
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+@pytest.fixture
+def tmpfs(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], check=False).returncode:
         pytest.skip("no tmpfs can be mounted here")
     try:
-        make(disk / "logs")
-        line = b"x" * 999 + b"\n"
-        with mounted(disk / "logs", tmp_path / "mnt", read_only=False) as mount, killed_after(60, mount.process):
-            append = mount.path / "t" / "@append"
-            result = subprocess.run(["bash", "-c", f"yes {'y' * 999} > {append}"], capture_output=True, check=False)
-            assert b"No space left on device" in result.stderr
-            with append.open("wb", buffering=0) as file:
-                with fails_with(errno.ENOSPC):
-                    while file.write(line):
-                        pass
-                before = (mount.path / "t" / "0" / "messages.txt").read_bytes()
-                subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
-                assert file.write(line) == len(line)
-            assert (mount.path / "t" / "0" / "messages.txt").read_bytes() == before + line
-        assert len(values(disk / "logs")) == before.count(b"\n") + 1
-        assert run_kafkafs("recover", disk / "logs").returncode == 0
-        assert len(values(disk / "logs")) == before.count(b"\n") + 1
+        yield disk
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+def test_a_full_disk(tmpfs: Path, tmp_path: Path) -> None:
+    make(tmpfs / "logs")
+    line = b"x" * 999 + b"\n"
+    with mounted(tmpfs / "logs", tmp_path / "mnt", read_only=False) as mount, killed_after(PATIENCE, mount.process):
+        append = mount.path / "t" / "@append"
+        result = subprocess.run(["bash", "-c", f"yes {'y' * 999} > {append}"], capture_output=True, check=False)
+        assert b"No space left on device" in result.stderr
+        with append.open("wb", buffering=0) as file:
+            with fails_with(errno.ENOSPC):
+                while file.write(line):
+                    pass
+            before = (mount.path / "t" / "0" / "messages.txt").read_bytes()
+            subprocess.run(["mount", "-o", "remount,size=8m", tmpfs], check=True)
+            assert file.write(line) == len(line)
+        assert (mount.path / "t" / "0" / "messages.txt").read_bytes() == before + line
+    assert len(values(tmpfs / "logs")) == before.count(b"\n") + 1
+    assert run_kafkafs("recover", tmpfs / "logs").returncode == 0
+    assert len(values(tmpfs / "logs")) == before.count(b"\n") + 1
+
+
+def test_a_disk_that_starts_to_fail(tmp_path: Path) -> None:
+    """It refuses to let a file grow, with an error that nobody expects: that partition is offline, the others go on."""
+    make(tmp_path / "logs")
+    with writable(tmp_path) as process:
+        (tmp_path / "mnt" / "good").mkdir()
+        bad, good = (tmp_path / "mnt" / topic / "@append" for topic in ("t", "good"))
+        bad.write_bytes(b"x" * 100_000 + b"\n")
+        subprocess.run(["prlimit", f"--pid={process.pid}", "--fsize=50000:"], check=True)
+        said = subprocess.run(["bash", "-c", f"seq 1000 > {bad}"], capture_output=True, text=True, check=False)
+        assert "Input/output error" in said.stderr
+        good.write_bytes(b"while it fails\n")
+        subprocess.run(["prlimit", f"--pid={process.pid}", "--fsize=unlimited:"], check=True)
+        with fails_with(errno.EIO):
+            bad.write_bytes(b"still offline\n")
+        assert (tmp_path / "mnt" / "t" / "0" / "messages.txt").stat().st_size == 100_001
+        good.write_bytes(b"after it\n")
+        status = json.loads((tmp_path / "mnt" / "@status.json").read_bytes())
+        assert [tp for tp, partition in status["partitions"].items() if partition["state"] == "failed"] == ["t/0"]
+        assert status["errors"]["bugs"] == 0
+    assert not (tmp_path / "logs" / names.CLEAN_SHUTDOWN).exists()
+    with writable(tmp_path):
+        bad.write_bytes(b"works again\n")
+    assert values(tmp_path / "logs") == [b"x" * 100_000, b"works again"]
+    assert values(tmp_path / "logs", "good") == [b"while it fails", b"after it"]
+
+
+def test_a_directory_that_may_not_be_written(tmpfs: Path, tmp_path: Path) -> None:
+    make(tmpfs / "logs")
+    before = {path: path.read_bytes() for path in (tmpfs / "logs").rglob("*") if path.is_file()}
+    subprocess.run(["mount", "-o", "remount,ro", tmpfs], check=True)
+    (tmp_path / "mnt").mkdir()
+    refused = run_kafkafs("mount", tmpfs / "logs", tmp_path / "mnt", check=False)
+    assert refused.returncode == 4
+    assert b"Read-only file system; --read-only may do" in refused.stderr
+    refused = run_kafkafs("topics", "create", tmpfs / "logs", "new", check=False)
+    assert refused.returncode == 4
+    with mounted(tmpfs / "logs", tmp_path / "mnt") as mount:
+        assert (mount.path / "t" / "0" / "messages.txt").read_bytes() == b""
+        with fails_with(errno.EROFS):
+            (mount.path / "new").mkdir()
+    assert {path: path.read_bytes() for path in (tmpfs / "logs").rglob("*") if path.is_file()} == before
 
 
 def test_damage_takes_one_partition_offline(tmp_path: Path) -> None:
