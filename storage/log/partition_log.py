@@ -101,7 +101,7 @@ class PartitionLog:
 
     @property
     def last_flush_ms(self) -> int:
-        """When all was last known to be synced, epoch milliseconds."""
+        """When all was last synced, epoch milliseconds."""
         return self._files.last_flush_ms
 
     @property
@@ -138,8 +138,7 @@ class PartitionLog:
                 tp=self.tp, segments=(*self._sealed, self._active.segment),
                 log_start_offset=self._log_start_offset, log_end_offset=self._next_offset,
                 active_end=self._active.size, active_size=self._active.size,
-                generation=self._generation,
-                transactions=self._transactions,
+                generation=self._generation, transactions=self._transactions,
             )
         return self._snapshot
 
@@ -192,7 +191,7 @@ class PartitionLog:
             if self._active.size and not whole_append.fits(whole, self._active, self._limits, self._clock.now_ms()):
                 self._roll_locked(base_offset)
             self._assign_epochs_locked(whole.table, 0, whole.table.rows)
-            with self._health.failing(self._in_doubt_locked):
+            with self._health.failing(lambda: self._active.broken):
                 sealed, self._active = self._opener.append_whole(self._active, whole, self._limits, self._config)
             self._sealed = (*self._sealed, *sealed)
             self._appended_locked(int(whole.table.last_offset[-1]) + 1)
@@ -237,7 +236,7 @@ class PartitionLog:
     def _append_rows_locked(self, part: memoryview, table: BatchTable, first: int, last: int) -> None:
         changes = self._producers.changes(part, table, first, last, int(table.position[first]))
         self._assign_epochs_locked(table, first, last)
-        with self._health.failing(self._in_doubt_locked):
+        with self._health.failing(lambda: self._active.broken):
             self._active.append(part, table, first, last)
         self._appended_locked(int(table.last_offset[last - 1]) + 1)
         if changes is not None and changes.aborted:
@@ -261,9 +260,6 @@ class PartitionLog:
         self._files.write_epochs(epochs)
         self._epochs = epochs
 
-    def _in_doubt_locked(self) -> bool:
-        return self._active.broken
-
     # Rolling
 
     def roll(self) -> None:
@@ -285,7 +281,7 @@ class PartitionLog:
             self._active = self._opener.create(base_offset, self._config)
             self._snapshot = None
             return
-        with self._health.failing(self._in_doubt_locked):
+        with self._health.failing(lambda: self._active.broken):
             self._active = self._opener.follow(old, base_offset, self._config)
             self._sealed = (*self._sealed, old.segment)
             self._jitter_ms = new_jitter_ms(self._config)
@@ -439,7 +435,7 @@ class PartitionLog:
                 raise ValueError("only a log without messages can begin elsewhere")
             if offset == before.segments[0].base_offset and len(before.segments) == 1:
                 return
-            with self._health.failing(self._in_doubt_locked):
+            with self._health.failing(lambda: self._active.broken):
                 new = self._opener.create(offset, self._config)
                 self._active.close()
                 self._active = new
