@@ -58,6 +58,7 @@ QUICK = {
     "log.cleaner.backoff.ms": "300",
     "log.cleaner.dedupe.buffer.size": "4194304",
     "auto.create.topics.enable": "false",
+    "initial.broker.registration.timeout.ms": "170000",  # on a busy machine it gives up after a minute
 }
 
 
