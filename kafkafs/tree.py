@@ -182,12 +182,14 @@ class Tree:
         return self.owned, name
 
     def status(self) -> dict[str, Any]:
-        """Caches, view index, scans under way, open files: the tree's part of @status.json."""
+        """Caches, view index, scans under way, open files, what of `@groups` could not be read: the tree's part of
+        @status.json."""
         return {
             "isolation": self.options.isolation.value,
             "block_cache": dataclasses.asdict(self._services.cache.status()),
             "view_index": self._services.index.status(),
             "views": self._services.states.status(),
+            "groups": {"problems": self._groups.offsets.problems()},
         }
 
     def _of_partition(

@@ -64,9 +64,10 @@ class GroupTree:
             if committed is None and not self._is_made(node):
                 raise NoSuchPath(str(node))
             return OffsetFile(self, node, committed)
-        if not self._exists(node):
+        group = self._group(node)
+        if not self._exists(node, group):
             raise NoSuchPath(str(node))
-        return GroupDirectory(self, node)
+        return GroupDirectory(self, node, group)
 
     # Making and removing. ReadOnlyLog where nothing may be written.
 
@@ -75,7 +76,7 @@ class GroupTree:
         self._committing()
         if isinstance(node, GroupOffset):
             raise NotPermitted("a group's directories are topics, and their partitions are files")
-        if self._exists(node):
+        if self._exists(node, self._group(node)):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         self._check_above(node)
         self._make(node)
@@ -87,9 +88,10 @@ class GroupTree:
             raise NotPermitted("@groups cannot be removed")
         if isinstance(node, GroupOffset):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if not self._exists(node):
+        group = self._group(node)
+        if not self._exists(node, group):
             raise NoSuchPath(str(node))
-        if any(True for _ in self.entries(node)):
+        if any(True for _ in self.entries(node, group)):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
         if isinstance(node, Group):
             committer.delete(node.group)
@@ -126,8 +128,8 @@ class GroupTree:
         group = self.offsets.group(node.group)
         return None if group is None else group.offsets.get(node.tp.topic, {}).get(node.tp.partition)
 
-    def entries(self, node: Groups | Group | GroupTopic) -> Iterator[Entry]:
-        """What is in a directory."""
+    def entries(self, node: Groups | Group | GroupTopic, group: group_offsets.Group | None) -> Iterator[Entry]:
+        """What is in a directory of `group` (None: one that was only made, or the one of all groups)."""
         with self._lock:
             made = set(self._made)
         match node:
@@ -140,7 +142,6 @@ class GroupTree:
                 topics = {
                     other.topic for other in made if isinstance(other, GroupTopic) and other.group == node.group
                 }
-                group = self.offsets.group(node.group)
                 topics |= set() if group is None else group.offsets.keys()
                 yield from (Entry(topic, Kind.DIRECTORY) for topic in sorted(topics) if is_topic_name(topic))
             case GroupTopic():
@@ -149,22 +150,20 @@ class GroupTree:
                     for other in made
                     if isinstance(other, GroupOffset) and (other.group, other.tp.topic) == (node.group, node.topic)
                 }
-                group = self.offsets.group(node.group)
                 numbers |= set() if group is None else group.offsets.get(node.topic, {}).keys()
                 yield from (Entry(str(number), Kind.FILE) for number in sorted(numbers) if number >= 0)
-
-    def group(self, node: Groups | Group | GroupTopic) -> group_offsets.Group | None:
-        """The group that a directory is of; None for those that were only made."""
-        return None if isinstance(node, Groups) else self.offsets.group(node.group)
 
     def mtime_ns(self, commit_timestamp: int) -> int:
         """A time of commit as a file's; the log directory's own without one."""
         return commit_timestamp * 1_000_000 if commit_timestamp >= 0 else self._log_dir.path.stat().st_mtime_ns
 
-    def _exists(self, node: Groups | Group | GroupTopic) -> bool:
+    def _group(self, node: Groups | Group | GroupTopic) -> group_offsets.Group | None:
+        """The group that a directory is of."""
+        return None if isinstance(node, Groups) else self.offsets.group(node.group)
+
+    def _exists(self, node: Groups | Group | GroupTopic, group: group_offsets.Group | None) -> bool:
         if isinstance(node, Groups) or self._is_made(node):
             return True
-        group = self.offsets.group(node.group)
         return group is not None and (isinstance(node, Group) or node.topic in group.offsets)
 
     def _check_above(self, node: GroupNode) -> None:
@@ -173,7 +172,7 @@ class GroupTree:
             above = Group(node.group)
         elif isinstance(node, GroupOffset):
             above = GroupTopic(node.group, node.tp.topic)
-        if not self._exists(above):
+        if not self._exists(above, self._group(above)):
             raise NoSuchPath(str(above))
 
     def _make(self, node: GroupNode) -> None:
@@ -192,14 +191,17 @@ class GroupTree:
 
 
 class GroupDirectory(Directory):
-    """`@groups`, a group, or a topic of it."""
+    """`@groups`, a group, or a topic of it; `group` None: nothing is committed there."""
 
-    def __init__(self, tree: GroupTree, node: Groups | Group | GroupTopic) -> None:
+    def __init__(
+        self, tree: GroupTree, node: Groups | Group | GroupTopic, group: group_offsets.Group | None
+    ) -> None:
         self._tree = tree
         self._node = node
+        self._group = group
 
     def attributes(self) -> Attributes:
-        group = self._tree.group(self._node)
+        group = self._group
         stamp, below = -1, 0
         if group is not None and isinstance(self._node, GroupTopic):
             stamp = max((one.commit_timestamp for one in group.offsets.get(self._node.topic, {}).values()), default=-1)
@@ -209,10 +211,10 @@ class GroupDirectory(Directory):
         return Attributes(Kind.DIRECTORY, 0, self._tree.mtime_ns(stamp), mode, 2 + below)
 
     def list(self) -> Iterable[Entry]:
-        return self._tree.entries(self._node)
+        return self._tree.entries(self._node, self._group)
 
     def xattrs(self) -> Mapping[str, bytes]:
-        group = self._tree.group(self._node)
+        group = self._group
         if group is None or not isinstance(self._node, Group) or group.metadata is None:
             return {}
         known = group.metadata

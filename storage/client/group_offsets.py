@@ -130,7 +130,10 @@ class GroupOffsets:
 
     def _follower(self, partition: int) -> _Follower:
         with self._lock:
-            return self._followers.setdefault(partition, _Follower(self._log_dir, partition))
+            follower = self._followers.get(partition)
+            if follower is None:
+                follower = self._followers[partition] = _Follower(self._log_dir, partition)
+            return follower
 
 
 class _Follower:

@@ -111,6 +111,15 @@ def test_a_directory_that_others_write(tmp_path: Path) -> None:
     assert caught.value.errno == errno.EROFS
 
 
+def test_what_cannot_be_read_is_in_the_status(tmp_path: Path) -> None:
+    key = encode_offset_key(OffsetKey("g", "t", 0))
+    build_log_dir(tmp_path, {OFFSETS: [[Batch([Record(key, b"\0\3broken")])]]})
+    tree = Tree(LogDir.open_read_only(tmp_path), NO_CACHE)
+    assert names(tree, "/@groups") == []
+    (problem,) = tree.status()["groups"]["problems"]
+    assert "committed offset" in problem
+
+
 def test_kinds(tree: Tree) -> None:
     write(tree, made(tree), b"1\n")
     for path in ("/@groups", "/@groups/g", "/@groups/g/t"):
