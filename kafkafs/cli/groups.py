@@ -63,6 +63,8 @@ def groups(
 ) -> None:
     """Show the consumer groups of LOGDIR, or what GROUP has committed and how many messages it lags behind.
 
+    Members are told of groups of the classic protocol, as of their last rebalance.
+
     With --reset-to GROUP goes on elsewhere in the partitions that --topic names (a topic, topic/partition or a glob):
     at the earliest or latest message, at an offset, or at the first message from a time on: 2026-11-20T10:15 (UTC
     unless it has a zone) or last-2h. Digits alone are an offset. An offset that the log does not have becomes its
@@ -101,7 +103,7 @@ def _show_all(logdir: Path, as_json: bool) -> list[str]:
         print_json({"groups": found})
     else:
         columns = ("topics", "partitions", "lag", "last_commit")
-        rows = [[row["group"], len(row["members"]), *(row[name] for name in columns)] for row in found]
+        rows = [[row["group"], _count(row["members"]), *(row[name] for name in columns)] for row in found]
         print_table(("GROUP", "MEMBERS", "TOPICS", "PARTITIONS", "LAG", "LAST COMMIT"), rows)
     return offsets.problems()
 
@@ -162,6 +164,10 @@ def _rows(group: Group, ends: _Ends) -> Iterator[dict[str, Any]]:
             }
 
 
+def _count(members: list[Any] | None) -> int | None:
+    return None if members is None else len(members)
+
+
 def _summary(group: Group, ends: _Ends) -> dict[str, Any]:
     rows = list(_rows(group, ends))
     known = group.metadata
@@ -169,7 +175,7 @@ def _summary(group: Group, ends: _Ends) -> dict[str, Any]:
         "group": group.name,
         "protocol_type": known.protocol_type if known is not None else None,
         "protocol": known.protocol if known is not None else None,
-        "members": [] if known is None else [member._asdict() for member in known.members],
+        "members": None if known is None else [member._asdict() for member in known.members],
         "topics": len(group.offsets),
         "partitions": len(rows),
         "lag": None if any(row["lag"] is None for row in rows) else sum(row["lag"] for row in rows),

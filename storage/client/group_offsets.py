@@ -63,7 +63,7 @@ class Group:
 
 
 class GroupOffsets:
-    """The groups of a log directory, as of each call. Thread-safe."""
+    """The groups of a log directory, as of each call; its partitions as of its last refresh. Thread-safe."""
 
     def __init__(self, log_dir: LogDir) -> None:
         # Constant after construction.

@@ -15,9 +15,11 @@ from storage.files.names import CONSUMER_OFFSETS_TOPIC
 from storage.format.group_records import CommittedOffset
 from storage.format.hashing import group_partition
 from storage.log import guest_rules
+from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.topic_info import TopicInfo
 from storage.types import MAX_OFFSET, TopicPartition
+from storage.upkeep.directory_compaction import compact_partition
 from storage.upkeep.verify import verify_log_dir
 from tests.builders import Batch, build_log_dir
 from tests.fixtures import FIXTURES, requires_fixtures
@@ -218,3 +220,30 @@ def test_the_fixtures_groups_go_on_elsewhere(tmp_path: Path) -> None:
     assert after["shipping"] == before["shipping"]
     assert owned.close().clean
     assert not verify_log_dir(tmp_path / "log")
+
+
+def test_compaction_keeps_what_is_committed(tmp_path: Path) -> None:
+    """Seen by the owner, and by somebody who only looks, and has looked before: the segments he read go."""
+    owned = opened(tmp_path)
+    committer, offsets = committer_of(owned, 1)
+    looked = LogDir.open_read_only(tmp_path)
+    watching = GroupOffsets(looked)
+    expected: dict[str, dict[str, dict[int, int]]] = {}
+    for turn in range(6):
+        for number in range(10):
+            committer.commit(f"g{number}", {T0: 10 * turn + number, T1: turn})
+            expected[f"g{number}"] = {"t": {0: 10 * turn + number, 1: turn}}
+        committer.delete(f"g{turn}")
+        del expected[f"g{turn}"]
+        looked.refresh()
+        assert plain(watching.groups()) == plain(offsets.groups()) == expected
+        offsets_log = owned.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, 0))
+        offsets_log.roll()
+        size = offsets_log.snapshot().size_bytes
+        result = compact_partition(owned, offsets_log.tp)
+        assert offsets_log.snapshot().size_bytes < size
+        for path in result.files:
+            owned.disk.unlink(path)
+        assert plain(watching.groups()) == plain(offsets.groups()) == expected
+        assert plain(GroupOffsets(LogDir.open_read_only(tmp_path)).groups()) == expected
+    close_clean(owned)
