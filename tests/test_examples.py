@@ -199,3 +199,17 @@ def test_the_sample() -> None:
     assert accounts.endswith(b'c-03=\nc-11={"customer": "c-11", "balance": 0}\n')
     assert (SAMPLE / ".kafka_cleanshutdown").exists()
     assert not (SAMPLE / ".lock").exists()
+
+
+def test_export_on_spark(tmp_path: Path) -> None:
+    """To Parquet and read back."""
+    pytest.importorskip("pyspark", reason="no pyspark: install the extra `spark`", exc_type=ImportError)
+    if shutil.which("java") is None and os.environ.get("CI", "").lower() not in ("true", "1"):
+        pytest.skip("no Java: Spark does not run")
+    command = [sys.executable, str(ROOT / "examples" / "spark_export.py"), str(SAMPLE), str(tmp_path / "lake")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=environment)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("1349 messages in ")
+    assert "|payments|2026-11-19|5       |60   |" in lines

@@ -221,6 +221,40 @@ def _drawing(ctx: click.Context) -> Callable[..., None]:
     return draw
 
 
+@spark.command()
+@LOGDIR
+@_TP
+@click.option("--notes", is_flag=True, help="List notes, too: what the next start mends. They are only counted else.")
+@_job_options
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    logdir: Path,
+    tp: str | None,
+    notes: bool,
+    master: str | None,
+    settings: tuple[str, ...],
+    allow_uncompiled: bool,
+    as_json: bool,
+) -> None:
+    """Check all of LOGDIR, or TP, as `kafkafs verify` does, with the segments spread over Spark's workers.
+
+    \b
+    kafkafs spark verify /var/kafka
+    kafkafs spark verify /var/kafka 'orders*' --json
+
+    Exit code 1 when something is found that is more than a note.
+    """
+    from kafkafs.cli.verify import tell_findings
+
+    with _session(ctx, "verify", master, settings) as session:
+        from kafkafs.spark.jobs.verify import verify as run
+
+        chosen = None if tp is None else expand(open_log_dir(logdir), tp)
+        found = run(session, logdir, chosen, allow_uncompiled=allow_uncompiled)
+    tell_findings(ctx, found, notes=notes, as_json=as_json)
+
+
 def _exported(done: Exported) -> dict[str, Any]:
     return {
         "sets": done.sets,

@@ -38,13 +38,19 @@ def verify(ctx: click.Context, logdir: Path, tp: str | None, notes: bool, as_jso
 
     Exit code 1 when something is found that is more than a note.
     """
-    from storage.upkeep.findings import Severity
     from storage.upkeep.verify import verify_log_dir
 
     die_like_a_filter(ctx)
     chosen = None if tp is None else expand(open_log_dir(logdir), tp)
     with progress_bar() as progress:
         found = verify_log_dir(logdir, chosen, progress=progress)
+    tell_findings(ctx, found, notes=notes, as_json=as_json)
+
+
+def tell_findings(ctx: click.Context, found: list[Finding], *, notes: bool, as_json: bool) -> None:
+    """Prints what was found; exits when that is more than notes."""
+    from storage.upkeep.findings import Severity
+
     findings = [one for one in found if one.severity is Severity.FINDING]
     noted = [one for one in found if one.severity is Severity.NOTE]
     if as_json:

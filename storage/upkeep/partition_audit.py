@@ -48,7 +48,7 @@ class LogEnds:
 
 class PartitionAudit:
     """The check of one partition in three steps: the files (`segments`), each segment by itself (`audit`, from any
-    thread, in any order), all of them together (`finish`)."""
+    thread or process, in any order), all of them together (`finish`)."""
 
     def __init__(self, plan: PartitionPlan) -> None:
         self._plan = plan
@@ -82,7 +82,8 @@ class PartitionAudit:
             for row, base in enumerate(bases)
         ]
 
-    def audit(self, plan: SegmentPlan, progress: Progress) -> SegmentReport:
+    @staticmethod
+    def audit(plan: SegmentPlan, progress: Progress) -> SegmentReport:
         """`audit_segment`; a .log that cannot be read is found."""
         try:
             return audit_segment(plan, progress)

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from storage.files import checkpoints, dir_lock, meta_properties, names, partition_metadata, topic_properties
 from storage.files.names import DirKind, FileKind
@@ -24,11 +26,14 @@ from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
 from storage.upkeep.findings import OPENING, RECOVER, Finding, Findings, Kind, Severity
 from storage.upkeep.partition_audit import LogEnds, PartitionAudit, PartitionPlan, read_small
-from storage.upkeep.segment_audit import SegmentReport
+from storage.upkeep.segment_audit import SegmentPlan, SegmentReport
 
 _LOOKS = 3  # at a partition that somebody writes to
 
 _Offsets = Mapping[TopicPartition, int]
+
+# Reports of the segments, in their order.
+AuditSegments = Callable[[Sequence[SegmentPlan]], Iterable[SegmentReport]]
 
 
 @dataclass(slots=True)
@@ -48,11 +53,13 @@ def verify_log_dir(
     *,
     progress: Progress | None = None,
     workers: int | None = None,
+    elsewhere: AuditSegments | None = None,
 ) -> list[Finding]:
     """Everything wrong in a log directory, by path; `only`: of these partitions, and of the directory's own files.
 
-    `workers`: segments looked at at once, by default as many as there are processors. OSError when the directory
-    cannot be listed.
+    `workers`: segments looked at at once, by default as many as there are processors. `elsewhere`: looks at all
+    segments of all partitions (with `PartitionAudit.audit`), instead of threads here. OSError when the directory cannot
+    be listed.
     """
     held = dir_lock.holder(path) is not None
     directory = _Directory(path, clean=not held and (path / names.CLEAN_SHUTDOWN).exists(), held=held)
@@ -80,8 +87,11 @@ def verify_log_dir(
     report = progress or NoProgress()
     report.begin("verify", sum(_size(path / tp.dir_name) for tp in chosen))
     try:
-        with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)), "verify") as pool:
-            _check_partitions(directory, chosen, known, pool, report)
+        if elsewhere is not None:
+            _check_elsewhere(directory, chosen, known, elsewhere)
+        else:
+            with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)), "verify") as pool:
+                _check_partitions(directory, chosen, known, pool, report)
     finally:
         report.end()
     _check_checkpoints(directory, known)
@@ -131,13 +141,39 @@ def _check_partitions(
     progress: Progress,
 ) -> None:
     """All of them, a few partitions ahead of the one that is finished."""
-    waiting: deque[tuple[TopicPartition, PartitionPlan, PartitionAudit, list[Future[SegmentReport]]]] = deque()
+    waiting: deque[tuple[_Begun, list[Future[SegmentReport]]]] = deque()
 
     def finish() -> None:
-        tp, plan, audit, futures = waiting.popleft()
-        findings, directory.ends[tp] = audit.finish([future.result() for future in futures])
-        directory.findings.extend(_confirmed(findings, plan) if directory.held else findings)
+        begun, futures = waiting.popleft()
+        _finish(directory, begun, [future.result() for future in futures])
 
+    for begun in _begin(directory, chosen, known):
+        waiting.append((begun, [pool.submit(begun.audit.audit, one, progress) for one in begun.audit.segments()]))
+        if len(waiting) > 2:
+            finish()
+    while waiting:
+        finish()
+
+
+def _check_elsewhere(
+    directory: _Directory, chosen: Iterable[TopicPartition], known: Mapping[str, _Offsets], elsewhere: AuditSegments
+) -> None:
+    """All of them, their segments in one go."""
+    begun = [(one, one.audit.segments()) for one in _begin(directory, chosen, known)]
+    reports = iter(elsewhere([plan for _, plans in begun for plan in plans]))
+    for one, plans in begun:
+        _finish(directory, one, list(islice(reports, len(plans))))
+
+
+class _Begun(NamedTuple):
+    tp: TopicPartition
+    plan: PartitionPlan
+    audit: PartitionAudit
+
+
+def _begin(
+    directory: _Directory, chosen: Iterable[TopicPartition], known: Mapping[str, _Offsets]
+) -> Iterator[_Begun]:
     for tp in chosen:
         plan = PartitionPlan(
             directory.path / tp.dir_name,
@@ -151,11 +187,12 @@ def _check_partitions(
         except OSError as error:
             directory.findings.add_error(Kind.UNREADABLE, error, plan.directory)
             continue
-        waiting.append((tp, plan, audit, [pool.submit(audit.audit, one, progress) for one in audit.segments()]))
-        if len(waiting) > 2:
-            finish()
-    while waiting:
-        finish()
+        yield _Begun(tp, plan, audit)
+
+
+def _finish(directory: _Directory, begun: _Begun, reports: list[SegmentReport]) -> None:
+    findings, directory.ends[begun.tp] = begun.audit.finish(reports)
+    directory.findings.extend(_confirmed(findings, begun.plan) if directory.held else findings)
 
 
 def _confirmed(findings: Findings, plan: PartitionPlan) -> Findings:

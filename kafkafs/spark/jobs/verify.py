@@ -1,0 +1,71 @@
+"""The check of a log directory with its segments spread over the workers. What is checked is `storage.upkeep`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kafkafs.spark.jobs.tasks import run_tasks
+from kafkafs.spark.planning import TASKS_PER_CORE
+from storage.files import names
+from storage.files.names import FileKind
+from storage.progress import NoProgress
+from storage.upkeep.partition_audit import PartitionAudit
+from storage.upkeep.verify import verify_log_dir
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from storage.types import TopicPartition
+    from storage.upkeep.findings import Finding
+    from storage.upkeep.segment_audit import SegmentPlan, SegmentReport
+
+_LEAST_BYTES: Final = 8 << 20  # of a task: below, starting it takes longer
+
+
+def verify(
+    spark: SparkSession,
+    log_dir: Path | str,
+    only: Collection[TopicPartition] | None = None,
+    *,
+    allow_uncompiled: bool = False,
+) -> list[Finding]:
+    """Everything wrong in a log directory, by path, as `verify_log_dir` finds it. StorageError; OSError."""
+    path = Path(log_dir).absolute()
+    cores = int(spark.sparkContext.defaultParallelism)
+
+    def audit(plans: Sequence[SegmentPlan]) -> Iterator[SegmentReport]:
+        tasks = list(_packed(plans, cores))
+        done = run_tasks(spark, _audit, tasks, f"verify {path.name}", allow_uncompiled=allow_uncompiled)
+        return (report for reports in done for report in reports)
+
+    return verify_log_dir(path, only, elsewhere=audit)
+
+
+def _audit(plans: Sequence[SegmentPlan]) -> list[SegmentReport]:
+    """What a worker does."""
+    return [PartitionAudit.audit(plan, NoProgress()) for plan in plans]
+
+
+def _packed(plans: Sequence[SegmentPlan], cores: int) -> Iterator[list[SegmentPlan]]:
+    """Tasks of about equal size, in order; a segment is never cut, for it is checked against its own indexes."""
+    sizes = [_size(plan) for plan in plans]
+    target = max(sum(sizes) // (cores * TASKS_PER_CORE), _LEAST_BYTES)
+    task: list[SegmentPlan] = []
+    held = 0
+    for plan, size in zip(plans, sizes, strict=True):
+        if task and held + size > target:
+            yield task
+            task, held = [], 0
+        task.append(plan)
+        held += size
+    if task:
+        yield task
+
+
+def _size(plan: SegmentPlan) -> int:
+    try:
+        return (plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)).stat().st_size
+    except OSError:
+        return 0
