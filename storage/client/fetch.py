@@ -30,6 +30,7 @@ from storage.errors import (
     SegmentGone,
     StorageError,
     UnknownTopicOrPartition,
+    UnsupportedFormat,
 )
 from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
 from storage.format.block import RecordBlock
@@ -136,7 +137,8 @@ class Chunk:
     def blocks(self) -> Iterator[RecordBlock]:
         """The chunk's whole batches decoded, from its offset on; what is cut off at its end is left out.
 
-        A block lasts until the next is taken. Control records are left out. CorruptBatch and the like at damage.
+        A block lasts until the next is taken. Control records are left out. CorruptBatch and the like at damage;
+        UnsupportedFormat.
         """
         data = self.read()
         decoder = Decoder()
@@ -153,7 +155,7 @@ class Chunk:
                 row = block.next_row
 
     def next_offset(self) -> int:
-        """Where the next read goes on: behind the last whole batch. CorruptData at damage."""
+        """Where the next read goes on: behind the last whole batch. Errors as `blocks`."""
         last = self.offset - 1
         for table in self._tables(self.read()):
             last = max(last, int(table.last_offset[-1]))
@@ -175,7 +177,8 @@ class Chunk:
             if table.rows:
                 yield table
         if stop is not ScanStop.END:
-            raise CorruptBatch("no record batch begins here", path=self._path, position=self.position + start)
+            error = UnsupportedFormat if stop is ScanStop.UNSUPPORTED else CorruptBatch
+            raise error("no record batch begins here", path=self._path, position=self.position + start)
 
     @property
     def _path(self) -> Path | None:

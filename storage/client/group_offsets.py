@@ -123,7 +123,7 @@ class GroupOffsets:
     def _partition_count(self) -> int | None:
         here = self.partitions()
         with self._lock:
-            if self._count[0] != here:
+            if self._count[0] != here or self._count[1] is None:  # a broker may tell later
                 count = self._log_dir.topic_info(CONSUMER_OFFSETS_TOPIC).partition_count if here else None
                 self._count = here, count
             return self._count[1]
@@ -219,7 +219,7 @@ class Replay:
 
     def groups(self, before: Mapping[str, Group]) -> Mapping[str, Group]:
         """All groups as of now, where `before` is what the last call gave."""
-        if len(self._keys) > _SPARE_KEYS + 2 * sum(map(len, self._offsets.values())):
+        if len(self._keys) > _SPARE_KEYS and len(self._keys) > 2 * sum(map(len, self._offsets.values())):
             self._keys.clear()
         if not self._touched:
             return before

@@ -31,6 +31,7 @@ from storage.errors import (
     RecordTooLarge,
     SegmentGone,
     UnknownTopicOrPartition,
+    UnsupportedFormat,
 )
 from storage.files import log_file
 from storage.format.compression import Codec
@@ -274,6 +275,11 @@ def test_damage(tmp_path: Path) -> None:
     chunk = read_chunk(open_log(built.path).snapshot(), 0)
     with pytest.raises(CorruptBatch, match="begins here"):
         chunk.next_offset()
+    data[built.batches[1].position + 8 : built.batches[1].position + 12] = b"\0\0\0\x60"
+    data[built.batches[1].position + 16] = 9
+    built.log().write_bytes(data)
+    with pytest.raises(UnsupportedFormat):
+        read_chunk(open_log(built.path).snapshot(), 0).next_offset()
 
 
 def test_a_file_that_shrinks_or_goes(tmp_path: Path) -> None:
