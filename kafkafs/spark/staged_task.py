@@ -1,0 +1,170 @@
+"""One task of a write: Arrow batches encoded into staged files, one for each partition that gets messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafkafs.spark.arrow_records import record_columns, rows_of
+from storage.client.partitioner import Partitioner
+from storage.clock import SystemClock
+from storage.errors import InvalidRecord, UnknownTopicOrPartition
+from storage.files.commit_ledger import StagedFile, WriteId
+from storage.files.disk import RealDisk
+from storage.log import guest_rules
+from storage.log.log_dir import LogDir
+from storage.log.staging import StagedWriter
+from storage.types import TopicPartition
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from storage.format.record_columns import RecordColumns
+
+    Int64s = NDArray[np.int64]
+
+
+def stage(
+    path: Path,
+    write: WriteId,
+    batches: Iterable[pa.RecordBatch],
+    columns: Sequence[str],
+    topic: str | None,
+    *,
+    force: bool = False,
+) -> tuple[StagedFile, ...]:
+    """Stages all batches; `columns` are those that are written, `topic` goes before the column of that name.
+
+    UnknownTopicOrPartition, InvalidRecord, RecordTooLarge, NotPermitted, OSError: nothing is left of it.
+    """
+    task = _Task(path, write, force=force)
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                task.add(_Rows(batch, columns, topic))
+        return task.finish()
+    except BaseException:
+        task.discard()
+        raise
+
+
+class _Rows:
+    """The rows of an Arrow batch: their records, topics and wanted partitions (-1: none)."""
+
+    def __init__(self, batch: pa.RecordBatch, columns: Sequence[str], topic: str | None) -> None:
+        def column(name: str) -> pa.Array | None:
+            return batch.column(name) if name in columns else None
+
+        value = column("value")
+        assert value is not None
+        self.records = record_columns(column("key"), value, column("headers"))
+        self._topic = topic
+        self._topics = None if topic is not None else column("topic")
+        wanted = column("partition")
+        self.partitions: Int64s | None = None
+        if wanted is not None and wanted.null_count < len(wanted):
+            if pc.min(wanted).as_py() < 0:
+                raise InvalidRecord("a message wants a partition below 0", found=pc.min(wanted).as_py())
+            self.partitions = wanted.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+    def by_topic(self) -> Iterator[tuple[str, Int64s]]:
+        """Each topic with its rows. InvalidRecord for a row without one."""
+        if self._topics is None:
+            assert self._topic is not None
+            yield self._topic, np.arange(len(self.records))
+            return
+        if self._topics.null_count:
+            raise InvalidRecord("null topic present in the data. Use the topic option for setting a topic.")
+        encoded = self._topics.dictionary_encode()
+        numbers = encoded.indices.to_numpy(zero_copy_only=False)
+        for number, name in enumerate(encoded.dictionary.to_pylist()):
+            yield name, np.flatnonzero(numbers == number)
+
+
+class _Task:
+    """The staged files of one task."""
+
+    def __init__(self, path: Path, write: WriteId, *, force: bool) -> None:
+        self._path = path
+        self._write = write
+        self._force = force
+        self._log_dir = LogDir.open_read_only(path)
+        self._topics: dict[str, _Topic] = {}
+
+    def add(self, rows: _Rows) -> None:
+        for name, chosen in rows.by_topic():
+            topic = self._topics.get(name)
+            if topic is None:
+                topic = self._topics[name] = _Topic(self._log_dir, name, self._write, force=self._force)
+            records = rows.records if len(chosen) == len(rows.records) else rows_of(rows.records, chosen)
+            topic.add(records, None if rows.partitions is None else rows.partitions[chosen])
+
+    def finish(self) -> tuple[StagedFile, ...]:
+        return tuple(file for _, topic in sorted(self._topics.items()) for file in topic.finish())
+
+    def discard(self) -> None:
+        for topic in self._topics.values():
+            topic.discard()
+
+
+class _Topic:
+    """A task's messages for one topic."""
+
+    def __init__(self, log_dir: LogDir, name: str, write: WriteId, *, force: bool) -> None:
+        try:
+            self._info = log_dir.topic_info(name)
+        except UnknownTopicOrPartition as error:
+            error.advice = f"`kafkafs topics create {log_dir.path} {name}` makes it"
+            raise
+        guest_rules.check_append(self._info, force=force)
+        self._path = log_dir.path
+        self._write = write
+        self._here = frozenset(log_dir.partitions(name))
+        count = self._info.partition_count
+        self._partitioner = None if count is None else Partitioner(count)
+        self._writers: dict[int, StagedWriter] = {}
+
+    def add(self, records: RecordColumns, wanted: Int64s | None) -> None:
+        chosen = self._partitions(records, wanted)
+        order = np.argsort(chosen, kind="stable")
+        numbers, starts = np.unique(chosen[order], return_index=True)
+        for number, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+            self._writer(number).append(records if len(numbers) == 1 else rows_of(records, rows))
+
+    def _partitions(self, records: RecordColumns, wanted: Int64s | None) -> Int64s:
+        if wanted is not None and (wanted >= 0).all():
+            return wanted
+        if self._partitioner is None:
+            raise UnknownTopicOrPartition(
+                f"how many partitions {self._info.topic} has is not known here",
+                path=self._path,
+                advice="A column 'partition' says where each message goes",
+            )
+        chosen = self._partitioner.choose(records)
+        return chosen if wanted is None else np.where(wanted < 0, chosen, wanted)
+
+    def _writer(self, number: int) -> StagedWriter:
+        writer = self._writers.get(number)
+        if writer is None:
+            tp = TopicPartition(self._info.topic, number)
+            if number not in self._here:
+                raise UnknownTopicOrPartition(f"no partition {tp} here", path=self._path)
+            writer = self._writers[number] = StagedWriter(
+                RealDisk(), self._path, tp, self._write, config=self._info.config, clock=SystemClock()
+            )
+        return writer
+
+    def finish(self) -> Iterator[StagedFile]:
+        for _, writer in sorted(self._writers.items()):
+            staged = writer.finish()
+            if staged is not None:
+                yield staged
+
+    def discard(self) -> None:
+        for writer in self._writers.values():
+            writer.discard()

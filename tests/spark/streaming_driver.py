@@ -1,0 +1,44 @@
+"""A Spark driver that copies the topic `in` of one log directory to `out` of another, with a checkpoint, and ends when
+all is copied. To be killed: `streaming_driver.py PLACE MESSAGES_A_BATCH`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+
+def copying(spark: SparkSession, place: Path, batch: int) -> StreamingQuery:
+    """The query; `place` has the directories source, sink and checkpoint."""
+    return (
+        spark.readStream.format("kafkafs")
+        .option("subscribe", "in")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(batch))
+        .load(str(place / "source"))
+        .selectExpr("key", "value")
+        .writeStream.format("kafkafs")
+        .option("topic", "out")
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(place / "sink"))
+    )
+
+
+def main(place: Path, batch: int) -> None:
+    from tests.spark.session import start_session
+
+    spark = start_session(place / "spark")
+    query = copying(spark, place, batch)
+    sys.stdout.write("query started\n")
+    sys.stdout.flush()
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

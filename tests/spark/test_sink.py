@@ -1,0 +1,212 @@
+"""df.write.format("kafkafs"): by the rules of Spark's Kafka sink, into partitions as Kafka's producer chooses them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from kafkafs.spark.options import InvalidOption
+from storage.client.partitioner import partition_for_key
+from storage.files import commit_ledger, names
+from storage.log.log_dir import LogDir
+from storage.log.owned_dir import Opening, OwnedDir
+from storage.log.reader import read_range
+from storage.types import TopicPartition
+from storage.upkeep.verify import verify_log_dir
+
+PythonException = pytest.importorskip("pyspark.errors").PythonException
+PySparkException = pytest.importorskip("pyspark.errors").PySparkException
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Message = tuple[bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[Path]:
+    """A log directory with the topics t (three partitions) and u; sound at the end, and nothing staged left."""
+    path = tmp_path / "logs"
+    owned = OwnedDir.open(path, Opening(create=True))
+    owned.create_topic("t", 3)
+    owned.create_topic("u", 1, {"cleanup.policy": "compact"})
+    assert owned.close().clean
+    yield path
+    assert not verify_log_dir(path)
+    assert not [file.name for file in path.rglob("*" + names.STAGED_SUFFIX)]
+    assert not (path / ".lock").exists()
+
+
+def messages(path: Path, topic: str, partition: int) -> list[Message]:
+    snapshot = LogDir.open_read_only(path).log(TopicPartition(topic, partition)).snapshot()
+    found: list[Message] = []
+    for block in read_range(snapshot, 0):
+        assert block.damage is None
+        found += [(block.key(row), block.value(row), block.headers(row)) for row in range(len(block))]
+    return found
+
+
+def write(frame: DataFrame, path: Path, **options: object) -> None:
+    texts = {name: str(value) for name, value in options.items()}
+    frame.write.format("kafkafs").mode("append").options(**texts).save(str(path))
+
+
+def test_columns_and_partitions(spark: SparkSession, logs: Path) -> None:
+    rows = [(f"k{n}", f"v{n}".encode(), None if n % 2 else [("h", b"x"), ("n", None)]) for n in range(200)]
+    frame = spark.createDataFrame(rows, "key string, value binary, headers array<struct<key: string, value: binary>>")
+    write(frame.repartition(3), logs, topic="t")
+    for partition in range(3):
+        wanted = [
+            (key.encode(), value, [] if headers is None else [(b"h", b"x"), (b"n", None)])
+            for key, value, headers in rows
+            if partition_for_key(key.encode(), 3) == partition
+        ]
+        assert sorted(messages(logs, "t", partition)) == sorted(wanted)
+        assert wanted
+
+
+def test_order_within_a_task_and_topics_and_partitions_by_row(spark: SparkSession, logs: Path) -> None:
+    rows = [("t" if n % 3 else "u", n % 2 if n % 3 else None, "k", f"{n:05d}") for n in range(300)]
+    frame = spark.createDataFrame(rows, "topic string, partition int, key string, value string").coalesce(1)
+    write(frame.selectExpr("*", "1 AS ignored", "current_timestamp() AS timestamp"), logs)
+    for topic, partition in (("t", 0), ("t", 1), ("u", 0)):
+        wanted = [row[3].encode() for row in rows if row[0] == topic and (row[1] or 0) == partition]
+        assert [value for _, value, _ in messages(logs, topic, partition)] == wanted
+
+
+def test_nulls_go_to_one_partition_at_a_time(spark: SparkSession, logs: Path) -> None:
+    frame = spark.range(20_000).selectExpr("if(id % 2 = 0, null, cast(id AS string)) AS value").coalesce(1)
+    write(frame, logs, topic="t")
+    found = [messages(logs, "t", partition) for partition in range(3)]
+    assert sum(len(part) for part in found) == 20_000
+    assert sum(value is None for part in found for _, value, _ in part) == 10_000
+
+
+REFUSED: list[tuple[Callable[[SparkSession], DataFrame], dict[str, object], str]] = [
+    (lambda spark: spark.range(1).selectExpr("'x' AS value"), {}, "topic option required when no 'topic' attribute"),
+    (lambda spark: spark.range(1).selectExpr("'x' AS key"), {"topic": "t"}, "Required attribute 'value' not found"),
+    (
+        lambda spark: spark.range(1).selectExpr("id AS value"),
+        {"topic": "t"},
+        r"value attribute unsupported type bigint. value must be a\(n\) string or binary",
+    ),
+    (
+        lambda spark: spark.range(1).selectExpr("'x' AS value", "id AS partition"),
+        {"topic": "t"},
+        r"partition attribute unsupported type bigint. partition must be a\(n\) int",
+    ),
+    (
+        lambda spark: spark.range(1).selectExpr("'x' AS value", "array('a') AS headers"),
+        {"topic": "t"},
+        r"headers attribute unsupported type array<string>. headers must be a\(n\) array<struct<key:string,value:bin",
+    ),
+    (
+        lambda spark: spark.range(1).selectExpr("'x' AS value", "cast(null AS string) AS topic"),
+        {},
+        "null topic present in the data",
+    ),
+    (lambda spark: spark.range(1).selectExpr("'x' AS value"), {"topic": "no"}, "topics create"),
+    (lambda spark: spark.range(1).selectExpr("'x' AS value", "9 AS partition"), {"topic": "t"}, "no partition t/9"),
+    (lambda spark: spark.range(1).selectExpr("'x' AS value", "-2 AS partition"), {"topic": "t"}, "below 0; found -2"),
+    (lambda spark: spark.range(1).selectExpr("'x' AS value"), {"topic": "u"}, "without a key"),
+    (lambda spark: spark.range(1).selectExpr("repeat('x', 2000000) AS value"), {"topic": "t"}, "max.message.bytes"),
+    (lambda spark: spark.range(1).selectExpr("'x' AS value"), {"topik": "t"}, "is topic meant"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_is_refused(spark: SparkSession, logs: Path, number: int) -> None:
+    """Nothing is written, not even what other tasks had ready."""
+    make, options, error = REFUSED[number]
+    with pytest.raises(PySparkException, match=error):
+        write(make(spark), logs, **options)
+    assert [messages(logs, "t", partition) for partition in range(3)] == [[], [], []]
+
+
+def test_only_appending(spark: SparkSession, logs: Path) -> None:
+    frame = spark.range(1).selectExpr("'x' AS value")
+    with pytest.raises(PySparkException, match="use mode append"):
+        frame.write.format("kafkafs").mode("overwrite").option("topic", "t").save(str(logs))
+    with pytest.raises(PySparkException, match="no log directory"):
+        write(frame, logs / "none", topic="t")
+
+
+def test_a_directory_that_is_held_is_refused_by_name(spark: SparkSession, logs: Path) -> None:
+    owned = OwnedDir.open(logs)
+    started = time.monotonic()
+    with pytest.raises(PySparkException, match=rf"process {os.getpid()}"):
+        write(spark.range(1).selectExpr("'x' AS value"), logs, topic="t", lockTimeoutMs=100)
+    assert time.monotonic() - started < 60
+    assert owned.close().clean
+
+
+def test_a_task_that_fails_leaves_nothing(spark: SparkSession, logs: Path) -> None:
+    """One task of two fails when it is half done; the other had staged all of its own."""
+    frame = spark.range(0, 40_000, 1, 2).selectExpr(
+        "cast(id AS string) AS value", "if(id = 39000, raise_error('broken'), 'k') AS key"
+    )
+    with pytest.raises(PySparkException, match="broken"):
+        write(frame, logs, topic="t")
+    assert [messages(logs, "t", partition) for partition in range(3)] == [[], [], []]
+
+
+def test_a_worker_lost_in_the_middle_of_a_write(spark: SparkSession, logs: Path) -> None:
+    """Spark runs its task again; what the lost one had staged is never committed, and removed after a week."""
+    # Each task stands still for a while when it has written some of its messages.
+    frame = spark.range(0, 200_000, 1, 2).selectExpr(
+        "lpad(cast(id AS string), 100, '0') AS value",
+        "if(id % 100000 = 90000, reflect('java.lang.Thread', 'sleep', 4000L), 'k') AS key",
+    )
+    written = Event()
+    with ThreadPoolExecutor(1) as pool:
+        killing = pool.submit(_kill_one_that_stages, written)
+        try:
+            write(frame, logs, topic="t")
+        finally:
+            written.set()
+        assert killing.result(), "the write was too quick to be disturbed"
+    orphans = list(logs.rglob("*" + names.STAGED_SUFFIX))
+    assert orphans
+    found = sorted(value for partition in range(3) for _, value, _ in messages(logs, "t", partition) if value)
+    assert found == [b"%0100d" % number for number in range(200_000)]
+    for orphan in orphans:
+        assert names.parse_staged(orphan.name)
+        orphan.unlink()
+
+
+def _kill_one_that_stages(written: Event) -> bool:
+    """Kills one of Spark's workers that have a staged file open."""
+    while not written.is_set():
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if any(file.path.endswith(names.STAGED_SUFFIX) for file in process.open_files()):
+                    process.kill()
+                    return True
+    return False
+
+
+def test_no_rows_is_no_change(spark: SparkSession, logs: Path) -> None:
+    write(spark.range(0).selectExpr("'x' AS value"), logs, topic="t")
+    assert messages(logs, "t", 0) == []
+    assert commit_ledger.read(logs).queries == {}
+
+
+def test_options_are_checked() -> None:
+    from kafkafs.spark.sink import parse
+
+    with pytest.raises(InvalidOption, match="no log directory"):
+        parse({"topic": "t"})
+    with pytest.raises(InvalidOption, match="true or false"):
+        parse({"path": "/x", "force": "perhaps"})
+    with pytest.raises(InvalidOption, match="milliseconds"):
+        parse({"path": "/x", "lockTimeoutMs": "soon"})
+    assert parse({"path": "/x", "kafka.acks": "all", "TOPIC": "t"}).topic == "t"

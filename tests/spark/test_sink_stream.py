@@ -1,0 +1,167 @@
+"""Streaming into a log directory: each message once, whatever is killed and whenever.
+
+The queries run in drivers of their own (`streaming_driver.py`), which are killed with all that they started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage.files import commit_ledger, names
+from storage.format.record_columns import Record
+from storage.log.appender import Appender
+from storage.log.log_dir import LogDir
+from storage.log.owned_dir import Opening, OwnedDir
+from storage.log.reader import read_range
+from storage.types import TopicPartition
+from storage.upkeep.verify import verify_log_dir
+from tests.spark.session import HAVE_JAVA, REQUIRED
+
+pytest.importorskip("pyspark")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DRIVER = Path(__file__).with_name("streaming_driver.py")
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS = int(os.environ.get("KAFKAFS_STREAM_ROUNDS", "3"))
+BATCH = 400  # messages of a micro-batch
+PARTITIONS = 3
+
+
+def made(path: Path, topic: str, partitions: int) -> None:
+    owned = OwnedDir.open(path, Opening(create=True))
+    owned.create_topic(topic, partitions, {"segment.bytes": "60000"})
+    assert owned.close().clean
+
+
+def appended(path: Path, first: int, count: int) -> None:
+    """Messages with their numbers as values, to the two partitions of `in`."""
+    owned = OwnedDir.open(path)
+    for partition in range(2):
+        records = [
+            Record(b"k%d" % (number % 50), b"%08d" % number)
+            for number in range(first, first + count)
+            if number % 2 == partition
+        ]
+        outcome = Appender(owned.appendable(TopicPartition("in", partition)), clock=owned.clock).append(records)
+        assert outcome.error is None
+    assert owned.close().clean
+
+
+def values(path: Path) -> list[int]:
+    """What a reader sees in `out`, damaged or not whole batches being an error; in order within a key's partition."""
+    log_dir = LogDir.open_read_only(path)
+    found = []
+    for partition in range(PARTITIONS):
+        snapshot = log_dir.log(TopicPartition("out", partition)).snapshot()
+        for block in read_range(snapshot, 0):
+            assert block.damage is None
+            found += [int(bytes(block.value(row) or b"")) for row in range(len(block))]
+    return found
+
+
+@pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
+@pytest.mark.timeout(120 + 90 * ROUNDS)
+def test_a_query_killed_at_random_points_writes_each_message_once(tmp_path: Path) -> None:
+    """Each round more messages come, and the driver, its JVM and its workers are killed at some moment; the next round
+    begins where it was. What a reader sees meanwhile is never more than once, nor some of a partition's micro-batch."""
+    made(tmp_path / "source", "in", 2)
+    made(tmp_path / "sink", "out", PARTITIONS)
+    chance = random.Random(6)
+    total = 0
+    for number in range(ROUNDS):
+        appended(tmp_path / "source", total, 20 * BATCH)
+        total += 20 * BATCH
+        driver = _start(tmp_path)
+        _wait_for_start(driver)
+        # A micro-batch takes some 0.3 s here; twenty are waiting.
+        time.sleep(chance.uniform(0, 4))
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+        seen = values(tmp_path / "sink")
+        assert len(seen) == len(set(seen)), f"round {number}"
+    driver = _start(tmp_path)
+    output, _ = driver.communicate(timeout=300)
+    assert driver.returncode == 0, output
+    assert sorted(values(tmp_path / "sink")) == list(range(total))
+    for partition in range(PARTITIONS):
+        _check_order(tmp_path / "sink", partition)
+    assert commit_ledger.read(tmp_path / "sink").pending == ()
+    owned = OwnedDir.open(tmp_path / "sink")  # which removes what killed tasks had staged
+    for tp in owned.partitions():
+        owned.log(tp)
+    assert owned.close().clean
+    assert not verify_log_dir(tmp_path / "sink")
+    assert not list((tmp_path / "sink").rglob("*" + names.STAGED_SUFFIX))
+
+
+def _check_order(path: Path, partition: int) -> None:
+    """Each key's messages are in the order in which they were in the source."""
+    last: dict[bytes | None, int] = {}
+    for block in read_range(LogDir.open_read_only(path).log(TopicPartition("out", partition)).snapshot(), 0):
+        for row in range(len(block)):
+            key, value = block.key(row), int(bytes(block.value(row) or b""))
+            assert value > last.get(key, -1)
+            last[key] = value
+
+
+def _start(place: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, str(DRIVER), str(place), str(BATCH)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
+        cwd=ROOT,
+    )
+
+
+def _wait_for_start(driver: subprocess.Popen[str]) -> None:
+    assert driver.stdout is not None
+    for line in driver.stdout:
+        if line.startswith("query started"):
+            return
+    pytest.fail("the driver ended before its query began")
+
+
+def test_a_commit_that_fails_after_its_append(spark: SparkSession, tmp_path: Path) -> None:
+    """The messages are in the log, Spark was not told: it plays the micro-batch again, and nothing is written twice."""
+    made(tmp_path / "source", "in", 2)
+    made(tmp_path / "sink", "out", PARTITIONS)
+    appended(tmp_path / "source", 0, 1000)
+    _run(spark, tmp_path)
+    # What the checkpoint holds when the driver dies between the sink's commit and its own.
+    done = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    done[-1].unlink()
+    for checksum in (tmp_path / "checkpoint" / "commits").glob(".*.crc"):
+        checksum.unlink()
+    _run(spark, tmp_path)
+    assert sorted(values(tmp_path / "sink")) == list(range(1000))
+    appended(tmp_path / "source", 1000, 10)
+    _run(spark, tmp_path)
+    assert sorted(values(tmp_path / "sink")) == list(range(1010))
+    (query,) = commit_ledger.read(tmp_path / "sink").queries
+    assert query == json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
+    assert not list((tmp_path / "sink").rglob("*" + names.STAGED_SUFFIX))
+    assert not verify_log_dir(tmp_path / "sink")
+
+
+def _run(spark: SparkSession, place: Path) -> None:
+    from tests.spark.streaming_driver import copying
+
+    query = copying(spark, place, BATCH)
+    assert query.awaitTermination(240)
+    assert query.exception() is None
