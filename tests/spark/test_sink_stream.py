@@ -36,6 +36,7 @@ DRIVER = Path(__file__).with_name("streaming_driver.py")
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = int(os.environ.get("KAFKAFS_STREAM_ROUNDS", "3"))
 BATCH = 400  # messages of a micro-batch
+BATCHES = 4  # that come each round
 PARTITIONS = 3
 
 
@@ -72,7 +73,7 @@ def values(path: Path) -> list[int]:
 
 
 @pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
-@pytest.mark.timeout(120 + 90 * ROUNDS)
+@pytest.mark.timeout(300 + 180 * ROUNDS)
 def test_a_query_killed_at_random_points_writes_each_message_once(tmp_path: Path) -> None:
     """Each round more messages come, and the driver, its JVM and its workers are killed at some moment; the next round
     begins where it was. What a reader sees meanwhile is never more than once, nor some of a partition's micro-batch."""
@@ -81,18 +82,18 @@ def test_a_query_killed_at_random_points_writes_each_message_once(tmp_path: Path
     chance = random.Random(6)
     total = 0
     for number in range(ROUNDS):
-        appended(tmp_path / "source", total, 20 * BATCH)
-        total += 20 * BATCH
+        appended(tmp_path / "source", total, BATCHES * BATCH)
+        total += BATCHES * BATCH
         driver = _start(tmp_path)
         _wait_for_start(driver)
-        # A micro-batch takes some 0.3 s here; twenty are waiting.
-        time.sleep(chance.uniform(0, 4))
+        # At first it plans, then come the micro-batches, of a second or so each; more are waiting than can be done.
+        time.sleep(chance.uniform(0, 8))
         os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
+        driver.communicate()
         seen = values(tmp_path / "sink")
         assert len(seen) == len(set(seen)), f"round {number}"
     driver = _start(tmp_path)
-    output, _ = driver.communicate(timeout=300)
+    output, _ = driver.communicate(timeout=60 + 60 * ROUNDS)
     assert driver.returncode == 0, output
     assert sorted(values(tmp_path / "sink")) == list(range(total))
     for partition in range(PARTITIONS):
@@ -163,5 +164,5 @@ def _run(spark: SparkSession, place: Path) -> None:
     from tests.spark.streaming_driver import copying
 
     query = copying(spark, place, BATCH)
-    assert query.awaitTermination(240)
+    assert query.awaitTermination(280)
     assert query.exception() is None
