@@ -27,6 +27,7 @@ from storage.log.loaded_log import AppendResult, LoadedLog, Place, PlaceWhole
 from storage.log.partition_files import PartitionFiles
 from storage.log.policies import RollLimits, batch_fits, new_jitter_ms, rows_that_fit
 from storage.log.producer_rebuild import ProducerSnapshots, rebuild
+from storage.log.producer_table import ProducerChanges
 from storage.log.rolling import SegmentOpener
 from storage.log.segment import Segment
 from storage.log.segments import slot_of
@@ -174,8 +175,7 @@ class PartitionLog:
             except OSError as error:
                 self._health.failed(error, in_doubt=self._active.broken)
                 raise
-            self._appended_locked(last_offset + 1)
-            self._producers.commit(None, last_offset + 1)
+            self._appended_locked(last_offset + 1, None)
             self._sync_if_due_locked()
             return AppendResult(base_offset, last_offset)
 
@@ -194,8 +194,7 @@ class PartitionLog:
             with self._health.failing(lambda: self._active.broken):
                 sealed, self._active = self._opener.append_whole(self._active, whole, self._limits, self._config)
             self._sealed = (*self._sealed, *sealed)
-            self._appended_locked(int(whole.table.last_offset[-1]) + 1)
-            self._producers.commit(None, self._next_offset)
+            self._appended_locked(int(whole.table.last_offset[-1]) + 1, None)
             return AppendResult(base_offset, self._next_offset - 1)
 
     def append_batches(self, data: memoryview) -> AppendResult:
@@ -238,17 +237,17 @@ class PartitionLog:
         self._assign_epochs_locked(table, first, last)
         with self._health.failing(lambda: self._active.broken):
             self._active.append(part, table, first, last)
-        self._appended_locked(int(table.last_offset[last - 1]) + 1)
+        self._appended_locked(int(table.last_offset[last - 1]) + 1, changes)
         if changes is not None and changes.aborted:
             # The marker is in the log already: what fails now cannot be undone, but recovery rebuilds it.
             with self._health.failing():
                 self._files.append_aborted(self._active.base_offset, changes.aborted)
-        self._producers.commit(changes, self._next_offset)
 
-    def _appended_locked(self, end_offset: int) -> None:
+    def _appended_locked(self, end_offset: int, changes: ProducerChanges | None) -> None:
         self._files.wrote(self._active.paths())
         self._next_offset = end_offset
         self._snapshot = None
+        self._producers.commit(changes, end_offset)
 
     def _assign_epochs_locked(self, table: BatchTable, first: int, last: int) -> None:
         """Leader epochs that begin with these batches, on disk before the batches are (UnifiedLog.append)."""
@@ -270,10 +269,9 @@ class PartitionLog:
                 self._roll_locked(self._next_offset)
 
     def _roll_locked(self, base_offset: int) -> None:
-        """Ends the active segment and begins another at `base_offset`; 1 to 3: SegmentOpener.follow. Crash-safe:
+        """Ends the active segment and begins another at `base_offset`; 1 to 3: SegmentOpener.follow.
 
-        4. write `<base>.snapshot` → done; recovery can do without the snapshot
-        """
+        4. write `<base>.snapshot` → done; recovery can do without the snapshot"""
         old = self._active
         if old.size == 0 and old.base_offset == base_offset:
             # Its index has no slots at all: it is made anew, and takes one batch.
@@ -330,9 +328,7 @@ class PartitionLog:
         with self._lock:
             self._health.check()
             if offset > self._next_offset:
-                raise OffsetOutOfRange(
-                    "log start offset beyond the log end", path=self.path, offset=offset, expected=self._next_offset
-                )
+                raise OffsetOutOfRange("log start offset beyond the log end", path=self.path, offset=offset)
             if offset > self._log_start_offset:
                 self._log_start_offset = offset
                 self._snapshot = None
