@@ -1,8 +1,8 @@
 """Messages and bytes over time, at a glance: from index entries, and from batch headers where those do not tell.
 
-An .index entry names a position and an offset, a .timeindex entry the greatest timestamp up to an offset. So between two
-entries bytes, offsets and two times are known without looking at the log. Where both times lie in one bucket that is
-all there is to know; else the few batches in between are looked at. What is exact:
+An .index entry names a position and an offset, a .timeindex entry the greatest timestamp up to an offset. So between
+two entries bytes, offsets and two times are known without looking at the log. Where both times lie in one bucket that
+is all there is to know; else the few batches in between are looked at. What is exact:
 
 - bytes, each batch at its greatest timestamp; one that comes late, with a lower timestamp than another before it in its
   segment, counts where that does
