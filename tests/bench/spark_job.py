@@ -21,6 +21,8 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 def main(text: str) -> None:
     given = json.loads(text)
+    if "processors" in given:
+        os.sched_setaffinity(0, given["processors"])
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(given.get("master", "local[2]"))
@@ -31,12 +33,14 @@ def main(text: str) -> None:
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **given.get("conf", {}),
     }.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     run = JOBS[given["job"]](spark, given)
     for _ in sys.stdin:
-        shutil.rmtree(given["target"], ignore_errors=True)
+        if "target" in given:
+            shutil.rmtree(given["target"], ignore_errors=True)
         start = time.perf_counter()
         run()
         sys.stdout.write(f"{time.perf_counter() - start}\n")
@@ -58,7 +62,25 @@ def kafkafs_export(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
     return lambda: export(spark, given["log_dir"], given["target"], [TopicPartition(given["topic"], 0)])
 
 
-JOBS = {"kafka export": kafka_export, "kafkafs export": kafkafs_export}
+def scan(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+    """Counts messages and sums the lengths of their values, from either source."""
+    from pyspark.sql import functions
+
+    if given["source"] == "kafkafs":
+        from kafkafs.spark import register
+
+        register(spark)
+
+    def run() -> None:
+        frame = spark.read.format(given["source"]).options(**given["options"]).load()
+        (row,) = frame.agg(functions.count("*"), functions.sum(functions.length("value"))).collect()
+        if row[0] != given["messages"]:
+            raise AssertionError(f"{row[0]} messages")
+
+    return run
+
+
+JOBS = {"kafka export": kafka_export, "kafkafs export": kafkafs_export, "scan": scan}
 
 if __name__ == "__main__":
     main(sys.argv[1])

@@ -1,0 +1,32 @@
+"""How many messages a topic has a day, and how large they are: a batch query over a log's files, without a broker.
+
+    python examples/spark_batch.py [LOGDIR [TOPIC]]
+"""
+
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from kafkafs.spark import register
+
+arguments = sys.argv[1:]
+log_dir = arguments[0] if arguments else str(Path(__file__).parent / "sample-log")
+topic = arguments[1] if len(arguments) > 1 else "orders"
+
+spark = SparkSession.builder.appName("messages a day").getOrCreate()
+register(spark)
+
+messages = (
+    spark.read.format("kafkafs")
+    .option("subscribe", topic)
+    .option("columns", "value,timestamp")  # what is not named here is not read
+    .load(log_dir)
+)
+days = (
+    messages.groupBy(f.to_date("timestamp").alias("day"))
+    .agg(f.count("*").alias("messages"), f.sum(f.length("value")).alias("bytes"))
+    .orderBy("day")
+)
+days.show()
