@@ -1,4 +1,4 @@
-"""Scans with Spark of a log's files, by turns with Spark's own Kafka source on a broker that holds the same messages."""
+"""Scans of a log's files with Spark, by turns with its own Kafka source on a broker that holds the same messages."""
 
 from __future__ import annotations
 
