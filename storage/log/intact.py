@@ -14,6 +14,7 @@ from typing import Final
 from storage.format import header_kernel
 from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, scan
 from storage.format.decoder import verify_crcs
+from storage.log.buffers import WINDOW_BYTES
 from storage.log.segment import Segment
 from storage.log.segment_check import MAX_RELATIVE_OFFSET, Visit, check_segment, never_written
 from storage.types import MAX_OFFSET
@@ -61,18 +62,26 @@ class Walk:
     next_offset: int
 
 
-def walk(segment: Segment, visit: Visit, passed: Callable[[Break, int], None], end_offset: int = MAX_OFFSET) -> Walk:
+def walk(
+    segment: Segment,
+    visit: Visit,
+    passed: Callable[[Break, int], None],
+    end_offset: int = MAX_OFFSET,
+    window: int = WINDOW_BYTES,
+) -> Walk:
     """Gives `visit` all whole batches of a segment, as `check_segment` does, behind its breaks too.
 
     `passed`: is given each break when it is come to, and the offset that goes on behind it. `end_offset`: where the
-    next segment begins; what looks like a batch behind a break and lies beyond is none.
+    next segment begins; what looks like a batch behind a break and lies beyond is none. `window`: bytes read at a time.
     """
     base_offset, size = segment.base_offset, segment.size
     breaks: list[Break] = []
     highest = min(base_offset + MAX_RELATIVE_OFFSET, end_offset - 1)
     position, expected, greatest = 0, base_offset, base_offset
     while position < size:
-        check = check_segment(segment.log, base_offset, size, visit, start=position, next_offset=expected)
+        check = check_segment(
+            segment.log, base_offset, size, visit, start=position, next_offset=expected, window=window
+        )
         greatest = max(greatest, check.next_offset)
         if not check.invalid_bytes:
             break

@@ -50,14 +50,15 @@ def check_segment(
     start: int = 0,
     next_offset: int | None = None,
     any_span: bool = False,
+    window: int = buffers.WINDOW_BYTES,
 ) -> SegmentCheck:
     """Looks at the batches of a .log of `size` bytes from the position `start` on, where offsets from `next_offset` on
     are expected; `visit` is given the sound ones, a range of them at a time, in order. `any_span`: offsets may lie
-    further above the base than a segment can index."""
+    further above the base than a segment can index. `window`: bytes read at a time."""
     position = start
     overflows = False
     expected = base_offset if next_offset is None else next_offset
-    buffer = buffers.take()
+    buffer = buffers.take(min(window, max(size - position, buffers.WINDOW_BYTES)))
     table = BatchTable.empty(_ROWS)
     try:
         while position < size:

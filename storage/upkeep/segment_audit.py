@@ -26,6 +26,7 @@ from storage.upkeep.findings import RECOVER, REINDEX, SALVAGE, Findings, Kind
 from storage.upkeep.index_audit import IndexAudit, LoadedIndexes
 
 _MAX_POSITION = 2**31 - 1
+_WINDOW = 4 << 20  # some ten calls of numpy each: twice the processor's second cache, but fewer of them
 _KINDS = {
     Fault.CRC: Kind.BATCH_CRC,
     Fault.CUT_OFF: Kind.BATCH_CUT_OFF,
@@ -97,7 +98,7 @@ def audit_segment(plan: SegmentPlan, progress: Progress) -> SegmentReport:
         _report_break(plan, path, broken, findings)
         progress.advance(broken.end - broken.position)
 
-    walked = walk(segment, visit, passed, plan.end_offset)
+    walked = walk(segment, visit, passed, plan.end_offset, _WINDOW)
     batches.flush()
     index_audit.finish(whole=not walked.breaks)
     if segment.size > _MAX_POSITION:
