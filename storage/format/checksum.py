@@ -1,7 +1,7 @@
 """CRC-32C of v2 batches and producer snapshots, CRC-32 of v0 and v1 messages.
 
-CRC-32C comes from the crc32c package (the processor's own instruction) where it loads, from crcmod where not. Batches
-too small to be worth a call go through the compiled tables of checksum_kernel, which are made from crcmod's.
+checksum_kernel computes those of many batches at once. Else CRC-32C comes from the crc32c package where it loads, from
+crcmod where not, whose tables those of the kernel are made from.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # A library call from Python costs what the compiled tables need for about so many bytes.
 SMALL_BYTES = 512
+_CASTAGNOLI = 0x82F63B78  # the polynomial, its bits reflected
 
 
 def _slicing_tables(name: str) -> Tables:
@@ -37,7 +38,26 @@ def _slicing_tables(name: str) -> Tables:
     return np.concatenate(tables).astype(np.uint32)
 
 
-CRC32C_TABLES = _slicing_tables("crc-32c")
+def _carrying_tables(size: int) -> Tables:
+    """Four tables of 256 entries, flat: what byte k of a CRC-32C becomes when `size` zero bytes follow."""
+    # The operator of one zero bit as a matrix over GF(2): what becomes of each bit. Squared until it is that of all.
+    bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    operator = np.where(bits & 1, np.uint32(_CASTAGNOLI), bits >> np.uint32(1)).astype(np.uint32)
+    for _ in range((8 * size).bit_length() - 1):
+        operator = _applied(operator, operator)
+    return np.concatenate(
+        [_applied(operator, np.arange(256, dtype=np.uint32) << np.uint32(8 * byte)) for byte in range(4)]
+    )
+
+
+def _applied(operator: Tables, values: Tables) -> Tables:
+    """Each value multiplied by a matrix over GF(2), given by its columns."""
+    chosen = (values[:, None] >> np.arange(32, dtype=np.uint32) & 1).astype(np.bool_)
+    products: Tables = np.bitwise_xor.reduce(np.where(chosen, operator[None, :], np.uint32(0)), axis=1)
+    return products
+
+
+CRC32C_TABLES = np.concatenate([_slicing_tables("crc-32c"), _carrying_tables(1024), _carrying_tables(128)])
 CRC32_TABLES = _slicing_tables("crc-32")
 
 

@@ -108,6 +108,20 @@ def test_a_flipped_bit_anywhere_is_found(plain: bool, limit: int, monkeypatch: p
             assert verify_crcs(hurt, table, row + 1, 4, 1000) is None
 
 
+def test_batches_of_every_size() -> None:
+    """The processor's instruction takes spans of 3 x 1024 and 3 x 128 bytes, words and single bytes."""
+    dice = random.Random(3)
+    for size in (*range(70), *range(375, 400), *range(3060, 3090), 3500, 10_000, 100_001):
+        data = bytearray(batch(dice.randbytes(size), count=1))
+        table = BatchTable.empty(1)
+        scan(data, 0, table)
+        assert verify_crcs(data, table, 0, 1, 0) is None
+        data[dice.randrange(21, len(data))] ^= 1 << dice.randrange(8)
+        damage = verify_crcs(data, table, 0, 1, 0)
+        assert damage is not None
+        assert damage.error.found == crc32c_package.crc32c(bytes(data[21:]))
+
+
 def test_rows_outside_of_the_buffer_are_refused() -> None:
     data = batch([record()])
     table = BatchTable.empty(1)
