@@ -29,7 +29,7 @@ _EXTRA = "Spark is not installed: pip install 'kafkafs[spark]'"
 
 @click.group()
 def spark() -> None:
-    """Export, check, count and compact whole logs in parallel, on Spark.
+    """Export, check and count whole logs in parallel, on Spark.
 
     Without --master all cores of this machine work; under spark-submit, or with --master, a cluster that sees the
     directories under the same names.

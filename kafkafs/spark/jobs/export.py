@@ -23,7 +23,7 @@ from kafkafs.spark.jobs.quarantine import BadBytes
 from kafkafs.spark.jobs.tasks import run_tasks
 from kafkafs.spark.planning import LogRange, Split, plan
 from kafkafs.spark.split_reader import read_split
-from storage.errors import NotPermitted, OffsetOutOfRange, StorageError
+from storage.errors import InvalidRecord, NotPermitted, OffsetOutOfRange, StorageError
 from storage.files.disk import RealDisk
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
@@ -46,7 +46,8 @@ class ExportOptions:
 
     `keep_damage`: batches that fail their checks go to the quarantine table, instead of failing the export;
     `allow_loss`: the same with messages that retention removed before they were exported (they are noted in the set).
-    `headers`: a column of that name, as Spark's Kafka source has with includeHeaders.
+    `headers`: a column of that name, as Spark's Kafka source has with includeHeaders; a directory should have it in all
+    its files or in none.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -179,8 +180,10 @@ def export_splits(task: ExportTask) -> Outcome:
                 noted.passed(block)
                 files.add(block)
             outcome.files.extend(files.close())
-        except BaseException:
+        except BaseException as error:
             files.abandon()
+            if isinstance(error, OverflowError):  # a timestamp that microseconds cannot express
+                raise InvalidRecord(str(error), path=task.log_dir / split.tp.dir_name) from None
             raise
         outcome.damage.extend(noted.bad)
         outcome.lost.extend(noted.lost)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -89,9 +90,15 @@ class LethalDisk(RealDisk):
 
     def written(self) -> None:
         self.writes += 1
-        if self.writes == self.at and len(list(self.marks.iterdir())) != self.times:
-            (self.marks / f"{os.getpid()}").touch()
+        if self.writes == self.at and self._is_chosen():
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def _is_chosen(self) -> bool:
+        for slot in range(self.times):
+            with contextlib.suppress(FileExistsError):
+                (self.marks / f"{slot}").touch(exist_ok=False)
+                return True
+        return self.times < 0
 
 
 class _LethalFile(RealFile):

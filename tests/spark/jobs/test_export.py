@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
+import json
 import os
 import shutil
 from collections.abc import Iterable
@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkafs.spark.jobs.commits import committed_sets
+from kafkafs.spark.jobs.commits import CommitList, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, ExportTask, export, export_splits
 from kafkafs.spark.planning import Split
-from storage.errors import CorruptBatch, LogLocked, NotPermitted, OffsetOutOfRange, StorageError
+from storage.errors import CorruptBatch, InvalidRecord, LogLocked, NotPermitted, OffsetOutOfRange, StorageError
 from storage.files.disk import RealDisk
 from storage.format.record_columns import Record
 from storage.log.appender import Appender
 from storage.types import Isolation, TopicPartition
+from storage.upkeep.verify import verify_log_dir
 from tests.builders import ROLL, Batch, BuiltLogDir, BuiltPartition, Partition, build_log_dir, many
 from tests.faults import Crash
 from tests.fixtures import GoldenCase, golden_cases, requires_fixtures
+from tests.kafkafs.cli.running import run
 from tests.spark.jobs.exported import CallingDisk, LethalDisk, Row, read_quarantine, read_table
 from tests.storage.log.owning import opened
 
@@ -133,6 +135,7 @@ def test_incremental(spark: SparkSession, tmp_path: Path) -> None:
         assert done.positions == {tp: len(values) for tp, values in expected.items() if values}
     owned.close()
     assert len(committed_sets(out)) == 3
+    assert verify_log_dir(log) == []
 
 
 def test_several_sets_in_a_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,8 +346,6 @@ def test_refusals(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_another_export_writes_there(spark: SparkSession, tmp_path: Path) -> None:
-    from kafkafs.spark.jobs.commits import CommitList
-
     build_log_dir(tmp_path / "log", {"t": [[Batch(many(5))]]})
     held = CommitList(tmp_path / "out")
     with pytest.raises(LogLocked):
@@ -353,6 +354,32 @@ def test_another_export_writes_there(spark: SparkSession, tmp_path: Path) -> Non
     export(spark, tmp_path / "log", tmp_path / "out")
 
 
-def test_options_are_values() -> None:
-    assert dataclasses.replace(ExportOptions(), headers=True).columns[-1] == "headers"
-    assert "headers" not in ExportOptions().columns
+def test_a_timestamp_beyond_all_dates(spark: SparkSession, tmp_path: Path) -> None:
+    """Microseconds do not reach so far; said in a line, and nothing of it is seen."""
+    build_log_dir(tmp_path / "log", {"t": [[Batch([Record(None, b"v", (), 2**62)])]]})
+    with pytest.raises(InvalidRecord, match="timestamp 4611686018427387904 of offset 0"):
+        export(spark, tmp_path / "log", tmp_path / "out")
+    assert read_table(tmp_path / "out") == {}
+
+
+def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
+    """Runs in the session that is there; exit codes and what is told of damage."""
+    built = a_log(tmp_path / "log", 2)
+    bad = built["t", 0].batches[5]
+    damage(built["t", 0].path / f"{bad.segment:020}.log", bad.position + 100)
+    failed = run("spark", "export", tmp_path / "log", tmp_path / "out")
+    assert failed.exit_code == 4
+    assert "batch checksum differs" in failed.stderr
+    done = run("spark", "export", tmp_path / "log", tmp_path / "out", "t/0", "--damage", "quarantine", "--json")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert (document["messages"], document["positions"][0]["next_offset"]) == (350, 400)
+    (told,) = document["quarantined"]
+    assert (told["position"], told["first_offset"], told["last_offset"]) == (bad.position, 250, 299)
+    again = run("spark", "export", tmp_path / "log", tmp_path / "out")
+    assert again.stdout.startswith("0 messages in 0 files")
+    held = CommitList(tmp_path / "out")
+    assert run("spark", "export", tmp_path / "log", tmp_path / "out").exit_code == 3
+    held.close()
+    assert run("spark", "export", tmp_path / "log", tmp_path / "out", "--conf", "wrong").exit_code == 2
+    assert run("spark", "export", tmp_path / "log", tmp_path / "out", "nothing").exit_code == 4
