@@ -27,30 +27,39 @@ _LOADED = re.compile(r"Completed load of .*t-0.* in (\d+)ms")
 
 
 def measure(context: Context) -> None:
-    """A log of about 1 GiB: two segments, each all of `messages`. Then `messages` mirrored."""
-    (plain,) = (context.log_dir / "plain-0").glob("*.log")
-    segments = max(1, round(LOG_BYTES / max(plain.stat().st_size, LOG_BYTES // 4)))
+    """Logs of about 1 GiB, each segment all of `messages`, in batches of 16 KiB and of one record. Then mirroring."""
+    for partition, what in (("plain-0", ""), ("single-0", ", one-record batches")):
+        _recovery(context, partition, what)
+    _mirror(context)
+
+
+def _recovery(context: Context, partition: str, what: str) -> None:
+    (filled,) = (context.log_dir / partition).glob("*.log")
+    segments = max(1, round(LOG_BYTES / max(filled.stat().st_size, LOG_BYTES // 4)))
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="recovering-") as temporary:
         root = Path(temporary)
         log_dir = root / "log"
         run_kafkafs("topics", "create", log_dir, "t", "--partitions", "1")
-        size = _fill(log_dir / PARTITION, plain, segments, context.messages)
+        size = _fill(log_dir / PARTITION, filled, segments, context.messages)
         for _ in range(context.runs):
             _make_unclean(log_dir)
             row = Row(
-                "recover", "kafkafs recover LOGDIR", bytes=size, note="whole command", compare=("broker recovers",)
+                f"recover{what}",
+                "kafkafs recover LOGDIR",
+                bytes=size,
+                note="whole command",
+                compare=(f"broker recovers{what}",),
             )
             context.report.add(row, run_seconds([*KAFKAFS, "recover", str(log_dir)]))
         if HAVE_KAFKA:
-            _broker(context, root / "broker", log_dir / PARTITION, size)
-    _mirror(context)
+            _broker(context, root / "broker", log_dir / PARTITION, size, what)
 
 
-def _fill(partition: Path, plain: Path, segments: int, messages: int) -> int:
+def _fill(partition: Path, filled: Path, segments: int, messages: int) -> int:
     """Segments of the same batches with ascending offsets; their bytes."""
     for file in partition.glob(f"{0:020}.*"):
         file.unlink()
-    data = plain.read_bytes()
+    data = filled.read_bytes()
     for number in range(segments):
         with (partition / f"{number * messages:020}.log").open("wb") as log:
             log.write(shifted(data, number * messages))
@@ -66,7 +75,7 @@ def _make_unclean(log_dir: Path) -> None:
             file.unlink()
 
 
-def _broker(context: Context, directory: Path, source: Path, size: int) -> None:
+def _broker(context: Context, directory: Path, source: Path, size: int, what: str) -> None:
     broker = Broker(directory, {"log.retention.ms": "-1", "log.segment.bytes": str(LOG_BYTES)}, quick_jvm=False)
     try:
         Client(broker.start().address).create_topic("t")
@@ -83,7 +92,7 @@ def _broker(context: Context, directory: Path, source: Path, size: int) -> None:
             said_before = len(broker.log_text())
             broker.start(timeout=120)
             (took_ms,) = _LOADED.findall(broker.log_text()[said_before:])
-            row = Row("broker recovers", "what Kafka says that loading the log took", bytes=size)
+            row = Row(f"broker recovers{what}", "what Kafka says that loading the log took", bytes=size)
             context.report.add(row, int(took_ms) / 1000)
             broker.stop()
     finally:
