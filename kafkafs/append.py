@@ -377,7 +377,11 @@ class LineWriter:
         if not len(data):
             return 0
         if self._target is not None:
-            done = self._append_lines_locked(self._target, data)
+            try:
+                done = self._target.append_lines(self._begun, data)
+            except Exception:
+                self._refused = True
+                raise
             if done is not None:
                 return self._keep_rest_locked(data, done.size)
         rows = self._split_locked(data)
@@ -404,13 +408,6 @@ class LineWriter:
             self._begun.clear()
             return int(starts[taken]) - before
         return self._keep_rest_locked(data, end)
-
-    def _append_lines_locked(self, target: Target, data: Buffer) -> AppendedLines | None:
-        try:
-            return target.append_lines(self._begun, data)
-        except Exception:
-            self._refused = True
-            raise
 
     def _keep_rest_locked(self, data: Buffer, end: int) -> int:
         """What follows the last newline, at `end`, is a line's beginning; how many bytes of `data` are taken."""
