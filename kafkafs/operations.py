@@ -30,7 +30,7 @@ from typing import Any, NoReturn, Protocol
 import fuse
 
 from kafkafs.errnos import answer
-from kafkafs.views.base import Attributes, Handle, Kind, View, WriteHandle
+from kafkafs.views.base import Attributes, Handle, Kind, Syncs, View, WriteHandle
 from storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
@@ -204,9 +204,9 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return count
 
     def fsync(self, path: None, datasync: int, info: Any) -> int:
-        writer = self._writing.get(info.fh)
-        if writer is not None:
-            writer.sync()
+        handle = self.handles[info.fh]
+        if isinstance(handle, Syncs):
+            handle.sync()
         return 0
 
     def _open_to_write(self, path: str) -> WriteHandle:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from kafkafs.append import Destination, LineWriter, Target
 from kafkafs.lines import Parse, parse_jsonl, parse_txt
 from kafkafs.paths import Append
-from kafkafs.views.base import Attributes, BytesHandle, File, Handle, Kind, WriteHandle
+from kafkafs.views.base import Attributes, BytesHandle, File, Handle, Kind, SyncHandle, WriteHandle
 from storage.errors import UnknownTopicOrPartition
 from storage.log.owned_dir import OwnedDir
+from storage.types import TopicPartition
 
 APPEND_FILES = ("@append", "@append.jsonl")
 _MODE = 0o222
@@ -44,8 +45,13 @@ class AppendFile(File):
         return Attributes(Kind.FILE, 0, self._owned.path.stat().st_mtime_ns, _MODE)
 
     def open(self) -> Handle:
-        return BytesHandle(b"")
+        return SyncHandle(b"", self._flush)
 
     def open_to_write(self) -> WriteHandle:
         target = Target(self._owned, self._node.topic, self._node.partition)
         return LinesHandle(target, parse_jsonl if self._node.jsonl else parse_txt)
+
+    def _flush(self) -> None:
+        topic, partition = self._node.topic, self._node.partition
+        for number in self._owned.log_dir.partitions(topic) if partition is None else (partition,):
+            self._owned.log(TopicPartition(topic, number)).flush()

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 FILE_MODE = 0o444
 DIRECTORY_MODE = 0o555
@@ -78,6 +78,14 @@ class WriteHandle(Handle, Protocol):
 
     def sync(self) -> None:
         """All that was written is on disk when it returns."""
+
+
+@runtime_checkable
+class Syncs(Protocol):
+    """An open file whose fsync(2) does something. sync(1) opens files for reading."""
+
+    def sync(self) -> None:
+        """All that was written to the file, by whomever, is on disk when it returns."""
 
 
 class View(Protocol):
@@ -159,6 +167,17 @@ class BytesHandle:
 
     def close(self) -> None:
         pass
+
+
+class SyncHandle(BytesHandle):
+    """A file for writing, opened for reading."""
+
+    def __init__(self, content: bytes, sync: Callable[[], object]) -> None:
+        super().__init__(content)
+        self._sync = sync
+
+    def sync(self) -> None:
+        self._sync()
 
 
 class GeneratedFile(File):

@@ -23,6 +23,7 @@ from kafkafs.views.base import (
     File,
     Handle,
     Kind,
+    SyncHandle,
     View,
     WriteHandle,
 )
@@ -243,7 +244,10 @@ class OffsetFile(File):
         return Attributes(Kind.FILE, len(self._content()), self._tree.mtime_ns(stamp), mode)
 
     def open(self) -> Handle:
-        return BytesHandle(self._content())
+        committer = self._tree.committer
+        if committer is None:
+            return BytesHandle(self._content())
+        return SyncHandle(self._content(), lambda: committer.sync(self._node.group))
 
     def open_to_write(self) -> WriteHandle:
         if self._tree.committer is None:

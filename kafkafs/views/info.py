@@ -13,6 +13,7 @@ from storage.errors import StorageError
 from storage.files import checkpoints, names
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
+from storage.log.partition_log import PartitionLog
 from storage.log.snapshot import Log, LogSnapshot
 from storage.log.topic_info import TopicInfo
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
@@ -91,8 +92,14 @@ def attributes_of(facts: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def recovery_point(log_dir: LogDir, tp: TopicPartition) -> int | None:
-    """The offset below which the log is known to be on disk; None where no checkpoint tells."""
+    """The offset below which the log is known to be on disk; None where no checkpoint tells.
+
+    Of a log of ours as it is now, which the checkpoint follows once a minute.
+    """
     try:
+        log = log_dir.log(tp)
+        if isinstance(log, PartitionLog):
+            return log.recovery_point
         return checkpoints.read(log_dir.path / names.RECOVERY_POINT_CHECKPOINT).get(tp)
     except (StorageError, OSError):
         return None

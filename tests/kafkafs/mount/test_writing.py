@@ -111,6 +111,20 @@ def test_fsync_ends_the_line_and_flushes(topic: Path) -> None:
         assert messages(topic) == [b"one", b"half"]
 
 
+def test_the_sync_command_makes_what_was_appended_durable(topic: Path) -> None:
+    """sync(1) opens its files for reading."""
+
+    def recovery_point() -> int:
+        return int(json.loads((topic / "0" / "@info.json").read_bytes())["recovery_point"])
+
+    for name in ("0/@append", "@append", "@append.jsonl"):
+        before = recovery_point()
+        shell("echo one >> 0/@append", topic)
+        assert recovery_point() == before
+        shell(f"sync {name}", topic)
+        assert recovery_point() == before + 1
+
+
 def test_parallel_writers_never_mix_lines(topic: Path) -> None:
     def write(writer: int) -> None:
         with (topic / "0" / "@append").open("wb", buffering=0) as file:
