@@ -178,3 +178,26 @@ def test_killed_while_it_writes(mine: Broker) -> None:
     client.produce("t", [Message(b"after")])
     assert client.consume("t")[-1].offset == len(found)
     mine.stop()
+
+
+def test_each_refuses_while_the_other_holds_the_directory(tmp_path: Path) -> None:
+    """The lock is one for both, and whoever is refused says who holds it."""
+    broker = Broker(tmp_path / "broker")
+    try:
+        broker.start()
+        (tmp_path / "mnt").mkdir()
+        for command in (["mount", broker.log_dir, tmp_path / "mnt"], ["recover", broker.log_dir]):
+            refused = run_kafkafs(*command, check=False)
+            assert refused.returncode == 3
+            assert f"held by kafka.Kafka (process {broker.pid})" in refused.stderr.decode()
+        broker.stop()
+        with mounted(broker.log_dir, tmp_path / "mnt", read_only=False) as mount:
+            with pytest.raises(AssertionError, match="the broker did not start"):
+                broker.start()
+            assert "Failed to acquire lock on file .lock" in broker.log_text()
+            assert b'"read-write"' in (mount.path / "@status.json").read_bytes()
+        assert not verify_log_dir(broker.log_dir)
+        broker.start()
+        broker.stop()
+    finally:
+        broker.kill()

@@ -66,7 +66,7 @@ def served_fake(mountpoint: Path, *, seconds: float = 120) -> Iterator[Served]:
 
 
 @contextmanager
-def watched(log_dir: Path, mountpoint: Path, *options: str, seconds: float = 120) -> Iterator[Mounted]:
+def watched(log_dir: Path, mountpoint: Path, *options: str, seconds: float = 240) -> Iterator[Mounted]:
     """`mounted`, read-only, with a server that is killed when the test takes too long."""
     with mounted(log_dir, mountpoint, *options) as mount, killed_after(seconds, mount.process):
         yield mount
