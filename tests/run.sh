@@ -10,7 +10,7 @@ find_python
 need_packages fusermount=fuse3 lib:libfuse.so.2=libfuse2 kcat=kcat jq=jq rsync=rsync less=less \
     gcc=gcc /usr/include/stdlib.h=libc6-dev lsof=lsof java=default-jre-headless mvn=maven \
     || say "going on without them"
-make_venv dev,spark
+make_venv dev,spark,plot
 
 # fetch DIR POM FILE: the jars of a pom into a cache directory, once, whole or not at all: a broken download is no trap.
 fetch() {
