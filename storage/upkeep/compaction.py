@@ -227,6 +227,7 @@ class Pass:
         began = time.monotonic()
         dirty, snapshot = self._dirty, self._snapshot
         self._build_map()
+        self._map.complete(dirty.first_dirty)
         mapped = time.monotonic()
         end_offset = max(self._map.latest_offset + 1, dirty.first_dirty)
         chosen = [segment for segment in snapshot.segments if segment.base_offset < end_offset > dirty.first_dirty]

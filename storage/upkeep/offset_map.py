@@ -21,6 +21,8 @@ ENTRY_BYTES: Final = 24
 
 Int64s = npt.NDArray[np.int64]
 
+_NO_HASHES: Final = np.empty((0, 2), np.uint64)
+
 
 class OffsetMap:
     """Keys' latest offsets. Not thread-safe. `latest_offset`: all records up to there are in the map; -1 at first."""
@@ -43,6 +45,8 @@ class OffsetMap:
         self._state = np.zeros(3, np.int64)
         self._secret = secrets.randbits(64), secrets.randbits(64)
         self._hashes = np.empty((0, 2), np.uint64)
+        self._first = 0
+        self._marks = np.empty(0, np.uint8)
 
     def __len__(self) -> int:
         return int(self._state[0])
@@ -62,15 +66,27 @@ class OffsetMap:
         self.latest_offset = int(self._state[1])
         return int(rows)
 
+    def complete(self, first_offset: int) -> None:
+        """Nothing more will be put: all that was lies at `first_offset` or above. Marks the offsets in the map, where a
+        bit for each takes little beside it: then the records there need not be looked up by their keys."""
+        size = max(self.latest_offset - first_offset + 8, 0) // 8
+        if size <= max(self._table.nbytes >> 4, 4096):
+            self._first = first_offset
+            self._marks = np.zeros(size, np.uint8)
+            offset_map_kernel.mark(self._table, first_offset, self._marks)
+
     def retain(
         self, block: RecordBlock, verdicts: npt.NDArray[np.uint8], kept: Int64s, deletes: Int64s, counts: Int64s
     ) -> npt.NDArray[np.uint8]:
         """Which records stay, 1 or 0 each; see offset_map_kernel.retain for the columns."""
         keep = np.empty(len(block), np.uint8)
+        marked = len(self._marks) and len(block) and int(block.offset[0]) >= self._first
         offset_map_kernel.retain(
             self._table,
             self.latest_offset,
-            self._hashed(block),
+            self._first,
+            self._marks,
+            _NO_HASHES if marked else self._hashed(block),
             block.offset,
             block.key_length,
             block.value_length,

@@ -163,6 +163,8 @@ def _retain(
     table: cython.const[cython.ulonglong][::1],
     slots: cython.longlong,
     latest: cython.longlong,
+    first: cython.longlong,
+    marks: cython.const[cython.uchar][::1],
     hashes: cython.const[cython.ulonglong][:, ::1],
     offsets: cython.const[cython.longlong][::1],
     key_length: cython.const[cython.longlong][::1],
@@ -176,6 +178,8 @@ def _retain(
     rows: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     batches: cython.longlong = len(verdicts)
+    hashed: cython.Py_ssize_t = hashes.shape[0]
+    marked: cython.longlong = cython.cast(cython.longlong, len(marks)) * 8
     seen: cython.ulonglong = 0
     row: cython.Py_ssize_t
     ahead: cython.Py_ssize_t = 0
@@ -186,7 +190,7 @@ def _retain(
     hash_0: cython.ulonglong
     hash_1: cython.ulonglong
     for row in range(rows):
-        if row == ahead:
+        if row == ahead and rows <= hashed:
             ahead = row + _AHEAD if rows - row > _AHEAD else rows
             seen ^= _touch(table, slots, hashes, row, ahead)
         of = batch[row]
@@ -200,7 +204,14 @@ def _retain(
         elif key_length[row] < 0:
             stays = False
             result[0] += 1
+        elif marked and offsets[row] >= first:
+            at = offsets[row] - first
+            if at >= marked:
+                return row
+            stays = (marks[at >> 3] >> (at & 7)) & 1 != 0
         else:
+            if row >= hashed:
+                return row
             hash_0 = hashes[row, 0]
             hash_1 = hashes[row, 1]
             if hash_0 == 0 and hash_1 == 0:
@@ -209,9 +220,9 @@ def _retain(
             stays = at < 0 or (table[at] == 0 and table[at + 1] == 0)
             if not stays:
                 stays = offsets[row] >= cython.cast(cython.longlong, table[at + 2])
-            if stays and value_length[row] < 0 and not verdict & _KEEP_DELETES:
-                stays = False
-                result[1] += 1
+        if stays and value_length[row] < 0 and not verdict & (_KEEP | _KEEP_DELETES) and offsets[row] <= latest:
+            stays = False
+            result[1] += 1
         keep[row] = stays
         if stays:
             kept[of] += 1
@@ -221,9 +232,46 @@ def _retain(
     return rows
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _mark(
+    table: cython.const[cython.ulonglong][::1], first: cython.longlong, marks: cython.uchar[::1]
+) -> cython.longlong:
+    slots: cython.longlong = len(table) // 3
+    marked: cython.longlong = cython.cast(cython.longlong, len(marks)) * 8
+    slot: cython.longlong
+    at: cython.longlong
+    for slot in range(slots):
+        if table[3 * slot] != 0 or table[3 * slot + 1] != 0:
+            at = cython.cast(cython.longlong, table[3 * slot + 2])
+            if at < first or at - first >= marked:
+                return slot
+            at -= first
+            marks[at >> 3] |= cython.cast(cython.uchar, 1 << (at & 7))
+    return slots
+
+
+def mark(
+    table: cython.const[cython.ulonglong][::1], first: cython.longlong, marks: cython.uchar[::1]
+) -> None:
+    """Sets the bit of each offset in the map, `first` the lowest bit of the first byte. ValueError for one outside."""
+    done: cython.longlong
+    if not cython.compiled:
+        table, marks = memoryview(table), memoryview(marks)
+    if first < 0:
+        raise ValueError("an offset below 0")
+    with cython.nogil:
+        done = _mark(table, first, marks)
+    if done < len(table) // 3:
+        raise ValueError("an offset outside of the marks")
+
+
 def retain(
     table: cython.const[cython.ulonglong][::1],
     latest: cython.longlong,
+    first: cython.longlong,
+    marks: cython.const[cython.uchar][::1],
     hashes: cython.const[cython.ulonglong][:, ::1],
     offsets: cython.const[cython.longlong][::1],
     key_length: cython.const[cython.longlong][::1],
@@ -237,6 +285,7 @@ def retain(
 ) -> None:
     """Which records stay, 1 or 0 in `keep`: what is beyond `latest`, the latest of each key else; null keys go.
 
+    From the offset `first` on these are those in `marks` (see `mark`; none: ask the map); `hashes` may then be empty.
     `batch`: each record's row of `verdicts` (bits, see above), `kept` and `deletes`, which are added to: records that
     stay, and those of them with null values. `result` is added to: records without a key; deletes that were the latest
     of their key and go; a cell for the kernel. ValueError for columns that do not fit each other.
@@ -246,14 +295,14 @@ def retain(
     done: cython.Py_ssize_t
     if not cython.compiled:
         table, hashes, offsets, key_length = (memoryview(array) for array in (table, hashes, offsets, key_length))
-        value_length, batch, verdicts = (memoryview(array) for array in (value_length, batch, verdicts))
+        value_length, batch, verdicts, marks = (memoryview(a) for a in (value_length, batch, verdicts, marks))
         keep, kept, deletes, result = (memoryview(array) for array in (keep, kept, deletes, result))
     if (
         len(key_length) < rows
         or len(value_length) < rows
         or len(batch) < rows
-        or hashes.shape[0] < rows
         or hashes.shape[1] < 2
+        or first < 0
         or len(keep) < rows
         or len(kept) < len(verdicts)
         or len(deletes) < len(verdicts)
@@ -264,8 +313,8 @@ def retain(
         raise ValueError("columns do not fit each other")
     with cython.nogil:
         done = _retain(
-            table, slots, latest, hashes, offsets, key_length, value_length, batch, verdicts, keep, kept, deletes,
-            result, rows,
+            table, slots, latest, first, marks, hashes, offsets, key_length, value_length, batch, verdicts, keep, kept,
+            deletes, result, rows,
         )  # fmt: skip
     if done < rows:
-        raise ValueError("a record of no batch")
+        raise ValueError("a record of no batch, without a hash or outside of the marks")

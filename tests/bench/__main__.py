@@ -13,7 +13,19 @@ import shutil
 import sys
 from collections.abc import Callable
 
-from tests.bench import broker, data, in_process, paced, recovering, scale, spark, spark_scan, through_mount, writing
+from tests.bench import (
+    broker,
+    compact,
+    data,
+    in_process,
+    paced,
+    recovering,
+    scale,
+    spark,
+    spark_scan,
+    through_mount,
+    writing,
+)
 from tests.bench.case import Context, say
 from tests.bench.measure import Report, machine
 
@@ -25,6 +37,7 @@ CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "writing": ("writing through a mount, and to a broker", writing.measure),
     "paced": ("appending at a pace, followed", paced.measure),
     "recover": ("recovering and mirroring", recovering.measure),
+    "compact": ("compaction, beside a broker's cleaner", compact.measure),
     "many": ("many partitions", scale.many_partitions),
     "spark": ("scans on Spark", spark_scan.measure_scan),
     "spark-export": ("export on Spark", spark.measure_export),

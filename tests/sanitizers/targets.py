@@ -300,7 +300,9 @@ def map_offsets(dice: random.Random) -> None:
     keep = np.zeros(dice.choice((rows, rows, 1)), np.uint8)
     counts = [np.zeros(dice.choice((batches, batches, 1)), np.int64) for _ in range(2)]
     arguments = (hashes.reshape(-1, 2), offsets, keys, values, batch, verdicts, keep, *counts, np.zeros(3, np.int64))
-    tolerant(offset_map_kernel.retain, table, latest, *arguments)
+    first, marks = number(dice, 5), np.zeros(dice.choice((0, 0, 1, 5)), np.uint8)
+    tolerant(offset_map_kernel.mark, table, first, marks)
+    tolerant(offset_map_kernel.retain, table, latest, first, marks, *arguments)
 
 
 def rewrite_batches(dice: random.Random) -> None:

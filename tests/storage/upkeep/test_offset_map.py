@@ -52,6 +52,8 @@ def test_the_latest_of_each_key(keys: list[bytes | None], first: int, compiled: 
         stay, _, _, (null_keys, _) = kept(offsets, block)
         assert stay == [n for n, key in enumerate(keys) if key is not None and n >= latest.get(key, -1)]
         assert null_keys == keys.count(None)
+        offsets.complete(first)
+        assert kept(offsets, block)[0] == stay
 
     if compiled:
         work()
@@ -107,6 +109,18 @@ def test_verdicts() -> None:
     assert kept(offsets, block, DISCARD) == ([], 0, 0, (0, 0))
 
 
+def test_offsets_are_marked_where_that_takes_little_memory() -> None:
+    for gap, marked in ((1000, True), (10**6, False)):
+        offsets = OffsetMap(10_000, 0.9, most_keys=300)
+        offsets.put(block_of([Record(b"a", b""), Record(b"b", b"")], base_offset=5), 5)
+        offsets.put(block_of([Record(b"a", b"")], base_offset=gap), 5)
+        offsets.complete(5)
+        assert bool(len(offsets._marks)) is marked
+        assert kept(offsets, block_of([Record(b"x", b""), Record(b"a", b""), Record(b"b", b"")]))[0] == [0]
+        assert kept(offsets, block_of([Record(b"a", b""), Record(b"b", b"")], base_offset=5))[0] == [6]
+        assert kept(offsets, block_of([Record(b"a", b"")] * 2, base_offset=gap))[0] == [gap, gap + 1]
+
+
 @pytest.mark.parametrize("kernel", [offset_map_kernel, uncompiled("storage.upkeep.offset_map_kernel")])
 def test_columns_that_do_not_fit_are_refused(kernel: object) -> None:
     table, state = np.zeros(9, np.uint64), np.zeros(3, np.int64)
@@ -119,9 +133,9 @@ def test_columns_that_do_not_fit_are_refused(kernel: object) -> None:
     verdicts = np.zeros(1, np.uint8)
     with pytest.raises(ValueError, match="no batch"):
         kernel.retain(  # type: ignore[attr-defined]
-            table, 5, hashes, column, column, column, column + 1, verdicts, keep, column, column, counts
+            table, 5, 0, keep[:0], hashes, column, column, column, column + 1, verdicts, keep, column, column, counts
         )
     with pytest.raises(ValueError, match="fit"):
         kernel.retain(  # type: ignore[attr-defined]
-            table, 5, hashes, column, column, column, column, verdicts, keep[:1], column, column, counts
+            table, 5, 0, keep[:0], hashes, column, column, column, column, verdicts, keep[:1], column, column, counts
         )
