@@ -129,9 +129,8 @@ def export(
     """Exports what is new in the partitions (None: all but those of internal topics) to Parquet below `directory`.
 
     Both directories must be seen by the driver and the workers under the same names, and `disk` goes to both.
-    StorageError: damage and lost
-    messages that `options` do not allow, a topic that was made anew since, LogLocked while another export writes there;
-    OSError, of a worker's too.
+    StorageError: damage and lost messages that `options` do not allow, a topic that was made anew since, LogLocked
+    while another export writes there; OSError, of a worker's too.
     """
     began = time.monotonic()
     options = ExportOptions() if options is None else options
