@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from tests.bench import (
     broker,
+    checking,
     compact,
     data,
     in_process,
@@ -42,6 +43,8 @@ CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "spark": ("scans on Spark", spark_scan.measure_scan),
     "spark-export": ("export on Spark", spark.measure_export),
     "large": ("a large partition", scale.large_partition),
+    "verify": ("verify, beside Kafka's own tool", checking.verify),
+    "histogram": ("a histogram of a large partition", checking.histogram),
 }
 
 

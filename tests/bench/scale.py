@@ -56,26 +56,31 @@ def shifted(data: bytes, offset: int) -> bytearray:
     return out
 
 
-def large_partition(context: Context) -> None:
-    """Greatest resident memory of the mount while `cat` reads a partition of many full segments, txt and jsonl."""
-    messages = context.messages
-    (log,) = (context.log_dir / "plain-0").glob("*.log")
+def write_large(partition: Path, plain: Path, messages: int, size_bytes: float) -> tuple[int, int]:
+    """Copies of the one segment in `plain`, one after the other by their offsets: (how many, bytes of each)."""
+    (log,) = plain.glob("*.log")
     data = log.read_bytes()
-    segments = max(1, round(context.gigabytes * 1e9 / len(data)))
+    segments = max(1, round(size_bytes / len(data)))
     if shutil.disk_usage(CACHE).free < 1.5 * segments * len(data):
         raise OSError(f"not enough room in {CACHE} for {segments} segments of {len(data):,} bytes")
+    partition.mkdir(parents=True)
+    for number in range(segments):
+        base = number * messages
+        (partition / f"{base:020}.log").write_bytes(shifted(data, base))
+        for suffix in (".index", ".timeindex"):
+            shutil.copy(log.with_suffix(suffix), partition / f"{base:020}{suffix}")
+    return segments, len(data)
+
+
+def large_partition(context: Context) -> None:
+    """Greatest resident memory of the mount while `cat` reads a partition of many full segments, txt and jsonl."""
+    messages, plain = context.messages, context.log_dir / "plain-0"
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="large-") as temporary:
-        partition = Path(temporary) / "large-0"
-        partition.mkdir()
-        for number in range(segments):
-            base = number * messages
-            (partition / f"{base:020}.log").write_bytes(shifted(data, base))
-            for suffix in (".index", ".timeindex"):
-                shutil.copy(log.with_suffix(suffix), partition / f"{base:020}{suffix}")
+        segments, size = write_large(Path(temporary) / "large-0", plain, messages, context.gigabytes * 1e9)
         with fresh(Path(temporary)) as tree, greatest_rss(tree.pid) as greatest:
             for kind in ("txt", "jsonl"):
                 file = tree.path / "large" / "0" / f"messages.{kind}"
-                name = f"{kind} of {segments * len(data) / 1e9:.1f} GB cold"
+                name = f"{kind} of {segments * size / 1e9:.1f} GB cold"
                 row = Row(name, f"cat MNT/large/0/messages.{kind} >/dev/null", messages=segments * messages)
                 context.report.add(row, cat_seconds(file))
                 row.bytes = file.stat().st_size
