@@ -79,7 +79,7 @@ def test_a_query_killed_at_random_points_writes_each_message_once(tmp_path: Path
     begins where it was. What a reader sees meanwhile is never more than once, nor some of a partition's micro-batch."""
     made(tmp_path / "source", "in", 2)
     made(tmp_path / "sink", "out", PARTITIONS)
-    chance = random.Random(6)
+    chance = random.Random(int(os.environ.get("KAFKAFS_STREAM_SEED", "6")))
     total = 0
     for number in range(ROUNDS):
         appended(tmp_path / "source", total, BATCHES * BATCH)
