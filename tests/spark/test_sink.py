@@ -164,7 +164,7 @@ def test_a_worker_lost_in_the_middle_of_a_write(spark: SparkSession, logs: Path)
     # Each task stands still for a while when it has written some of its messages.
     frame = spark.range(0, 200_000, 1, 2).selectExpr(
         "lpad(cast(id AS string), 100, '0') AS value",
-        "if(id % 100000 = 90000, reflect('java.lang.Thread', 'sleep', 4000L), 'k') AS key",
+        "if(id % 100000 = 90000, reflect('java.lang.Thread', 'sleep', 8000L), 'k') AS key",
     )
     written = Event()
     with ThreadPoolExecutor(1) as pool:
