@@ -24,9 +24,9 @@ FORMAT = "kafkafs"
 
 
 class KafkafsDataSource(DataSource):
-    """The format `kafkafs`. `cores`: how many tasks the session runs at once, as far as it could tell."""
+    """The format `kafkafs`. `cores`: how many tasks the session runs at once; 0 where it could not tell."""
 
-    cores: int = os.cpu_count() or 1
+    cores: int = 0
 
     @classmethod
     def name(cls) -> str:
@@ -40,12 +40,12 @@ class KafkafsDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from kafkafs.spark.source import batch_reader
 
-        return batch_reader(self.options, schema, self.cores)
+        return batch_reader(self.options, schema, self.cores or os.cpu_count() or 1)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from kafkafs.spark.stream import stream_reader
 
-        return stream_reader(self.options, schema, self.cores)
+        return stream_reader(self.options, schema, self.cores or os.cpu_count() or 1)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from kafkafs.spark.sink import batch_writer

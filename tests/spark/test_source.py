@@ -23,6 +23,8 @@ from tests.fixtures import READ_COMMITTED, READ_UNCOMMITTED, Golden, GoldenCase,
 
 spark_partition_id = pytest.importorskip("pyspark.sql.functions").spark_partition_id
 PythonException = pytest.importorskip("pyspark.errors").PythonException
+cloudpickle = pytest.importorskip("pyspark.cloudpickle")
+data_source_for = pytest.importorskip("kafkafs.spark.data_source").data_source_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -232,3 +234,10 @@ def test_retention_during_a_read(spark: SparkSession, long: BuiltLogDir, fail: b
     assert len(found) < 6 * rows.MOST_ROWS
     assert found[-rows.MOST_ROWS :] == list(range(5 * rows.MOST_ROWS, 6 * rows.MOST_ROWS))
     assert not verify_log_dir(long.path)
+
+
+def test_the_number_of_cores_travels_with_the_data_source(spark: SparkSession) -> None:
+    """The processes that plan have no context to ask."""
+    registered = data_source_for(spark)
+    assert registered.cores == spark.sparkContext.defaultParallelism == 2
+    assert b"cores" in cloudpickle.dumps(registered)
