@@ -351,6 +351,7 @@ KERNEL_TARGETS = {
     "storage.format.header_kernel": ("scan_and_decode", "scan_spans", "decode_any_table"),
     "storage.format.checksum_kernel": ("scan_and_decode", "decode_directly", "decode_any_table", "scan_spans"),
     "storage.format.encoder_kernel": ("encode",),
+    "storage.format.headers_kernel": ("encode",),
     "storage.format.hashing": ("hash_keys",),
     "storage.format.index_kernel": ("index_entries",),
     "storage.format.inflate_kernel": ("scan_and_decode",),
