@@ -12,7 +12,7 @@ KERNELS = (
     "storage.format.kernel",
     "storage.format.header_kernel",
     "storage.format.encoder_kernel",
-    "storage.format.headers_kernel",
+    "storage.format.fields_kernel",
     "storage.format.hashing",
     "storage.format.checksum_kernel",
     "storage.format.message_kernel",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.format import kernel
+from storage.format import fields_kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,7 +118,7 @@ def _varints(data: NDArray[np.uint8], at: Int64s) -> tuple[Int64s, Int64s]:
 def _gathered(block: RecordBlock, starts: Int64s, lengths: Int64s) -> tuple[NDArray[np.uint8], Int64s]:
     data = np.empty(int(np.maximum(lengths, 0).sum()), np.uint8)
     ends = np.empty(len(starts), np.int64)
-    kernel.gather(block.buffer, starts, lengths, b"", data, ends)
+    fields_kernel.gather(block.buffer, starts, lengths, b"", data, ends)
     return data, ends
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from storage.errors import CorruptBatch, StorageError
-from storage.format import kernel
+from storage.format import fields_kernel
 from storage.format.batches import BatchTable
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class RecordBlock:
         total = int(np.maximum(lengths, 0).sum()) + len(gap) * len(self)
         out = np.empty(total, np.uint8)
         ends = np.empty(len(self), np.int64)
-        kernel.gather(self.buffer, starts, lengths, gap, out, ends)
+        fields_kernel.gather(self.buffer, starts, lengths, gap, out, ends)
         return out.data, ends
 
     def key(self, index: int) -> bytes | None:

@@ -299,8 +299,8 @@ def search(
     length: cython.longlong
     offset: cython.longlong
     data: Bytes
-    if start < 0:
-        raise ValueError("start outside of the buffer")
+    if start < 0 or left < 0:
+        raise ValueError("start or end outside of the buffer")
     data = cython.address(buffer[0]) if cython.compiled else memoryview(buffer)
     with cython.nogil:
         while size - at >= V0_SIZE:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The hot loops of reading: decode records of format v2 into columns, gather columns.
+"""The hot loops of reading: decode records of format v2 into columns.
 
 Cython in pure-Python mode; the same file runs uncompiled, some hundred times slower. Nothing here trusts a length: each
 is checked against what is left before it is used, by subtraction, so that no sum can overflow. Source: kafka-facts 1.1
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import cython
 
-if cython.compiled:
-    from cython.cimports.libc.string import memcpy
-else:
+from storage.format.record_faults import FAULTS as FAULTS
+
+if not cython.compiled:
     from typing import Any
 
     prefetch: Any = None  # kernel.pxd declares it
@@ -40,6 +40,7 @@ LEAST_BODY = cython.declare(cython.longlong, 6)
 # Lengths and small fields of records lie far apart, which the processor's own prefetching does not follow. Asked for
 # so far ahead, records come from memory at 50 M/s instead of 35 (100-byte values).
 AHEAD = cython.declare(cython.longlong, 4096)
+SHORT = cython.declare(cython.longlong, 1 << 13)  # above what two bytes of a varint hold
 MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 NO_TIMESTAMP = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF)
 
@@ -60,26 +61,6 @@ LAST_OFFSET_FAULT = cython.declare(cython.int, 13)
 RECORDS_FAULT = cython.declare(cython.int, 14)
 CAPACITY_FAULT = cython.declare(cython.int, 15)
 BOUNDS_FAULT = cython.declare(cython.int, 16)
-
-FAULTS = (
-    ("", ""),
-    ("record count does not fit the batch's size", "0 to {}"),
-    ("record length does not fit the batch", "6 to {}"),
-    ("a variable-length integer does not end in time", "at most {} bytes"),
-    ("offset delta passes the 64-bit limit", "a sum with {} of 0 or more"),
-    ("key length does not fit the record", "at most {}"),
-    ("value length does not fit the record", "at most {}"),
-    ("header count does not fit the record", "0 to {}"),
-    ("header key length does not fit the record", "0 to {}"),
-    ("header value length does not fit the record", "at most {}"),
-    ("record fields do not fill the record", "{} bytes"),
-    ("bytes are left after the batch's last record", "{}"),
-    ("base offset is negative", "{} or more"),
-    ("last offset is no offset from the base offset on", "{} or more"),
-    ("fewer records than the batch declares", "{}"),
-    ("more records than columns have room for", "at most {}"),
-    ("batch lies outside of the buffer", "an end within {}"),
-)
 
 
 def is_compiled() -> bool:
@@ -193,6 +174,61 @@ def failed(
 
 
 @cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def short_number(data: Bytes, at: cython.longlong) -> tuple[cython.longlong, cython.longlong]:
+    """Twice a number of 0 or more in one or two bytes, odd for any other; and the position after it."""
+    first: cython.longlong = data[at]
+    if first < 0x80:
+        return first, at + 1
+    return first & 0x7F | cython.cast(cython.longlong, data[at + 1]) << 7 | data[at + 1] >> 7, at + 2
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def audit_plainly(
+    data: Bytes, at: cython.longlong, end: cython.longlong, last: cython.longlong, count: cython.longlong
+) -> cython.longlong:
+    """The greatest timestamp delta of `count` records that fill data[at:end], whose offset deltas ascend from 0 to at
+    most `last`; -1 where that is not so, or where it takes more than short numbers and no headers to tell."""
+    greatest: cython.longlong = 0
+    previous: cython.longlong = -2
+    value: cython.longlong
+    body_end: cython.longlong
+    while count > 0:
+        # The length; at least ten bytes: attributes, two numbers and a key length, a value length, no headers.
+        if end - at < 12:
+            return -1
+        value, at = short_number(data, at)
+        if value & 1 != 0 or value < 20 or value >> 1 > end - at:
+            return -1
+        body_end = at + (value >> 1)
+        value, at = short_number(data, at + 1)
+        if value & 1 != 0:
+            return -1
+        if value > greatest:
+            greatest = value
+        value, at = short_number(data, at)
+        if value & 1 != 0 or value <= previous or value >> 1 > last:
+            return -1
+        previous = value
+        value = data[at]
+        at += 1
+        if value != 1:  # 1: null
+            if value & 1 != 0 or value >= 0x80 or value >> 1 > body_end - at - 3:
+                return -1
+            at += value >> 1
+        value, at = short_number(data, at)
+        if value & 1 != 0 or (value >> 1) + 1 != body_end - at or data[body_end - 1] != 0:
+            return -1
+        at = body_end
+        count -= 1
+    return greatest >> 1 if at == end else -1
+
+
+@cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def decode_batch(
@@ -235,6 +271,13 @@ def decode_batch(
         return failed(fault, COUNT_FAULT, (end - at) // LEAST_RECORD, count)
     if (count if keep else 1) > columns.shape[1] - used:
         return failed(fault, CAPACITY_FAULT, columns.shape[1] - used, count if keep else 1)
+    # No sum of timestamps may wrap, or the greatest delta would not be the greatest timestamp.
+    if not keep and count > 0 and 0 <= base_timestamp < MAX_INT64 - SHORT:
+        value = audit_plainly(data, at, end, table[LAST_OFFSET, row] - base_offset, count)
+        if value >= 0:
+            columns[0, used] = max_timestamp if append_time else wrapping_add(base_timestamp, value)
+            columns[1, used] = columns[2, used] = -1
+            return used + 1
     for record in range(count):
         fault[1] = record
         if at == end:
@@ -410,60 +453,3 @@ def decode_records(
                 used = after
             row += 1
     return row, used
-
-
-def gather(
-    buffer: cython.const[cython.uchar][::1],
-    starts: cython.const[cython.longlong][::1],
-    lengths: cython.const[cython.longlong][::1],
-    separator: cython.const[cython.uchar][::1],
-    out: cython.uchar[::1],
-    ends: cython.longlong[::1],
-) -> int:
-    """Copy the byte strings (start, length; below 0 is null: nothing) and a separator after each into `out`.
-
-    `ends` gets where each ends in `out`, before its separator. Returns the bytes used; ValueError if one lies outside
-    of `buffer` or `out` is too small.
-    """
-    count: cython.Py_ssize_t = len(starts)
-    index: cython.Py_ssize_t
-    size: cython.longlong = len(buffer)
-    room: cython.longlong = len(out)
-    gap: cython.longlong = len(separator)
-    at: cython.longlong = 0
-    start: cython.longlong
-    length: cython.longlong
-    bad: cython.bint = False
-    if not cython.compiled:
-        buffer, starts, lengths = memoryview(buffer), memoryview(starts), memoryview(lengths)
-        separator, out, ends = memoryview(separator), memoryview(out), memoryview(ends)
-    if len(lengths) != count or len(ends) < count:
-        raise ValueError("columns of different lengths")
-    with cython.nogil:
-        for index in range(count):
-            length = lengths[index]
-            if length > 0:
-                start = starts[index]
-                if start < 0 or start > size or length > size - start or length > room - at:
-                    bad = True
-                    break
-                if cython.compiled:
-                    memcpy(cython.address(out[at]), cython.address(buffer[start]), length)
-                else:
-                    out[at : at + length] = buffer[start : start + length]
-                at += length
-            ends[index] = at
-            if gap > 0:
-                if gap > room - at:
-                    bad = True
-                    break
-                if gap == 1:
-                    out[at] = separator[0]
-                elif cython.compiled:
-                    memcpy(cython.address(out[at]), cython.address(separator[0]), gap)
-                else:
-                    out[at : at + gap] = separator
-                at += gap
-    if bad:
-        raise ValueError("a byte string lies outside of the buffer, or the output is too small")
-    return at

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from storage.errors import CorruptBatch
-from storage.format import encoder_kernel, headers_kernel
+from storage.format import encoder_kernel, fields_kernel
 from storage.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class RecordColumns:
         headers_start = np.ascontiguousarray(block.headers_start)
         headers_count = np.ascontiguousarray(block.headers_count)
         headers_length = np.zeros(len(block), np.int64)
-        done = headers_kernel.measure_headers(block.buffer, headers_start, headers_count, headers_length)
+        done = fields_kernel.measure_headers(block.buffer, headers_start, headers_count, headers_length)
         if done < len(block):
             raise CorruptBatch("record headers do not parse", offset=int(block.offset[done]))
         # A record without headers may point anywhere, the end of another buffer included.

@@ -19,9 +19,9 @@ from storage.format import (
     checksum,
     checksum_kernel,
     encoder_kernel,
+    fields_kernel,
     hashing,
     header_kernel,
-    headers_kernel,
     index_kernel,
     kernel,
     message_kernel,
@@ -201,7 +201,7 @@ def render_any_columns(dice: random.Random) -> None:
     tolerant(form.render_rows, block, out.data, dice.randrange(len(out) + 1), 0)
     starts, lengths = columns[RecordColumn.VALUE_START], columns[RecordColumn.VALUE_LENGTH]
     room = np.empty(dice.choice((0, 1, 40)), np.uint8)
-    tolerant(kernel.gather, buffer, starts, lengths, exact(dice.choice((b"", b"\n", b"ab"))), room, sizes)
+    tolerant(fields_kernel.gather, buffer, starts, lengths, exact(dice.choice((b"", b"\n", b"ab"))), room, sizes)
 
 
 def view_totals(dice: random.Random) -> None:
@@ -249,7 +249,7 @@ def encode(dice: random.Random) -> None:
             tolerant(encoder_kernel.encode_records, *arguments)
             assert again[1] <= room
     measured = np.zeros(dice.choice((len(columns[0]), 1)), np.int64)
-    tolerant(headers_kernel.measure_headers, buffer, columns[0], columns[1], measured)
+    tolerant(fields_kernel.measure_headers, buffer, columns[0], columns[1], measured)
     starts = np.empty(dice.randrange(5), np.int64)
     lengths = np.empty(dice.choice((len(starts), 1)), np.int64)
     span = dice.choice(((0, len(data)), (index(dice, len(data)), index(dice, len(data)))))
@@ -351,7 +351,7 @@ KERNEL_TARGETS = {
     "storage.format.header_kernel": ("scan_and_decode", "scan_spans", "decode_any_table"),
     "storage.format.checksum_kernel": ("scan_and_decode", "decode_directly", "decode_any_table", "scan_spans"),
     "storage.format.encoder_kernel": ("encode",),
-    "storage.format.headers_kernel": ("encode",),
+    "storage.format.fields_kernel": ("encode", "scan_and_decode", "render_any_columns"),
     "storage.format.hashing": ("hash_keys",),
     "storage.format.index_kernel": ("index_entries",),
     "storage.format.inflate_kernel": ("scan_and_decode",),

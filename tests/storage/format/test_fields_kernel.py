@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.format import headers_kernel
+from storage.format import fields_kernel
 from storage.format.record_columns import encode_headers
 from tests.storage.format.test_encoder_kernel import NEAR, column
 from tests.storage.format.uncompiled import uncompiled
 
-plain = uncompiled("storage.format.headers_kernel")
-FORMS = pytest.mark.parametrize("kernel", [headers_kernel, plain], ids=["as-installed", "plain"])
+plain = uncompiled("storage.format.fields_kernel")
+FORMS = pytest.mark.parametrize("kernel", [fields_kernel, plain], ids=["as-installed", "plain"])
 
 HEADERS = st.lists(st.tuples(st.binary(max_size=70), st.none() | st.binary(max_size=200)), max_size=4)
 
@@ -26,7 +26,7 @@ def test_headers_are_measured(rows: list[list[tuple[bytes, bytes | None]]]) -> N
     lengths = column([len(part) for part in encoded])
     starts = np.cumsum(lengths) - lengths
     counts = column([len(headers) for headers in rows])
-    for kernel in (headers_kernel, plain):
+    for kernel in (fields_kernel, plain):
         measured = np.full(len(rows), -9, np.int64)
         assert kernel.measure_headers(b"".join(encoded), starts, counts, measured) == len(rows)
         assert measured.tolist() == lengths.tolist()
@@ -36,7 +36,7 @@ def test_headers_are_measured(rows: list[list[tuple[bytes, bytes | None]]]) -> N
 def test_both_forms_measure_any_bytes_alike(data: bytes, rows: list[tuple[int, int]]) -> None:
     starts, counts = column([row[0] for row in rows]), column([row[1] for row in rows])
     outcomes = []
-    for kernel in (headers_kernel, plain):
+    for kernel in (fields_kernel, plain):
         measured = np.zeros(len(rows), np.int64)
         outcomes.append((kernel.measure_headers(data, starts, counts, measured), measured.tolist()))
     assert outcomes[0] == outcomes[1]
