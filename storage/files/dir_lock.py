@@ -15,8 +15,6 @@ import struct
 import threading
 from pathlib import Path
 
-import psutil
-
 from storage.errors import LogLocked
 from storage.files.disk import Disk, DiskFile
 
@@ -102,6 +100,8 @@ def describe_process(pid: int | None) -> str:
     """`kafkafs mount (process 4711)`; as much as can be known."""
     if pid is None or pid <= 0:
         return "another process"
+    import psutil  # every command looks at the lock, and few meet a holder
+
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         command = process.cmdline()
