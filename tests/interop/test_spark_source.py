@@ -16,6 +16,7 @@ import pytest
 
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
+from storage.upkeep.findings import Severity
 from storage.upkeep.verify import verify_log_dir
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
@@ -150,4 +151,5 @@ def test_the_same_queries_give_the_same_rows(broker: Broker, tmp_path: Path) -> 
     assert len(theirs["everything"]["rows"]) == 400 + 800 + 1200 - DELETED + 4 * 9 + 4 + 3
     assert len(theirs["committed"]["rows"]) == len(theirs["everything"]["rows"]) - 2 * 9 - 3
     mine = [TopicPartition("sp-a", number) for number in range(3)]
-    assert not verify_log_dir(broker.log_dir, mine)
+    found = verify_log_dir(broker.log_dir, mine)
+    assert [one for one in found if one.severity is not Severity.NOTE] == []  # it is running
