@@ -22,6 +22,8 @@ BYTES_SINCE_ENTRY = cython.declare(cython.int, 2)
 LAST_TIME_ENTRY = cython.declare(cython.int, 3)
 STATE_FIELDS = cython.declare(cython.int, 4)
 
+MAX_BATCH_BYTES = cython.declare(cython.longlong, 0x7FFFFFFF + 12)  # the greatest length, and what stands before it
+
 
 def is_compiled() -> bool:
     """True for the built kernel, False when this file runs as plain Python."""
@@ -62,11 +64,13 @@ def index_batch(
     state: cython.longlong[::1],
 ) -> int:
     """Carry `state` over one batch: as `index_batches`. 0: no entry; 1: an offset entry, of its last offset; 2: a time
-    entry as well, of the state's largest timestamp."""
+    entry as well, of the state's largest timestamp. IndexError for a size that no batch has."""
     if not cython.compiled:
         state = memoryview(state)
     if state.shape[0] < STATE_FIELDS:
         raise IndexError("too few fields")
+    if size < 0 or size > MAX_BATCH_BYTES:
+        raise IndexError("size is no batch's")
     return _step(size, last_offset, max_timestamp, interval, state)
 
 

@@ -258,13 +258,14 @@ def decode_batch(
     value: cython.longlong
     after: cython.longlong
     greatest: cython.longlong = NO_TIMESTAMP
-    previous: cython.longlong = base_offset - 1
+    previous: cython.longlong
     misplaced: cython.longlong = -1
     misplaced_offset: cython.longlong = -1
 
     fault[1] = -1
     if base_offset < 0:
         return failed(fault, BASE_OFFSET_FAULT, 0, base_offset)
+    previous = base_offset - 1
     if table[LAST_OFFSET, row] < base_offset:
         return failed(fault, LAST_OFFSET_FAULT, base_offset, table[LAST_OFFSET, row])
     if count < 0 or count > (end - at) // LEAST_RECORD:
