@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
@@ -151,14 +152,11 @@ def test_damaged_batches_are_read_or_are_damage(
 
 
 def test_plain_kernels_take_the_place_of_compiled_ones() -> None:
-    used = (batches.header_kernel, block.kernel, decoder.kernel, decoder.message_kernel, decoder.checksum_kernel)
+    def kernels() -> tuple[ModuleType, ...]:
+        decoding = (decoder.kernel, decoder.message_kernel, decoder.checksum_kernel, decoder.inflate_kernel)
+        return (batches.header_kernel, block.fields_kernel, *decoding)
+
+    used = kernels()
     with plain_kernels():
-        now = (batches.header_kernel, block.kernel, decoder.kernel, decoder.message_kernel, decoder.checksum_kernel)
-        assert not any(kernel.is_compiled() for kernel in now)
-    assert used == (
-        batches.header_kernel,
-        block.kernel,
-        decoder.kernel,
-        decoder.message_kernel,
-        decoder.checksum_kernel,
-    )
+        assert not any(kernel.is_compiled() for kernel in kernels())
+    assert used == kernels()
