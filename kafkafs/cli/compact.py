@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
-from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.tables import print_json
+from kafkafs.cli import passes
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
+    from storage.log.owned_dir import OwnedDir
     from storage.upkeep.compaction import CompactionResult
 
-_Outcome = tuple[list["CompactionResult"], Mapping[TopicPartition, Exception]]
+_Outcome = tuple[list["CompactionResult"], passes.Errors]
 
 
 @click.command()
@@ -39,54 +38,30 @@ def compact(ctx: click.Context, logdir: Path, tp: str, dry_run: bool, as_json: b
     """
     chosen = expand(open_log_dir(logdir), tp)
     results, errors = (_rehearse if dry_run else _compact)(logdir, chosen)
-    if as_json:
-        failed = [{"topic": p.topic, "partition": p.partition, "error": str(e)} for p, e in sorted(errors.items())]
-        print_json({"partitions": [_json(result) for result in results], "failed": failed, "dry_run": dry_run})
-    else:
-        for result in results:
-            _tell(result)
-    for error in errors.values():
-        say(error)
-    if errors:
-        ctx.exit(DATA_ERROR)
+    passes.report(ctx, results, errors, _tell, _json if as_json else None, dry_run=dry_run)
 
 
 def _compact(logdir: Path, chosen: Sequence[TopicPartition]) -> _Outcome:
-    from storage.errors import StorageError
-    from storage.log.owned_dir import Opening, OwnedDir
     from storage.upkeep.directory_compaction import compact_partition
 
-    owned = OwnedDir.open(logdir, Opening(gentle=True, only=chosen))
     results: list[CompactionResult] = []
-    errors: dict[TopicPartition, Exception] = {}
-    try:
-        for tp in chosen:
-            try:
-                while not results or results[-1].tp != tp or not results[-1].is_complete:
-                    results.append(compact_partition(owned, tp))
-                    for path in results[-1].files:
-                        owned.disk.unlink(path)
-            except (StorageError, OSError) as error:
-                errors[tp] = error
-    finally:
-        closing = owned.close()
-    if closing.failure is not None:
-        raise closing.failure
-    return results, {**closing.errors, **errors}
+
+    def run(owned: OwnedDir, tp: TopicPartition) -> None:
+        while not results or results[-1].tp != tp or not results[-1].is_complete:
+            results.append(compact_partition(owned, tp))
+            for path in results[-1].files:
+                owned.disk.unlink(path)
+
+    errors = passes.each_owned(logdir, chosen, run)
+    return results, errors
 
 
 def _rehearse(logdir: Path, chosen: Sequence[TopicPartition]) -> _Outcome:
-    from storage.errors import StorageError
     from storage.upkeep.directory_compaction import preview_partition
 
     log_dir = open_log_dir(logdir)
     results: list[CompactionResult] = []
-    errors: dict[TopicPartition, Exception] = {}
-    for tp in chosen:
-        try:
-            results.append(preview_partition(log_dir, tp))
-        except (StorageError, OSError) as error:
-            errors[tp] = error
+    errors = passes.each(chosen, lambda tp: results.append(preview_partition(log_dir, tp)))
     return results, errors
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
-from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.tables import print_json
+from kafkafs.cli import passes
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
+    from storage.log.owned_dir import OwnedDir
     from storage.upkeep.retention import RetentionResult
 
 
@@ -54,65 +53,43 @@ def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None,
     chosen = expand(open_log_dir(logdir), tp)
     run = _rehearse if dry_run else _retain
     results, errors = run(logdir, chosen, before)
-    if as_json:
-        failed = [{"topic": p.topic, "partition": p.partition, "error": str(e)} for p, e in sorted(errors.items())]
-        print_json({"partitions": [_json(result) for result in results], "failed": failed, "dry_run": dry_run})
-    else:
-        for result in results:
-            _tell(result)
-    for error in errors.values():
-        say(error)
-    if errors:
-        ctx.exit(DATA_ERROR)
+    passes.report(ctx, results, errors, _tell, _json if as_json else None, dry_run=dry_run)
 
 
 def _retain(
     logdir: Path, chosen: Sequence[TopicPartition], before: int | None
-) -> tuple[list[RetentionResult], Mapping[TopicPartition, Exception]]:
-    from storage.errors import StorageError
-    from storage.log.owned_dir import Opening, OwnedDir
+) -> tuple[list[RetentionResult], passes.Errors]:
     from storage.upkeep.directory_retention import retain_partition
     from storage.upkeep.retention import disk_free_bytes
 
-    owned = OwnedDir.open(logdir, Opening(gentle=True, only=chosen))
     results: list[RetentionResult] = []
-    errors: dict[TopicPartition, Exception] = {}
-    try:
-        for tp in chosen:
-            try:
-                result = retain_partition(owned, tp, free_bytes=disk_free_bytes(logdir), before=before)
-            except (StorageError, OSError) as error:
-                errors[tp] = error
-                continue
-            if result is not None:
-                results.append(result)
-                for path in result.files:
-                    owned.disk.unlink(path)
-    finally:
-        closing = owned.close()
-    if closing.failure is not None:
-        raise closing.failure
-    return results, {**closing.errors, **errors}
+
+    def run(owned: OwnedDir, tp: TopicPartition) -> None:
+        result = retain_partition(owned, tp, free_bytes=disk_free_bytes(logdir), before=before)
+        if result is not None:
+            results.append(result)
+            for path in result.files:
+                owned.disk.unlink(path)
+
+    errors = passes.each_owned(logdir, chosen, run)
+    return results, errors
 
 
 def _rehearse(
     logdir: Path, chosen: Sequence[TopicPartition], before: int | None
-) -> tuple[list[RetentionResult], Mapping[TopicPartition, Exception]]:
-    from storage.errors import StorageError
+) -> tuple[list[RetentionResult], passes.Errors]:
     from storage.upkeep.directory_retention import preview_partition
     from storage.upkeep.retention import disk_free_bytes
 
     log_dir = open_log_dir(logdir)
     results: list[RetentionResult] = []
-    errors: dict[TopicPartition, Exception] = {}
-    for tp in chosen:
-        try:
-            result = preview_partition(log_dir, tp, free_bytes=disk_free_bytes(logdir), before=before)
-        except (StorageError, OSError) as error:
-            errors[tp] = error
-            continue
+
+    def run(tp: TopicPartition) -> None:
+        result = preview_partition(log_dir, tp, free_bytes=disk_free_bytes(logdir), before=before)
         if result is not None:
             results.append(result)
+
+    errors = passes.each(chosen, run)
     return results, errors
 
 

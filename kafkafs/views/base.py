@@ -70,22 +70,19 @@ class Handle(Protocol):
         """Ends the use of the handle; a second call does nothing."""
 
 
-class WriteHandle(Handle, Protocol):
-    """A file opened for writing. Where bytes are written says nothing: they count as they come."""
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Takes bytes, which may be changed afterwards; how many. Raises what is wrong with the first of them."""
-
-    def sync(self) -> None:
-        """All that was written is on disk when it returns."""
-
-
 @runtime_checkable
 class Syncs(Protocol):
     """An open file whose fsync(2) does something. sync(1) opens files for reading."""
 
     def sync(self) -> None:
         """All that was written to the file, by whomever, is on disk when it returns."""
+
+
+class WriteHandle(Handle, Syncs, Protocol):
+    """A file opened for writing. Where bytes are written says nothing: they count as they come."""
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Takes bytes, which may be changed afterwards; how many. Raises what is wrong with the first of them."""
 
 
 class View(Protocol):

@@ -1,0 +1,71 @@
+"""What commands that run one pass over some partitions share: opening, going on past errors, telling of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.tables import print_json
+from storage.types import TopicPartition
+
+if TYPE_CHECKING:
+    from storage.log.owned_dir import OwnedDir
+
+_Result = TypeVar("_Result")
+Errors = Mapping[TopicPartition, Exception]
+
+
+def each(chosen: Sequence[TopicPartition], run: Callable[[TopicPartition], None]) -> dict[TopicPartition, Exception]:
+    """Runs a pass over each partition; what was wrong with those where it failed."""
+    from storage.errors import StorageError
+
+    errors: dict[TopicPartition, Exception] = {}
+    for tp in chosen:
+        try:
+            run(tp)
+        except (StorageError, OSError) as error:
+            errors[tp] = error
+    return errors
+
+
+def each_owned(
+    logdir: Path, chosen: Sequence[TopicPartition], run: Callable[[OwnedDir, TopicPartition], None]
+) -> Errors:
+    """As `each`, in a directory that is opened for writing and closed. Raises what keeps it from being closed."""
+    from storage.log.owned_dir import Opening, OwnedDir
+
+    owned = OwnedDir.open(logdir, Opening(gentle=True, only=chosen))
+    try:
+        errors = each(chosen, lambda tp: run(owned, tp))
+    finally:
+        closing = owned.close()
+    if closing.failure is not None:
+        raise closing.failure
+    return {**closing.errors, **errors}
+
+
+def report(
+    ctx: click.Context,
+    results: Sequence[_Result],
+    errors: Errors,
+    tell: Callable[[_Result], None],
+    as_object: Callable[[_Result], dict[str, Any]] | None,
+    *,
+    dry_run: bool,
+) -> None:
+    """Prints results, as one JSON object if `as_object` is given, and errors; exits when there are any."""
+    if as_object is not None:
+        failed = [{"topic": p.topic, "partition": p.partition, "error": str(e)} for p, e in sorted(errors.items())]
+        print_json({"partitions": [as_object(result) for result in results], "failed": failed, "dry_run": dry_run})
+    else:
+        for result in results:
+            tell(result)
+    for error in errors.values():
+        say(error)
+    if errors:
+        ctx.exit(DATA_ERROR)
