@@ -168,7 +168,7 @@ def test_a_worker_lost_in_the_middle_of_a_write(spark: SparkSession, logs: Path)
     )
     written = Event()
     with ThreadPoolExecutor(1) as pool:
-        killing = pool.submit(_kill_one_that_stages, written)
+        killing = pool.submit(_kill_one_that_stages, logs, written)
         try:
             write(frame, logs, topic="t")
         finally:
@@ -183,12 +183,13 @@ def test_a_worker_lost_in_the_middle_of_a_write(spark: SparkSession, logs: Path)
         orphan.unlink()
 
 
-def _kill_one_that_stages(written: Event) -> bool:
-    """Kills one of Spark's workers that have a staged file open."""
+def _kill_one_that_stages(logs: Path, written: Event) -> bool:
+    """Kills one of Spark's workers that have a staged file of `logs` open (one of another test may still be ending)."""
     while not written.is_set():
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if any(file.path.endswith(names.STAGED_SUFFIX) for file in process.open_files()):
+                opened = [Path(file.path) for file in process.open_files()]
+                if any(path.suffix == names.STAGED_SUFFIX and path.is_relative_to(logs) for path in opened):
                     process.kill()
                     return True
     return False
