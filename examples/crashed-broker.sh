@@ -34,3 +34,15 @@ run kafkafs groups "$logdir"
 say "all of it elsewhere, batch by batch: a directory to go on with"
 run kafkafs mirror "$logdir" "$copy" '[!_]*'
 run kafkafs count "$copy"
+
+[ $# -eq 0 ] || exit 0 # what follows damages files
+
+say "a sector of the disk goes bad: what it hit is told by name, and all else is got out"
+broken=$temporary/broken
+mkdir "$broken"
+cp -r "$copy/$topic"-* "$broken"
+sealed=$(ls "$broken/$topic"-*/*.log | head -n 1)
+printf 'rust' | dd of="$sealed" bs=1 seek=$(($(stat -c %s "$sealed") / 2)) conv=notrunc status=none
+run kafkafs verify "$broken" || echo "(exit code $?: damage found)"
+run kafkafs salvage "$broken" "$topic" --to "$temporary/salvaged"
+run kafkafs verify "$temporary/salvaged"
