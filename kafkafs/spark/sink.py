@@ -89,7 +89,7 @@ class BatchWriter(DataSourceArrowWriter):
         _commit(self._options, self._write, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _abort(self._options, messages)
+        commits.abort(RealDisk(), self._options.path, self._write, _files(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -103,15 +103,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _staged(self._options, self._columns, _micro_batch(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        queries = {message.write.id for message in messages if isinstance(message, StagedMessage)}
-        if not queries:
-            return  # no task, no message
-        if len(queries) > 1:
-            raise ValueError(f"tasks of several queries in one micro-batch: {sorted(queries)}")
-        _commit(self._options, WriteId(queries.pop(), batchId), messages)
+        write = _told(messages, batchId)
+        if write is not None:
+            _commit(self._options, write, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        _abort(self._options, messages)
+        write = _told(messages, batchId)
+        if write is not None:
+            commits.abort(RealDisk(), self._options.path, write, _files(messages))
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
@@ -215,8 +214,12 @@ def _commit(options: SinkOptions, write: WriteId, messages: Sequence[WriterCommi
         owned.close()
 
 
-def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    commits.abort(RealDisk(), options.path, _files(messages))
+def _told(messages: Sequence[WriterCommitMessage | None], batch: int) -> WriteId | None:
+    """Which write it is: None when no task ended well. ValueError."""
+    queries = {message.write.id for message in messages if isinstance(message, StagedMessage)}
+    if len(queries) > 1:
+        raise ValueError(f"tasks of several queries in one micro-batch: {sorted(queries)}")
+    return WriteId(queries.pop(), batch) if queries else None
 
 
 def _files(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:

@@ -23,9 +23,10 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
-from storage.errors import CorruptCheckpoint, StorageError
+from storage.errors import CorruptCheckpoint, LogLocked, StorageError
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
+from storage.files.dir_lock import DirLock
 from storage.files.disk import Disk, replace_file
 from storage.log import staging
 from storage.log.partition_log import PartitionLog
@@ -158,15 +159,33 @@ def finish_pending(owned: OwnedDir) -> dict[TopicPartition, Exception]:
     return unfinished
 
 
-def abort(disk: Disk, log_dir: Path, files: Iterable[StagedFile]) -> None:
-    """Removes the staged files of a write that is not to be committed, but none that a pending write consists of.
+def abort(disk: Disk, log_dir: Path, write: WriteId, files: Iterable[StagedFile] = ()) -> None:
+    """Removes what was staged for a write that is not to be committed, but nothing that a pending write consists of.
 
-    Needs no lock: no commit but that of this write knows of them. CorruptCheckpoint, OSError: they are orphans then.
+    `files`: what its tasks told of. Others of its files come from tasks that ended without a word (Spark kills its
+    workers); a task that is still running may leave one behind this, an orphan. A single write's id is its own, so
+    all of its files go. A micro-batch may be in the hands of a restarted query: its other files go only while nobody
+    holds the log directory, else with its next commit. CorruptCheckpoint, OSError: what is left are orphans.
     """
+    if write.batch is None:
+        _discard_unwanted(disk, log_dir, staging.of_write(log_dir, write))
+        return
+    try:
+        lock = DirLock(disk, log_dir)
+    except LogLocked:
+        _discard_unwanted(disk, log_dir, [staging.path_of(log_dir, file) for file in files])
+        return
+    try:
+        _discard_unwanted(disk, log_dir, staging.of_write(log_dir, write))
+    finally:
+        lock.release()
+
+
+def _discard_unwanted(disk: Disk, log_dir: Path, staged: Iterable[Path]) -> None:
     pending = commit_ledger.read(log_dir).staged_names()
-    for file in files:
-        if file.name not in pending:
-            staging.discard(disk, log_dir, file)
+    for path in staged:
+        if path.name not in pending:
+            staging.discard(disk, path)
 
 
 def _refuse_behind_unfinished(owned: OwnedDir, write: WriteId) -> None:
@@ -237,4 +256,4 @@ def _discard(owned: OwnedDir, files: Iterable[StagedFile]) -> None:
     for file in files:
         # What cannot be removed now is an orphan.
         with contextlib.suppress(OSError):
-            staging.discard(owned.disk, owned.path, file)
+            staging.discard(owned.disk, staging.path_of(owned.path, file))

@@ -113,7 +113,7 @@ def windows(log_dir: Path, file: StagedFile) -> Iterator[tuple[bytearray, BatchT
 
     Positions in the table count from the start of the bytes. CorruptBatch when it is not what was written; OSError.
     """
-    log = LogFile(log_dir / file.tp.dir_name / file.name)
+    log = LogFile(path_of(log_dir, file))
     position, wanted = 0, _WINDOW_BYTES
     while position < file.size_bytes:
         data = bytearray(log.read(position, min(wanted, file.size_bytes - position)))
@@ -139,10 +139,24 @@ def _spoilt(path: Path, position: int) -> CorruptBatch:
     return CorruptBatch("staged file does not hold the batches that were written", path=path, position=position)
 
 
-def discard(disk: Disk, log_dir: Path, file: StagedFile) -> None:
+def path_of(log_dir: Path, file: StagedFile) -> Path:
+    """Where a staged file lies."""
+    return log_dir / file.tp.dir_name / file.name
+
+
+def of_write(log_dir: Path, write: WriteId) -> list[Path]:
+    """All that is staged for a write, by whichever attempts at its tasks. OSError."""
+    return [
+        path
+        for path in sorted(log_dir.glob("*/*" + names.STAGED_SUFFIX))
+        if (staged := names.parse_staged(path.name)) and (staged.write, staged.batch) == (write.id, write.batch or 0)
+    ]
+
+
+def discard(disk: Disk, path: Path) -> None:
     """Removes a staged file that nobody needs any more. OSError."""
     with contextlib.suppress(FileNotFoundError):
-        disk.unlink(log_dir / file.tp.dir_name / file.name)
+        disk.unlink(path)
 
 
 def remove_orphans(disk: Disk, directory: Path, ledger: Ledger, now_ms: int) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,3 +48,15 @@ def start_session(directory: Path, *, cores: int = 2, **settings: str) -> SparkS
     session = builder.getOrCreate()
     register(session)
     return session
+
+
+def wait_for_tasks(spark: SparkSession) -> None:
+    """Until no task runs: those of a job that was given up go on for some seconds, and nothing waits for them."""
+    scheduler = spark.sparkContext._jsc.sc().taskScheduler()  # no Python interface tells
+    deadline = time.monotonic() + 120
+    while True:
+        running = scheduler.runningTasksByExecutors().values().iterator()
+        if not any(running.next() for _ in iter(running.hasNext, False)):
+            return
+        assert time.monotonic() < deadline, "tasks do not end"
+        time.sleep(0.05)

@@ -371,7 +371,7 @@ def test_a_full_disk_between_partitions(before: Path) -> None:
     with pytest.raises(CommitUnfinished, match="cannot be carried out yet"):
         _write(owned, disk, 1)
     assert _seen(before, Stopped(before, 0, None, False)) == {TP: _expected(TP, 1), OTHER: _expected(OTHER, 0)}
-    commits.abort(disk, before, files)
+    commits.abort(disk, before, write, files)
     assert set(staged_files(before)) >= {file.name for file in files}, "abort leaves a pending write alone"
     owned.close()
     disk.fail = lambda _what, _path: None
@@ -511,11 +511,52 @@ def test_opening_removes_orphans(before: Path) -> None:
     close_clean(owned)
 
 
-def test_abort(before: Path) -> None:
-    files = stage(before, WriteId("job", None), WRITES[0])
-    commits.abort(HastyDisk(), before, files)
-    commits.abort(HastyDisk(), before, files)
-    assert staged_files(before) == []
+@pytest.mark.parametrize("write", [WriteId("job", None), WriteId(QUERY, 5)])
+def test_abort_removes_all_of_a_write(before: Path, write: WriteId) -> None:
+    """What killed tasks left goes with what was told of; another write's files, and another batch's, do not."""
+    files = stage(before, write, WRITES[0])
+    stage(before, write, WRITES[1])  # by a task that was killed
+    other = stage(before, WriteId("other", write.batch), WRITES[0])
+    other += stage(before, WriteId(write.id, 6), WRITES[0])
+    commits.abort(HastyDisk(), before, write, files)
+    commits.abort(HastyDisk(), before, write, files)
+    assert _ignored(before, other)
+    commits.abort(HastyDisk(), before, WriteId(write.id, 6))
+    assert _ignored(before, other[:2])
+    close_clean(opened(before))
+
+
+@pytest.mark.parametrize("write", [WriteId("job", None), WriteId(QUERY, 0)])
+def test_abort_leaves_a_pending_write_alone(before: Path, write: WriteId) -> None:
+    """What it consists of stays, whether the directory is held or not; a lost task's file goes."""
+    disk = FaultyDisk(before)
+    owned = opened(before, disk=disk)
+    files = stage(before, write, WRITES[0], disk)
+    _failing(disk, lambda what, path: what.startswith("write") and path.match("t-1/*.log"))
+    with pytest.raises(CommitUnfinished):
+        commits.commit(owned, write, files)
+    commits.abort(HastyDisk(), before, write, files)
+    assert _ignored(before, files)
+    owned.close()
+    lost = stage(before, write, {TP: [b"x"]})
+    assert not _ignored(before, files)
+    commits.abort(HastyDisk(), before, write, lost)
+    assert _ignored(before, files)
+    owned = opened(before)
+    assert read(owned, "t", 1) == _expected(OTHER, 1)
+    close_clean(owned)
+
+
+def test_abort_of_a_micro_batch_while_the_directory_is_held(before: Path) -> None:
+    """A restarted query may be about to commit it: only what the aborting one's own tasks told of goes."""
+    write = WriteId(QUERY, 0)
+    files = stage(before, write, WRITES[0])
+    again = stage(before, write, WRITES[0])
+    owned = opened(before)
+    commits.abort(HastyDisk(), before, write, files)
+    assert _ignored(before, again)
+    assert commits.commit(owned, write, again).appended
+    close_clean(owned)
 
 
 def test_a_ledger_that_does_not_parse_stops_commits_only(before: Path) -> None:
@@ -527,7 +568,7 @@ def test_a_ledger_that_does_not_parse_stops_commits_only(before: Path) -> None:
         with pytest.raises(CorruptCheckpoint, match=names.COMMITS):
             commits.commit(owned, WriteId(QUERY, 0), files)
         with pytest.raises(CorruptCheckpoint):
-            commits.abort(HastyDisk(), before, files)
+            commits.abort(HastyDisk(), before, WriteId(QUERY, 0), files)
         assert owned.close().clean
         assert staged_files(before) == [files[0].name]
         assert (before / names.COMMITS).read_bytes() == content
