@@ -6,11 +6,12 @@ Sources: LogCleanerManager.grabFilthiestCompactedLog, LogCleaner.CleanerThread.c
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from storage.clock import Clock
-from storage.errors import SegmentGone, StorageError, UnknownTopicOrPartition
+from storage.errors import CorruptData, SegmentGone, StorageError, UnknownTopicOrPartition, UnsupportedFormat
 from storage.log.owned_dir import OwnedDir
 from storage.types import TopicPartition
 from storage.upkeep.compaction import CompactionResult, DirtyRange
@@ -45,49 +46,88 @@ class Cleaner:
     """Compacts one directory's partitions, the dirtiest first. Not thread-safe: one thread's.
 
     `pause` is called with the milliseconds to wait, 0 too, after each window; it may raise CompactionStopped. A
-    partition that is damaged is left alone from then on (`uncleanable`), as a broker does until it is started again.
+    partition that is damaged is left alone from then on, as a broker does until it is started again. Any other error
+    (a full disk) may pass: the partition is tried again in the next round. `errors`: of both, as long as it is due.
+    `unlink_later` gets the `.deleted` files of each pass, however it ends.
     """
 
-    def __init__(self, owned: OwnedDir, pause: Callable[[int], None]) -> None:
-        self.uncleanable: dict[TopicPartition, Exception] = {}
+    def __init__(
+        self,
+        owned: OwnedDir,
+        pause: Callable[[int], None],
+        unlink_later: Callable[[TopicPartition, Sequence[Path]], None],
+    ) -> None:
+        self.errors: dict[TopicPartition, Exception] = {}
         self.dirty: dict[TopicPartition, DirtyRange] = {}
+        self._uncleanable: set[TopicPartition] = set()
+        # Failed since the last time that nothing was due: a round.
+        self._failed: set[TopicPartition] = set()
         self._owned = owned
         self._pause = pause
+        self._unlink_later = unlink_later
         self._rate = owned.log_dir.broker_config().cleaner_io_max_bytes_per_second
 
     def clean_dirtiest(self) -> CompactionResult | None:
-        """One pass over the partition that has it most due; None when none has. Errors of a partition are kept.
+        """One pass over the partition that has it most due; None when none has, which ends a round. Errors of a
+        partition are kept.
 
-        CompactionStopped. Its files that are renamed to `.deleted` are the caller's to unlink.
+        CompactionStopped.
         """
         self.dirty = self._look()
-        due = {tp: dirty for tp, dirty in self.dirty.items() if dirty.is_due(self._owned.log(tp).config)}
-        if not due:
-            return None
-        tp = max(due, key=lambda partition: due[partition].ratio)
-        throttle = Throttle(self._rate, self._owned.clock)
-        try:
-            return compact_partition(
-                self._owned, tp, dirty=due[tp], pace=lambda size: self._pause(throttle.wait_ms(size))
-            )
-        except (SegmentGone, UnknownTopicOrPartition) as error:
-            _LOG.info("compaction of %s ended early: %s", tp, error)  # retention or a deletion came between
-        except (StorageError, OSError) as error:
-            self.uncleanable[tp] = error
+        due = {}
+        for tp in self.dirty.keys() - self._failed:
+            if self.dirty[tp].is_due(self._owned.log(tp).config):
+                due[tp] = self.dirty[tp]
+            else:
+                self.errors.pop(tp, None)
+        while due:
+            tp = max(sorted(due), key=lambda partition: due[partition].ratio)
+            try:
+                result = self._clean(tp, due.pop(tp))
+            except (SegmentGone, UnknownTopicOrPartition) as error:
+                _LOG.info("compaction of %s ended early: %s", tp, error)  # retention or a deletion came between
+            except (StorageError, OSError) as error:
+                self._fail(tp, error)
+            else:
+                self.errors.pop(tp, None)
+                return result
+        self._failed.clear()
         return None
+
+    def _clean(self, tp: TopicPartition, dirty: DirtyRange) -> CompactionResult:
+        throttle = Throttle(self._rate, self._owned.clock)
+        result = compact_partition(
+            self._owned,
+            tp,
+            dirty=dirty,
+            pace=lambda size: self._pause(throttle.wait_ms(size)),
+            ended_early=lambda files: self._unlink_later(tp, files),
+        )
+        self._unlink_later(tp, result.files)
+        return result
+
+    def _fail(self, tp: TopicPartition, error: Exception) -> None:
+        self.errors[tp] = error
+        (self._uncleanable if isinstance(error, CorruptData | UnsupportedFormat) else self._failed).add(tp)
 
     def _look(self) -> dict[TopicPartition, DirtyRange]:
         """What of each partition that may be compacted is dirty."""
         found = {}
-        failed = self._owned.failures()
-        for tp in self._owned.partitions():
-            if tp in failed or tp in self.uncleanable:
+        offline = self._owned.failures()
+        partitions = self._owned.partitions()
+        for gone in self.errors.keys() - set(partitions):
+            del self.errors[gone]
+            self._uncleanable.discard(gone)
+        for tp in partitions:
+            if tp in offline or tp in self._uncleanable:
                 continue
             try:
                 if self._owned.may_compact(tp.topic):
                     found[tp] = dirty_range_of(self._owned, tp)
+                else:
+                    self.errors.pop(tp, None)
             except (SegmentGone, UnknownTopicOrPartition):
                 continue  # retention or a deletion came between
             except (StorageError, OSError) as error:
-                self.uncleanable[tp] = error
+                self._fail(tp, error)
         return found

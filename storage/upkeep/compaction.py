@@ -189,6 +189,7 @@ class Pass:
 
     `pace` is told of every window. Damage is never copied nor skipped: CorruptBatch, CorruptIndex, UnsupportedFormat;
     SegmentGone when segments are removed meanwhile. What was put in place before stays.
+    `replaced`: the `.deleted` files of what was there before, to unlink, however the pass ends.
     """
 
     def __init__(
@@ -202,6 +203,7 @@ class Pass:
         now_ms: int,
         pace: Pace = lambda _: None,
     ) -> None:
+        self.replaced: list[Path] = []
         self._snapshot = snapshot
         self._dirty = dirty
         self._config = config
@@ -235,12 +237,11 @@ class Pass:
         self._transactions = CleanedTransactions(aborted)
         batches = BatchFilter(self._rules, self._map, self._transactions)
         groups = group_by_size(chosen, self._config, dirty.first_uncleanable)
-        files: list[Path] = []
         for group in groups:
             if clean is None:
                 self._copy(group, batches, lambda _: None)
             else:
-                files += clean(group, batches)
+                self.replaced += clean(group, batches)
         return CompactionResult(
             snapshot.tp,
             dirty.first_dirty,
@@ -255,7 +256,7 @@ class Pass:
             mapped - began,
             time.monotonic() - began,
             dry_run=clean is None,
-            files=tuple(files),
+            files=tuple(self.replaced),
         )
 
     # The map

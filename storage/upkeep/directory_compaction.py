@@ -7,6 +7,7 @@ looked at. Source: LogCleanerManager (grabFilthiestCompactedLog, doneCleaning).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from storage.clock import Clock
@@ -40,12 +41,17 @@ def dirty_range_of(owned: OwnedDir, tp: TopicPartition) -> DirtyRange:
 
 
 def compact_partition(
-    owned: OwnedDir, tp: TopicPartition, *, dirty: DirtyRange | None = None, pace: Pace = lambda _: None
+    owned: OwnedDir,
+    tp: TopicPartition,
+    *,
+    dirty: DirtyRange | None = None,
+    pace: Pace = lambda _: None,
+    ended_early: Callable[[list[Path]], None] = lambda _: None,
 ) -> CompactionResult:
     """One pass over one partition, whatever its dirty ratio, and the cleaner's checkpoint after it.
 
-    `dirty`: as `dirty_range_of` gave it. NotPermitted when the topic may not be compacted; else errors as `Pass`,
-    `OwnedDir.log`, and OSError.
+    `dirty`: as `dirty_range_of` gave it. `ended_early`: gets the `.deleted` files of a pass that raises. NotPermitted
+    when the topic may not be compacted; else errors as `Pass`, `OwnedDir.log`, and OSError.
     """
     _check(owned.topic_info(tp.topic), is_broker=owned.log_dir.is_broker)
     log = owned.log(tp)
@@ -59,9 +65,13 @@ def compact_partition(
         now_ms=owned.clock.now_ms(),
         pace=pace,
     )
-    result = work.run(log, owned.disk)
-    if result.end_offset > result.first_dirty:
-        owned.checkpoints.set_cleaner_offset(tp, result.end_offset)
+    try:
+        result = work.run(log, owned.disk)
+        if result.end_offset > result.first_dirty:
+            owned.checkpoints.set_cleaner_offset(tp, result.end_offset)
+    except BaseException:
+        ended_early(work.replaced)
+        raise
     return result
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -149,7 +149,7 @@ class Maintenance:
             _task(DELETION, self._deletion, now_ms),
             _task(COMPACTION, self._compaction, later_ms),
         ]
-        self._cleaner = Cleaner(owned, self._pause)
+        self._cleaner = Cleaner(owned, self._pause, self._unlink_later)
         # Guarded by the lock.
         self._lock = Lock()
         self._awaiting: list[_Awaiting] = []
@@ -343,8 +343,7 @@ class Maintenance:
                     continue
                 segments += len(result.segments)
                 size += result.size_bytes
-                if result.files:
-                    self.delete_later(result.files, self._owned.log(tp).config.file_delete_delay_ms)
+                self._unlink_later(tp, result.files)
         report.result = f"{segments} segment(s) removed, {size} bytes"
         return self._clock.now_ms() + self._config.retention_check_interval_ms
 
@@ -378,6 +377,10 @@ class Maintenance:
         with self._lock:
             return min((entry.due_ms for entry in self._awaiting), default=now_ms + _NEVER_MS)
 
+    def _unlink_later(self, tp: TopicPartition, files: Sequence[Path]) -> None:
+        if files:
+            self.delete_later(files, self._owned.topic_info(tp.topic).config.file_delete_delay_ms)
+
     def _unlink(self, entry: _Awaiting, report: _Report) -> None:
         """Removes the files of an entry; those that could not be stay in it."""
         kept = []
@@ -398,11 +401,9 @@ class Maintenance:
         result = None
         with contextlib.suppress(CompactionStopped):
             result = self._cleaner.clean_dirtiest()
-        report.errors |= {str(tp): str(error) for tp, error in self._cleaner.uncleanable.items()}
+        report.errors |= {str(tp): str(error) for tp, error in self._cleaner.errors.items()}
         if result is None:
             return self._clock.now_ms() + self._config.cleaner_backoff_ms
-        if result.files:
-            self.delete_later(result.files, self._owned.log(result.tp).config.file_delete_delay_ms)
         counts = result.counts
         gone = f"{counts.records_gone} of {counts.records_read} records removed, {counts.bytes_gone} bytes"
         report.result = f"{result.tp}: {gone}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,11 +11,13 @@ import pytest
 
 from storage.config import BrokerConfig
 from storage.files import checkpoints, names
+from storage.files.disk import Disk
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.types import TopicPartition
 from storage.upkeep.cleaner import Cleaner, Throttle
 from storage.upkeep.maintenance import COMPACTION, Maintenance, TaskStatus
-from tests.storage.log.owning import NOW_MS, HastyDisk, StandingClock, append, close_clean
+from tests.faults import FaultyDisk
+from tests.storage.log.owning import NOW_MS, HastyDisk, StandingClock, append, close_clean, read
 from tests.storage.upkeep.compacting import SMALL, put, updates
 
 T, U = TopicPartition("t", 0), TopicPartition("u", 0)
@@ -39,15 +43,17 @@ class _Waiter:
 class World:
     """Two compacted topics and one that is not."""
 
-    def __init__(self, path: Path, **broker: str) -> None:
+    def __init__(self, path: Path, disk: Disk | None = None, **broker: str) -> None:
         self.clock = StandingClock()
         values = {"num.recovery.threads.per.data.dir": "1", "log.initial.task.delay.ms": "1000"}
         config = BrokerConfig.from_values(values | {key.replace("_", "."): value for key, value in broker.items()})
-        self.owned = OwnedDir.open(path, Opening(create=True), config=config, disk=HastyDisk(), clock=self.clock)
-        for topic in ("t", "u"):
+        disk = disk or HastyDisk()
+        self.owned = OwnedDir.open(path, Opening(create=True), config=config, disk=disk, clock=self.clock)
+        for topic in ("t", "u") if not self.owned.log_dir.topics() else ():
             self.owned.create_topic(topic, 1, SMALL | {"segment.bytes": "20000", "file.delete.delay.ms": "5000"})
-        self.owned.create_topic("kept", 1)
-        append(self.owned.log(TopicPartition("kept", 0)), [b"x"])
+        if "kept" not in self.owned.log_dir.topics():
+            self.owned.create_topic("kept", 1)
+            append(self.owned.log(TopicPartition("kept", 0)), [b"x"])
         self.waiter = _Waiter(self.clock)
         self.maintenance = Maintenance(self.owned, waiter=self.waiter, free_bytes=lambda: 10**15)
 
@@ -172,6 +178,80 @@ def test_damage_stops_compaction_of_that_partition_alone(tmp_path: Path) -> None
     close_clean(world.owned)
 
 
+def _run(world: World, minutes: int = 1) -> None:
+    for _ in range(4 * minutes):
+        world.clock.time_ms += 15_000
+        world.maintenance.run_due()
+
+
+def test_a_full_disk_passes_and_others_do_not_wait_for_it(tmp_path: Path) -> None:
+    """The dirtiest partition's disk has no space for its copy: the next one's turn comes, and its own when it has."""
+    (tmp_path / "log").mkdir()
+    disk = FaultyDisk(tmp_path / "log")
+    world = World(tmp_path / "log", disk)
+    for _ in range(2):
+        world.fill(T, 15)
+    world.fill(U, 10)
+    disk.fail = lambda what, path: errno.ENOSPC if what.startswith("write") and path.match("t-0/*.cleaned") else None
+    world.clock.time_ms += 15_000
+    world.maintenance.run_due()
+    assert world.offset(U) == 10
+    assert list((tmp_path / "log" / "t-0").glob("*.deleted"))  # of what was done in t
+    _run(world)
+    assert not list((tmp_path / "log").rglob("*.deleted"))
+    assert world.offset(T) is None
+    ((where, error),) = world.status().errors
+    assert where == "t/0"
+    assert "No space left" in error
+    assert not world.owned.failures()
+    disk.fail = lambda _what, _path: None
+    _run(world)
+    assert world.offset(T) == 30
+    assert not world.status().errors
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_disk_that_fails_once_at_any_operation(tmp_path: Path, code: int) -> None:
+    """The next round compacts, unless the log's own files are in doubt: then the partition is offline, and whoever
+    opens the directory next does."""
+    offline = number = 0
+    while True:
+        path = tmp_path / f"log-{number}"
+        path.mkdir()
+        disk = FaultyDisk(path)
+        world = World(path, disk)
+        world.fill(T, 3)
+        cleaner = Cleaner(world.owned, lambda _: None, lambda _tp, _files: None)
+        assert cleaner.clean_dirtiest() is not None  # which opens the other logs, too
+        world.fill(T, 3)
+        at = len(disk.operations) + number
+        disk.fail = lambda _what, _path, at=at, disk=disk: code if len(disk.operations) == at + 1 else None
+        failed = cleaner.clean_dirtiest() is None
+        assert failed == (T in cleaner.errors) == (len(disk.operations) > at)
+        disk.fail = lambda _what, _path: None
+        if world.owned.failures():
+            offline += 1
+            assert not world.owned.close().clean
+            world = World(path)  # which may have finished it
+            Cleaner(world.owned, lambda _: None, lambda _tp, _files: None).clean_dirtiest()
+        elif failed:
+            cleaner.clean_dirtiest()
+            assert not cleaner.errors, disk.operations[at]
+        assert read(world.owned, "t") == [b"2" * 1000], disk.operations[at]
+        assert world.owned.close().clean
+        again = World(path).owned
+        assert read(again, "t") == [b"2" * 1000]  # opened, which removes what was replaced
+        close_clean(again, disk.operations[at : at + 1])
+        shutil.rmtree(path)
+        if not failed:
+            break
+        number += 1
+    assert number > 15
+    assert 0 < offline < number / 2
+
+
 def test_it_can_be_turned_off(tmp_path: Path) -> None:
     world = World(tmp_path / "log", log_cleaner_enable="false")
     world.fill(T, 10)
@@ -204,7 +284,7 @@ def test_a_small_map_takes_pass_after_pass(tmp_path: Path) -> None:
 
 def test_who_is_looked_at(tmp_path: Path) -> None:
     world = World(tmp_path / "log")
-    cleaner = Cleaner(world.owned, lambda _: None)
+    cleaner = Cleaner(world.owned, lambda _: None, lambda _tp, _files: None)
     assert cleaner.clean_dirtiest() is None
     assert set(cleaner.dirty) == {T, U}
     world.owned.checkpoints.set_cleaner_offset(T, 7)
