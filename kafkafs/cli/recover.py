@@ -126,6 +126,7 @@ def _rehearse(
             clean=False,
             recovery_point=known.recovery_point or 0,
             log_start_offset=known.log_start or 0,
+            threads=log_dir.broker_config().recovery_threads,
         )
         try:
             reports.append(rehearse(plan, clock=log_dir.clock, progress=progress))

@@ -14,9 +14,9 @@ from typing import Final
 from storage.format import header_kernel
 from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, scan
 from storage.format.decoder import verify_crcs
-from storage.log.buffers import WINDOW_BYTES
+from storage.log.checked_windows import Visit
 from storage.log.segment import Segment
-from storage.log.segment_check import MAX_RELATIVE_OFFSET, Visit, check_segment, never_written
+from storage.log.segment_check import MAX_RELATIVE_OFFSET, check_segment, never_written
 from storage.types import MAX_OFFSET
 
 _STEP: Final = 1 << 20
@@ -67,12 +67,15 @@ def walk(
     visit: Visit,
     passed: Callable[[Break, int], None],
     end_offset: int = MAX_OFFSET,
-    window: int = WINDOW_BYTES,
+    *,
+    look: Visit | None = None,
+    threads: int = 1,
 ) -> Walk:
     """Gives `visit` all whole batches of a segment, as `check_segment` does, behind its breaks too.
 
     `passed`: is given each break when it is come to, and the offset that goes on behind it. `end_offset`: where the
-    next segment begins; what looks like a batch behind a break and lies beyond is none. `window`: bytes read at a time.
+    next segment begins; what looks like a batch behind a break and lies beyond is none. `look`, `threads`: see
+    WindowPlan.
     """
     base_offset, size = segment.base_offset, segment.size
     breaks: list[Break] = []
@@ -80,7 +83,7 @@ def walk(
     position, expected, greatest = 0, base_offset, base_offset
     while position < size:
         check = check_segment(
-            segment.log, base_offset, size, visit, start=position, next_offset=expected, window=window
+            segment.log, base_offset, size, visit, start=position, next_offset=expected, look=look, threads=threads
         )
         greatest = max(greatest, check.next_offset)
         if not check.invalid_bytes:

@@ -103,17 +103,19 @@ class OwnedLogs:
             return dict(sorted(self._reports.items()))
 
     def recover(self, chosen: Collection[TopicPartition], progress: Progress, threads: int) -> None:
-        """Opens these partitions as after a crash, several at once. Those that cannot be are offline."""
+        """Opens these partitions as after a crash, several at once. Those that cannot be are offline. `threads`: for
+        all of them."""
         if not chosen:
             return
+        each = max(1, threads // len(chosen))
         progress.begin("recovery", sum(self._bytes_to_check(tp) for tp in chosen))
         try:
             if min(threads, len(chosen)) == 1:
                 for tp in chosen:
-                    self._recover_one(tp, _PartOf(progress))
+                    self._recover_one(tp, _PartOf(progress), each)
                 return
             with ThreadPoolExecutor(threads, "recovery") as pool:
-                for task in [pool.submit(self._recover_one, tp, _PartOf(progress)) for tp in chosen]:
+                for task in [pool.submit(self._recover_one, tp, _PartOf(progress), each) for tp in chosen]:
                     task.result()
         finally:
             progress.end()
@@ -121,7 +123,8 @@ class OwnedLogs:
     def reindex(self, tp: TopicPartition, progress: Progress) -> RecoveryReport:
         """Opens a partition with indexes and producer snapshots rebuilt from all of its log. Errors as `get`."""
         self.forget([tp])
-        self._open(tp, clean=False, progress=progress, recovery_point=0)
+        threads = self._log_dir.broker_config().recovery_threads
+        self._open(tp, clean=False, progress=progress, recovery_point=0, threads=threads)
         return self.reports()[tp]
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
@@ -195,12 +198,18 @@ class OwnedLogs:
             high_watermark = None if known is None else min(known, snapshot.log_end_offset)
         return PartitionOffsets(recovery_point, snapshot.log_start_offset if begins_late else None, high_watermark)
 
-    def _recover_one(self, tp: TopicPartition, progress: Progress) -> None:
+    def _recover_one(self, tp: TopicPartition, progress: Progress, threads: int) -> None:
         with contextlib.suppress(PartitionOffline):
-            self._open(tp, clean=False, progress=progress)
+            self._open(tp, clean=False, progress=progress, threads=threads)
 
     def _open(
-        self, tp: TopicPartition, *, clean: bool, progress: Progress, recovery_point: int | None = None
+        self,
+        tp: TopicPartition,
+        *,
+        clean: bool,
+        progress: Progress,
+        recovery_point: int | None = None,
+        threads: int = 1,
     ) -> PartitionLog:
         if tp.partition not in self._log_dir.partitions(tp.topic):
             raise UnknownTopicOrPartition(f"no partition {tp} here", path=self._log_dir.path)
@@ -215,6 +224,7 @@ class OwnedLogs:
             log_start_offset=known.log_start or 0,
             producer_expiration_ms=self._log_dir.broker_config().producer_id_expiration_ms,
             gentle=self._gentle,
+            threads=threads,
         )
         recovery = Recovery(plan, disk=self._disk, clock=self._clock, progress=progress)
         try:

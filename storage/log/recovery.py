@@ -86,7 +86,8 @@ class RecoveryPlan:
     """What recovery is told of a partition.
 
     `clean`: the log directory was shut down cleanly. `recovery_point`: below it all was synced. `log_start_offset`: as
-    checkpointed, 0 without. `gentle`: cut a torn tail and no more; PartitionOffline where messages would go.
+    checkpointed, 0 without. `gentle`: cut a torn tail and no more; PartitionOffline where messages would go. `threads`:
+    so many look at a segment at once.
     """
 
     tp: TopicPartition
@@ -97,6 +98,7 @@ class RecoveryPlan:
     log_start_offset: int = 0
     producer_expiration_ms: int = 86_400_000
     gentle: bool = False
+    threads: int = 1
 
 
 class Recovery:
@@ -302,7 +304,7 @@ class Recovery:
             self._epochs = assigned_epochs(self._epochs, table, 0, rows)
             self._progress.advance(int(table.end[rows - 1] - table.position[0]))
 
-        check = check_segment(segment.log, segment.base_offset, segment.size, visit)
+        check = check_segment(segment.log, segment.base_offset, segment.size, visit, threads=self._plan.threads)
         if check.overflows:
             raise OffsetOverflow(segment)
         if check.invalid_bytes:

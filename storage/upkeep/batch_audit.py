@@ -1,11 +1,13 @@
 """The batches of a segment and what is in them: headers against one another, every record against its header.
 
-Windows come with their bytes: CRCs were right, records are looked at, and headers are kept until some thousands are
-compared at once. What only the log as a whole can judge (producers, transactions) is kept, thinned out, for later.
+Windows come with their bytes, whose CRCs were right. Several threads may look at the records; headers are kept until
+some thousands are compared at once. What only the log as a whole can judge (producers, transactions) is kept, thinned
+out, for later.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,7 @@ from storage.files.leader_epochs import LeaderEpochs
 from storage.files.log_file import LogFile
 from storage.format.batches import NO_PRODUCER_ID, BatchTable
 from storage.format.control_records import ControlRecord, ControlType, control_records
-from storage.format.decoder import NO_RECORDS, Decoder
+from storage.format.decoder import NO_RECORDS, Decoder, RecordAudit
 from storage.types import TimestampType
 from storage.upkeep.findings import RECOVER, SALVAGE, Findings, Kind
 
@@ -60,7 +62,9 @@ class BatchAudit:
         self._path: Path = log.path
         self._findings = findings
         self._show = show
-        self._decoder = Decoder(verify_crc=False, verify_inner_crc=True)
+        # Any thread takes a decoder, or adds what it saw in a window, by the position of its first batch.
+        self._decoders: deque[Decoder] = deque()
+        self._looked: dict[int, list[RecordAudit]] = {}
         self._waiting: list[BatchTable] = []
         self._greatest: list[npt.NDArray[np.int64]] = []
         self._rows = 0
@@ -72,15 +76,31 @@ class BatchAudit:
         self.first_epoch = self.latest_epoch = -1
         self.trail = ProducerTrail()
 
+    def look(self, data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
+        """Looks at the records of a window that `visit` is given later, or never: any thread, in any order.
+
+        Arguments as for `visit`.
+        """
+        decoder = self._decoder()
+        audits, row = [], 0
+        while row < rows:
+            audit = decoder.audit(data, table, row, rows, origin=origin)
+            audits.append(audit)
+            row = audit.next_row + (audit.damage is not None)
+        self._decoders.append(decoder)
+        self._looked[int(table.position[0])] = audits
+
     def visit(self, data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
-        """The first `rows` of `table`; `data` holds their bytes, from the file position `origin` on."""
+        """The first `rows` of `table`, which were looked at; `data` holds their bytes, from the file position `origin`
+        on."""
         headers = BatchTable(table.data[:, :rows].copy(), rows)
+        audits = self._looked.pop(int(headers.position[0]))
         self._waiting.append(headers)
         self._rows += rows
         if rows == 1 and self._has_unknown_magic(headers):
             self._greatest.append(np.full(1, NO_RECORDS, np.int64))
             return
-        self._look_at_records(data, headers, origin)
+        self._report_records(headers, audits)
         if (headers.attributes & 0x20).any():
             self._collect_markers(data, headers, origin)
         if self._rows >= _LOT:
@@ -89,6 +109,7 @@ class BatchAudit:
     def jump(self, next_offset: int) -> None:
         """Offsets go on from here, behind damage."""
         self.flush()
+        self._looked.clear()
         self._last_offset = next_offset - 1
         self.dense = False
         self.trail.broken = True
@@ -122,20 +143,29 @@ class BatchAudit:
         )  # fmt: skip
         return True
 
-    def _look_at_records(self, data: memoryview, headers: BatchTable, origin: int) -> None:
+    def _decoder(self) -> Decoder:
+        try:
+            return self._decoders.pop()
+        except IndexError:
+            return Decoder(verify_crc=False, verify_inner_crc=True)
+
+    def _report_records(self, headers: BatchTable, audits: list[RecordAudit]) -> None:
+        """`audits`: of these batches, and perhaps of some behind them."""
         row = 0
-        while row < headers.rows:
-            audit = self._decoder.audit(data, headers, row, origin=origin)
-            self._greatest.append(audit.greatest)
-            if (audit.misplaced >= 0).any():
-                for index in np.flatnonzero(audit.misplaced >= 0).tolist():
+        for audit in audits:
+            rows = min(len(audit.greatest), headers.rows - row)
+            self._greatest.append(audit.greatest[:rows])
+            if (audit.misplaced[:rows] >= 0).any():
+                for index in np.flatnonzero(audit.misplaced[:rows] >= 0).tolist():
                     base, last = int(headers.base_offset[row + index]), int(headers.last_offset[row + index])
                     self._add(
                         Kind.RECORD_OFFSET, int(headers.position[row + index]), int(audit.misplaced_offset[index]),
                         expected=f"ascending, {base} to {last}",
                         found=f"{int(audit.misplaced_offset[index])} as record {int(audit.misplaced[index])}",
                     )  # fmt: skip
-            row = audit.next_row
+            row += rows
+            if row == headers.rows:
+                break
             if audit.damage is not None:
                 error = audit.damage.error
                 self._findings.add_error(_kind_of(error), error, self._path, recovery=_LEFT, repair=SALVAGE)
@@ -145,8 +175,9 @@ class BatchAudit:
     def _collect_markers(self, data: memoryview, headers: BatchTable, origin: int) -> None:
         rows = np.flatnonzero(headers.is_control & (headers.count > 0))
         control = BatchTable(np.ascontiguousarray(headers.data[:, rows]), len(rows))
+        decoder = self._decoder()
         for row in range(control.rows):
-            block = self._decoder.decode(data, control, row, row + 1, origin=origin, control=True)
+            block = decoder.decode(data, control, row, row + 1, origin=origin, control=True)
             if block.damage is not None:
                 self.trail.broken = True
                 continue  # found among the records

@@ -83,10 +83,10 @@ class PartitionAudit:
         ]
 
     @staticmethod
-    def audit(plan: SegmentPlan, progress: Progress) -> SegmentReport:
+    def audit(plan: SegmentPlan, progress: Progress, threads: int = 1) -> SegmentReport:
         """`audit_segment`; a .log that cannot be read is found."""
         try:
-            return audit_segment(plan, progress)
+            return audit_segment(plan, progress, threads)
         except (OSError, StorageError) as error:
             path = plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)
             report = SegmentReport.unread(plan)

@@ -26,7 +26,6 @@ from storage.upkeep.findings import RECOVER, REINDEX, SALVAGE, Findings, Kind
 from storage.upkeep.index_audit import IndexAudit, LoadedIndexes
 
 _MAX_POSITION = 2**31 - 1
-_WINDOW = 4 << 20  # some ten calls of numpy each: twice the processor's second cache, but fewer of them
 _KINDS = {
     Fault.CRC: Kind.BATCH_CRC,
     Fault.CUT_OFF: Kind.BATCH_CUT_OFF,
@@ -76,8 +75,8 @@ class SegmentReport:
         return SegmentReport(plan, Findings(), plan.base_offset, ProducerTrail(broken=True), nothing, whole=False)
 
 
-def audit_segment(plan: SegmentPlan, progress: Progress) -> SegmentReport:
-    """Checks one segment. OSError when its .log cannot be read."""
+def audit_segment(plan: SegmentPlan, progress: Progress, threads: int = 1) -> SegmentReport:
+    """Checks one segment, by so many threads at once. OSError when its .log cannot be read."""
     findings = Findings()
     # Before the log's size is taken: what they speak of is there by then, even while somebody writes.
     indexes = LoadedIndexes(plan.directory, plan.base_offset)
@@ -98,7 +97,7 @@ def audit_segment(plan: SegmentPlan, progress: Progress) -> SegmentReport:
         _report_break(plan, path, broken, findings)
         progress.advance(broken.end - broken.position)
 
-    walked = walk(segment, visit, passed, plan.end_offset, _WINDOW)
+    walked = walk(segment, visit, passed, plan.end_offset, look=batches.look, threads=threads)
     batches.flush()
     index_audit.finish(whole=not walked.breaks)
     if segment.size > _MAX_POSITION:

@@ -57,7 +57,7 @@ def verify_log_dir(
 ) -> list[Finding]:
     """Everything wrong in a log directory, by path; `only`: of these partitions, and of the directory's own files.
 
-    `workers`: segments looked at at once, by default as many as there are processors. `elsewhere`: looks at all
+    `workers`: threads that look at segments, by default as many as there are processors. `elsewhere`: looks at all
     segments of all partitions (with `PartitionAudit.audit`), instead of threads here. OSError when the directory cannot
     be listed.
     """
@@ -85,13 +85,15 @@ def verify_log_dir(
         )
     }
     report = progress or NoProgress()
-    report.begin("verify", sum(_size(path / tp.dir_name) for tp in chosen))
+    total = sum(_size(path / tp.dir_name) for tp in chosen)
+    report.begin("verify", total)
     try:
         if elsewhere is not None:
             _check_elsewhere(directory, chosen, known, elsewhere)
         else:
-            with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)), "verify") as pool:
-                _check_partitions(directory, chosen, known, pool, report)
+            threads = workers or len(os.sched_getaffinity(0))
+            with ThreadPoolExecutor(threads, "verify") as pool:
+                _check_partitions(directory, chosen, known, _Crew(pool, threads, total), report)
     finally:
         report.end()
     _check_checkpoints(directory, known)
@@ -133,11 +135,27 @@ def _check_names(directory: _Directory) -> list[TopicPartition]:
 # Partitions
 
 
+@dataclass(frozen=True, slots=True)
+class _Crew:
+    """Threads that look at segments, `total` bytes in all."""
+
+    pool: ThreadPoolExecutor
+    threads: int
+    total: int
+
+    def audit(self, plan: SegmentPlan, progress: Progress) -> Future[SegmentReport]:
+        """One thread a segment; more for one that is most of the work."""
+        path = plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)
+        size = path.stat().st_size if path.exists() else 0
+        share = round(self.threads * size / self.total) if self.total else 0
+        return self.pool.submit(PartitionAudit.audit, plan, progress, max(1, share))
+
+
 def _check_partitions(
     directory: _Directory,
     chosen: Iterable[TopicPartition],
     known: Mapping[str, _Offsets],
-    pool: ThreadPoolExecutor,
+    crew: _Crew,
     progress: Progress,
 ) -> None:
     """All of them, a few partitions ahead of the one that is finished."""
@@ -148,7 +166,7 @@ def _check_partitions(
         _finish(directory, begun, [future.result() for future in futures])
 
     for begun in _begin(directory, chosen, known):
-        waiting.append((begun, [pool.submit(begun.audit.audit, one, progress) for one in begun.audit.segments()]))
+        waiting.append((begun, [crew.audit(one, progress) for one in begun.audit.segments()]))
         if len(waiting) > 2:
             finish()
     while waiting:

@@ -1,0 +1,186 @@
+"""A .log from a position to its end, in large windows of whole batches whose CRCs have been checked.
+
+With several threads each looks at a window of its own, far ahead of the one that is wanted. It cannot know where a
+batch begins there: it searches. A window that begins where the one before it ends is what reading in order would have
+given; any other is thrown away, and that part is read in order. So nothing depends on what the search found.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from storage.files.log_file import LogFile
+from storage.format import header_kernel
+from storage.format.batches import LOG_OVERHEAD, BatchTable, Scan, ScanStop, scan
+from storage.format.decoder import LEAST_MESSAGE, verify_crcs
+from storage.types import MAX_OFFSET
+
+# Threads hand over rarely, and few calls of numpy are made a byte.
+_WINDOW_BYTES: Final = 8 << 20
+_BEYOND_BYTES: Final = 64 << 10  # read with a window: most batches that begin in it end there
+_ROWS: Final = 65_536
+_MAGIC_AT: Final = 16
+
+# Given bytes, headers with positions in the file, how many of those rows are meant, and the first byte's file position.
+Visit = Callable[[memoryview, BatchTable, int, int], None]
+
+
+@dataclass(slots=True)
+class CheckedWindow:
+    """Whole batches: their headers in `table`; `data` has their bytes, from the file position `origin` on. The CRCs of
+    the first `rows` are right; that of the batch behind them, if there is one, is wrong."""
+
+    data: memoryview
+    table: BatchTable
+    origin: int
+    rows: int
+
+    @property
+    def start(self) -> int:
+        """Where the first batch begins in the file."""
+        return int(self.table.position[0])
+
+    @property
+    def end(self) -> int:
+        """Where the last batch ends in the file."""
+        return int(self.table.position[-1] + self.table.size[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """What is looked at: the first `size` bytes of a .log. `look`: is given each window's sound batches, by any thread
+    and in any order, those of windows too that are thrown away. `threads`: so many at once."""
+
+    log: LogFile
+    size: int
+    look: Visit | None = None
+    threads: int = 1
+
+
+def checked_windows(plan: WindowPlan, start: int) -> Generator[CheckedWindow, None, None]:
+    """The windows from the position `start` on, in order, up to where no whole batch begins.
+
+    A window stays as it is until the next is asked for. Errors of LogFile.read.
+    """
+    with closing(_ahead(plan, start)) as ahead:
+        room = _Room()
+        position = start
+        guess = next(ahead, None)
+        while position < plan.size:
+            while guess is not None and guess.start < position:
+                guess = next(ahead, None)
+            if guess is not None and guess.start == position:
+                window: CheckedWindow | None = guess
+            else:
+                window = room.window(plan, position, plan.size if guess is None else guess.start)
+            if window is None:
+                return
+            position = window.end
+            yield window
+
+
+def _ahead(plan: WindowPlan, start: int) -> Generator[CheckedWindow, None, None]:
+    """Windows in order, checked by threads before they are wanted, wherever batches seem to begin."""
+    if plan.threads < 2 or plan.size - start < 2 * _WINDOW_BYTES:
+        return
+    places = range(start, plan.size, _WINDOW_BYTES)
+    rooms = [_Room() for _ in range(plan.threads + 1)]  # one of them is with our caller
+    with ThreadPoolExecutor(plan.threads, "check") as pool:
+        running: deque[Future[CheckedWindow | None]] = deque()
+        try:
+            for room, place in zip(rooms, places, strict=False):
+                running.append(pool.submit(room.found, plan, place))
+            for number in range(len(places)):
+                window = running.popleft().result()
+                if window is not None:
+                    yield window
+                following = number + len(rooms)
+                if following < len(places):
+                    running.append(pool.submit(rooms[number % len(rooms)].found, plan, places[following]))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+class _Room:
+    """What a window is read into, again and again. Used by one thread at a time."""
+
+    __slots__ = ("_bytes", "_table")
+
+    def __init__(self) -> None:
+        self._bytes = memoryview(b"")
+        self._table = BatchTable.empty(0)
+
+    def found(self, plan: WindowPlan, place: int) -> CheckedWindow | None:
+        """The batches that seem to begin in the window at `place`, checked; None where there are none."""
+        data = self._read(plan, place, _WINDOW_BYTES + _BEYOND_BYTES)
+        table, at = self._table, -1
+        # What claims to end behind the window may be text: the search would not come to an end.
+        while (at := header_kernel.search(data, at + 1, len(data), 0, MAX_OFFSET)) >= 0:
+            table.clear()
+            scan(data, place, table, at)
+            table.rows = int(table.position.searchsorted(place + _WINDOW_BYTES))
+            if table.rows and verify_crcs(data, table, 0, 1, place) is None:
+                return self._checked(plan, data, place)
+        return None
+
+    def window(self, plan: WindowPlan, position: int, end: int) -> CheckedWindow | None:
+        """The batches from `position` on, checked: up to `end`, or the first one where it reaches further; None if none
+        begins there."""
+        wanted = min(_WINDOW_BYTES, end - position)
+        while True:
+            data = self._read(plan, position, wanted)
+            outcome = scan(data, position, self._table)
+            if outcome.stop is ScanStop.UNSUPPORTED and not self._table.rows:
+                data, outcome = _with_known_magic(data, position, self._table)
+            if self._table.rows:
+                return self._checked(plan, data, position)
+            wanted = _claimed(data, plan.size - position)
+            if outcome.stop is not ScanStop.END or wanted <= len(data):
+                return None
+
+    def _read(self, plan: WindowPlan, position: int, size: int) -> memoryview:
+        """The bytes at a position; the table is empty then, with room for their headers."""
+        size = min(size, plan.size - position)
+        if len(self._bytes) < size:
+            # numpy asks for huge pages: a window costs thousands of page faults else.
+            self._bytes = np.empty(size, np.uint8).data
+        rows = min(_ROWS, 1 + size // LEAST_MESSAGE)
+        if self._table.capacity < rows:
+            self._table = BatchTable.empty(rows)
+        self._table.clear()
+        return plan.log.read(position, size, self._bytes)
+
+    def _checked(self, plan: WindowPlan, data: memoryview, origin: int) -> CheckedWindow:
+        table = self._table
+        damage = verify_crcs(data, table, 0, table.rows, origin)
+        window = CheckedWindow(data, table, origin, table.rows if damage is None else damage.row)
+        if plan.look is not None and window.rows:
+            plan.look(data, table, window.rows, origin)
+        return window
+
+
+def _with_known_magic(data: memoryview, position: int, table: BatchTable) -> tuple[memoryview, Scan]:
+    """One batch of a magic that nobody has defined, read as v2, as Kafka does: the magic lies outside the CRC."""
+    if len(data) <= _MAGIC_AT or data[_MAGIC_AT] in (0, 1, 2):
+        return data, scan(data, position, table)
+    copy = bytearray(data)
+    copy[_MAGIC_AT] = 2
+    outcome = scan(copy, position, table)
+    # Only the first batch was meant: the others may be of any magic again.
+    table.rows = min(table.rows, 1)
+    return memoryview(copy), outcome
+
+
+def _claimed(data: memoryview, left: int) -> int:
+    """Bytes that the batch at the start of `data` claims to have, 0 if more than there are."""
+    if len(data) < LOG_OVERHEAD:
+        return 0
+    length = int.from_bytes(data[8:12], "big", signed=True) + LOG_OVERHEAD
+    return length if length <= left else 0

@@ -1,0 +1,159 @@
+"""Windows by several threads: the same batches as in order, whatever the search ahead takes for a batch."""
+
+from __future__ import annotations
+
+import os
+import random
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from storage.errors import SegmentGone
+from storage.files.log_file import LogFile
+from storage.format.batches import BatchTable
+from storage.format.record_batch import encode_batch
+from storage.format.record_columns import Record
+from storage.log import checked_windows as module
+from storage.log.checked_windows import CheckedWindow, WindowPlan, checked_windows
+
+WINDOW = 1024
+BEYOND = 128
+MAGIC_AT = 16
+IN_ORDER, BY_THREADS = 1, 3
+
+Seen = list[tuple[int, int, int]]  # position, size and last offset of a batch
+
+
+@pytest.fixture(autouse=True)
+def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WINDOW_BYTES", WINDOW)
+    monkeypatch.setattr(module, "_BEYOND_BYTES", BEYOND)
+
+
+def batch(offset: int, value: bytes) -> bytes:
+    return encode_batch([Record(None, value, (), 1_000 + offset)], base_offset=offset)
+
+
+def batches(values: list[bytes]) -> bytes:
+    return b"".join(batch(offset, value) for offset, value in enumerate(values))
+
+
+def rows_of(window: CheckedWindow, rows: int) -> Seen:
+    table = window.table
+    return [(int(table.position[row]), int(table.size[row]), int(table.last_offset[row])) for row in range(rows)]
+
+
+def read(path: Path, content: bytes, threads: int, start: int = 0) -> tuple[Seen, bool]:
+    """The sound batches, and whether what ends them is a wrong CRC; every one of them was looked at before."""
+    path.write_bytes(content)
+    looked: set[int] = set()
+
+    def look(data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
+        # The bytes belong to the headers.
+        for row in range(rows):
+            at = int(table.position[row]) - origin
+            assert int.from_bytes(data[at + 8 : at + 12]) + 12 == table.size[row]
+        looked.update(table.position[:rows].tolist())
+
+    seen: Seen = []
+    plan = WindowPlan(LogFile(path), len(content), look, threads)
+    with closing(checked_windows(plan, start)) as windows:
+        for window in windows:
+            seen += rows_of(window, window.rows)
+            assert {position for position, _, _ in seen} <= looked
+            if window.rows < window.table.rows:
+                return seen, True
+    return seen, False
+
+
+def both(tmp_path: Path, content: bytes, start: int = 0) -> tuple[Seen, bool]:
+    """By one thread and by several, which must agree."""
+    path = tmp_path / "00000000000000000000.log"
+    in_order = read(path, content, IN_ORDER, start)
+    assert read(path, content, BY_THREADS, start) == in_order
+    return in_order
+
+
+def values(count: int, size: int = 100) -> list[bytes]:
+    rng = random.Random(7)
+    return [rng.randbytes(rng.randrange(size)) for _ in range(count)]
+
+
+def test_small_batches(tmp_path: Path) -> None:
+    seen, wrong = both(tmp_path, batches(values(300)))
+    assert [last for _, _, last in seen] == list(range(300))
+    assert not wrong
+
+
+def test_from_the_middle(tmp_path: Path) -> None:
+    head, rest = batches(values(50)), b"".join(batch(50 + n, b"x" * 50) for n in range(200))
+    seen, _ = both(tmp_path, head + rest, start=len(head))
+    assert [last for _, _, last in seen] == list(range(50, 250))
+
+
+def test_batches_larger_than_a_window(tmp_path: Path) -> None:
+    large = [value * (60 if number % 9 == 0 else 1) for number, value in enumerate(values(120))]
+    seen, wrong = both(tmp_path, batches(large))
+    assert len(seen) == 120
+    assert not wrong
+
+
+def test_values_that_are_batches(tmp_path: Path) -> None:
+    """What the search finds inside of a value is sound in itself, and not in the log."""
+    copies = [batches(values(number % 40)) for number in range(60)]
+    seen, wrong = both(tmp_path, batches(copies))
+    assert [last for _, _, last in seen] == list(range(60))
+    assert not wrong
+
+
+def test_nothing_but_text(tmp_path: Path) -> None:
+    seen, wrong = both(tmp_path, b"this is no log at all, but long enough " * 500)
+    assert (seen, wrong) == ([], False)
+
+
+def test_an_unknown_magic_is_read_as_v2(tmp_path: Path) -> None:
+    content = bytearray(batches(values(200)))
+    third = sum(len(batch(offset, value)) for offset, value in enumerate(values(200)[:100]))
+    content[third + MAGIC_AT] = 9
+    seen, wrong = both(tmp_path, bytes(content))
+    assert [last for _, _, last in seen] == list(range(200))
+    assert not wrong
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damage(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    content = bytearray(batches([rng.randbytes(rng.choice((10, 200, 3_000))) for _ in range(80)]))
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(content))
+        content[at : at + rng.choice((1, 1, 500))] = rng.randbytes(rng.choice((1, 1, 300)))
+    if rng.randrange(2):
+        del content[rng.randrange(len(content)) :]
+    seen, _ = both(tmp_path, bytes(content))
+    ends = [position + size for position, size, _ in seen]
+    assert [position for position, _, _ in seen] == [0, *ends][: len(seen)]
+
+
+def test_a_file_that_goes(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    content = batches(values(400))
+    path.write_bytes(content)
+    with closing(checked_windows(WindowPlan(LogFile(path), len(content), threads=BY_THREADS), 0)) as windows:
+        next(windows)
+        path.unlink()
+        with pytest.raises(SegmentGone):
+            list(windows)
+
+
+def test_a_file_that_shrinks(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    content = batches(values(400))
+    path.write_bytes(content)
+    with closing(checked_windows(WindowPlan(LogFile(path), len(content), threads=BY_THREADS), 0)) as windows:
+        first = next(windows)
+        last = int(first.table.last_offset[-1])
+        os.truncate(path, first.end)
+        rest = [number for window in windows for number in window.table.last_offset[: window.rows].tolist()]
+    # What was read before is still given, and no more than there was.
+    assert rest == list(range(last + 1, last + 1 + len(rest)))
