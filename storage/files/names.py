@@ -33,7 +33,7 @@ TOPIC_PROPERTIES = "topic.properties"  # ours: brokers ignore it
 QUORUM_STATE = "quorum-state"  # only in __cluster_metadata-0
 
 TEMPORARY_SUFFIX = ".tmp"  # of a checkpoint being written
-STAGED_SUFFIX = ".staged"  # ours, in a partition's directory: batches that wait for offsets; brokers ignore it
+STAGED_SUFFIX = ".staged"  # ours, in a partition's directory: what waits to become part of the log; brokers ignore it
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
@@ -164,6 +164,22 @@ def parse_staged(name: str) -> StagedName | None:
     """The parts of a staged file's name; None when it is none."""
     match = _STAGED.fullmatch(name)
     return None if match is None else StagedName(match[1], int(match[2]), match[3])
+
+
+_STAGED_SEGMENT = re.compile(
+    rf"[0-9]{{{_OFFSET_DIGITS}}}(?:\.log|\.index|\.timeindex|\.txnindex)\.[0-9a-f]{{32}}{re.escape(STAGED_SUFFIX)}"
+)
+
+
+def new_staged_ending() -> str:
+    """What stands behind the names of a segment's files while another process than the log's owner builds it:
+    `.<32 hex>.staged`, which nobody else has. Brokers ignore the files."""
+    return f".{uuid.uuid4().hex}{STAGED_SUFFIX}"
+
+
+def is_staged_segment(name: str) -> bool:
+    """True for a file of a segment that is being built under a `new_staged_ending`."""
+    return _STAGED_SEGMENT.fullmatch(name) is not None
 
 
 class DirKind(Enum):

@@ -12,7 +12,7 @@ from pathlib import Path
 from storage.files import names, offset_index, time_index
 from storage.files.disk import Disk, DiskFile
 from storage.files.log_file import FileIdentity, LogFile
-from storage.files.names import FileKind, FileState
+from storage.files.names import FileKind
 from storage.format.batches import LENGTH, BatchTable, Column
 from storage.log.index_arithmetic import IndexEntries, IndexState
 from storage.log.loaded_log import WholeAppend
@@ -58,11 +58,11 @@ class ActiveSegment:
         interval_bytes: int,
         now_ms: int,
         preallocate: int = 0,
-        state: FileState = FileState.LIVE,
+        ending: str = "",
     ) -> ActiveSegment:
-        """A new segment, empty; `preallocate`: bytes of zeros its .log begins with (Kafka's `preallocate`). `state`: of
-        its files' names."""
-        files = _open_files(disk, directory, base_offset, state)
+        """A new segment, empty; `preallocate`: bytes of zeros its .log begins with (Kafka's `preallocate`). `ending`:
+        what stands behind its files' names."""
+        files = _open_files(disk, directory, base_offset, ending)
         for file in files:
             file.truncate(0)
         if preallocate:
@@ -263,12 +263,12 @@ class ActiveSegment:
 
 
 def _open_files(
-    disk: Disk, directory: Path, base_offset: int, state: FileState = FileState.LIVE
+    disk: Disk, directory: Path, base_offset: int, ending: str = ""
 ) -> tuple[DiskFile, DiskFile, DiskFile]:
     opened: list[DiskFile] = []
     try:
         for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
-            opened.append(disk.open(directory / names.segment_file(base_offset, kind, state), create=True))
+            opened.append(disk.open(directory / (names.segment_file(base_offset, kind) + ending), create=True))
     except BaseException:
         for file in opened:
             file.close()

@@ -21,15 +21,17 @@ class LeftoverPlan:
 
 
 def plan_leftovers(files: Iterable[str], next_offset_of: Callable[[str], int]) -> LeftoverPlan:
-    """What to do with `.deleted`, `.cleaned`, `.swap` and checkpoint `.tmp` files.
+    """What to do with `.deleted`, `.cleaned`, `.swap` and checkpoint `.tmp` files, and with segments that another
+    process was building for whoever owned the log then.
 
     `next_offset_of` tells of a `.log.swap` or .log file the offset behind its last message.
     """
+    files = sorted(files)
     parsed = {name: part for name in files if (part := names.parse_segment_file(name)) is not None}
     of_state: dict[FileState, dict[str, SegmentFileName]] = {state: {} for state in FileState}
-    for name, part in sorted(parsed.items()):
+    for name, part in parsed.items():
         of_state[part.state][name] = part
-    remove = [name for name in sorted(files) if name.endswith(names.TEMPORARY_SUFFIX)]
+    remove = [name for name in files if name.endswith(names.TEMPORARY_SUFFIX) or names.is_staged_segment(name)]
     # 1. What was being removed goes; what was being built goes, with the replacements that it had not finished.
     remove += of_state[FileState.DELETED]
     cleaned = of_state[FileState.CLEANED]

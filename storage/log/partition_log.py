@@ -30,9 +30,8 @@ from storage.log.producer_rebuild import ProducerSnapshots, rebuild
 from storage.log.producer_table import ProducerChanges
 from storage.log.rolling import SegmentOpener
 from storage.log.segment import Segment
-from storage.log.segments import slot_of
 from storage.log.snapshot import LogSnapshot
-from storage.log.swap import CleanedSegment
+from storage.log.swap import Replacement
 from storage.log.timestamps import greatest_timestamp
 from storage.types import TopicPartition
 
@@ -360,25 +359,23 @@ class PartitionLog:
                     self._write_epochs_locked(epochs)
             return removed
 
-    def replace_segments(self, cleaned: CleanedSegment, sources: Sequence[Segment]) -> list[Path]:
-        """Puts a finished segment in the place of its sources; returns their `.deleted` files. See storage.log.swap.
-
-        SegmentGone when one of them is no more in the log: then nothing has changed.
+    def replace_segments(self, groups: Sequence[Replacement]) -> list[Path]:
+        """Puts finished segments in the place of their sources, ascending, all or none (storage.log.swap); returns the
+        sources' `.deleted` files. SegmentGone when one of them is no more in the log: then nothing has changed.
         """
         with self._flushing:
             with self._lock:
                 self._health.check()
-                slot_of(sources, self._sealed)
+                swap.check_sources(groups, self._sealed)
             try:
-                swap.make_ready(self._disk, self.path, cleaned.base_offset)
+                for group in reversed(groups):
+                    swap.make_ready(self._disk, self.path, group.base_offset)
             except OSError as error:
                 with self._lock:
                     self._health.fail(error)
                 raise
             with self._lock, self._health.failing():
-                slot = slot_of(sources, self._sealed)
-                new, removed = swap.put_in_place(self._disk, self.path, cleaned.base_offset, sources)
-                self._sealed = (*self._sealed[:slot], new, *self._sealed[slot + len(sources) :])
+                self._sealed, removed = swap.replace(self._disk, self.path, groups, self._sealed)
                 self._snapshot = None
                 return removed
 

@@ -1,12 +1,20 @@
 """Segments replaced by the one that the cleaner made of them, so that a crash anywhere leaves the old or the new.
 
 1. the new segment is written under `.cleaned` names and synced  → recovery removes it: the sources stand
+   (by another process than the owner: under `.staged` names of its own, which the owner renames to `.cleaned`)
 2. its files are renamed to `.swap`; the directory is synced     → as 1 while one `.cleaned` is left; else recovery
                                                                    finishes: 3 to 5
 3. the sources are renamed to `.deleted`, the lowest first; sync → recovery finishes
 4. the new segment gets its names, the .log first; sync          → recovery renames what is left of `.swap`
 5. producer snapshots at bases that are no more go too           → recovery removes them
 6. the caller unlinks the `.deleted` files a while later         → recovery removes them
+
+Several groups at once (`PartitionLog.replace_segments`): step 1 for all of them, step 2 from the last group to the
+first, then 3 to 5 group by group. While the first group has a `.cleaned` file recovery drops every `.swap`, none of
+them lying below it; from then on it finishes them all. So all groups are old, or all are new.
+
+Builders are never given the `.cleaned` names themselves: a Spark task that was given up, and still runs, could put its
+files in the place of those of the task that came after it, or add one while sources are already gone.
 
 Recovery takes away the live files whose offsets lie within the messages of the `.swap` file. So where the last sources
 of a group left no message at all, they may outlive a crash between 2 and 3: with messages that have later ones of the
@@ -18,9 +26,9 @@ Below this nothing locks: the PartitionLog that owns the directory holds its loc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from storage.files import names, transaction_index
 from storage.files.disk import Disk, opened
@@ -31,21 +39,36 @@ from storage.format.batches import BatchTable
 from storage.log.active_segment import ActiveSegment
 from storage.log.policies import RollLimits, rows_that_fit
 from storage.log.segment import Segment
+from storage.log.segments import slot_of
 
 # In the order in which they get their final names.
 _KINDS: Final = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+_CLEANED: Final = FileState.CLEANED.value
+
+
+class Replacement(NamedTuple):
+    """A group of consecutive segments, and the segment that is ready under `.cleaned` names to take their place."""
+
+    base_offset: int
+    sources: Sequence[Segment]
 
 
 class CleanedSegment:
-    """A segment being built under `.cleaned` names: step 1. Whatever an earlier attempt left there is overwritten."""
+    """A segment being built: step 1. Whatever an earlier attempt left there is overwritten.
 
-    def __init__(self, disk: Disk, directory: Path, base_offset: int, *, interval_bytes: int) -> None:
+    `ending`: of its files' names; `.cleaned`, or where it is not the log's owner who builds, `names.new_staged_ending`.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: Path, base_offset: int, *, interval_bytes: int, ending: str = _CLEANED
+    ) -> None:
         self.base_offset: Final = base_offset
         self._disk = disk
         self._directory = directory
-        remove_cleaned(disk, directory, base_offset)
+        self._ending = ending
+        remove_cleaned(disk, directory, base_offset, ending)
         self._files = ActiveSegment.create(
-            disk, directory, base_offset, interval_bytes=interval_bytes, now_ms=0, state=FileState.CLEANED
+            disk, directory, base_offset, interval_bytes=interval_bytes, now_ms=0, ending=ending
         )
 
     @property
@@ -69,7 +92,7 @@ class CleanedSegment:
         paths = list(self._files.paths())
         self._files.close()
         if aborted:
-            path = _path(self._directory, self.base_offset, FileKind.TRANSACTION_INDEX, FileState.CLEANED)
+            path = _named(self._directory, self.base_offset, FileKind.TRANSACTION_INDEX, self._ending)
             with opened(self._disk, path, create=True) as file:
                 file.write_at(0, transaction_index.encode(list(aborted)))
             paths.append(path)
@@ -84,21 +107,67 @@ class CleanedSegment:
         self._files.close()
 
 
-def remove_cleaned(disk: Disk, directory: Path, base_offset: int) -> None:
-    """Removes a segment that was being built."""
+def remove_cleaned(disk: Disk, directory: Path, base_offset: int, ending: str = _CLEANED) -> None:
+    """Removes a segment that was being built under such names."""
     for kind in _KINDS:
-        path = _path(directory, base_offset, kind, FileState.CLEANED)
+        path = _named(directory, base_offset, kind, ending)
         if path.exists():
             disk.unlink(path)
+
+
+def remove_unfinished(disk: Disk, directory: Path) -> None:
+    """Removes everything that is being built, or was, by whomever."""
+    for path in sorted(directory.iterdir()):
+        if names.is_staged_segment(path.name) or path.name.endswith(_CLEANED):
+            disk.unlink(path)
+
+
+def adopt(disk: Disk, directory: Path, built: Iterable[tuple[int, str]]) -> None:
+    """Finished segments that other processes have built, by base offset and ending, get their `.cleaned` names.
+
+    Any other `.cleaned` file goes before: recovery would take it for a sign that the `.swap` files above it are not
+    complete. FileNotFoundError when one is not there.
+    """
+    for path in sorted(directory.iterdir()):
+        if path.name.endswith(_CLEANED):
+            disk.unlink(path)
+    for base_offset, ending in built:
+        for kind in reversed(_KINDS):
+            path = _named(directory, base_offset, kind, ending)
+            if kind is not FileKind.TRANSACTION_INDEX or path.exists():
+                disk.rename(path, _named(directory, base_offset, kind, _CLEANED))
 
 
 def make_ready(disk: Disk, directory: Path, base_offset: int) -> None:
     """Step 2. Needs no lock, as long as nobody else takes the sources away."""
     for kind in reversed(_KINDS):
-        source = _path(directory, base_offset, kind, FileState.CLEANED)
+        source = _named(directory, base_offset, kind, _CLEANED)
         if source.exists():
             disk.rename(source, _path(directory, base_offset, kind, FileState.SWAP))
     disk.sync_dir(directory)
+
+
+def replace(
+    disk: Disk, directory: Path, groups: Sequence[Replacement], sealed: tuple[Segment, ...]
+) -> tuple[tuple[Segment, ...], list[Path]]:
+    """Steps 3 to 5 for all groups: the log's sealed segments then, and the sources' files, renamed to `.deleted`.
+
+    SegmentGone when one of the sources is not among the `sealed`: then nothing has changed.
+    """
+    check_sources(groups, sealed)
+    removed: list[Path] = []
+    for group in groups:
+        slot = slot_of(group.sources, sealed)
+        new, gone = put_in_place(disk, directory, group.base_offset, group.sources)
+        sealed = (*sealed[:slot], new, *sealed[slot + len(group.sources) :])
+        removed += gone
+    return sealed, removed
+
+
+def check_sources(groups: Sequence[Replacement], sealed: Sequence[Segment]) -> None:
+    """SegmentGone when a segment that is to be replaced is not among the `sealed`."""
+    for group in groups:
+        slot_of(group.sources, sealed)
 
 
 def put_in_place(
@@ -135,4 +204,8 @@ def _set_aside(disk: Disk, directory: Path, base_offset: int, kinds: Sequence[Fi
 
 
 def _path(directory: Path, base_offset: int, kind: FileKind, state: FileState = FileState.LIVE) -> Path:
-    return directory / names.segment_file(base_offset, kind, state)
+    return _named(directory, base_offset, kind, state.value)
+
+
+def _named(directory: Path, base_offset: int, kind: FileKind, ending: str) -> Path:
+    return directory / (names.segment_file(base_offset, kind) + ending)

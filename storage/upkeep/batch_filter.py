@@ -8,8 +8,8 @@ encoded one by one. Source: Cleaner.cleanInto (checkBatchRetention, shouldRetain
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import astuple, dataclass
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,6 @@ from storage.format.record_columns import RecordColumns
 from storage.format.rewrite_kernel import COPY, DROP, EMPTY, OUTSIDE, REWRITE
 from storage.log.scanning import Window
 from storage.upkeep.cleaned_transactions import CleanedTransactions
-from storage.upkeep.offset_map import OffsetMap
 from storage.upkeep.offset_map_kernel import DISCARD, KEEP, KEEP_DELETES
 
 Int64s = npt.NDArray[np.int64]
@@ -38,6 +37,15 @@ Sink = Callable[[memoryview], None]
 
 _OUT_BYTES: Final = 2 << 20
 _FLUSH_BYTES: Final = 1 << 20
+
+
+class LatestRecords(Protocol):
+    """Knows which records are the latest of their keys: an OffsetMap, or what was found out elsewhere."""
+
+    def retain(
+        self, block: RecordBlock, verdicts: npt.NDArray[np.uint8], kept: Int64s, deletes: Int64s, counts: Int64s
+    ) -> npt.NDArray[np.uint8]:
+        """Which records stay, 1 or 0 each; see offset_map_kernel.retain for the columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,9 @@ class FilterCounts:
     keys_gone: int = 0
     null_keys: int = 0
 
+    def __add__(self, other: FilterCounts) -> FilterCounts:
+        return FilterCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
     @property
     def records_gone(self) -> int:
         """Records that do not stay."""
@@ -75,12 +86,12 @@ class FilterCounts:
 
 
 class BatchFilter:
-    """Filters the batches of a log in order, over all its segments. Not thread-safe."""
+    """Filters the batches of a log in order, over all its segments or some. Not thread-safe."""
 
-    def __init__(self, rules: Rules, offsets: OffsetMap, transactions: CleanedTransactions) -> None:
+    def __init__(self, rules: Rules, latest: LatestRecords, transactions: CleanedTransactions) -> None:
         self.counts = FilterCounts()
         self._rules = rules
-        self._map = offsets
+        self._latest = latest
         self._transactions = transactions
         self._decoder = Decoder()
         self._out = bytearray(_OUT_BYTES)
@@ -152,7 +163,7 @@ class BatchFilter:
         table, rules = block.table, self._rules
         kept, deletes = np.zeros(table.rows, np.int64), np.zeros(table.rows, np.int64)
         counts = np.zeros(3, np.int64)
-        keep = self._map.retain(block, verdicts, kept, deletes, counts)
+        keep = self._latest.retain(block, verdicts, kept, deletes, counts)
         rows = slice(first_row, block.next_row)
         total = np.bincount(block.batch, minlength=table.rows)
         self.counts.records_read += len(block)

@@ -34,15 +34,46 @@ class _Aborted:
     observed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What a stretch of a log, from one place to another, tells of the transactions behind it.
+
+    `observed`: those that are aborted later, with batches in the stretch; `committed`: producers with batches of others
+    since their last COMMIT; `ended`: producers with a COMMIT in the stretch.
+    """
+
+    observed: frozenset[AbortedTxn] = frozenset()
+    committed: frozenset[int] = frozenset()
+    ended: frozenset[int] = frozenset()
+
+    def then(self, following: Passed) -> Passed:
+        """What this stretch and the one behind it tell together."""
+        return Passed(
+            self.observed | following.observed,
+            self.committed - following.ended | following.committed,
+            self.ended | following.ended,
+        )
+
+
 class CleanedTransactions:
     """Goes along with the batches of a log, in order. `retained`: the aborted transactions of which batches are left,
-    as the cleaned segment's .txnindex has them; taken by `take_retained`."""
+    as the cleaned segment's .txnindex has them; taken by `take_retained`.
 
-    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
+    `before`: of the part of the log that others go along with.
+    """
+
+    def __init__(self, aborted: Iterable[AbortedTxn], before: Passed = Passed()) -> None:
         self._coming = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
+        self._observed_before = before.observed
         self._aborted: dict[int, _Aborted] = {}
-        self._committed: set[int] = set()
+        self._committed = set(before.committed)
+        self._ended: set[int] = set()
         self._retained: list[AbortedTxn] = []
+
+    def passed(self) -> Passed:
+        """What the batches so far tell of the transactions behind them, where there was nothing `before`."""
+        observed = (aborted.transaction for aborted in self._aborted.values() if aborted.observed)
+        return Passed(frozenset(observed), frozenset(self._committed), frozenset(self._ended))
 
     def take_retained(self) -> list[AbortedTxn]:
         """The aborted transactions whose markers were passed since this was last asked, and that are still needed."""
@@ -103,13 +134,15 @@ class CleanedTransactions:
         if kind is ControlType.COMMIT:
             known = producer in self._committed
             self._committed.discard(producer)
+            self._ended.add(producer)
             return not known
         return False
 
     def _begin_up_to(self, offset: int) -> None:
         while self._coming and self._coming[0].first_offset <= offset:
             transaction = self._coming.popleft()
-            self._aborted.setdefault(transaction.producer_id, _Aborted(transaction))
+            observed = transaction in self._observed_before
+            self._aborted.setdefault(transaction.producer_id, _Aborted(transaction, observed))
 
 
 def collect_aborted(snapshot: LogSnapshot, start: int, end: int) -> list[AbortedTxn]:

@@ -10,35 +10,31 @@ buildOffsetMap), LogToClean, LogCleanerManager.cleanableOffsets.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from storage.config import BrokerConfig, LogConfig
+from storage.errors import SegmentGone
 from storage.files.disk import Disk
 from storage.files.names import FileKind
 from storage.files.producer_state import ProducerEntry
 from storage.files.transaction_index import AbortedTxn
-from storage.format.batches import BatchTable, scan
 from storage.format.decoder import Decoder
 from storage.log.isolation import last_stable_offset
 from storage.log.partition_log import PartitionLog
-from storage.log.scanning import Window, scan_batches
+from storage.log.scanning import Window
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-from storage.log.swap import CleanedSegment, remove_cleaned
+from storage.log.swap import CleanedSegment, Replacement, remove_cleaned
 from storage.log.timestamps import retention_timestamp_ms
 from storage.types import TopicPartition
-from storage.upkeep.batch_filter import BatchFilter, FilterCounts, Rules, Sink, read_markers
+from storage.upkeep.batch_filter import BatchFilter, FilterCounts, Rules
 from storage.upkeep.cleaned_transactions import CleanedTransactions, collect_aborted
 from storage.upkeep.offset_map import OffsetMap
-
-# Called with the bytes just read or written: may wait, and may raise to end the pass; what is in place stays.
-Pace = Callable[[int], None]
+from storage.upkeep.rewriting import Pace, Rewriter, between, counting_blocks, unpaced, windows
 
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
@@ -160,7 +156,8 @@ class CompactionResult:
     """One pass over one log: offsets from `first_dirty` to `end_offset` (excluded) were mapped, all segments below that
     copied. Less than up to `first_uncleanable`: the map was full, and another pass is needed.
 
-    `segments_before`, `segments_after`: of those that were copied. `files`: renamed to `.deleted`, to unlink later.
+    `segments_before`, `segments_after`: of those that were copied. `map_utilization`: None where there was no map.
+    `files`: renamed to `.deleted`, to unlink later.
     """
 
     tp: TopicPartition
@@ -171,7 +168,7 @@ class CompactionResult:
     segments_after: int
     counts: FilterCounts
     map_keys: int
-    map_utilization: float
+    map_utilization: float | None
     map_bytes_read: int
     map_seconds: float
     seconds: float
@@ -184,70 +181,90 @@ class CompactionResult:
         return self.end_offset >= self.first_uncleanable
 
 
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """What a pass begins with: a log as `snapshot` shows it, what of it is dirty, and who wrote to it and is not
+    forgotten."""
+
+    snapshot: LogSnapshot
+    dirty: DirtyRange
+    config: LogConfig
+    producers: Sequence[ProducerEntry]
+    now_ms: int
+
+    @property
+    def rules(self) -> Rules:
+        """By what batches and records are judged."""
+        retention_ms = self.config.delete_retention_ms
+        return Rules(self.now_ms, retention_ms, self.dirty.first_uncleanable, self.producers)
+
+    @property
+    def legacy_horizon_ms(self) -> int:
+        """See Rewriter: delete.retention.ms before the last change of the part that is clean."""
+        clean = [segment for segment in self.snapshot.segments if segment.base_offset < self.dirty.first_dirty]
+        return clean[-1].mtime_ms() - self.config.delete_retention_ms if clean else 0
+
+    def groups(self, end_offset: int) -> list[list[Segment]]:
+        """The segments that a pass copies when it knows the keys from `first_dirty` to `end_offset` (excluded)."""
+        first = self.dirty.first_dirty
+        chosen = [segment for segment in self.snapshot.segments if segment.base_offset < end_offset > first]
+        return group_by_size(chosen, self.config, self.dirty.first_uncleanable)
+
+    def aborted(self, groups: list[list[Segment]]) -> list[AbortedTxn]:
+        """The aborted transactions that touch these. CorruptIndex."""
+        if not groups:
+            return []
+        return collect_aborted(self.snapshot, groups[0][0].base_offset, self.dirty.first_uncleanable)
+
+
 class Pass:
-    """One pass of the cleaner over the log that `snapshot` shows. `run` once.
+    """One pass of the cleaner. `run` once.
 
     `pace` is told of every window. Damage is never copied nor skipped: CorruptBatch, CorruptIndex, UnsupportedFormat;
     SegmentGone when segments are removed meanwhile. What was put in place before stays.
     `replaced`: the `.deleted` files of what was there before, to unlink, however the pass ends.
     """
 
-    def __init__(
-        self,
-        snapshot: LogSnapshot,
-        dirty: DirtyRange,
-        config: LogConfig,
-        limits: Limits,
-        producers: Sequence[ProducerEntry],
-        *,
-        now_ms: int,
-        pace: Pace = lambda _: None,
-    ) -> None:
+    def __init__(self, occasion: Occasion, limits: Limits, *, pace: Pace = unpaced) -> None:
         self.replaced: list[Path] = []
-        self._snapshot = snapshot
-        self._dirty = dirty
-        self._config = config
+        self._occasion = occasion
+        self._snapshot = occasion.snapshot
+        self._dirty = occasion.dirty
         self._pace = pace
-        most = max(dirty.first_uncleanable - dirty.first_dirty, 0)
+        most = max(self._dirty.first_uncleanable - self._dirty.first_dirty, 0)
         self._map = OffsetMap(limits.map_bytes, limits.load_factor, most_keys=most)
-        self._rules = Rules(now_ms, config.delete_retention_ms, dirty.first_uncleanable, producers)
         self._map_bytes_read = 0
-        self._transactions = CleanedTransactions(())
-        # Where batches have no delete horizon, tombstones go from segments that were last changed before this.
-        clean = [segment for segment in snapshot.segments if segment.base_offset < dirty.first_dirty]
-        self._legacy_horizon_ms = clean[-1].mtime_ms() - config.delete_retention_ms if clean else 0
 
     def run(self, log: PartitionLog, disk: Disk) -> CompactionResult:
         """The pass, for good."""
-        return self._run(lambda group, batches: self._clean(log, disk, group, batches))
+        return self._run(lambda group, rewriter: self._clean(log, disk, group, rewriter))
 
     def rehearse(self) -> CompactionResult:
         """The pass, but nothing is written."""
         return self._run(None)
 
-    def _run(self, clean: Callable[[list[Segment], BatchFilter], list[Path]] | None) -> CompactionResult:
+    def _run(self, clean: Callable[[list[Segment], Rewriter], list[Path]] | None) -> CompactionResult:
         began = time.monotonic()
         dirty, snapshot = self._dirty, self._snapshot
         self._build_map()
         self._map.complete(dirty.first_dirty)
         mapped = time.monotonic()
         end_offset = max(self._map.latest_offset + 1, dirty.first_dirty)
-        chosen = [segment for segment in snapshot.segments if segment.base_offset < end_offset > dirty.first_dirty]
-        aborted = collect_aborted(snapshot, chosen[0].base_offset, dirty.first_uncleanable) if chosen else []
-        self._transactions = CleanedTransactions(aborted)
-        batches = BatchFilter(self._rules, self._map, self._transactions)
-        groups = group_by_size(chosen, self._config, dirty.first_uncleanable)
+        groups = self._occasion.groups(end_offset)
+        transactions = CleanedTransactions(self._occasion.aborted(groups))
+        batches = BatchFilter(self._occasion.rules, self._map, transactions)
+        rewriter = Rewriter(snapshot, batches, transactions, self._occasion.legacy_horizon_ms, self._pace)
         for group in groups:
             if clean is None:
-                self._copy(group, batches, lambda _: None)
+                rewriter.copy(group, lambda _: None)
             else:
-                self.replaced += clean(group, batches)
+                self.replaced += clean(group, rewriter)
         return CompactionResult(
             snapshot.tp,
             dirty.first_dirty,
             end_offset,
             dirty.first_uncleanable,
-            len(chosen),
+            sum(map(len, groups)),
             len(groups),
             batches.counts,
             len(self._map),
@@ -259,8 +276,6 @@ class Pass:
             files=tuple(self.replaced),
         )
 
-    # The map
-
     def _build_map(self) -> None:
         """Maps the keys of the dirty part to their latest offsets, until the map is full (Cleaner.buildOffsetMap)."""
         snapshot, first, limit = self._snapshot, self._dirty.first_dirty, self._dirty.first_uncleanable
@@ -270,8 +285,9 @@ class Pass:
         decoder = Decoder()
         for number, segment in enumerate(dirty):
             start = segment.floor(first, segment.size) if segment.base_offset < first else 0
-            for window in self._windows(segment, start):
-                if not self._map_window(window, decoder, transactions):
+            for window in windows(snapshot, segment, start, self._pace):
+                # What lies before the first dirty offset would have markers of transactions that are not known here.
+                if not self._map_window(between(window, first, limit), decoder, transactions):
                     return
                 self._map_bytes_read += int(window.table.size.sum())
             # Where offsets are missing at the end of a segment, they count as mapped.
@@ -281,13 +297,7 @@ class Pass:
     def _map_window(self, window: Window, decoder: Decoder, transactions: CleanedTransactions) -> bool:
         """False when the map is full."""
         table, first = window.table, self._dirty.first_dirty
-        discardable = transactions.discardable(table, read_markers(window, decoder))
-        skip = (discardable & ~table.is_control).astype(np.uint8)
-        row = 0
-        while row < table.rows:
-            block = decoder.decode(window.buffer, table, row, origin=window.origin, skip=skip)
-            if block.damage is not None:
-                raise block.damage.error
+        for block in counting_blocks(window, decoder, transactions):
             taken = self._map.put(block, first)
             full = taken < len(block)
             finished = int(block.batch[taken]) if full else block.next_row
@@ -295,47 +305,22 @@ class Pass:
                 self._map.latest_offset = max(self._map.latest_offset, int(table.last_offset[finished - 1]))
             if full:
                 return False
-            row = block.next_row
         return True
 
-    # The copy
-
-    def _clean(self, log: PartitionLog, disk: Disk, group: list[Segment], batches: BatchFilter) -> list[Path]:
+    def _clean(self, log: PartitionLog, disk: Disk, group: list[Segment], rewriter: Rewriter) -> list[Path]:
         """Copies a group into a new segment, and puts that in its place."""
         base_offset = group[0].base_offset
-        cleaned = CleanedSegment(disk, log.path, base_offset, interval_bytes=self._config.index_interval_bytes)
+        interval_bytes = self._occasion.config.index_interval_bytes
+        cleaned = CleanedSegment(disk, log.path, base_offset, interval_bytes=interval_bytes)
+        finished = False
         try:
-            aborted = self._copy(group, batches, lambda data: self._append(cleaned, data))
-            cleaned.finish(aborted, group[-1].log.stat().st_mtime_ns)
-            return log.replace_segments(cleaned, group)
-        except BaseException:
+            rewriter.write(group, cleaned)
+            finished = True
+            return log.replace_segments([Replacement(base_offset, group)])
+        except BaseException as error:
             cleaned.close()
-            with suppress(OSError):
-                remove_cleaned(disk, log.path, base_offset)
+            # What failed while files were renamed may be half done: then the next opening finishes or undoes it.
+            if not finished or isinstance(error, SegmentGone):
+                with suppress(OSError):
+                    remove_cleaned(disk, log.path, base_offset)
             raise
-
-    def _copy(self, group: list[Segment], batches: BatchFilter, sink: Sink) -> list[AbortedTxn]:
-        """What stays of a group goes to `sink`; returns the aborted transactions that end in it and are needed."""
-        for segment in group:
-            retain_legacy = segment.mtime_ms() > self._legacy_horizon_ms
-            for window in self._windows(segment, 0):
-                batches.filter(window, sink, retain_legacy_deletes=retain_legacy)
-        batches.flush(sink)
-        return self._transactions.take_retained()
-
-    def _append(self, cleaned: CleanedSegment, data: memoryview) -> None:
-        table = BatchTable.empty(4096)
-        start = 0
-        while start < len(data):
-            table.clear()
-            outcome = scan(data, cleaned.size, table, start)
-            cleaned.append(data[start : outcome.next_start], table)
-            start = outcome.next_start
-        self._pace(len(data))
-
-    def _windows(self, segment: Segment, start: int) -> Iterator[Window]:
-        for window in scan_batches(self._snapshot, segment, start):
-            if window.damage is not None:
-                raise window.damage.error
-            yield window
-            self._pace(int(window.table.size.sum()))

@@ -13,13 +13,14 @@ from pathlib import Path
 from storage.clock import Clock
 from storage.errors import NotPermitted
 from storage.files import checkpoints, names
-from storage.files.producer_state import ProducerEntry
 from storage.log import guest_rules
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import OwnedDir
 from storage.log.topic_info import TopicInfo
 from storage.types import TopicPartition
-from storage.upkeep.compaction import CompactionResult, DirtyRange, Limits, Pace, Pass, dirty_range
+from storage.upkeep.compaction import CompactionResult, DirtyRange, Limits, Occasion, Pass, dirty_range
+from storage.upkeep.divided_pass import DividedPass, Elsewhere
+from storage.upkeep.rewriting import Pace, unpaced
 
 
 def dirty_range_of(owned: OwnedDir, tp: TopicPartition) -> DirtyRange:
@@ -45,7 +46,7 @@ def compact_partition(
     tp: TopicPartition,
     *,
     dirty: DirtyRange | None = None,
-    pace: Pace = lambda _: None,
+    pace: Pace = unpaced,
     ended_early: Callable[[list[Path]], None] = lambda _: None,
 ) -> CompactionResult:
     """One pass over one partition, whatever its dirty ratio, and the cleaner's checkpoint after it.
@@ -53,25 +54,40 @@ def compact_partition(
     `dirty`: as `dirty_range_of` gave it. `ended_early`: gets the `.deleted` files of a pass that raises. NotPermitted
     when the topic may not be compacted; else errors as `Pass`, `OwnedDir.log`, and OSError.
     """
-    _check(owned.topic_info(tp.topic), is_broker=owned.log_dir.is_broker)
-    log = owned.log(tp)
-    config = owned.log_dir.broker_config()
-    work = Pass(
-        log.snapshot(),
-        dirty_range_of(owned, tp) if dirty is None else dirty,
-        log.config,
-        Limits.of(config),
-        log.active_producers(),
-        now_ms=owned.clock.now_ms(),
-        pace=pace,
-    )
+    work = Pass(occasion_of(owned, tp, dirty), Limits.of(owned.log_dir.broker_config()), pace=pace)
     try:
-        result = work.run(log, owned.disk)
-        if result.end_offset > result.first_dirty:
-            owned.checkpoints.set_cleaner_offset(tp, result.end_offset)
+        return _noted(owned, work.run(owned.log(tp), owned.disk))
     except BaseException:
         ended_early(work.replaced)
         raise
+
+
+def compact_divided(owned: OwnedDir, tp: TopicPartition, elsewhere: Elsewhere) -> CompactionResult:
+    """As `compact_partition`, up to the first uncleanable offset, with the work done by other processes.
+
+    `elsewhere` has the parts of the pass done; it may be interrupted anywhere, and nothing has happened. Errors as
+    `compact_partition`, and those of `elsewhere`.
+    """
+    work = DividedPass(occasion_of(owned, tp))
+    return _noted(owned, work.run(owned.log(tp), owned.disk, elsewhere))
+
+
+def occasion_of(owned: OwnedDir, tp: TopicPartition, dirty: DirtyRange | None = None) -> Occasion:
+    """What a pass over a partition begins with. Errors as `compact_partition`."""
+    _check(owned.topic_info(tp.topic), is_broker=owned.log_dir.is_broker)
+    log = owned.log(tp)
+    return Occasion(
+        log.snapshot(),
+        dirty_range_of(owned, tp) if dirty is None else dirty,
+        log.config,
+        log.active_producers(),
+        owned.clock.now_ms(),
+    )
+
+
+def _noted(owned: OwnedDir, result: CompactionResult) -> CompactionResult:
+    if result.end_offset > result.first_dirty:
+        owned.checkpoints.set_cleaner_offset(result.tp, result.end_offset)
     return result
 
 
@@ -80,6 +96,22 @@ def preview_partition(log_dir: LogDir, tp: TopicPartition, *, clock: Clock | Non
 
     Empty batches that stay for their producers' sake are not told apart from those that go.
     """
+    return Pass(preview_occasion(log_dir, tp, clock=clock), Limits.of(log_dir.broker_config())).rehearse()
+
+
+def preview_divided(
+    log_dir: LogDir,
+    tp: TopicPartition,
+    elsewhere: Elsewhere,
+    *,
+    clock: Clock | None = None,
+) -> CompactionResult:
+    """What `compact_divided` would do. As `preview_partition`."""
+    return DividedPass(preview_occasion(log_dir, tp, clock=clock), dry_run=True).rehearse(elsewhere)
+
+
+def preview_occasion(log_dir: LogDir, tp: TopicPartition, *, clock: Clock | None = None) -> Occasion:
+    """What a pass over a partition would begin with. Errors as `preview_partition`."""
     info = log_dir.topic_info(tp.topic)
     _check(info, is_broker=log_dir.is_broker)
     now_ms = (clock or log_dir.clock).now_ms()
@@ -91,9 +123,7 @@ def preview_partition(log_dir: LogDir, tp: TopicPartition, *, clock: Clock | Non
         now_ms,
         high_watermark=_high_watermark(info, _read(log_dir.path / names.REPLICATION_CHECKPOINT, tp)),
     )
-    nobody: list[ProducerEntry] = []
-    limits = Limits.of(log_dir.broker_config())
-    return Pass(snapshot, dirty, info.config, limits, nobody, now_ms=now_ms).rehearse()
+    return Occasion(snapshot, dirty, info.config, (), now_ms)
 
 
 def _check(info: TopicInfo, *, is_broker: bool) -> None:

@@ -20,16 +20,26 @@ from storage.upkeep import offset_map_kernel
 ENTRY_BYTES: Final = 24
 
 Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
+
+# What the hashes of a pass are keyed with.
+Secret = tuple[int, int]
 
 _NO_HASHES: Final = np.empty((0, 2), np.uint64)
+
+
+def new_secret() -> Secret:
+    """One that nobody can guess."""
+    return secrets.randbits(64), secrets.randbits(64)
 
 
 class OffsetMap:
     """Keys' latest offsets. Not thread-safe. `latest_offset`: all records up to there are in the map; -1 at first."""
 
-    def __init__(self, memory_bytes: int, load_factor: float, *, most_keys: int) -> None:
+    def __init__(self, memory_bytes: int, load_factor: float, *, most_keys: int, secret: Secret | None = None) -> None:
         """In at most `memory_bytes`; less where there cannot be more than `most_keys` keys. Full when the share
-        `load_factor` of Kafka's slots in that memory is taken. InvalidConfig when not even two keys would fit."""
+        `load_factor` of Kafka's slots in that memory is taken. InvalidConfig when not even two keys would fit.
+        `secret`: of the hashes, where several maps are to have the same."""
         slots = memory_bytes // ENTRY_BYTES
         if slots * load_factor <= 1:
             raise InvalidConfig(
@@ -43,7 +53,7 @@ class OffsetMap:
         self._limit = min(int(slots * load_factor), taken - 1)
         self._table = np.zeros(3 * taken, np.uint64)
         self._state = np.zeros(3, np.int64)
-        self._secret = secrets.randbits(64), secrets.randbits(64)
+        self._secret = new_secret() if secret is None else secret
         self._hashes = np.empty((0, 2), np.uint64)
         self._first = 0
         self._marks = np.empty(0, np.uint8)
@@ -65,6 +75,43 @@ class OffsetMap:
         )
         self.latest_offset = int(self._state[1])
         return int(rows)
+
+    def put_hashed(self, hashes: UInt64s, offsets: Int64s) -> None:
+        """Notes the offsets of keys that another map of the same secret had; ValueError when they do not fit in."""
+        keys = np.zeros(len(offsets), np.int64)
+        if offset_map_kernel.put(self._table, self._limit, self._state, hashes, offsets, keys, 0) < len(offsets):
+            raise ValueError("a map too small for its keys")
+
+    def drain(self) -> tuple[UInt64s, Int64s]:
+        """All hashes, two halves each, and their offsets, in no order; the map is empty then."""
+        slots = self._table.reshape(-1, 3)
+        taken = slots[(slots[:, 0] != 0) | (slots[:, 1] != 0)]
+        self._table[:] = 0
+        self._state[0] = 0
+        return np.ascontiguousarray(taken[:, :2]), taken[:, 2].astype(np.int64)
+
+    def lacks(self, hashes: UInt64s) -> npt.NDArray[np.bool_]:
+        """Which of these keys are not in the map."""
+        rows = len(hashes)
+        nothing, keep = np.zeros(rows, np.int64), np.empty(rows, np.uint8)
+        counts = np.zeros(3, np.int64)
+        offset_map_kernel.retain(
+            self._table,
+            0,
+            0,
+            np.empty(0, np.uint8),
+            hashes,
+            nothing - 1,  # below all that the map has
+            nothing,
+            nothing,
+            nothing,
+            np.zeros(1, np.uint8),
+            keep,
+            counts[:1],
+            counts[1:2],
+            np.zeros(3, np.int64),
+        )
+        return keep.astype(np.bool_)
 
     def complete(self, first_offset: int) -> None:
         """Nothing more will be put: all that was lies at `first_offset` or above. Marks the offsets in the map, where a
@@ -102,5 +149,10 @@ class OffsetMap:
     def _hashed(self, block: RecordBlock) -> npt.NDArray[np.uint64]:
         if len(self._hashes) < len(block):
             self._hashes = np.empty((max(len(block), 2 * len(self._hashes)), 2), np.uint64)
-        hashing.siphash_columns(block.buffer, block.key_start, block.key_length, *self._secret, self._hashes)
+        hash_keys(block, self._secret, self._hashes)
         return self._hashes
+
+
+def hash_keys(block: RecordBlock, secret: Secret, out: UInt64s) -> None:
+    """The hashes of the records' keys, two halves each, as a map of that secret has them."""
+    hashing.siphash_columns(block.buffer, block.key_start, block.key_length, *secret, out)

@@ -150,6 +150,12 @@ class PartitionAudit:
             if parsed is None:
                 if names.is_misnamed(entry.name):
                     findings.add(Kind.FILE_MISNAMED, entry, recovery="leaves it", repair="move it elsewhere")
+                elif names.is_staged_segment(entry.name):
+                    # Perhaps being built this moment.
+                    left = names.STAGED_SUFFIX
+                    findings.add(
+                        Kind.FILE_LEFT_OVER, entry, found=left, recovery="leaves it", repair=OPENING, note=True
+                    )
                 elif entry.name.endswith(names.TEMPORARY_SUFFIX):
                     findings.add(Kind.CHECKPOINT_UNFINISHED, entry, recovery="leaves it", repair=OPENING, note=True)
             elif parsed.state is FileState.LIVE:

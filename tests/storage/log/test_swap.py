@@ -11,7 +11,7 @@ from storage.files.names import FileKind, FileState, parse_segment_file, segment
 from storage.format.batches import BatchTable, scan
 from storage.log.partition_log import PartitionLog
 from storage.log.segment import Segment
-from storage.log.swap import CleanedSegment, remove_cleaned
+from storage.log.swap import CleanedSegment, Replacement, remove_cleaned
 from storage.types import TopicPartition
 from tests.storage.log.crashing import Sessions, every_crash
 from tests.storage.log.owning import append, close_clean, opened, read, values_of
@@ -52,7 +52,8 @@ def cleaned(log: PartitionLog, sources: tuple[Segment, ...], kept: list[int], ow
 
 def replaced(log: PartitionLog, kept: list[int], disk: object) -> list[Path]:
     sources = log.snapshot().segments[SOURCES]
-    return log.replace_segments(cleaned(log, sources, kept, disk), sources)
+    cleaned(log, sources, kept, disk)
+    return log.replace_segments([Replacement(sources[0].base_offset, sources)])
 
 
 def names_in(path: Path) -> set[str]:
@@ -98,9 +99,9 @@ def test_sources_that_are_gone_are_not_replaced(tmp_path: Path) -> None:
     for path in log.remove_segments(log.snapshot().segments[:2]):
         path.unlink()
     with pytest.raises(SegmentGone):
-        log.replace_segments(segment, sources)
+        log.replace_segments([Replacement(segment.base_offset, sources)])
     with pytest.raises(SegmentGone):
-        log.replace_segments(segment, ())
+        log.replace_segments([Replacement(segment.base_offset, ())])
     remove_cleaned(owned.disk, log.path, segment.base_offset)
     assert read(owned, "t") == ALL[6:]
     close_clean(owned)

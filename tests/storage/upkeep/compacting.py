@@ -14,8 +14,9 @@ from storage.format.record_columns import Record
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.partition_log import PartitionLog
 from storage.types import TopicPartition
-from storage.upkeep.compaction import CompactionResult, Pace
+from storage.upkeep.compaction import CompactionResult
 from storage.upkeep.directory_compaction import compact_partition
+from storage.upkeep.rewriting import Pace, unpaced
 from tests.storage.log.owning import NOW_MS, HastyDisk, StandingClock
 from tests.storage.log.reading import read_all
 
@@ -57,7 +58,7 @@ def updates(pairs: Iterable[tuple[bytes | None, bytes | None]], timestamp: int =
     return [Record(key, value, (), timestamp) for key, value in pairs]
 
 
-def compact(owned: OwnedDir, pace: Pace = lambda _: None) -> CompactionResult:
+def compact(owned: OwnedDir, pace: Pace = unpaced) -> CompactionResult:
     """One pass; what it replaced is removed at once."""
     result = compact_partition(owned, TP, pace=pace)
     for path in result.files:

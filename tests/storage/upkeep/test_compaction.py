@@ -72,9 +72,7 @@ def test_the_latest_of_each_key_stays_whatever_the_batches(tmp_path: Path, seed:
         end = log.snapshot().segments[-1].base_offset
         assert result.is_complete
         assert result.end_offset == end
-        assert [(r.offset, r.key, r.value) for r in after] == latest(
-            [(r.offset, r.key, r.value) for r in before], end
-        )
+        assert [(r.offset, r.key, r.value) for r in after] == latest([(r.offset, r.key, r.value) for r in before], end)
         # Formats v0 and v1 become v2, and with it their timestamps' type; all else is as it was.
         told = {r.offset: r._replace(timestamp_type="") for r in before}
         assert all(r._replace(timestamp_type="") == told[r.offset] for r in after)
@@ -231,6 +229,23 @@ def test_a_lost_txnindex_does_not_make_aborted_messages_committed(tmp_path: Path
     owned.reindex(TP)
     compact(owned)
     assert not read_all(owned.log(TP).snapshot())
+    close_clean(owned)
+
+
+def test_an_aborted_transaction_before_the_first_dirty_offset_of_its_segment(tmp_path: Path) -> None:
+    """A full map ends a pass anywhere; the next one passes batches from an index entry before that."""
+    small = {"log.cleaner.dedupe.buffer.size": str(24 * 8), "log.cleaner.threads": "1"}
+    owned = opened(tmp_path / "log", config=small, segment_bytes="100000", index_interval_bytes="4096")
+    log = owned.log(TP)
+    transact(log, 1, [(b"a", b"aborted")], ControlType.ABORT)
+    for n in range(20):
+        put(log, updates([(b"k%d" % n, b"v")]))
+    log.roll()
+    ends = [compact(owned).end_offset]
+    while ends[-1] < 22:
+        ends.append(compact(owned).end_offset)
+    assert len(ends) > 2
+    assert [value for _, _, value in contents(owned)] == [b"v"] * 20
     close_clean(owned)
 
 

@@ -1,0 +1,245 @@
+"""A pass of the cleaner that other processes do: for a partition with more keys than one offset map holds.
+
+1. others read stretches of the log, and find out together which records are the latest of their keys (`key_scan`)
+                                                 → nothing has changed
+2. others copy the groups, each into a segment under `.staged` names of its own, and sync it
+                                                 → a pass that fails removes what is staged; else the next opening does
+3. the owner gives them `.cleaned` names         → the next opening removes them
+4. and puts them in the place of their sources, all at once (storage.log.swap, 2 to 5)
+                                                 → all groups are old, or all are new
+5. the cleaner's checkpoint is written (directory_compaction)
+                                                 → the next pass begins at the same offset, and copies what is clean
+6. the caller unlinks the sources                → the next opening does
+
+The owner holds the directory's `.lock` from before 1 till after 5, so the log that others read is the one that is
+replaced. Looking again before 4 whether something had changed would be no substitute: a broker that cleaned meanwhile
+would have the same `.cleaned` names. What comes out is what a Pass leaves whose map takes all keys, byte for byte.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from storage.errors import SegmentGone, StorageError
+from storage.files import names
+from storage.files.disk import Disk
+from storage.files.names import FileKind
+from storage.files.transaction_index import AbortedTxn
+from storage.log import swap
+from storage.log.partition_log import PartitionLog
+from storage.log.swap import CleanedSegment, Replacement
+from storage.types import OffsetRange
+from storage.upkeep.batch_filter import BatchFilter, FilterCounts, Rules
+from storage.upkeep.cleaned_transactions import CleanedTransactions, Passed
+from storage.upkeep.compaction import CompactionResult, Occasion
+from storage.upkeep.key_scan import Part, Stretch
+from storage.upkeep.offset_map import Int64s, new_secret
+from storage.upkeep.rewriting import Rewriter
+from storage.upkeep.survivors import Survivors
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was made of a group: a segment whose files' names end with `ending`, its .log of `size` bytes.
+
+    `keys`: how many of the records that stay are dirty, and so the latest of their keys.
+    """
+
+    base_offset: int
+    ending: str
+    size: int
+    counts: FilterCounts
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCopy:
+    """The copy of one group, to be done by any process that sees the directory. `aborted`, `before`: of transactions
+    that touch the group, and of all that lies before it. `writes`: else it is only told what would come out."""
+
+    part: Part
+    rules: Rules
+    legacy_horizon_ms: int
+    interval_bytes: int
+    first_dirty: int
+    aborted: tuple[AbortedTxn, ...]
+    before: Passed
+    writes: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes of the sources."""
+        return sum(size for _, size in self.part.segments)
+
+    def run(self, latest: Int64s, disk: Disk) -> Copied:
+        """`latest`: the offsets, ascending, of the group's records that are the latest of their keys.
+
+        StorageError for damage, SegmentGone, OSError: what was written is removed, if it can be.
+        """
+        snapshot = self.part.snapshot()
+        transactions = CleanedTransactions(self.aborted, self.before)
+        batches = BatchFilter(self.rules, Survivors(latest), transactions)
+        rewriter = Rewriter(snapshot, batches, transactions, self.legacy_horizon_ms)
+        base_offset = snapshot.segments[0].base_offset
+        keys = len(latest) - int(latest.searchsorted(self.first_dirty))
+        if not self.writes:
+            rewriter.copy(snapshot.segments, lambda _: None)
+            return Copied(base_offset, "", batches.counts.bytes_kept, batches.counts, keys)
+        ending = names.new_staged_ending()
+        directory, interval_bytes = self.part.directory, self.interval_bytes
+        try:
+            cleaned = CleanedSegment(disk, directory, base_offset, interval_bytes=interval_bytes, ending=ending)
+            try:
+                rewriter.write(snapshot.segments, cleaned)
+            finally:
+                cleaned.close()
+            disk.sync_dir(directory)
+        except BaseException:
+            with suppress(OSError):
+                swap.remove_cleaned(disk, directory, base_offset, ending)
+            raise
+        return Copied(base_offset, ending, cleaned.size, batches.counts, keys)
+
+
+class DividedPass:
+    """One pass over the log that an Occasion shows, in parts. `groups`: those that are copied, as offsets from each
+    first base offset to the next."""
+
+    def __init__(self, occasion: Occasion, *, dry_run: bool = False) -> None:
+        """CorruptIndex when a .txnindex does not read."""
+        self._occasion = occasion
+        self._dry_run = dry_run
+        dirty = occasion.dirty
+        self._segments = occasion.groups(dirty.first_uncleanable)
+        bases = [group[0].base_offset for group in self._segments] + [dirty.first_uncleanable]
+        self.groups: Final = [OffsetRange(start, end) for start, end in itertools.pairwise(bases)]
+        self.secret: Final = new_secret()
+        self._aborted = np.array(occasion.aborted(self._segments), object)
+        self._aborted_first = np.array([one.first_offset for one in self._aborted], np.int64)
+        self._aborted_last = np.array([one.last_offset for one in self._aborted], np.int64)
+
+    @property
+    def occasion(self) -> Occasion:
+        """What the pass began with."""
+        return self._occasion
+
+    def stretch(self, start_offset: int, end_offset: int) -> Stretch:
+        """A part of a group to look for keys in; stretches together must cover all groups."""
+        snapshot = self._occasion.snapshot
+        first, behind = snapshot.segment_index(start_offset), snapshot.segment_index(end_offset - 1) + 1
+        part = Part.of(snapshot, snapshot.segments[first:behind], snapshot.segments[behind].base_offset)
+        aborted = self._aborted_in(start_offset, end_offset)
+        return Stretch(part, start_offset, end_offset, self._occasion.dirty.first_dirty, aborted)
+
+    def copies(self, passed: Iterable[tuple[Stretch, Passed]]) -> list[GroupCopy]:
+        """The copies to be made, one for each group. `passed`: what each stretch has told."""
+        told = sorted(passed, key=lambda pair: pair[0].start_offset)
+        occasion = self._occasion
+        before, row = Passed(), 0
+        copies = []
+        for group, segments in zip(self.groups, self._segments, strict=True):
+            while row < len(told) and told[row][0].start_offset < group.start:
+                before = before.then(told[row][1])
+                row += 1
+            aborted = self._aborted_in(group.start, group.end)
+            # Of those that were observed before only the ones that reach into this group may reach further.
+            before = Passed(before.observed & frozenset(aborted), before.committed)
+            copies.append(
+                GroupCopy(
+                    Part.of(occasion.snapshot, segments, group.end),
+                    occasion.rules,
+                    occasion.legacy_horizon_ms,
+                    occasion.config.index_interval_bytes,
+                    occasion.dirty.first_dirty,
+                    aborted,
+                    before,
+                    not self._dry_run,
+                )
+            )
+        return copies
+
+    def run(self, log: PartitionLog, disk: Disk, elsewhere: Elsewhere) -> CompactionResult:
+        """The pass: `elsewhere` has it done up to step 2, steps 3 and 4 are done here.
+
+        Whatever fails before step 4 leaves the log as it was. Errors of `elsewhere`, SegmentGone, OSError.
+        """
+        began = time.monotonic()
+        adopted = False
+        try:
+            copied = self._done(elsewhere)
+            self._check(log.path, copied)
+            swap.adopt(disk, log.path, [(one.base_offset, one.ending) for one in copied])
+            adopted = True
+            replacements = [Replacement(s[0].base_offset, s) for s in self._segments]
+            files = log.replace_segments(replacements) if replacements else []
+        except BaseException as error:
+            # What failed while files were renamed may be half done: then the next opening finishes or undoes it.
+            if not adopted or isinstance(error, SegmentGone):
+                with suppress(OSError):
+                    swap.remove_unfinished(disk, log.path)
+            raise
+        return self._result(copied, time.monotonic() - began, files)
+
+    def rehearse(self, elsewhere: Elsewhere) -> CompactionResult:
+        """What `run` would do, of a pass that was made for a dry run. Errors of `elsewhere`."""
+        began = time.monotonic()
+        return self._result(self._done(elsewhere), time.monotonic() - began, [])
+
+    def _done(self, elsewhere: Elsewhere) -> list[Copied]:
+        copied = sorted(elsewhere(self), key=lambda one: one.base_offset) if self.groups else []
+        if [one.base_offset for one in copied] != [group.start for group in self.groups]:
+            raise StorageError(
+                "not every group of segments was copied once",
+                expected=f"{len(self.groups)} groups",
+                found=len(copied),
+            )
+        return copied
+
+    def _check(self, directory: Path, copied: Sequence[Copied]) -> None:
+        """What was written elsewhere must be seen here."""
+        for one in copied:
+            path = directory / (names.segment_file(one.base_offset, FileKind.LOG) + one.ending)
+            found = path.stat().st_size if path.exists() else None
+            if found != one.size:
+                raise StorageError(
+                    "a copied segment is not here as it was written",
+                    path=path,
+                    expected=f"{one.size} bytes",
+                    found=found,
+                    advice="Workers must see the log directory under the same name",
+                )
+
+    def _result(self, copied: Sequence[Copied], seconds: float, files: Sequence[Path]) -> CompactionResult:
+        dirty = self._occasion.dirty
+        return CompactionResult(
+            self._occasion.snapshot.tp,
+            dirty.first_dirty,
+            max(dirty.first_uncleanable, dirty.first_dirty),
+            dirty.first_uncleanable,
+            sum(map(len, self._segments)),
+            len(self._segments),
+            sum((one.counts for one in copied), FilterCounts()),
+            sum(one.keys for one in copied),
+            None,
+            dirty.cleanable_bytes,
+            0.0,
+            seconds,
+            dry_run=self._dry_run,
+            files=tuple(files),
+        )
+
+    def _aborted_in(self, start: int, end: int) -> tuple[AbortedTxn, ...]:
+        """The aborted transactions that touch offsets from `start` (included) to `end` (excluded)."""
+        return tuple(self._aborted[(self._aborted_last >= start) & (self._aborted_first < end)])
+
+
+# Has the parts of a pass done: every group copied once.
+Elsewhere = Callable[[DividedPass], Iterable[Copied]]

@@ -1,0 +1,61 @@
+"""The latest records of their keys as a list of offsets: what a part of a log needs of the keys of all of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.format.block import RecordBlock
+from storage.upkeep import offset_map_kernel
+
+Int64s = npt.NDArray[np.int64]
+
+_NO_MAP: Final = np.zeros(3, np.uint64)
+_NO_HASHES: Final = np.empty((0, 2), np.uint64)
+
+
+class Survivors:
+    """Offsets of the records that have no later one of the same key, ascending; 8 bytes each. Not thread-safe.
+
+    Takes the place of an OffsetMap that is complete: by the same rules, from the same kernel.
+    """
+
+    def __init__(self, offsets: Int64s) -> None:
+        self._offsets = offsets
+
+    def retain(
+        self, block: RecordBlock, verdicts: npt.NDArray[np.uint8], kept: Int64s, deletes: Int64s, counts: Int64s
+    ) -> npt.NDArray[np.uint8]:
+        """As OffsetMap.retain."""
+        rows = len(block)
+        keep = np.empty(rows, np.uint8)
+        # The kernel's marks are by offset, and offsets may lie far apart: it is told of row numbers instead.
+        offset_map_kernel.retain(
+            _NO_MAP,
+            rows,
+            0,
+            np.packbits(self._are_there(block.offset), bitorder="little"),
+            _NO_HASHES,
+            np.arange(rows, dtype=np.int64),
+            block.key_length,
+            block.value_length,
+            block.batch,
+            verdicts,
+            keep,
+            kept,
+            deletes,
+            counts,
+        )
+        return keep
+
+    def _are_there(self, offsets: Int64s) -> npt.NDArray[np.bool_]:
+        if not len(offsets):
+            return np.zeros(0, np.bool_)
+        first, last = self._offsets.searchsorted((offsets[0], offsets[-1] + 1)).tolist()
+        near = self._offsets[first:last]
+        if not len(near):
+            return np.zeros(len(offsets), np.bool_)
+        slots = np.minimum(near.searchsorted(offsets), len(near) - 1)
+        return np.equal(near[slots], offsets)
