@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -427,6 +428,21 @@ def _write_broker_files(path: Path, *, clean: bool, broker: bool) -> None:
         write(path / "meta.properties", f"#\n#Sat Nov 21 09:11:14 UTC 2026\n{meta}".encode())
     if clean:
         write(path / ".kafka_cleanshutdown", b'{"version":0,"brokerEpoch":12}')
+
+
+def metadata_records(topic: str, partitions: int, replicas: Sequence[int]) -> list[bytes]:
+    """The records of a KRaft metadata log that make a topic: to build as `__cluster_metadata`, partition 0.
+
+    Source: TopicRecord.json and PartitionRecord.json (version 0), MetadataRecordSerde.
+    """
+    identity = base64.urlsafe_b64decode(topic_id(topic) + "==")
+    ids = bytes([len(replicas) + 1]) + struct.pack(f">{len(replicas)}i", *replicas)
+    none = b"\x01"
+    records = [b"\x01\x02\x00" + bytes([len(topic) + 1]) + topic.encode() + identity + b"\x00"]
+    for number in range(partitions):
+        body = struct.pack(">i", number) + identity + ids + ids + none + none + struct.pack(">iii", replicas[0], 0, 0)
+        records.append(b"\x01\x03\x00" + body + b"\x00")
+    return records
 
 
 def build_wide(

@@ -16,6 +16,7 @@ from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
+    from storage.log.pending_writes import PendingWrite
     from storage.log.recovery import RecoveryReport
     from storage.progress import Progress
 
@@ -26,27 +27,45 @@ _CLUSTER_METADATA = "__cluster_metadata"
 @LOGDIR
 @click.argument("tp", required=False, type=TopicPartitionPattern())
 @click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
+@click.option(
+    "--drop-lost-writes",
+    "drop",
+    is_flag=True,
+    help="Give up writes from Spark that cannot be finished: what was staged for them is gone.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context
-def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, as_json: bool) -> None:
+def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, drop: bool, as_json: bool) -> None:
     """Do what a broker's start after a crash does, to all of LOGDIR or to TP (topic, topic/partition or a glob).
 
     From its recovery point on each log is checked. It is cut at the first batch that is not whole, and what comes after
     that is removed: `kafkafs salvage` first, if it may be worth something. Indexes and producer state are rebuilt. When
     all of LOGDIR was recovered it is marked as cleanly shut down.
 
+    Writes from Spark that had begun are finished. One that cannot be, since a file was lost that its messages were
+    staged in, stays pending, and its query writes no more. With --drop-lost-writes it is given up: what partitions have
+    of it they keep, the others' messages are only where they came from. A streaming query that is started again plays
+    the whole micro-batch again; a single write is yours to repeat.
+
     \b
     kafkafs recover /var/kafka --dry-run
     kafkafs recover /var/kafka orders/3
+    kafkafs recover /var/kafka --drop-lost-writes
     """
     chosen = _chosen(logdir, tp)
     with progress_bar() as progress:
         if dry_run:
             reports, errors = _rehearse(logdir, chosen, progress)
-            clean = False
+            writes, clean = _pending(logdir), False
         else:
-            reports, errors, clean = _recover(logdir, None if tp is None else chosen, progress)
-    _tell(ctx, reports, errors, as_json, {"dry_run": dry_run, "clean_shutdown": clean})
+            reports, errors, writes, clean = _recover(logdir, None if tp is None else chosen, progress, drop=drop)
+    more = {"writes": [_write_json(write, drop=drop) for write in writes]}
+    _tell(reports, errors, as_json, more | {"dry_run": dry_run, "clean_shutdown": clean})
+    if not as_json:
+        for write in writes:
+            _tell_write(write, drop=drop, dry_run=dry_run)
+    if errors:
+        ctx.exit(DATA_ERROR)
 
 
 @click.command()
@@ -81,7 +100,9 @@ def reindex(ctx: click.Context, logdir: Path, tp: str, as_json: bool) -> None:
     errors |= {partition: error for partition, error in closing.errors.items() if partition not in errors}
     if closing.failure is not None:
         raise closing.failure
-    _tell(ctx, reports, errors, as_json, {"clean_shutdown": closing.clean})
+    _tell(reports, errors, as_json, {"clean_shutdown": closing.clean})
+    if errors:
+        ctx.exit(DATA_ERROR)
 
 
 def _chosen(logdir: Path, tp: str | None) -> list[TopicPartition]:
@@ -89,15 +110,38 @@ def _chosen(logdir: Path, tp: str | None) -> list[TopicPartition]:
 
 
 def _recover(
-    logdir: Path, only: Sequence[TopicPartition] | None, progress: Progress
-) -> tuple[list[RecoveryReport], dict[TopicPartition, Exception], bool]:
+    logdir: Path, only: Sequence[TopicPartition] | None, progress: Progress, *, drop: bool
+) -> tuple[list[RecoveryReport], dict[TopicPartition, Exception], list[PendingWrite], bool]:
+    """Also the writes that are pending still, or were given up."""
     from storage.log.owned_dir import Opening, OwnedDir
+    from storage.log.pending_writes import give_up, pending_writes
 
     owned = OwnedDir.open(logdir, Opening(trust_clean=False, only=only), progress=progress)
-    closing = owned.close()
+    try:
+        if owned.commits.problem is not None:
+            say(owned.commits.problem)
+        writes = pending_writes(owned.log_dir, owned.commits.state)
+        for write in writes:
+            if drop and write.is_stuck:
+                give_up(owned, write)
+    finally:
+        closing = owned.close()
     if closing.failure is not None:
         raise closing.failure
-    return list(owned.reports().values()), dict(closing.errors), closing.clean
+    return list(owned.reports().values()), dict(closing.errors), writes, closing.clean
+
+
+def _pending(logdir: Path) -> list[PendingWrite]:
+    """The writes that an opening finds, read-only."""
+    from storage.errors import CorruptCheckpoint
+    from storage.files import commit_ledger
+    from storage.log.pending_writes import pending_writes
+
+    try:
+        return pending_writes(open_log_dir(logdir), commit_ledger.read(logdir))
+    except CorruptCheckpoint as error:
+        say(error)
+        return []
 
 
 def _rehearse(
@@ -136,7 +180,6 @@ def _rehearse(
 
 
 def _tell(
-    ctx: click.Context,
     reports: Sequence[RecoveryReport],
     errors: dict[TopicPartition, Exception],
     as_json: bool,
@@ -154,8 +197,28 @@ def _tell(
                 click.echo(f"  {change}")
     for error in errors.values():
         say(error)
-    if errors:
-        ctx.exit(DATA_ERROR)
+
+
+def _tell_write(write: PendingWrite, *, drop: bool, dry_run: bool) -> None:
+    if not write.is_stuck:
+        state = "to be finished" if dry_run else "pending still"
+    elif drop:
+        state = "would be given up" if dry_run else "given up"
+    else:
+        state = "cannot be finished (--drop-lost-writes gives it up)"
+    click.echo(f"{write}: {state}")
+
+
+def _write_json(write: PendingWrite, *, drop: bool) -> dict[str, Any]:
+    return {
+        "write": write.commit.write.id,
+        "batch": write.commit.write.batch,
+        "shares": [
+            {"topic": part.tp.topic, "partition": part.tp.partition, "state": share.value}
+            for part, share in write.shares
+        ],
+        "given_up": drop and write.is_stuck,
+    }
 
 
 def _json(report: RecoveryReport) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from storage.log import staging
 from storage.log.partition_log import PartitionLog
 from storage.log.placing import StagedBatches
 from storage.log.reader import find_batch
+from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ def _refuse_behind_unfinished(owned: OwnedDir, write: WriteId) -> None:
                 f"write {pending.write.id}, batch {pending.write.batch} was begun and cannot be carried out yet",
                 path=owned.path,
                 found="; ".join(f"{tp}: {error}" for tp, error in owned.unfinished.items()),
+                advice="`kafkafs recover` finishes it, or tells why it cannot",
             )
 
 
@@ -211,7 +213,7 @@ def _roll_forward(owned: OwnedDir, pending: PendingCommit, part: PendingPart) ->
         return None
     try:
         log = owned.log(part.tp)
-        if not _holds(log, part):
+        if not holds(log.snapshot(), part):
             batches = StagedBatches(owned.path, part.files, log.config, pending.time_ms)
             if log.log_end_offset != part.base_offset:
                 _move(owned, pending, part, _part(log, batches, part.files))
@@ -222,9 +224,8 @@ def _roll_forward(owned: OwnedDir, pending: PendingCommit, part: PendingPart) ->
     return None
 
 
-def _holds(log: PartitionLog, part: PendingPart) -> bool:
-    """Whether the write's first batch, and so all of it, is in the log."""
-    snapshot = log.snapshot()
+def holds(snapshot: LogSnapshot, part: PendingPart) -> bool:
+    """Whether the write's first batch, and so all of its share, is in the log. Errors of reading."""
     if snapshot.log_end_offset <= part.base_offset:
         return False
     found = find_batch(snapshot, part.base_offset)

@@ -13,6 +13,7 @@ from storage.errors import StorageError
 REINDEX = "kafkafs reindex"
 RECOVER = "kafkafs recover"
 SALVAGE = "kafkafs salvage"
+DROP_LOST_WRITES = "--drop-lost-writes"
 OPENING = "the next opening for writing"
 
 # Of one kind in one file so many are listed, the rest is counted.
@@ -51,6 +52,11 @@ class Kind(Enum):
     TOPIC_ID_SHARED = "topic-id-shared", "topic id is that of another topic"
     TOPIC_CONFIG_CORRUPT = "topic-config-corrupt", "topic.properties does not parse"
     TOPIC_CONFIG_DIFFERS = "topic-config-differs", "configuration differs from that in another partition"
+    # Writes from elsewhere
+    WRITES_CORRUPT = "writes-corrupt", "kafkafs-commits does not parse: nothing is committed"
+    WRITE_PENDING = "write-pending", "write has begun and is not through"
+    WRITE_STUCK = "write-stuck", "write cannot be finished: what was staged for it is gone"
+    STAGED_ORPHAN = "staged-orphan", "staged, and not committed"
     # A partition's files
     FILE_MISNAMED = "file-misnamed", "segment file's name holds no offset: a broker refuses to start"
     FILE_LEFT_OVER = "file-left-over", "left over"

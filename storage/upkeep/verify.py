@@ -6,7 +6,7 @@ in a directory that somebody writes to is looked at again before it is believed.
 
 Checked: names; segments that follow one another; each segment (segment_audit.py), several at once; producer snapshots,
 leader epochs and offset checkpoints against the log's ends; topic ids and configurations, the same in all partitions;
-leftovers.
+leftovers; writes that are pending.
 """
 
 from __future__ import annotations
@@ -20,11 +20,22 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from storage.files import checkpoints, dir_lock, meta_properties, names, partition_metadata, topic_properties
+from storage.files import (
+    checkpoints,
+    commit_ledger,
+    dir_lock,
+    meta_properties,
+    names,
+    partition_metadata,
+    topic_properties,
+)
+from storage.files.commit_ledger import Ledger, WriteId
 from storage.files.names import DirKind, FileKind
+from storage.log.log_dir import LogDir
+from storage.log.pending_writes import pending_writes
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
-from storage.upkeep.findings import OPENING, RECOVER, Finding, Findings, Kind, Severity
+from storage.upkeep.findings import DROP_LOST_WRITES, OPENING, RECOVER, Finding, Findings, Kind, Severity
 from storage.upkeep.partition_audit import LogEnds, PartitionAudit, PartitionPlan, read_small
 from storage.upkeep.segment_audit import SegmentPlan, SegmentReport
 
@@ -98,6 +109,7 @@ def verify_log_dir(
         report.end()
     _check_checkpoints(directory, known)
     _check_topics(directory, partitions)
+    _check_writes(directory, chosen)
     return findings.list()
 
 
@@ -189,9 +201,7 @@ class _Begun(NamedTuple):
     audit: PartitionAudit
 
 
-def _begin(
-    directory: _Directory, chosen: Iterable[TopicPartition], known: Mapping[str, _Offsets]
-) -> Iterator[_Begun]:
+def _begin(directory: _Directory, chosen: Iterable[TopicPartition], known: Mapping[str, _Offsets]) -> Iterator[_Begun]:
     for tp in chosen:
         plan = PartitionPlan(
             directory.path / tp.dir_name,
@@ -274,6 +284,43 @@ def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> No
         if values != first:
             _differs(
                 findings, Kind.TOPIC_CONFIG_DIFFERS, properties, first, values, f"configuration differs from {where}"
+            )
+
+
+def _check_writes(directory: _Directory, chosen: Iterable[TopicPartition]) -> None:
+    """Writes from elsewhere (storage.log.commits): those that are pending, and what is staged beside the segments."""
+    path = directory.path / names.COMMITS
+    ledger = read_small(
+        directory.findings,
+        Kind.WRITES_CORRUPT,
+        directory.path,
+        commit_ledger.read,
+        Ledger(),
+        repair=f"move {names.COMMITS} elsewhere: a query that then starts again may write its last micro-batch twice",
+    )
+    staged = [file for tp in chosen for file in sorted((directory.path / tp.dir_name).glob("*" + names.STAGED_SUFFIX))]
+    for write in pending_writes(LogDir.open_read_only(directory.path), ledger):
+        if directory.held and write.commit not in commit_ledger.read(directory.path).pending:
+            continue  # it has been carried out meanwhile
+        stuck = write.is_stuck
+        directory.findings.add(
+            Kind.WRITE_STUCK if stuck else Kind.WRITE_PENDING,
+            path,
+            found=str(write),
+            recovery="finishes what it can" if stuck else "finishes it",
+            repair=f"{RECOVER} {DROP_LOST_WRITES}" if stuck else OPENING,
+            note=not stuck,
+        )
+    for file in staged:
+        name = names.parse_staged(file.name)
+        if name is not None and file.name not in ledger.staged_names() and file.exists():
+            late = ledger.is_done(WriteId(name.write, name.batch))
+            directory.findings.add(
+                Kind.STAGED_ORPHAN,
+                file,
+                recovery="removes it" if late else "leaves it for a week: its write may be under way",
+                repair=OPENING,
+                note=True,
             )
 
 

@@ -21,6 +21,8 @@ from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir
+from tests.builders import build_log_dir, metadata_records
+from tests.mounts import mounted, requires_fuse
 from tests.spark.session import wait_for_tasks
 
 PythonException = pytest.importorskip("pyspark.errors").PythonException
@@ -149,6 +151,36 @@ def test_a_directory_that_is_held_is_refused_by_name(spark: SparkSession, logs: 
     with pytest.raises(PySparkException, match=rf"process {os.getpid()}"):
         write(spark.range(1).selectExpr("'x' AS value"), logs, topic="t", lockTimeoutMs=100)
     assert owned.close().clean
+
+
+@requires_fuse
+def test_a_directory_that_a_mount_serves_is_refused_by_name(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    """A mount that may write holds the directory for good; one that only reads does not."""
+    frame = spark.range(1).selectExpr("'x' AS value")
+    with mounted(logs, tmp_path / "mnt", read_only=False) as mount:
+        with pytest.raises(PySparkException, match=rf"held by .*kafkafs mount .*\(process {mount.pid}\)"):
+            write(frame, logs, topic="t", lockTimeoutMs=100)
+        assert not staged_files(logs)
+        (mount.path / "t" / "0" / "@append").write_bytes(b"a line\n")
+    with mounted(logs, tmp_path / "mnt") as mount:
+        write(frame, logs, topic="t")
+        texts = [(mount.path / "t" / str(number) / "messages.txt").read_bytes() for number in range(3)]
+    assert sorted(b"".join(texts).splitlines()) == [b"a line", b"x"]
+
+
+def test_partitions_with_replicas_take_force(spark: SparkSession, tmp_path: Path) -> None:
+    """A leader elsewhere would truncate what is appended to a stopped broker's log."""
+    records = metadata_records("t", 2, replicas=[1, 2, 3])
+    path = build_log_dir(tmp_path / "logs", {"t": [[b"old"], [b"old"]], "__cluster_metadata": [records]}).path
+    frame = spark.range(20).selectExpr("cast(id AS string) AS key", "'new' AS value")
+    with pytest.raises(PySparkException, match="t has 3 replicas: a leader elsewhere would truncate"):
+        write(frame, path, topic="t")
+    assert [len(messages(path, "t", number)) for number in range(2)] == [1, 1]
+    assert not staged_files(path)
+    write(frame, path, topic="t", force=True)
+    found = [value for number in range(2) for _, value, _ in messages(path, "t", number)]
+    assert sorted(found) == [b"new"] * 20 + [b"old"] * 2
+    assert not verify_log_dir(path)
 
 
 def test_a_task_that_fails_leaves_nothing(spark: SparkSession, logs: Path) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.files import names
+from storage.files import commit_ledger, names
+from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import OwnedDir
+from storage.log.reader import find_batch
 from storage.types import TopicPartition
 from tests.builders import Batch, Partition, build_log_dir, many
 from tests.kafkafs.cli.running import output_of, process, run
@@ -142,6 +144,50 @@ def test_recovering_a_part_does_not_mark_the_directory(logdir: Path) -> None:
     assert not (logdir / names.CLEAN_SHUTDOWN).exists()
     output_of("recover", logdir)
     assert (logdir / names.CLEAN_SHUTDOWN).exists()
+
+
+def test_recover_gives_up_writes_that_cannot_be_finished(logdir: Path) -> None:
+    """What was staged for the one is gone; the other is in the log."""
+    stuck, done = (
+        PendingCommit(
+            WriteId(name, 3),
+            0,
+            (PendingPart(TP, base, base, crc, (StagedFile(TP, f"{name}.3.{'0' * 32}.staged", 9, 1),)),),
+        )
+        for name, base, crc in (("stuck", 10, 0), ("done", 9, _crc(logdir, 9)))
+    )
+    (logdir / names.COMMITS).write_bytes(commit_ledger.encode(Ledger(pending=(stuck, done))))
+    before = tree_of(logdir)
+    result = run("verify", logdir, "--notes")
+    assert result.exit_code == 1
+    assert "finding write-stuck" in result.output
+    assert "mended by: kafkafs recover --drop-lost-writes" in result.output
+    assert "note write-pending" in result.output
+    told = output_of("recover", logdir, "--dry-run").decode()
+    line = "write stuck, micro-batch 3: t/0 1 messages lost"
+    assert f"{line}: cannot be finished (--drop-lost-writes gives it up)" in told
+    assert "write done, micro-batch 3: t/0 1 messages written: to be finished" in told
+    assert f"{line}: would be given up" in output_of("recover", logdir, "--dry-run", "--drop-lost-writes").decode()
+    assert tree_of(logdir) == before
+    (write,) = json.loads(output_of("recover", logdir, "--json"))["writes"]
+    share = {"topic": "t", "partition": 0, "state": "lost"}
+    assert write == {"write": "stuck", "batch": 3, "shares": [share], "given_up": False}
+    assert f"{line}: given up" in output_of("recover", logdir, "--drop-lost-writes").decode()
+    assert output_of("verify", logdir) == b"nothing wrong\n"
+    assert commit_ledger.read(logdir).queries.keys() == {"done"}
+    (logdir / names.COMMITS).write_bytes(b"{")
+    for arguments in (("--dry-run",), ()):
+        result = run("recover", logdir, *arguments)
+        assert result.exit_code == 0
+        assert "kafkafs-commits: does not parse" in result.stderr
+
+
+def _crc(logdir: Path, offset: int) -> int:
+    found = find_batch(LogDir.open_read_only(logdir).log(TP).snapshot(), offset)
+    assert found is not None
+    batch = found.segment.batch_at(found.position, found.segment.size)
+    assert batch is not None
+    return int(batch.crc[0])
 
 
 def test_recover_what_is_not_there(logdir: Path) -> None:

@@ -27,9 +27,12 @@ from storage.log import commits, staging
 from storage.log.commits import CommitUnfinished
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
+from storage.log.pending_writes import PendingWrite, Share, give_up, pending_writes
 from storage.log.reader import read_range
 from storage.log.staging import StagedWriter
 from storage.types import TimestampType, TopicPartition
+from storage.upkeep.findings import Kind, Severity
+from storage.upkeep.verify import verify_log_dir
 from tests.faults import Crash, FaultyDisk
 from tests.storage.log.crashing import Sessions, Stopped, every_crash
 from tests.storage.log.owning import (
@@ -37,7 +40,6 @@ from tests.storage.log.owning import (
     HastyDisk,
     StandingClock,
     append,
-    close_clean,
     opened,
     read,
     values_of,
@@ -79,6 +81,13 @@ def staged_files(path: Path) -> list[str]:
     return sorted(file.name for file in path.rglob("*" + names.STAGED_SUFFIX))
 
 
+def close_sound(owned: OwnedDir, what: object = "") -> None:
+    """Closes in order; then nothing is wrong with any file, but that some may be staged by tasks that died."""
+    assert owned.close().clean, str(what)
+    findings = [one for one in verify_log_dir(owned.path) if one.kind is not Kind.STAGED_ORPHAN]
+    assert not findings, f"{what}: {findings}"
+
+
 @pytest.fixture
 def before(tmp_path: Path) -> Path:
     """A topic with two partitions, a message in one of them."""
@@ -86,7 +95,7 @@ def before(tmp_path: Path) -> Path:
     owned = opened(path)
     owned.create_topic("t", 2, SMALL)
     append(owned.log(OTHER), [b"first"])
-    close_clean(owned)
+    close_sound(owned)
     return path
 
 
@@ -103,7 +112,7 @@ def test_a_write_is_appended_in_the_order_of_its_tasks(before: Path) -> None:
     assert read(owned, "t") == messages("a", 3) + messages("c", 2)
     assert read(owned, "t", 1) == [b"first", *messages("b", 2)]
     assert owned.log(TP).recovery_point == 5
-    close_clean(owned)
+    close_sound(owned)
     assert staged_files(before) == []
     assert commit_ledger.read(before) == Ledger()
 
@@ -116,7 +125,7 @@ def test_a_replayed_micro_batch_is_dropped(before: Path) -> None:
     other = WriteId("another-query", 4)
     assert commits.commit(owned, other, stage(before, other, {TP: [b"x"]})).appended
     assert read(owned, "t") == [*messages("4", 2), *messages("5", 2), b"x"]
-    close_clean(owned)
+    close_sound(owned)
     assert staged_files(before) == []
     assert commit_ledger.read(before).queries[QUERY] == (5, NOW_MS)
 
@@ -125,7 +134,7 @@ def test_nothing_to_write_is_remembered_too(before: Path) -> None:
     owned = opened(before)
     assert commits.commit(owned, WriteId(QUERY, 0), []) == (True, {})
     assert commits.commit(owned, WriteId(QUERY, 0), []) == (False, {})
-    close_clean(owned)
+    close_sound(owned)
 
 
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
@@ -161,7 +170,7 @@ def _check_topic(path: Path, config: dict[str, str], timestamps: TimestampType) 
     for block in read_range(owned.log(TP).snapshot(), 1):
         assert set(block.timestamp.tolist()) == {wanted}
         assert {block.key(row) for row in range(len(block))} == {b"k"}
-    close_clean(owned)
+    close_sound(owned)
 
 
 def test_what_a_topic_does_not_take(tmp_path: Path) -> None:
@@ -195,10 +204,10 @@ def test_a_share_above_a_segment_comes_as_several(before: Path) -> None:
     assert [segment.size <= 600 for segment in owned.log(TP).snapshot().segments]
     assert owned.log(late).snapshot().segments[0].base_offset == 70
     append(owned.log(TP), [b"after"])
-    close_clean(owned)
+    close_sound(owned)
     owned = opened(before)
     assert read(owned, "t") == [*shares[TP], b"after"]
-    close_clean(owned)
+    close_sound(owned)
 
 
 # Crashes
@@ -272,7 +281,7 @@ def _finish_and_replay(stopped: Stopped, notes: Notes) -> None:
     for tp in (TP, OTHER):
         assert read(owned, tp.topic, tp.partition) == _expected(tp, len(WRITES)), str(stopped)
         append(owned.log(tp), [b"after"])
-    close_clean(owned, stopped)
+    close_sound(owned, stopped)
 
 
 def _stop_with_write_pending(path: Path, number: int = 0) -> None:
@@ -298,7 +307,7 @@ def test_recovery_stopped_at_every_operation(tmp_path: Path, before: Path) -> No
     """Carrying out a pending write may itself be interrupted anywhere."""
     owned = opened(before)
     _write(owned, None, 0)
-    close_clean(owned)
+    close_sound(owned)
     _stop_with_write_pending(before, 1)
 
     def work(sessions: Sessions, notes: Notes) -> None:
@@ -320,7 +329,7 @@ def test_a_pending_write_moves_behind_what_others_appended(tmp_path: Path, befor
     ledger.unlink()
     owned = opened(before)
     append(owned.log(TP), [b"broker's"])
-    close_clean(owned)
+    close_sound(owned)
     ledger.write_bytes(content)
 
     def work(sessions: Sessions, _notes: Notes) -> None:
@@ -330,7 +339,7 @@ def test_a_pending_write_moves_behind_what_others_appended(tmp_path: Path, befor
         owned = opened(stopped.path)
         assert read(owned, "t") == [b"broker's", *WRITES[0][TP]], str(stopped)
         assert read(owned, "t", 1) == _expected(OTHER, 1), str(stopped)
-        close_clean(owned, stopped)
+        close_sound(owned, stopped)
 
 
 # Failures
@@ -356,7 +365,7 @@ def test_a_full_disk_before_anything_is_appended(before: Path) -> None:
     disk.fail = lambda _what, _path: None
     assert commits.commit(owned, write, files).appended
     assert read(owned, "t") == WRITES[0][TP]
-    close_clean(owned)
+    close_sound(owned)
 
 
 def test_a_full_disk_between_partitions(before: Path) -> None:
@@ -379,7 +388,7 @@ def test_a_full_disk_between_partitions(before: Path) -> None:
     assert read(owned, "t", 1) == _expected(OTHER, 1)
     assert not commits.commit(owned, write, stage(before, write, WRITES[0])).appended
     assert read(owned, "t") == _expected(TP, 1)
-    close_clean(owned)
+    close_sound(owned)
 
 
 def test_a_failing_disk_at_every_operation(tmp_path: Path, before: Path) -> None:
@@ -394,9 +403,7 @@ def test_a_failing_disk_at_every_operation(tmp_path: Path, before: Path) -> None
         write = WriteId(QUERY, 0)
         files = stage(path, write, WRITES[1], disk, batches=5)
         at = len(disk.operations) + number
-        disk.fail = lambda _what, _path, at=at, disk=disk: (
-            errno.ENOSPC if len(disk.operations) == at + 1 else None
-        )
+        disk.fail = lambda _what, _path, at=at, disk=disk: errno.ENOSPC if len(disk.operations) == at + 1 else None
         failed: Exception | None = None
         try:
             commits.commit(owned, write, files)
@@ -416,7 +423,7 @@ def test_a_failing_disk_at_every_operation(tmp_path: Path, before: Path) -> None
         commits.commit(owned, write, stage(path, write, WRITES[1], batches=5))
         assert read(owned, "t") == shares[TP], f"{number}: {failed}"
         assert read(owned, "t", 1) == shares[OTHER], f"{number}: {failed}"
-        close_clean(owned)
+        close_sound(owned)
         shutil.rmtree(path)
         if not reached:
             break
@@ -439,7 +446,7 @@ def test_a_spoilt_or_missing_staged_file_is_refused(before: Path) -> None:
         commits.commit(owned, write, [file])
     assert owned.commits.state == Ledger()
     assert read(owned, "t") == []
-    close_clean(owned)
+    close_sound(owned)
 
 
 def test_what_stays_pending(before: Path) -> None:
@@ -458,13 +465,112 @@ def test_what_stays_pending(before: Path) -> None:
     assert owned.close().clean
 
 
+def _lose(path: Path, tp: TopicPartition) -> None:
+    for file in (path / tp.dir_name).glob("*" + names.STAGED_SUFFIX):
+        file.unlink()
+
+
+def _kinds(path: Path) -> list[tuple[Kind, Severity]]:
+    return sorted(((one.kind, one.severity) for one in verify_log_dir(path)), key=str)
+
+
+def test_giving_up_a_write_that_cannot_be_finished(before: Path) -> None:
+    """What has its share keeps it, and the query goes on by playing the batch again."""
+    _stop_with_write_pending(before)
+    assert {share for _, share in _pending(before).shares} == {Share.WAITING}
+    _lose(before, OTHER)
+    assert [share for _, share in _pending(before).shares] == [Share.WAITING, Share.LOST]
+    owned = opened(before)
+    write = _pending(before)
+    assert str(write) == f"write {QUERY}, micro-batch 0: t/0 2 messages written; t/1 2 messages lost"
+    give_up(owned, write)
+    assert owned.commits.state == Ledger() == commit_ledger.read(before)
+    _write(owned, None, 0)
+    assert read(owned, "t") == WRITES[0][TP] * 2
+    assert read(owned, "t", 1) == _expected(OTHER, 1)
+    close_sound(owned)
+
+
+def _pending(path: Path) -> PendingWrite:
+    (write,) = pending_writes(LogDir.open_read_only(path), commit_ledger.read(path))
+    return write
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: os.truncate(path, 70), lambda path: os.truncate(path, 0)])
+def test_a_share_is_lost_when_a_staged_file_is_gone_or_spoilt(before: Path, spoil: Callable[[Path], object]) -> None:
+    _stop_with_write_pending(before)
+    spoil(next((before / "t-0").glob("*" + names.STAGED_SUFFIX)))
+    assert [share for _, share in _pending(before).shares] == [Share.LOST, Share.WAITING]
+    shutil.rmtree(before / "t-0")
+    assert [share for _, share in _pending(before).shares] == [Share.NONE, Share.WAITING]
+    owned = opened(before)
+    assert read(owned, "t", 1) == _expected(OTHER, 1)
+    assert owned.commits.state.pending == ()
+    owned.close()
+
+
+def test_giving_up_stopped_at_every_operation(tmp_path: Path, before: Path) -> None:
+    """The write is pending or not; when it is not, all that is staged for it goes in time."""
+    _stop_with_write_pending(before)
+    _lose(before, OTHER)
+
+    def work(sessions: Sessions, notes: Notes) -> None:
+        owned = sessions.open()
+        give_up(owned, _pending(owned.path))
+        notes.committed = 1
+        owned.close()
+
+    for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=POWER_LOSSES):
+        pending = commit_ledger.read(stopped.path).pending
+        assert not (pending and notes.committed), str(stopped)
+        owned = opened(stopped.path)
+        assert bool(owned.unfinished) == bool(pending), str(stopped)
+        for left in pending_writes(owned.log_dir, owned.commits.state):
+            give_up(owned, left)
+        _write(owned, None, 0)
+        _write(owned, None, 1)
+        assert read(owned, "t", 1) == _expected(OTHER, 2), str(stopped)
+        assert read(owned, "t") == [*WRITES[0][TP], *_expected(TP, 2)], str(stopped)
+        close_sound(owned, stopped)
+
+
+def test_what_verify_says_of_writes(before: Path) -> None:
+    _stop_with_write_pending(before)
+    (before / names.CLEAN_SHUTDOWN).unlink(missing_ok=True)
+    zombie = stage(before, WriteId(QUERY, 0), {TP: [b"zombie"]})
+    orphan, pending = (Kind.STAGED_ORPHAN, Severity.NOTE), (Kind.WRITE_PENDING, Severity.NOTE)
+    assert _kinds(before) == [orphan, pending]
+    _lose(before, OTHER)
+    assert _kinds(before) == [orphan, (Kind.WRITE_STUCK, Severity.FINDING)]
+    (stuck,) = (one for one in verify_log_dir(before) if one.kind is Kind.WRITE_STUCK)
+    assert stuck.repair == "kafkafs recover --drop-lost-writes"
+    owned = opened(before)
+    give_up(owned, _pending(before))
+    assert _kinds(before) == [orphan]
+    assert owned.close().clean
+    (found,) = verify_log_dir(before)
+    assert (found.path.name, found.severity) == (zombie[0].name, Severity.NOTE)
+    (before / names.COMMITS).write_bytes(b"{")
+    assert _kinds(before) == [orphan, (Kind.WRITES_CORRUPT, Severity.FINDING)]
+    (before / names.COMMITS).unlink()
+    owned = opened(before)
+    _write(owned, None, 0)
+    assert owned.close().clean
+    (found,) = verify_log_dir(before)
+    assert found.recovery == "removes it"
+    owned = opened(before)
+    owned.log(TP)
+    close_sound(owned)
+    assert staged_files(before) == []
+
+
 def test_a_topic_deleted_meanwhile_is_passed_over(before: Path) -> None:
     owned = opened(before)
     owned.create_topic("gone", 1)
     gone = TopicPartition("gone", 0)
     write = WriteId(QUERY, 0)
     files = stage(before, write, {gone: [b"x"], TP: [b"y"]})
-    close_clean(owned)
+    close_sound(owned)
     disk = FaultyDisk(before)
     sessions = Sessions(before, disk)
     owned = sessions.open()
@@ -479,7 +585,7 @@ def test_a_topic_deleted_meanwhile_is_passed_over(before: Path) -> None:
     owned = opened(before)
     assert read(owned, "t") == [b"y"]
     assert owned.commits.state.pending == ()
-    close_clean(owned)
+    close_sound(owned)
 
 
 def test_orphans_go(before: Path) -> None:
@@ -503,12 +609,12 @@ def test_opening_removes_orphans(before: Path) -> None:
     owned = opened(before)
     zombie = stage(before, WriteId(QUERY, 0), {OTHER: [b"zombie"]})
     commits.commit(owned, WriteId(QUERY, 0), stage(before, WriteId(QUERY, 0), {TP: [b"x"]}))
-    close_clean(owned)
+    close_sound(owned)
     assert staged_files(before) == [zombie[0].name]
     owned = opened(before)
     owned.log(OTHER)
     assert staged_files(before) == []
-    close_clean(owned)
+    close_sound(owned)
 
 
 @pytest.mark.parametrize("write", [WriteId("job", None), WriteId(QUERY, 5)])
@@ -523,7 +629,7 @@ def test_abort_removes_all_of_a_write(before: Path, write: WriteId) -> None:
     assert _ignored(before, other)
     commits.abort(HastyDisk(), before, WriteId(write.id, 6))
     assert _ignored(before, other[:2])
-    close_clean(opened(before))
+    close_sound(opened(before))
 
 
 @pytest.mark.parametrize("write", [WriteId("job", None), WriteId(QUERY, 0)])
@@ -544,7 +650,7 @@ def test_abort_leaves_a_pending_write_alone(before: Path, write: WriteId) -> Non
     assert _ignored(before, files)
     owned = opened(before)
     assert read(owned, "t", 1) == _expected(OTHER, 1)
-    close_clean(owned)
+    close_sound(owned)
 
 
 def test_abort_of_a_micro_batch_while_the_directory_is_held(before: Path) -> None:
@@ -556,7 +662,7 @@ def test_abort_of_a_micro_batch_while_the_directory_is_held(before: Path) -> Non
     commits.abort(HastyDisk(), before, write, files)
     assert _ignored(before, again)
     assert commits.commit(owned, write, again).appended
-    close_clean(owned)
+    close_sound(owned)
 
 
 def test_a_ledger_that_does_not_parse_stops_commits_only(before: Path) -> None:

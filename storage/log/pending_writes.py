@@ -1,0 +1,90 @@
+"""Pending writes of which a share can never be carried out: what was staged for it is gone or spoilt.
+
+Whoever opens the log directory finishes what it can of them, and they stay pending; their query can write no more.
+A person may give them up, which loses those shares here, and not in the source that they came from:
+
+1. `kafkafs-commits` is replaced: the write is not pending   → what partitions have of it stays; a query that plays its
+                                                               micro-batch again writes all of it
+2. what is still staged for it is removed                    → orphans else (staging.remove_orphans)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from storage.errors import CorruptBatch, SegmentGone, StorageError
+from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart
+from storage.log import commits, staging
+from storage.log.log_dir import LogDir
+from storage.log.owned_dir import OwnedDir
+
+
+class Share(Enum):
+    """How a partition's share of a pending write stands."""
+
+    WRITTEN = "written"  # it is in the log
+    WAITING = "waiting"  # the next opening for writing appends it, or the one after the partition was mended
+    LOST = "lost"  # what was staged is gone or spoilt
+    NONE = "no partition"  # that was deleted
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWrite:
+    """A pending write, and how its shares stand, in their order."""
+
+    commit: PendingCommit
+    shares: tuple[tuple[PendingPart, Share], ...]
+
+    @property
+    def is_stuck(self) -> bool:
+        """It cannot be finished any more."""
+        return any(share is Share.LOST for _, share in self.shares)
+
+    def __str__(self) -> str:
+        batch = "" if self.commit.write.batch is None else f", micro-batch {self.commit.write.batch}"
+        shares = (f"{part.tp} {_records(part)} messages {share.value}" for part, share in self.shares)
+        return f"write {self.commit.write.id}{batch}: {'; '.join(shares)}"
+
+
+def pending_writes(log_dir: LogDir, ledger: Ledger) -> list[PendingWrite]:
+    """All that are pending, in the order in which they began."""
+    return [
+        PendingWrite(commit, tuple((part, _share(log_dir, part)) for part in commit.parts)) for commit in ledger.pending
+    ]
+
+
+def give_up(owned: OwnedDir, write: PendingWrite) -> None:
+    """Gives a write up. OSError: it may still be pending."""
+    owned.commits.replace(owned.commits.state.withdrawn(write.commit.write))
+    for part in write.commit.parts:
+        for file in part.files:
+            with contextlib.suppress(OSError):  # an orphan then
+                staging.discard(owned.disk, staging.path_of(owned.path, file))
+
+
+def _share(log_dir: LogDir, part: PendingPart) -> Share:
+    if not (log_dir.path / part.tp.dir_name).is_dir():
+        return Share.NONE
+    try:
+        if commits.holds(log_dir.log(part.tp).snapshot(), part):
+            return Share.WRITTEN
+    except (StorageError, OSError):
+        return Share.WAITING  # the log cannot be read now: whether it has its share is not known
+    return Share.WAITING if _is_whole(log_dir.path, part) else Share.LOST
+
+
+def _is_whole(path: Path, part: PendingPart) -> bool:
+    try:
+        staged = sum(int(table.count.sum()) for file in part.files for _, table in staging.windows(path, file))
+    except (FileNotFoundError, SegmentGone, CorruptBatch):
+        return False
+    except OSError:
+        return True  # a disk that does not read now may do so later
+    return staged == _records(part)
+
+
+def _records(part: PendingPart) -> int:
+    return sum(file.records for file in part.files)
