@@ -24,7 +24,7 @@ from storage.client.partitioner import Partitioner
 from storage.config import LogConfig
 from storage.errors import InvalidConfig, InvalidRecord, PartitionOffline, RecordTooLarge, StorageError
 from storage.files import names
-from storage.format.encoder_kernel import split_lines
+from storage.format.lines_kernel import split_lines
 from storage.format.record_columns import RecordColumns
 from storage.log import guest_rules
 from storage.log.appender import AppendedLines, Appender

@@ -13,6 +13,7 @@ KERNELS = (
     "storage.format.header_kernel",
     "storage.format.encoder_kernel",
     "storage.format.fields_kernel",
+    "storage.format.lines_kernel",
     "storage.format.hashing",
     "storage.format.checksum_kernel",
     "storage.format.message_kernel",

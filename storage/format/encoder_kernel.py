@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Hot loops of encoding, Cython in pure-Python mode: v2 records out of columns, lines out of bytes.
+"""Hot loops of encoding, Cython in pure-Python mode: v2 records out of columns.
 
 The same file runs uncompiled with equal results, only slower. Nothing here allocates or raises inside a loop; the
 callers in `record_batch` turn the status into an error. Every start and length is checked against the buffer before
@@ -11,7 +11,7 @@ Record layout: `DefaultRecord.writeTo` (kafka-facts 1.2); varints: `ByteUtils`, 
 import cython
 
 if cython.compiled:
-    from cython.cimports.libc.string import memchr, memcpy
+    from cython.cimports.libc.string import memcpy
 
 # C constants for the loops, and the same numbers for Python below them.
 _DONE = cython.declare(cython.int, 0)
@@ -19,9 +19,6 @@ _FULL = cython.declare(cython.int, 1)
 _BAD_COLUMN = cython.declare(cython.int, 2)
 _TOO_LARGE = cython.declare(cython.int, 3)
 _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
-
-# What `encode_lines` returns.
-_Lines = cython.typedef((cython.int, cython.longlong, cython.Py_ssize_t, cython.Py_ssize_t))
 
 # Status of `encode_records`.
 DONE = _DONE  # every row asked for
@@ -312,142 +309,3 @@ def encode_records(
             result,
         )
     return status
-
-
-@cython.cfunc
-@cython.nogil
-@cython.inline
-@cython.exceptval(check=False)
-def _find(
-    buffer: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t, byte: cython.int
-) -> cython.Py_ssize_t:
-    """Position of the next `byte` in [position, end), or -1."""
-    found: cython.Py_ssize_t = -1
-    if position < end:
-        if cython.compiled:
-            base: cython.p_const_uchar = cython.address(buffer[0])
-            at: cython.p_const_uchar = cython.cast(cython.p_const_uchar, memchr(base + position, byte, end - position))
-            if at:
-                found = at - base
-        else:
-            found = buffer.find(byte, position, end)  # split_lines made it bytes
-    return found
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _split(
-    buffer: cython.const[cython.uchar][::1],
-    position: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    separator: cython.int,
-    starts: cython.longlong[::1],
-    lengths: cython.longlong[::1],
-) -> cython.Py_ssize_t:
-    rows: cython.Py_ssize_t = 0
-    capacity: cython.Py_ssize_t = len(starts)
-    found: cython.Py_ssize_t
-    while rows < capacity:
-        found = _find(buffer, position, end, separator)
-        if found < 0:
-            break
-        starts[rows] = position
-        lengths[rows] = found - position
-        rows += 1
-        position = found + 1
-    return rows
-
-
-def split_lines(
-    buffer: cython.const[cython.uchar][::1],
-    start: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    separator: cython.int,
-    starts: cython.longlong[::1],
-    lengths: cython.longlong[::1],
-) -> cython.Py_ssize_t:
-    """Lines of buffer[start:end] that a `separator` byte (10: newline) ends, into `starts` and `lengths` without it.
-
-    Returns the number of lines, at most the columns' length. What follows the last separator is no line yet: the
-    next call goes on at `starts[-1] + lengths[-1] + 1`.
-    """
-    rows: cython.Py_ssize_t
-    if start < 0 or end < start or end > len(buffer) or len(lengths) < len(starts):
-        raise ValueError("span outside the buffer, or columns of unequal length")
-    if not cython.compiled:
-        buffer, starts, lengths = bytes(buffer), memoryview(starts), memoryview(lengths)  # bytes: for its find
-    with cython.nogil:
-        rows = _split(buffer, start, end, separator, starts, lengths)
-    return rows
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _encode_lines(
-    begun: cython.const[cython.uchar][::1],
-    data: cython.const[cython.uchar][::1],
-    separator: cython.int,
-    out: cython.uchar[::1],
-    position: cython.Py_ssize_t,
-) -> _Lines:
-    size: cython.Py_ssize_t = len(data)
-    limit: cython.longlong = len(out)
-    before: cython.longlong = len(begun)
-    status: cython.int = _DONE
-    row: cython.longlong = 0
-    at: cython.Py_ssize_t = 0
-    found: cython.Py_ssize_t
-    value_size: cython.longlong
-    body: cython.longlong
-    delta_bits: cython.ulonglong
-    value_bits: cython.ulonglong
-    while True:
-        found = _find(data, at, size, separator)
-        if found < 0:
-            break
-        value_size = before + (found - at)
-        delta_bits = _zigzag(_bits(row))
-        value_bits = _zigzag(_bits(value_size))
-        # One byte each: attributes, timestamp delta 0, null key, no headers.
-        body = 4 + _varint_size(delta_bits) + _varint_size(value_bits) + value_size
-        if body > _INT32_MAX or row > _INT32_MAX:
-            status = _TOO_LARGE
-            break
-        if body + _varint_size(_zigzag(_bits(body))) > limit - position:
-            status = _FULL
-            break
-        position = _put_head(out, position, body, 0, delta_bits, 1)
-        position = _put_varint(out, position, value_bits)
-        position = _copy(out, position, begun, 0, before)
-        position = _copy(out, position, data, at, found - at)
-        out[position] = 0
-        position += 1
-        before = 0
-        at = found + 1
-        row += 1
-    return status, row, position, at
-
-
-def encode_lines(
-    begun: cython.const[cython.uchar][::1],
-    data: cython.const[cython.uchar][::1],
-    separator: cython.int,
-    out: cython.uchar[::1],
-    position: cython.Py_ssize_t,
-) -> tuple[int, int, int, int]:
-    """`split_lines` and `encode_records` in one: each line of `data` that a `separator` byte ends, as a v2 record.
-
-    `begun` stands before the first line. The records have no key and no headers, their timestamp is the batch's base
-    timestamp, their offsets are consecutive. Returns a status, the lines encoded, the position in `out` behind them,
-    the position in `data` behind them. ValueError where `position` is out of range.
-    """
-    done: _Lines
-    if position < 0 or position > len(out):
-        raise ValueError("position out of range")
-    if not cython.compiled:
-        begun, data, out = bytes(begun), bytes(data), memoryview(out)
-    with cython.nogil:
-        done = _encode_lines(begun, data, separator, out, position)
-    return done

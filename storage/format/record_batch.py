@@ -56,9 +56,9 @@ _HEADER = struct.Struct(
     "i"  # records count
 )
 _OFFSET = struct.Struct(">q")
+_PLACE = struct.Struct(">qii")  # base offset, length, leader epoch
 _EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
-_NEWLINE = 10
 _LENGTH_POSITION = 8
 _LEADER_EPOCH_POSITION = 12
 _MAGIC_POSITION = 16
@@ -113,14 +113,6 @@ class Encoded(NamedTuple):
     max_timestamp: int = NO_TIMESTAMP
 
 
-class EncodedLines(NamedTuple):
-    """Outcome of `encode_lines`: how many lines, the position after the batch, the position in the data after them."""
-
-    lines: int
-    end: int
-    taken: int
-
-
 class NewBatch(NamedTuple):
     """A finished batch without a producer, in writable memory, which has no place in a log yet.
 
@@ -133,8 +125,7 @@ class NewBatch(NamedTuple):
 
     def place(self, base_offset: int, leader_epoch: int) -> None:
         """Gives it its place, as a leader does: both fields lie outside the CRC."""
-        _OFFSET.pack_into(self.data, 0, base_offset)
-        _EPOCH.pack_into(self.data, _LEADER_EPOCH_POSITION, leader_epoch)
+        _PLACE.pack_into(self.data, 0, base_offset, len(self.data) - LOG_OVERHEAD, leader_epoch)
 
 
 def encode_batch(
@@ -220,24 +211,6 @@ def encode_into(
         fields,
     )
     return Encoded(rows, end, max_timestamp)
-
-
-def encode_lines(
-    out: memoryview, begun: Buffer, data: Buffer, timestamp: int, append_time: bool
-) -> EncodedLines | None:
-    """Write one uncompressed batch to the start of `out`: of each line of `data` that a newline ends its value.
-
-    `begun` stands before the first line. All records have the timestamp, without key and headers; the bytes are those
-    of `encode_into`. None where there is no whole line, or not all of them fit into `out`.
-    """
-    if len(out) < BATCH_HEADER_SIZE:
-        return None
-    status, lines, end, taken = encoder_kernel.encode_lines(begun, data, _NEWLINE, out, BATCH_HEADER_SIZE)
-    if status != encoder_kernel.DONE or not lines:
-        return None
-    attributes = TIMESTAMP_TYPE_MASK if append_time else 0
-    _write_header(out[:end], 0, lines - 1, timestamp, timestamp, lines, attributes, PLAIN)
-    return EncodedLines(lines, end, taken)
 
 
 def empty_batch(*, base_offset: int, last_offset: int, max_timestamp: int, fields: BatchFields = PLAIN) -> bytes:

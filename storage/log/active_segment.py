@@ -45,9 +45,8 @@ class ActiveSegment:
         self._log, self._offset_file, self._time_file = files
         self._paths = self._log.path, self._offset_file.path, self._time_file.path
         self._state = state
-        self._offset_entries, self._time_entries = entries
-        self._first_timestamp = first_timestamp
-        self._created_ms = created_ms
+        # What rolling is decided by.
+        self.fill = SegmentFill(segment.base_offset, segment.size, first_timestamp, created_ms, *entries)
 
     @staticmethod
     def create(
@@ -115,17 +114,12 @@ class ActiveSegment:
         """Messages after the last time index entry have this timestamp, if it is larger (LogSegment.truncateTo)."""
         self._state.know_largest(largest)
 
-    def fill(self, limits: RollLimits) -> SegmentFill:
-        """What rolling is decided by."""
-        full = self._offset_entries >= limits.offset_entries or self._time_entries >= limits.time_entries
-        return SegmentFill(self.base_offset, self.size, self._first_timestamp, self._created_ms, full)
-
     def rows_until_full(self, table: BatchTable, first: int, last: int, limits: RollLimits) -> int:
         """Where in the rows `first` to `last` an index becomes full: the row behind the batch that fills it."""
         trial = self._state.copy()
         entries = trial.advance(table, first, last)
-        offsets_left = limits.offset_entries - self._offset_entries
-        times_left = limits.time_entries - self._time_entries
+        offsets_left = limits.offset_entries - self.fill.offset_entries
+        times_left = limits.time_entries - self.fill.time_entries
         stop = last
         if len(entries.offsets) >= offsets_left > 0:
             stop = min(stop, first + _row_of(table, first, last, int(entries.offsets[offsets_left - 1])) + 1)
@@ -146,27 +140,28 @@ class ActiveSegment:
 
     def append_batch(self, data: memoryview, last_offset: int, max_timestamp: int) -> None:
         """As `append`, of one batch that says this of itself."""
-        base = self.segment.size
-        before = self._state.values()
+        fill = self.fill
+        base, before = fill.size_bytes, self._state.values()
         try:
-            self._log.write_at(base, data)
-            entries = self._state.advance_batch(len(data), last_offset, max_timestamp)
-            if entries.offset:
-                entry = _OFFSET_ENTRY.pack(last_offset - self.base_offset, base)
-                self._offset_file.write_at(self._offset_entries * OFFSET_ENTRY_SIZE, entry)
-            if entries.time is not None:
-                entry = _TIME_ENTRY.pack(entries.time.timestamp, entries.time.offset - self.base_offset)
-                self._time_file.write_at(self._time_entries * TIME_ENTRY_SIZE, entry)
+            end = self._log.write_at(base, data)
+            entries = self._state.advance_batch(end - base, last_offset, max_timestamp)
+            if entries:
+                entry = _OFFSET_ENTRY.pack(last_offset - fill.base_offset, base)
+                self._offset_file.write_at(fill.offset_entries * OFFSET_ENTRY_SIZE, entry)
+            if entries > 1:
+                largest = self._state.largest
+                entry = _TIME_ENTRY.pack(largest.timestamp, largest.offset - fill.base_offset)
+                self._time_file.write_at(fill.time_entries * TIME_ENTRY_SIZE, entry)
         except BaseException:
             self._state.restore(before)
             self._undo(base)
             raise
+        if entries:
+            fill.offset_entries += 1
+            fill.time_entries += entries - 1
         if base == 0:
-            self._first_timestamp = max_timestamp
-        if entries.offset:
-            self._offset_entries += 1
-            self._time_entries += entries.time is not None
-        self.segment.size = base + len(data)
+            fill.first_timestamp = max_timestamp
+        fill.size_bytes = self.segment.size = end
 
     def append(self, data: memoryview, table: BatchTable, first: int, last: int) -> None:
         """Appends the batches of the rows `first` to `last`, which `data` holds back to back.
@@ -177,21 +172,22 @@ class ActiveSegment:
         table.data[Column.POSITION, first:last] += base - int(table.position[first])
         before = self._state.values()
         try:
-            self._log.write_at(base, data)
+            end = self._log.write_at(base, data)
             entries = self._state.advance(table, first, last)
             self._write_entries(entries)
         except BaseException:
             self._state.restore(before)
             self._undo(base)
             raise
-        if base == 0:
-            self._first_timestamp = int(table.max_timestamp[first])
-        self._count(entries)
-        self.segment.size = base + len(data)
+        self._grew(end, entries, int(table.max_timestamp[first]))
 
-    def _count(self, entries: IndexEntries) -> None:
-        self._offset_entries += len(entries.offsets)
-        self._time_entries += len(entries.timestamps)
+    def _grew(self, end: int, entries: IndexEntries, first_timestamp: int) -> None:
+        fill = self.fill
+        fill.offset_entries += len(entries.offsets)
+        fill.time_entries += len(entries.timestamps)
+        if fill.size_bytes == 0:
+            fill.first_timestamp = first_timestamp
+        fill.size_bytes = self.segment.size = end
 
     def append_whole(self, whole: WholeAppend) -> None:
         """Appends batches so that nobody, a reader or whoever opens the log after a crash, sees some without the rest.
@@ -221,24 +217,21 @@ class ActiveSegment:
         entries = self._state.advance(table, 0, table.rows)
         self._write_entries(entries)
         self.broken = False
-        if base == 0:
-            self._first_timestamp = int(table.max_timestamp[0])
-        self._count(entries)
-        self.segment.size = end
+        self._grew(end, entries, int(table.max_timestamp[0]))
 
     def _write_entries(self, entries: IndexEntries) -> None:
         if len(entries.offsets):
             data = offset_index.encode(entries.offsets, entries.positions, self.base_offset)
-            self._offset_file.write_at(self._offset_entries * OFFSET_ENTRY_SIZE, data)
+            self._offset_file.write_at(self.fill.offset_entries * OFFSET_ENTRY_SIZE, data)
         if len(entries.timestamps):
             data = time_index.encode(entries.timestamps, entries.time_offsets, self.base_offset)
-            self._time_file.write_at(self._time_entries * TIME_ENTRY_SIZE, data)
+            self._time_file.write_at(self.fill.time_entries * TIME_ENTRY_SIZE, data)
 
     def _undo(self, size: int) -> None:
         self.broken = True
         self._log.truncate(size)
-        self._offset_file.truncate(self._offset_entries * OFFSET_ENTRY_SIZE)
-        self._time_file.truncate(self._time_entries * TIME_ENTRY_SIZE)
+        self._offset_file.truncate(self.fill.offset_entries * OFFSET_ENTRY_SIZE)
+        self._time_file.truncate(self.fill.time_entries * TIME_ENTRY_SIZE)
         self.broken = False
 
     def finish(self) -> None:
@@ -246,8 +239,8 @@ class ActiveSegment:
         final = self._state.final_time_entry()
         if final is not None:
             data = time_index.encode([final.timestamp], [final.offset], self.base_offset)
-            self._time_file.write_at(self._time_entries * TIME_ENTRY_SIZE, data)
-            self._time_entries += 1
+            self._time_file.write_at(self.fill.time_entries * TIME_ENTRY_SIZE, data)
+            self.fill.time_entries += 1
             self._state.wrote_final_entry()
         if self._log.size() != self.size:
             self._log.truncate(self.size)

@@ -75,12 +75,13 @@ class Appender:
         As `append` of these lines as values. None, and nothing done, where that is not so simple: then `append` is to
         decide. PartitionOffline, OSError: nothing of them is in the log.
         """
-        encoded = self._encoder.encode_lines(begun, data, self.log.config, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        encoded = self._encoder.encode_lines(begun, data, self.log.config, now_ms)
         if encoded is None:
             return None
         taken, batch = encoded
         try:
-            self.log.append_batch(batch)
+            self.log.append_batch(batch, now_ms)
         except RecordTooLarge:
             return None  # the configuration has just changed
         return AppendedLines(batch.offsets, taken)
@@ -97,7 +98,8 @@ class Appender:
         if config.message_magic < 2:
             return _append_old(self.log, columns, row, stop, config, now_ms)
         next_row, batch = self._encoder.encode(columns, row, stop, config, now_ms)
-        return next_row, self.log.append_batch(batch)
+        base_offset = self.log.append_batch(batch, now_ms)
+        return next_row, AppendResult(base_offset, base_offset + batch.offsets - 1)
 
 
 def _append_old(

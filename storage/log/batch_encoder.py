@@ -12,14 +12,18 @@ import numpy.typing as npt
 
 from storage.config import LogConfig
 from storage.errors import InvalidRecord, RecordTooLarge
-from storage.format.batches import BATCH_HEADER_SIZE
+from storage.format import lines_kernel
+from storage.format.batches import BATCH_HEADER_SIZE, TIMESTAMP_TYPE_MASK
+from storage.format.checksum import CRC32C_TABLES
 from storage.format.compression import Codec
 from storage.format.encoder_kernel import RECORD_OVERHEAD
-from storage.format.record_batch import PLAIN, BatchFields, Encoded, NewBatch, encode_into, encode_lines
+from storage.format.record_batch import PLAIN, BatchFields, Encoded, NewBatch, encode_into, set_crc
 from storage.format.record_columns import RecordColumns
 from storage.types import NO_TIMESTAMP, TimestampType
 
 Bytes = bytes | bytearray | memoryview
+
+_NEWLINE: Final = 10
 
 # Of a line of no bytes, its newline becomes a record of at most: length, attributes, timestamp, five for the offset,
 # key, value, headers.
@@ -36,7 +40,7 @@ class BatchEncoder:
         # What the configuration says of lines.
         self._config: LogConfig | None = None
         self._plain_limit = 0  # the largest batch of lines as they are; 0 where it takes none
-        self._append_time = False
+        self._attributes = 0
 
     def encode(
         self, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
@@ -73,13 +77,18 @@ class BatchEncoder:
         if config is not self._config:
             self._config = config
             self._plain_limit = size_limit(config) if _takes_plain_lines(config) else 0
-            self._append_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
+            append_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
+            self._attributes = TIMESTAMP_TYPE_MASK if append_time else 0
         room = BATCH_HEADER_SIZE + len(begun) + _MOST_BYTES_A_BYTE * len(data)
         out = self._buffer(min(room, self._plain_limit))
-        encoded = encode_lines(out, begun, data, now_ms, self._append_time)
-        if encoded is None:
+        lines, end, taken = lines_kernel.encode_lines(
+            begun, data, _NEWLINE, now_ms, self._attributes, out, CRC32C_TABLES
+        )
+        if not lines:
             return None
-        return encoded.taken, NewBatch(out[: encoded.end], encoded.lines, now_ms)
+        if not lines_kernel.SEALS:
+            set_crc(out, 0, end)
+        return taken, NewBatch(out[:end], lines, now_ms)
 
     def _compressed(
         self, columns: RecordColumns, row: int, stop: int, config: LogConfig, codec: Codec, fields: BatchFields

@@ -5,7 +5,8 @@ Source: LogSegment.append, LogSegment.recover, TimeIndex.maybeAppend (kafka-fact
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from array import array
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,16 +30,6 @@ class IndexEntries(NamedTuple):
     time_offsets: Int64s
 
 
-class BatchEntries(NamedTuple):
-    """Of one batch: whether it gets an offset entry, and the time entry that it gets."""
-
-    offset: bool
-    time: TimestampOffset | None
-
-
-_NO_ENTRIES: Final = BatchEntries(False, None)
-
-
 class IndexState:
     """What a segment's writer remembers between batches to know which get an entry. Not thread-safe."""
 
@@ -49,19 +40,19 @@ class IndexState:
         since the last entry then count from 0, as Kafka's do."""
         largest = last_time_entry or TimestampOffset(NO_TIMESTAMP, base_offset)
         self._interval_bytes = interval_bytes
-        self._state = np.array([largest.timestamp, largest.offset, 0, largest.timestamp], dtype=np.int64)
+        self._state = array("q", (largest.timestamp, largest.offset, 0, largest.timestamp))
 
     def copy(self) -> IndexState:
         """The same state, to go on from separately."""
         other = IndexState(self._interval_bytes, 0)
-        other._state[:] = self._state
+        other._state = self._state[:]
         return other
 
-    def values(self) -> Int64s:
+    def values(self) -> array[int]:
         """What `restore` takes: the state as it is now."""
-        return self._state.copy()
+        return self._state[:]
 
-    def restore(self, values: Int64s) -> None:
+    def restore(self, values: array[int]) -> None:
         """Makes the state what it was."""
         self._state = values
 
@@ -77,18 +68,16 @@ class IndexState:
     @property
     def largest(self) -> TimestampOffset:
         """The largest timestamp so far and the last offset of the earliest batch that has it; -1 before any."""
-        return TimestampOffset(int(self._state[0]), int(self._state[1]))
+        return TimestampOffset(self._state[0], self._state[1])
 
     def final_time_entry(self) -> TimestampOffset | None:
         """What a roll or a clean close adds to the time index, full or not; None if its last entry says it already."""
         return self.largest if self._state[0] > self._state[3] else None
 
-    def advance_batch(self, size: int, last_offset: int, max_timestamp: int) -> BatchEntries:
-        """As `advance` over one batch, which is `size` bytes."""
-        entries = index_kernel.index_batch(size, last_offset, max_timestamp, self._interval_bytes, self._state)
-        if not entries:
-            return _NO_ENTRIES
-        return BatchEntries(True, self.largest if entries > 1 else None)
+    def advance_batch(self, size: int, last_offset: int, max_timestamp: int) -> int:
+        """As `advance` over one batch, which is `size` bytes. How many entries it gets: 1 is an offset entry, of its
+        last offset; with 2 there is a time entry as well, of the largest timestamp."""
+        return index_kernel.index_batch(size, last_offset, max_timestamp, self._interval_bytes, self._state)
 
     def advance(self, table: BatchTable, first: int = 0, last: int | None = None) -> IndexEntries:
         """The entries that appending the rows `first` to `last` (excluded) gives, one batch after the other."""

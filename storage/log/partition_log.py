@@ -156,27 +156,28 @@ class PartitionLog:
             self._append_locked(data, scanned(data, self.path))
             return AppendResult(base_offset, self._next_offset - 1)
 
-    def append_batch(self, batch: NewBatch) -> AppendResult:
-        """As `append`, of one finished batch: what it says of itself is believed, and nothing is looked at again."""
+    def append_batch(self, batch: NewBatch, now_ms: int) -> int:
+        """As `append`, of one finished batch: what it says of itself is believed, and nothing is looked at again. Its
+        base offset."""
         with self._lock:
             self._health.check()
             base_offset, epoch = self._next_offset, self._epochs.latest_epoch
             batch.place(base_offset, 0 if epoch is None else epoch)
-            size, last_offset = len(batch.data), base_offset + batch.offsets - 1
-            limits, now_ms = self._limits, self._clock.now_ms()
-            check_size(size, limits.segment_bytes)
-            if not batch_fits(size, last_offset, batch.max_timestamp, self._active.fill(limits), limits, now_ms):
+            data, offsets, max_timestamp = batch
+            last_offset = base_offset + offsets - 1
+            if not batch_fits(len(data), last_offset, max_timestamp, self._active.fill, self._limits, now_ms):
+                check_size(len(data), self._limits.segment_bytes)
                 self._roll_locked(base_offset)
             if epoch is None:
                 self._write_epochs_locked(self._epochs.assign(EpochEntry(0, base_offset)))
             try:
-                self._active.append_batch(batch.data, last_offset, batch.max_timestamp)
+                self._active.append_batch(data, last_offset, max_timestamp)
             except OSError as error:
                 self._health.failed(error, in_doubt=self._active.broken)
                 raise
             self._appended_locked(last_offset + 1, None)
             self._sync_if_due_locked()
-            return AppendResult(base_offset, last_offset)
+            return base_offset
 
     def append_whole(self, place: PlaceWhole) -> AppendResult:
         """A leader's append of many batches, of which nobody sees some without the rest (storage.log.whole_append).
@@ -221,10 +222,10 @@ class PartitionLog:
         ends = table.end.copy()
         row = 0
         while row < table.rows:
-            count = rows_that_fit(table, row, self._active.fill(limits), limits, self._clock.now_ms())
+            count = rows_that_fit(table, row, self._active.fill, limits, self._clock.now_ms())
             if count == 0:
                 self._roll_locked(max(self._next_offset, first_offset(table, row)))
-                count = max(1, rows_that_fit(table, row, self._active.fill(limits), limits, self._clock.now_ms()))
+                count = max(1, rows_that_fit(table, row, self._active.fill, limits, self._clock.now_ms()))
             stop = self._active.rows_until_full(table, row, row + count, limits)
             part = data[int(starts[row]) : int(ends[stop - 1])]
             self._append_rows_locked(part, table, row, stop)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -22,26 +22,24 @@ TIME_ENTRY_SIZE: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class RollLimits:
-    """What a log's configuration says of rolling. `segment_ms` has the segment's jitter taken off already."""
+    """What a log's configuration says of rolling. `segment_ms` has the segment's jitter taken off already; an index
+    with `offset_entries` or `time_entries` is full."""
 
     segment_bytes: int
     segment_ms: int
-    index_bytes: int
+    offset_entries: int
+    time_entries: int
 
     @staticmethod
     def of(config: LogConfig, jitter_ms: int) -> RollLimits:
-        """Those of a log with this configuration."""
-        return RollLimits(config.segment_bytes, config.max_segment_ms - jitter_ms, config.segment_index_bytes)
-
-    @property
-    def offset_entries(self) -> int:
-        """An offset index with so many entries is full."""
-        return self.index_bytes // OFFSET_ENTRY_SIZE
-
-    @property
-    def time_entries(self) -> int:
-        """A time index with so many entries is full: one slot is kept for the final entry."""
-        return self.index_bytes // TIME_ENTRY_SIZE - 1
+        """Those of a log with this configuration. Of a time index one slot is kept for the final entry."""
+        index_bytes = config.segment_index_bytes
+        return RollLimits(
+            config.segment_bytes,
+            config.max_segment_ms - jitter_ms,
+            index_bytes // OFFSET_ENTRY_SIZE,
+            index_bytes // TIME_ENTRY_SIZE - 1,
+        )
 
 
 def new_jitter_ms(config: LogConfig) -> int:
@@ -50,26 +48,32 @@ def new_jitter_ms(config: LogConfig) -> int:
     return random.randrange(most) if most > 0 else 0
 
 
-class SegmentFill(NamedTuple):
-    """What decides whether a segment takes one more batch.
+@dataclass(slots=True)
+class SegmentFill:
+    """What decides whether a segment takes one more batch; its writer keeps it up to date.
 
     `first_timestamp`: the max timestamp of its first batch, -1 when there is none. `created_ms`: when the segment was
-    made or opened, by our clock. `full`: one of its indexes has no room.
+    made or opened, by our clock. `offset_entries`, `time_entries`: how many its indexes have.
     """
 
     base_offset: int
     size_bytes: int
     first_timestamp: int
     created_ms: int
-    full: bool
+    offset_entries: int
+    time_entries: int
+
+    def has_full_index(self, limits: RollLimits) -> bool:
+        """Whether one of its indexes has no room."""
+        return self.offset_entries >= limits.offset_entries or self.time_entries >= limits.time_entries
 
 
 def rows_that_fit(table: BatchTable, first: int, fill: SegmentFill, limits: RollLimits, now_ms: int) -> int:
     """How many batches from the row `first` on the segment takes before it has to roll, each appended by itself.
 
-    Index entries that these batches add are not foreseen: `full` is as of now.
+    Index entries that these batches add are not foreseen.
     """
-    if fill.full:
+    if fill.has_full_index(limits):
         return 0
     sizes = table.size[first:]
     # An exact fit does not roll.
@@ -96,7 +100,7 @@ def batch_fits(
     size: int, last_offset: int, max_timestamp: int, fill: SegmentFill, limits: RollLimits, now_ms: int
 ) -> bool:
     """Whether the segment takes one batch of `size` bytes before it has to roll: `rows_that_fit` without arrays."""
-    if fill.full or not 0 <= last_offset - fill.base_offset <= _MAX_RELATIVE_OFFSET:
+    if fill.has_full_index(limits) or not 0 <= last_offset - fill.base_offset <= _MAX_RELATIVE_OFFSET:
         return False
     if fill.size_bytes == 0:
         return size <= limits.segment_bytes

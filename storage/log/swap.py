@@ -78,7 +78,7 @@ class CleanedSegment:
 
     def rows_until_full(self, table: BatchTable, first: int, limits: RollLimits, now_ms: int) -> int:
         """The row behind the last, from `first` on, that the segment takes; at least one."""
-        count = max(1, rows_that_fit(table, first, self._files.fill(limits), limits, now_ms))
+        count = max(1, rows_that_fit(table, first, self._files.fill, limits, now_ms))
         return self._files.rows_until_full(table, first, first + count, limits)
 
     def append(self, data: memoryview, table: BatchTable) -> None:

@@ -28,7 +28,7 @@ from storage.log.swap import CleanedSegment
 def fits(whole: WholeAppend, active: ActiveSegment, limits: RollLimits, now_ms: int) -> bool:
     """Whether the active segment takes all of it before it has to roll."""
     table = whole.table
-    rows = rows_that_fit(table, 0, active.fill(limits), limits, now_ms)
+    rows = rows_that_fit(table, 0, active.fill, limits, now_ms)
     return rows == table.rows and active.rows_until_full(table, 0, rows, limits) == rows
 
 

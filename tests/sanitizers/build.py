@@ -52,7 +52,7 @@ def cached(source: Path, name: str, cache: Path) -> Path:
     compiler = subprocess.run(["gcc", "-v"], check=True, capture_output=True).stderr
     versions = f"{sys.version} {Cython.__version__}".encode()
     key = hashlib.sha256()
-    declarations = source.with_suffix(".pxd").read_bytes() if source.with_suffix(".pxd").exists() else b""
+    declarations = b"".join(path.read_bytes() for path in sorted(source.parent.glob("*.pxd")))  # one may name another
     for part in (Path(__file__).read_bytes(), source.read_bytes(), declarations, compiler, versions):
         key.update(hashlib.sha256(part).digest())
     library = cache / f"{name}-{key.hexdigest()[:32]}" / f"{name.rpartition('.')[2]}{SUFFIX}"

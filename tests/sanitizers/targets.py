@@ -24,11 +24,13 @@ from storage.format import (
     header_kernel,
     index_kernel,
     kernel,
+    lines_kernel,
     message_kernel,
     rewrite_kernel,
 )
 from storage.format.batches import BatchTable, Column, scan
 from storage.format.block import RecordBlock, RecordColumn
+from storage.format.checksum import CRC32C_TABLES
 from storage.format.compression import decompress
 from storage.format.decoder import Decoder, verify_crcs
 from storage.types import TopicPartition
@@ -250,12 +252,26 @@ def encode(dice: random.Random) -> None:
             assert again[1] <= room
     measured = np.zeros(dice.choice((len(columns[0]), 1)), np.int64)
     tolerant(fields_kernel.measure_headers, buffer, columns[0], columns[1], measured)
+
+
+def lines(dice: random.Random) -> None:
+    """Lines split and made into batches, in any room: also in just the room that they take, and in a byte less."""
+    data = dice.randbytes(dice.choice((0, 1, 10, 300)))
+    buffer, separator = exact(data), dice.choice(data) if data else 10
     starts = np.empty(dice.randrange(5), np.int64)
     lengths = np.empty(dice.choice((len(starts), 1)), np.int64)
     span = dice.choice(((0, len(data)), (index(dice, len(data)), index(dice, len(data)))))
+    tolerant(lines_kernel.split_lines, buffer, *span, separator, starts, lengths)
     begun = exact(dice.randbytes(dice.choice((0, 3))))
-    tolerant(encoder_kernel.encode_lines, begun, buffer, dice.randrange(256), out, position)
-    tolerant(encoder_kernel.split_lines, buffer, *span, dice.randrange(256), starts, lengths)
+    header = number(dice, 5), dice.randrange(-(2**15), 2**15)
+    out = np.empty(dice.choice((0, 60, 61, 70, 400, 900)), np.uint8)
+    tables = CRC32C_TABLES[: dice.choice((len(CRC32C_TABLES), len(CRC32C_TABLES), 4096))]
+    done = tolerant(lines_kernel.encode_lines, begun, buffer, separator, *header, out, tables)
+    if done and done[0]:
+        for room in (done[1], done[1] - 1):
+            exact_out = np.empty(room, np.uint8)
+            again = lines_kernel.encode_lines(begun, buffer, separator, *header, exact_out, tables)
+            assert again == done if room == done[1] else again[0] == 0
 
 
 def hash_keys(dice: random.Random) -> None:
@@ -338,6 +354,7 @@ TARGETS: dict[str, Target] = {
     "render_any_columns": render_any_columns,
     "view_totals": view_totals,
     "encode": encode,
+    "lines": lines,
     "hash_keys": hash_keys,
     "index_entries": index_entries,
     "map_offsets": map_offsets,
@@ -351,6 +368,7 @@ KERNEL_TARGETS = {
     "storage.format.header_kernel": ("scan_and_decode", "scan_spans", "decode_any_table"),
     "storage.format.checksum_kernel": ("scan_and_decode", "decode_directly", "decode_any_table", "scan_spans"),
     "storage.format.encoder_kernel": ("encode",),
+    "storage.format.lines_kernel": ("lines",),
     "storage.format.fields_kernel": ("encode", "scan_and_decode", "render_any_columns"),
     "storage.format.hashing": ("hash_keys",),
     "storage.format.index_kernel": ("index_entries",),

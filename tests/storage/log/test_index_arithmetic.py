@@ -71,8 +71,8 @@ def test_batch_by_batch_the_entries_are_the_same(batches: list[tuple[int, int]],
     offsets, times, position = [], [], 0
     for offset, (size, timestamp) in enumerate(batches):
         entries = state.advance_batch(size, offset, timestamp)
-        offsets += [(offset, position)] if entries.offset else []
-        times += [(entries.time.timestamp, entries.time.offset)] if entries.time is not None else []
+        offsets += [(offset, position)] if entries else []
+        times += [(state.largest.timestamp, state.largest.offset)] if entries > 1 else []
         position += size
     assert (offsets, times) == _expected(batches, interval)
 

@@ -21,10 +21,15 @@ EDGES = st.sampled_from([-1, 0, 1, 99, 100, 101, 2**31 - 1, 2**31, 2**31 + 100])
         size_bytes=st.sampled_from([0, 0, 61, 100, 139, 140]),
         first_timestamp=st.sampled_from([-1, 0, 1, 100]),
         created_ms=st.sampled_from([0, 100]),
-        full=st.booleans(),
+        offset_entries=st.sampled_from([0, 5, 12]),
+        time_entries=st.sampled_from([0, 5, 7]),
     ),
     limits=st.builds(
-        RollLimits, segment_bytes=st.sampled_from([61, 150, 200, 300]), segment_ms=EDGES, index_bytes=st.just(100)
+        RollLimits,
+        segment_bytes=st.sampled_from([61, 150, 200, 300]),
+        segment_ms=EDGES,
+        offset_entries=st.just(12),
+        time_entries=st.just(7),
     ),
     now_ms=EDGES,
 )
