@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.files import names
-from storage.files.names import FileKind
+from storage.files import commit_ledger, names
+from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
+from storage.files.names import FileKind, StagedName
 from storage.types import TopicPartition
 from storage.upkeep.findings import Kind
 from tests.storage.format.damage import with_right_checksums
@@ -541,6 +542,39 @@ def _a_log_start_below_nought(directory: Path) -> None:
 @damage(Kind.CHECKPOINT_UNFINISHED)
 def _a_checkpoint_half_written(directory: Path) -> None:
     (directory.parent / (names.RECOVERY_POINT_CHECKPOINT + ".tmp")).write_text("0\n")
+
+
+@damage(Kind.WRITES_CORRUPT)
+def _a_ledger_of_writes_that_does_not_parse(directory: Path) -> None:
+    (directory.parent / names.COMMITS).write_text("{}")
+
+
+_STAGED = StagedName("write", 0, "0" * 32)
+
+
+def _pend(directory: Path, offset: int) -> None:
+    """Makes a write pending that was staged, a message, to be appended at an offset."""
+    topic, _, number = directory.name.rpartition("-")
+    tp = TopicPartition(topic, int(number))
+    files = (StagedFile(tp, str(_STAGED), len(batch([record(0)])), 1),)
+    pending = PendingCommit(WriteId("write", None), 0, (PendingPart(tp, offset, offset, 0, files),))
+    (directory.parent / names.COMMITS).write_bytes(commit_ledger.encode(Ledger(pending=(pending,))))
+
+
+@damage(Kind.STAGED_ORPHAN)
+def _a_staged_file_of_a_task_that_died(directory: Path) -> None:
+    (directory / str(_STAGED)).write_bytes(batch([record(0)]))
+
+
+@damage(Kind.WRITE_PENDING)
+def _a_write_that_is_pending(directory: Path) -> None:
+    _pend(directory, 10**6)
+    (directory / str(_STAGED)).write_bytes(batch([record(0)]))
+
+
+@damage(Kind.WRITE_STUCK)
+def _a_write_that_is_pending_without_its_staged_file(directory: Path) -> None:
+    _pend(directory, 10**6)
 
 
 @damage(Kind.TOPIC_ID_CORRUPT)
