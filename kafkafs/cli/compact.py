@@ -38,7 +38,7 @@ def compact(ctx: click.Context, logdir: Path, tp: str, dry_run: bool, as_json: b
     """
     chosen = expand(open_log_dir(logdir), tp)
     results, errors = (_rehearse if dry_run else _compact)(logdir, chosen)
-    passes.report(ctx, results, errors, _tell, _json if as_json else None, dry_run=dry_run)
+    passes.report(ctx, results, errors, tell, as_object if as_json else None, dry_run=dry_run)
 
 
 def _compact(logdir: Path, chosen: Sequence[TopicPartition]) -> _Outcome:
@@ -65,7 +65,8 @@ def _rehearse(logdir: Path, chosen: Sequence[TopicPartition]) -> _Outcome:
     return results, errors
 
 
-def _tell(result: CompactionResult) -> None:
+def tell(result: CompactionResult) -> None:
+    """Prints what a pass did, or would do."""
     if not result.segments_before:
         click.echo(f"{result.tp}: nothing to compact below offset {result.first_uncleanable}")
         return
@@ -75,9 +76,10 @@ def _tell(result: CompactionResult) -> None:
         f"{result.tp}: {counts.records_gone} of {counts.records_read} records, {counts.bytes_gone} of "
         f"{counts.bytes_read} bytes and {counts.keys_gone} deleted key(s) {verb}"
     )
+    used = "" if result.map_utilization is None else f", {result.map_utilization:.1%} of the offset map"
     click.echo(
         f"  compacted up to offset {result.end_offset}, {result.segments_before} segment(s) into "
-        f"{result.segments_after}; {result.map_keys} keys, {result.map_utilization:.1%} of the offset map"
+        f"{result.segments_after}; {result.map_keys} keys{used}"
     )
     if counts.null_keys:
         click.echo(f"  {counts.null_keys} of the records have no key")
@@ -85,7 +87,8 @@ def _tell(result: CompactionResult) -> None:
         click.echo(f"  the offset map was full: another pass is needed from {result.end_offset} on")
 
 
-def _json(result: CompactionResult) -> dict[str, Any]:
+def as_object(result: CompactionResult) -> dict[str, Any]:
+    """The same for --json."""
     counts = result.counts
     return {
         "topic": result.tp.topic,

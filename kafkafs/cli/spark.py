@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import passes, say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
@@ -21,6 +22,9 @@ from storage.types import Isolation
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.export import Exported
     from kafkafs.spark.jobs.stats import HourStats
+    from storage.log.owned_dir import OwnedDir
+    from storage.types import TopicPartition
+    from storage.upkeep.compaction import CompactionResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,7 +33,7 @@ _EXTRA = "Spark is not installed: pip install 'kafkafs[spark]'"
 
 @click.group()
 def spark() -> None:
-    """Export, check and count whole logs in parallel, on Spark.
+    """Export, check, count and compact whole logs in parallel, on Spark.
 
     Without --master all cores of this machine work; under spark-submit, or with --master, a cluster that sees the
     directories under the same names.
@@ -253,6 +257,62 @@ def verify(
         chosen = None if tp is None else expand(open_log_dir(logdir), tp)
         found = run(session, logdir, chosen, allow_uncompiled=allow_uncompiled)
     tell_findings(ctx, found, notes=notes, as_json=as_json)
+
+
+@spark.command()
+@LOGDIR
+@click.argument("tp", type=TopicPartitionPattern())
+@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+@_job_options
+@click.pass_context
+def compact(
+    ctx: click.Context,
+    logdir: Path,
+    tp: str,
+    dry_run: bool,
+    master: str | None,
+    settings: tuple[str, ...],
+    allow_uncompiled: bool,
+    as_json: bool,
+) -> None:
+    """Compact TP as `kafkafs compact` does, in one pass however many keys there are.
+
+    The latest record of each key is found by a shuffle, segments are rewritten in parallel beside the old ones, and put
+    in their place all at once, at the end. LOGDIR is held for as long as it takes: no broker and no mount may have it.
+
+    \b
+    kafkafs spark compact /var/kafka accounts --dry-run
+    kafkafs spark compact /var/kafka accounts/0
+    """
+    from kafkafs.cli.compact import as_object, tell
+
+    log_dir = open_log_dir(logdir)
+    chosen = expand(log_dir, tp)
+    results: list[CompactionResult] = []
+    with ExitStack() as stack:
+
+        @cache
+        def session() -> Any:
+            # Not before it is known that the directory can be had: it takes seconds to start.
+            return stack.enter_context(_session(ctx, "compact", master, settings))
+
+        def rehearsed(tp: TopicPartition) -> None:
+            running = session()
+            from kafkafs.spark.jobs.compact import CompactOptions, preview
+
+            results.append(preview(running, log_dir, tp, CompactOptions(allow_uncompiled=allow_uncompiled)))
+
+        def compacted(owned: OwnedDir, tp: TopicPartition) -> None:
+            running = session()
+            from kafkafs.spark.jobs.compact import CompactOptions
+            from kafkafs.spark.jobs.compact import compact as run
+
+            results.append(run(running, owned, tp, CompactOptions(allow_uncompiled=allow_uncompiled)))
+            for path in results[-1].files:
+                owned.disk.unlink(path)
+
+        errors = passes.each(chosen, rehearsed) if dry_run else passes.each_owned(logdir, chosen, compacted)
+    passes.report(ctx, results, errors, tell, as_object if as_json else None, dry_run=dry_run)
 
 
 def _exported(done: Exported) -> dict[str, Any]:

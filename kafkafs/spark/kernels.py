@@ -12,6 +12,8 @@ _KERNELS: Final = (
     "storage.format.message_kernel",
     "storage.format.encoder_kernel",
     "storage.format.hashing",
+    "storage.format.rewrite_kernel",
+    "storage.upkeep.offset_map_kernel",
 )
 
 

@@ -26,7 +26,7 @@ Below this nothing locks: the PartitionLog that owns the directory holds its loc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -115,22 +115,21 @@ def remove_cleaned(disk: Disk, directory: Path, base_offset: int, ending: str = 
             disk.unlink(path)
 
 
-def remove_unfinished(disk: Disk, directory: Path) -> None:
-    """Removes everything that is being built, or was, by whomever."""
+def remove_unfinished(disk: Disk, directory: Path, but: Collection[str] = ()) -> None:
+    """Removes everything that is being built, or was, by whomever; `but` what has these endings."""
     for path in sorted(directory.iterdir()):
-        if names.is_staged_segment(path.name) or path.name.endswith(_CLEANED):
+        unfinished = names.is_staged_segment(path.name) or path.name.endswith(_CLEANED)
+        if unfinished and not path.name.endswith(tuple(but)):
             disk.unlink(path)
 
 
-def adopt(disk: Disk, directory: Path, built: Iterable[tuple[int, str]]) -> None:
+def adopt(disk: Disk, directory: Path, built: Collection[tuple[int, str]]) -> None:
     """Finished segments that other processes have built, by base offset and ending, get their `.cleaned` names.
 
-    Any other `.cleaned` file goes before: recovery would take it for a sign that the `.swap` files above it are not
-    complete. FileNotFoundError when one is not there.
+    Everything else that is unfinished goes before: recovery would take another `.cleaned` file for a sign that the
+    `.swap` files above it are not complete. FileNotFoundError when one is not there.
     """
-    for path in sorted(directory.iterdir()):
-        if path.name.endswith(_CLEANED):
-            disk.unlink(path)
+    remove_unfinished(disk, directory, [ending for _, ending in built])
     for base_offset, ending in built:
         for kind in reversed(_KINDS):
             path = _named(directory, base_offset, kind, ending)

@@ -42,8 +42,10 @@ from storage.upkeep.cleaned_transactions import CleanedTransactions, Passed
 from storage.upkeep.compaction import CompactionResult, Occasion
 from storage.upkeep.key_scan import Part, Stretch
 from storage.upkeep.offset_map import Int64s, new_secret
-from storage.upkeep.rewriting import Rewriter
+from storage.upkeep.rewriting import Rewriter, windows
 from storage.upkeep.survivors import Survivors
+
+_LOOKS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,11 @@ class GroupCopy:
     writes: bool
 
     @property
+    def start_offset(self) -> int:
+        """The group's first base offset."""
+        return self.part.segments[0][0]
+
+    @property
     def size(self) -> int:
         """Bytes of the sources."""
         return sum(size for _, size in self.part.segments)
@@ -88,7 +95,7 @@ class GroupCopy:
         transactions = CleanedTransactions(self.aborted, self.before)
         batches = BatchFilter(self.rules, Survivors(latest), transactions)
         rewriter = Rewriter(snapshot, batches, transactions, self.legacy_horizon_ms)
-        base_offset = snapshot.segments[0].base_offset
+        base_offset = self.start_offset
         keys = len(latest) - int(latest.searchsorted(self.first_dirty))
         if not self.writes:
             rewriter.copy(snapshot.segments, lambda _: None)
@@ -131,6 +138,22 @@ class DividedPass:
         """What the pass began with."""
         return self._occasion
 
+    def records(self) -> int:
+        """About how many records the groups hold, from a look at some of them. SegmentGone."""
+        segments = [segment for group in self._segments for segment in group if segment.size]
+        looked_at, found = 0, 0
+        for segment in segments[:: max(len(segments) // _LOOKS, 1)]:
+            for window in windows(self._occasion.snapshot, segment, 0):
+                table = window.table
+                # How many there are in a compressed set of an old format its header does not tell.
+                most = np.diff(table.last_offset, prepend=table.last_offset[0] - 1)
+                found += int(np.where(table.count < 0, most, table.count).sum())
+                looked_at += int(table.size.sum())
+                break
+        total = sum(segment.size for segment in segments)
+        offsets = sum(group.end - group.start for group in self.groups)
+        return min(-(-found * total // max(looked_at, 1)), offsets)
+
     def stretch(self, start_offset: int, end_offset: int) -> Stretch:
         """A part of a group to look for keys in; stretches together must cover all groups."""
         snapshot = self._occasion.snapshot
@@ -139,14 +162,14 @@ class DividedPass:
         aborted = self._aborted_in(start_offset, end_offset)
         return Stretch(part, start_offset, end_offset, self._occasion.dirty.first_dirty, aborted)
 
-    def copies(self, passed: Iterable[tuple[Stretch, Passed]]) -> list[GroupCopy]:
-        """The copies to be made, one for each group. `passed`: what each stretch has told."""
-        told = sorted(passed, key=lambda pair: pair[0].start_offset)
+    def copies(self, passed: Iterable[tuple[int, Passed]]) -> list[GroupCopy]:
+        """The copies to be made, one for each group. `passed`: what each stretch has told, with its start."""
+        told = sorted(passed, key=lambda pair: pair[0])
         occasion = self._occasion
         before, row = Passed(), 0
         copies = []
         for group, segments in zip(self.groups, self._segments, strict=True):
-            while row < len(told) and told[row][0].start_offset < group.start:
+            while row < len(told) and told[row][0] < group.start:
                 before = before.then(told[row][1])
                 row += 1
             aborted = self._aborted_in(group.start, group.end)

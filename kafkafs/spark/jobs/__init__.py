@@ -1,1 +1,1 @@
-"""The pipeline's jobs: export, stats, verify. Each is a function here and a command of `kafkafs spark`."""
+"""The pipeline's jobs: export, stats, verify, compact. Each is a function here and a command of `kafkafs spark`."""

@@ -7,7 +7,7 @@ wrong is not: it comes back as the outcome, so that the driver can say it in one
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -16,14 +16,20 @@ from kafkafs.spark.kernels import UncompiledKernels, require_compiled
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pyspark import SparkContext
+    from pyspark import RDD, SparkContext
     from pyspark.sql import SparkSession
 
 K = TypeVar("K")
 T = TypeVar("T")
 R = TypeVar("R")
+
+# What comes back as a value.
+EXPECTED: Final = (StorageError, OSError, UncompiledKernels)
+
+# The place of what is for the driver.
+TO_DRIVER: Final = -1
 
 
 def run_tasks(
@@ -39,12 +45,7 @@ def run_tasks(
     caught = _catching(work, allow_uncompiled)
     with _job(spark, what) as context:
         outcomes = context.parallelize(tasks, len(tasks)).map(caught).collect()
-    results: list[R] = []
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            raise outcome
-        results.append(outcome)
-    return results
+    return _results(outcomes)
 
 
 def reduce_tasks(
@@ -78,6 +79,96 @@ def reduce_tasks(
     return found  # type: ignore[return-value]  # only None has errors
 
 
+def scatter(
+    spark: SparkSession,
+    work: Callable[[T], Iterable[tuple[int, Any]]],
+    tasks: Sequence[T],
+    places: int,
+    what: str,
+    *,
+    allow_uncompiled: bool = False,
+) -> tuple[RDD[tuple[int, Any]], list[Any]]:
+    """`work` of each task, which gives values to places from 0 on, or TO_DRIVER: a shuffle, and what the driver got.
+
+    Errors as from `run_tasks`. What lies shuffled is kept by Spark and made anew if that is lost: `work` must give the
+    same again.
+    """
+    require_compiled(allow_uncompiled)
+    caught = _catching_each(work, allow_uncompiled)
+    with _job(spark, what) as context:
+        given = context.parallelize(tasks, len(tasks)).flatMap(
+            lambda task: ((TO_DRIVER, one) if isinstance(one, Exception) else one for one in caught(task))
+        )
+        shuffled = given.partitionBy(places + 1, int)  # of -1 that is the last one
+        told = context.runJob(shuffled, lambda found: (value for _, value in found), [places])
+    return shuffled, _results(told)
+
+
+def gather(
+    spark: SparkSession,
+    shuffled: RDD[tuple[int, Any]],
+    pass_on: Callable[[Iterator[Any]], Iterable[tuple[int, Any]]],
+    work: Callable[[T, Iterator[Any]], Iterable[R]],
+    tasks: Sequence[T],
+    what: str,
+    *,
+    allow_uncompiled: bool = False,
+) -> list[R]:
+    """What `work` gives for each task with the values that it gets: `pass_on` has all of one place of a `scatter`, and
+    gives values to tasks, by number. In order of the tasks; errors as from `run_tasks`."""
+    last = shuffled.getNumPartitions() - 1
+    caught = _catching_each(work, allow_uncompiled)
+    with _job(spark, what):
+        outcomes = (
+            shuffled.mapPartitionsWithIndex(
+                lambda place, found: pass_on(value for _, value in found) if place != last else ()
+            )
+            .partitionBy(len(tasks), int)
+            .mapPartitionsWithIndex(lambda number, found: caught(tasks[number], (value for _, value in found)))
+            .collect()
+        )
+    return _results(outcomes)
+
+
+def packed(items: Sequence[T], sizes: Sequence[int], target: int) -> Iterator[list[T]]:
+    """Items in order, together up to `target` bytes; one that is larger by itself."""
+    task: list[T] = []
+    held = 0
+    for item, size in zip(items, sizes, strict=True):
+        if task and held + size > target:
+            yield task
+            task, held = [], 0
+        task.append(item)
+        held += size
+    if task:
+        yield task
+
+
+def _results(outcomes: Iterable[R | Exception]) -> list[R]:
+    """The outcomes, or the first of them that is an error."""
+    results: list[R] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+        results.append(outcome)
+    return results
+
+
+def _catching_each(
+    work: Callable[..., Iterable[R]], allow_uncompiled: bool
+) -> Callable[..., Iterator[R | Exception]]:
+    """As `_catching`, of work that gives many values: an error is the last of them."""
+
+    def caught(*given: Any) -> Iterator[R | Exception]:
+        try:
+            require_compiled(allow_uncompiled)
+            yield from work(*given)
+        except EXPECTED as error:
+            yield error
+
+    return caught
+
+
 def _catching(work: Callable[[T], R], allow_uncompiled: bool) -> Callable[[T], R | Exception]:
     """`work` with its expected errors as values."""
 
@@ -85,7 +176,7 @@ def _catching(work: Callable[[T], R], allow_uncompiled: bool) -> Callable[[T], R
         try:
             require_compiled(allow_uncompiled)  # a worker may be another machine
             return work(task)
-        except (StorageError, OSError, UncompiledKernels) as error:
+        except EXPECTED as error:
             return error
 
     return caught

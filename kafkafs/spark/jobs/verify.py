@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kafkafs.spark.jobs.tasks import run_tasks
+from kafkafs.spark.jobs.tasks import packed, run_tasks
 from kafkafs.spark.planning import TASKS_PER_CORE
 from storage.files import names
 from storage.files.names import FileKind
@@ -36,7 +36,9 @@ def verify(
     cores = int(spark.sparkContext.defaultParallelism)
 
     def audit(plans: Sequence[SegmentPlan]) -> Iterator[SegmentReport]:
-        tasks = list(_packed(plans, cores))
+        sizes = [_size(plan) for plan in plans]
+        # A segment is never cut, for it is checked against its own indexes.
+        tasks = list(packed(plans, sizes, max(sum(sizes) // (cores * TASKS_PER_CORE), _LEAST_BYTES)))
         done = run_tasks(spark, _audit, tasks, f"verify {path.name}", allow_uncompiled=allow_uncompiled)
         return (report for reports in done for report in reports)
 
@@ -46,22 +48,6 @@ def verify(
 def _audit(plans: Sequence[SegmentPlan]) -> list[SegmentReport]:
     """What a worker does."""
     return [PartitionAudit.audit(plan, NoProgress()) for plan in plans]
-
-
-def _packed(plans: Sequence[SegmentPlan], cores: int) -> Iterator[list[SegmentPlan]]:
-    """Tasks of about equal size, in order; a segment is never cut, for it is checked against its own indexes."""
-    sizes = [_size(plan) for plan in plans]
-    target = max(sum(sizes) // (cores * TASKS_PER_CORE), _LEAST_BYTES)
-    task: list[SegmentPlan] = []
-    held = 0
-    for plan, size in zip(plans, sizes, strict=True):
-        if task and held + size > target:
-            yield task
-            task, held = [], 0
-        task.append(plan)
-        held += size
-    if task:
-        yield task
 
 
 def _size(plan: SegmentPlan) -> int:

@@ -36,7 +36,7 @@ def in_parts(dice: random.Random, disk: Disk | None = None) -> Callable[[Divided
                 for chunk in scan.chunks():
                     for place, part in spread(_sent(chunk), places):
                         chunks[place].append(part)
-                passed.append((stretch, _sent(scan.passed())))
+                passed.append((start, _sent(scan.passed())))
         dice.shuffle(passed)
         for one in chunks:
             dice.shuffle(one)

@@ -242,6 +242,8 @@ def test_what_an_earlier_pass_left_goes_first(tmp_path: Path) -> None:
     owned = several_groups(tmp_path / "log")
     base = owned.log(TP).snapshot().segments[3].base_offset
     owned.log(TP).path.joinpath(names.segment_file(base, FileKind.LOG, FileState.CLEANED)).write_bytes(b"")
+    other = names.segment_file(base, FileKind.LOG) + names.new_staged_ending()
+    owned.log(TP).path.joinpath(other).write_bytes(b"of a task that was killed")
     divided(owned, in_parts(random.Random(1)))
     close_clean(owned)
 

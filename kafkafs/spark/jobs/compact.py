@@ -1,0 +1,139 @@
+"""Compaction of a partition that has more keys than one offset map takes, by the workers; the owner swaps.
+
+1. each task reads stretches of the log: hashes of keys with their offsets, and what is to know of transactions
+2. a shuffle brings equal hashes together: which records are the latest of their keys
+3. a second shuffle brings their offsets to the tasks that copy the groups of segments
+4. the owner, which is the driver, puts the copies in place
+
+What a worker does and what a crash leaves is `storage.upkeep.divided_pass`'s and `key_scan`'s. No task holds more keys
+than `places` were made for, and none holds values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, packed, scatter
+from kafkafs.spark.planning import LEAST_TASK_BYTES, TASKS_PER_CORE, LogRange, plan
+from storage.files.disk import RealDisk
+from storage.upkeep.directory_compaction import compact_divided, preview_divided
+from storage.upkeep.key_scan import KeyChunk, KeyScan, Stretch, latest_offsets, spread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from storage.files.disk import Disk
+    from storage.log.log_dir import LogDir
+    from storage.log.owned_dir import OwnedDir
+    from storage.types import TopicPartition
+    from storage.upkeep.compaction import CompactionResult
+    from storage.upkeep.divided_pass import Copied, DividedPass, Elsewhere, GroupCopy
+    from storage.upkeep.offset_map import Int64s
+
+_KEYS_PER_PLACE: Final = 2_000_000  # about 150 MB in the task that has them
+_KEYS_PER_SCAN: Final = 400_000  # the more, the less of a key that is often updated is shuffled
+_TASK_BYTES: Final = 256 << 20
+_LEAST_KEYS: Final = 100_000  # of a place: below, a task takes longer
+
+
+@dataclass(frozen=True, slots=True)
+class CompactOptions:
+    """How the work is cut: keys that a task may hold in each half of the shuffle, and bytes of log for a task; a group
+    of segments is not cut."""
+
+    keys_per_scan: int = _KEYS_PER_SCAN
+    keys_per_place: int = _KEYS_PER_PLACE
+    task_bytes: int = _TASK_BYTES
+    allow_uncompiled: bool = False
+
+
+_DEFAULT: Final = CompactOptions()
+
+
+def compact(
+    spark: SparkSession,
+    owned: OwnedDir,
+    tp: TopicPartition,
+    options: CompactOptions = _DEFAULT,
+    *,
+    disk: Disk | None = None,
+) -> CompactionResult:
+    """One pass over a partition, up to its first uncleanable offset, and the cleaner's checkpoint after it: what
+    `storage.upkeep.directory_compaction.compact_partition` does when its map takes all keys.
+
+    The workers must see the directory under the same name, and `disk` goes to them. What was replaced is the caller's
+    to unlink (`files`). Whatever fails, the log is as it was. StorageError, OSError, UncompiledKernels.
+    """
+    return compact_divided(owned, tp, _on_workers(spark, options, RealDisk() if disk is None else disk))
+
+
+def preview(
+    spark: SparkSession, log_dir: LogDir, tp: TopicPartition, options: CompactOptions = _DEFAULT
+) -> CompactionResult:
+    """What `compact` would do, changing nothing. Errors as there."""
+    return preview_divided(log_dir, tp, _on_workers(spark, options, RealDisk()))
+
+
+def _on_workers(spark: SparkSession, options: CompactOptions, disk: Disk) -> Elsewhere:
+    """Has a pass done by Spark's workers."""
+
+    def elsewhere(work: DividedPass) -> list[Copied]:
+        name = str(work.occasion.snapshot.tp)
+        cores = int(spark.sparkContext.defaultParallelism)
+        secret, places = work.secret, _places(work.records(), cores, options)
+
+        def scan(stretches: Iterable[Stretch]) -> Iterator[tuple[int, Any]]:
+            for stretch in stretches:
+                keys = KeyScan(stretch, secret, most_keys=options.keys_per_scan)
+                for chunk in keys.chunks():
+                    yield from spread(chunk, places)
+                yield TO_DRIVER, (stretch.start_offset, keys.passed())
+
+        stretches = _stretches(work, cores, options)
+        slow = options.allow_uncompiled
+        found, passed = scatter(spark, scan, stretches, places, f"keys of {name}", allow_uncompiled=slow)
+        tasks = _tasks(work.copies(passed), cores, options)
+        starts = np.array([task[0].start_offset for task in tasks], np.int64)
+
+        def choose(chunks: Iterator[KeyChunk]) -> Iterator[tuple[int, Int64s]]:
+            latest = latest_offsets(chunks, secret)
+            for number, offsets in enumerate(np.split(latest, latest.searchsorted(starts[1:]))):
+                if len(offsets):
+                    yield number, offsets
+
+        def copy(task: Sequence[GroupCopy], offsets: Iterator[Int64s]) -> Iterator[Copied]:
+            latest = np.sort(np.concatenate([np.empty(0, np.int64), *offsets]), kind="stable")
+            for group in task:
+                first, last = latest.searchsorted((group.start_offset, group.part.end_offset)).tolist()
+                yield group.run(latest[first:last], disk)
+
+        return gather(spark, found, choose, copy, tasks, f"compact {name}", allow_uncompiled=slow)
+
+    return elsewhere
+
+
+def _places(records: int, cores: int, options: CompactOptions) -> int:
+    """Into how many parts the keys are shuffled."""
+    return max(-(-records // options.keys_per_place), min(cores, -(-records // _LEAST_KEYS)), 1)
+
+
+def _stretches(work: DividedPass, cores: int, options: CompactOptions) -> list[list[Stretch]]:
+    """What each task reads for its keys."""
+    ranges = [LogRange(work.occasion.snapshot, group.start, group.end) for group in work.groups]
+    tasks = plan(ranges, cores)
+    total = sum(split.size_bytes for splits in tasks for split in splits)
+    least = -(-total // options.task_bytes)
+    if least > len(tasks):
+        tasks = plan(ranges, cores, least_tasks=least)
+    return [[work.stretch(split.start_offset, split.end_offset) for split in splits] for splits in tasks]
+
+
+def _tasks(copies: Sequence[GroupCopy], cores: int, options: CompactOptions) -> list[list[GroupCopy]]:
+    """What each task copies."""
+    sizes = [copy.size for copy in copies]
+    target = max(sum(sizes) // (cores * TASKS_PER_CORE), LEAST_TASK_BYTES)
+    return list(packed(copies, sizes, min(target, options.task_bytes)))
