@@ -106,6 +106,10 @@ class Tree:
         NoSuchPath or UnknownTopicOrPartition where there is none; whether a range is in range only its view tells.
         """
         node = paths.parse(path)
+        if isinstance(node, paths.Append) and self.owned is not None:
+            # First, and without a look at the directory: `echo >>` comes here for each line, and topics of a directory
+            # that is ours come and go through us.
+            return AppendFile(self.owned, node)
         self.log_dir.refresh()
         match node:
             case paths.Messages() | paths.OffsetsView() | paths.TimeView():
@@ -118,8 +122,6 @@ class Tree:
                 return directories.RootDirectory(self.log_dir, writable=self._writable)
             case paths.Topic():
                 return directories.TopicDirectory(self.log_dir, node.topic, writable=self._writable)
-            case paths.Append() if self.owned is not None:
-                return AppendFile(self.owned, node)
             case paths.TopicConfig() if self.owned is not None:
                 return ConfigFile(self.owned, node.topic)
             case paths.TopicConfig():

@@ -30,7 +30,7 @@ FORMAT = (*SHARED, "storage.format", "storage.config")
 LOG = (*FORMAT, "storage.files", "storage.log")
 STORAGE = ("storage", *LOG, "storage.client", "storage.upkeep")
 NAMES = ("kafkafs.paths", "kafkafs.ranges", "kafkafs.formats", "kafkafs.count", "kafkafs.select")
-WRITING = ("kafkafs.append", "kafkafs.lines", "kafkafs.retries")
+WRITING = ("kafkafs.append", "kafkafs.targets", "kafkafs.lines", "kafkafs.retries")
 VIEWS = (*NAMES, "kafkafs.view_index", *WRITING, "kafkafs.handles", "kafkafs.views", "kafkafs.status")
 MOUNTING = ("kafkafs.errnos", "kafkafs.operations", "kafkafs.mount_options", "kafkafs.mountpoint", "kafkafs.background")
 MOUNT = (*VIEWS, "kafkafs.tree", *MOUNTING, "kafkafs.mount")
@@ -51,12 +51,13 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "kafkafs.formats": ("storage.errors", "storage.types", "storage.format", "kafkafs.paths", "kafkafs.ranges"),
     "kafkafs.retries": FORMAT,
     "kafkafs.lines": (*FORMAT, "kafkafs.formats"),
-    "kafkafs.append": (*STORAGE, *NAMES, "kafkafs.lines", "kafkafs.retries"),
+    "kafkafs.targets": (*STORAGE, "kafkafs.lines", "kafkafs.retries"),
+    "kafkafs.append": (*STORAGE, "kafkafs.lines", "kafkafs.targets"),
     "kafkafs.handles": (*STORAGE, *NAMES, "kafkafs.append"),
     "kafkafs.count": LOG,
     "kafkafs.select": (*LOG, "kafkafs.ranges", "kafkafs.count"),
     "kafkafs.view_index": (*STORAGE, *NAMES, "kafkafs.handles"),
-    "kafkafs.views": (*STORAGE, *NAMES, "kafkafs.append", "kafkafs.lines", "kafkafs.handles", "kafkafs.view_index"),
+    "kafkafs.views": (*STORAGE, *NAMES, *WRITING, "kafkafs.handles", "kafkafs.view_index"),
     "kafkafs.status": (*STORAGE, *NAMES, "kafkafs.view_index", "kafkafs.handles"),
     "kafkafs.tree": (*STORAGE, *VIEWS),
     "kafkafs.record_filters": FORMAT,

@@ -42,8 +42,9 @@ def append(
     seq 100 | kafkafs append ./logs numbers
     kafkafs cat ./logs orders --format jsonl | kafkafs append ./copy orders --format jsonl
     """
-    from kafkafs.append import LineWriter, Target
+    from kafkafs.append import LineWriter
     from kafkafs.lines import keyed_txt, parse_jsonl, parse_txt
+    from kafkafs.targets import open_target
     from storage.errors import StorageError
     from storage.log.owned_dir import Opening, OwnedDir
 
@@ -58,7 +59,7 @@ def append(
     failed = True
     try:
         number = None if partition is None else partition.partition
-        writer = LineWriter(Target(owned, topic, number, force=force), parse)
+        writer = LineWriter(open_target(owned, topic, number, force=force), parse)
         failed = not _pump(writer)
     except (StorageError, OSError) as error:
         say(error if isinstance(error, StorageError) else error.strerror or error)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from kafkafs.append import Destination, LineWriter, Target
+from kafkafs.append import LineWriter
 from kafkafs.lines import Parse, parse_jsonl, parse_txt
 from kafkafs.paths import Append
+from kafkafs.targets import Destination, open_target
 from kafkafs.views.base import Attributes, BytesHandle, File, Handle, Kind, SyncHandle, WriteHandle
 from storage.errors import UnknownTopicOrPartition
 from storage.log.owned_dir import OwnedDir
@@ -48,7 +49,7 @@ class AppendFile(File):
         return SyncHandle(b"", self._flush)
 
     def open_to_write(self) -> WriteHandle:
-        target = Target(self._owned, self._node.topic, self._node.partition)
+        target = open_target(self._owned, self._node.topic, self._node.partition)
         return LinesHandle(target, parse_jsonl if self._node.jsonl else parse_txt)
 
     def _flush(self) -> None:

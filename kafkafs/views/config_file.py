@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kafkafs.append import Taken
 from kafkafs.lines import Parsed, parse_txt
+from kafkafs.targets import Taken
 from kafkafs.views import info
 from kafkafs.views.append_files import LinesHandle
 from kafkafs.views.base import Attributes, BytesHandle, File, Handle, Kind, WriteHandle

@@ -32,6 +32,9 @@ _OVERHEAD = cython.declare(cython.Py_ssize_t, 12)
 _SLICING_ENTRIES = cython.declare(cython.Py_ssize_t, 4096)
 _CARRYING_ENTRIES = cython.declare(cython.Py_ssize_t, 2048)
 
+# So few are done sooner than others have taken the GIL, which would then have to be waited for.
+_FEW_BYTES = cython.declare(cython.Py_ssize_t, 4096)
+
 # What `encode_lines` returns.
 _Lines = cython.typedef((cython.longlong, cython.Py_ssize_t, cython.Py_ssize_t))
 
@@ -254,6 +257,30 @@ def _encode_lines(
     return row, position, at
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _encode_batch(
+    begun: cython.const[cython.uchar][::1],
+    data: cython.const[cython.uchar][::1],
+    separator: cython.int,
+    timestamp: cython.longlong,
+    attributes: cython.longlong,
+    out: cython.uchar[::1],
+    tables: cython.const[cython.uint][::1],
+) -> _Lines:
+    crc: cython.longlong
+    done: _Lines = _encode_lines(begun, data, separator, out, _HEADER_SIZE)
+    if done[0] > 0:
+        _put_header(out, done[1], done[0], timestamp, attributes)
+        if _SEALS:
+            crc = hardware_crc32c(
+                cython.address(out[_CRC_START]), done[1] - _CRC_START, cython.address(tables[_SLICING_ENTRIES])
+            )
+            _put_number(out, _CRC_POSITION, crc, 4)
+    return done
+
+
 def encode_lines(
     begun: cython.const[cython.uchar][::1],
     data: cython.const[cython.uchar][::1],
@@ -270,20 +297,14 @@ def encode_lines(
     they are, the position in `out` behind them, and that in `data`. No lines: none ends, or not all of them fit.
     """
     done: _Lines
-    crc: cython.longlong
     if len(tables) < _SLICING_ENTRIES + _CARRYING_ENTRIES:
         raise ValueError("tables are missing")
     if len(out) < _HEADER_SIZE:
         return 0, 0, 0
     if not cython.compiled:
         begun, data, out = bytes(begun), bytes(data), memoryview(out)
+    if len(data) < _FEW_BYTES:
+        return _encode_batch(begun, data, separator, timestamp, attributes, out, tables)
     with cython.nogil:
-        done = _encode_lines(begun, data, separator, out, _HEADER_SIZE)
-        if done[0] > 0:
-            _put_header(out, done[1], done[0], timestamp, attributes)
-            if _SEALS:
-                crc = hardware_crc32c(
-                    cython.address(out[_CRC_START]), done[1] - _CRC_START, cython.address(tables[_SLICING_ENTRIES])
-                )
-                _put_number(out, _CRC_POSITION, crc, 4)
+        done = _encode_batch(begun, data, separator, timestamp, attributes, out, tables)
     return done

@@ -29,11 +29,8 @@ class Appended(NamedTuple):
     error: Exception | None
 
 
-class AppendedLines(NamedTuple):
-    """What became of lines to append: `lines` are in the log, which are the first `size` bytes of what was given."""
-
-    lines: int
-    size: int
+# What became of lines to append: how many are in the log, and how many bytes of what was given they are.
+AppendedLines = tuple[int, int]
 
 
 class Appender:
@@ -84,7 +81,7 @@ class Appender:
             self.log.append_batch(batch, now_ms)
         except RecordTooLarge:
             return None  # the configuration has just changed
-        return AppendedLines(batch.offsets, taken)
+        return batch.offsets, taken
 
     def acceptable(self, columns: RecordColumns) -> tuple[int, InvalidRecord | None]:
         """How many of the records the topic takes, their sizes aside, and what is wrong with the next one."""

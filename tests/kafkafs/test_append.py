@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.append import LineWriter, Taken, Target
+from kafkafs.append import LineWriter
 from kafkafs.formats.jsonl_parse import parse_line
 from kafkafs.lines import Parsed, keyed_txt, parse_jsonl, parse_txt
+from kafkafs.targets import Taken, open_target
 from storage.client.partitioner import partition_for_key
 from storage.errors import InvalidRecord, NotPermitted, PartitionOffline, RecordTooLarge
 from storage.format.record_columns import Record
@@ -254,7 +255,7 @@ def jsonl(*lines: dict[str, Any]) -> bytes:
 
 
 def test_to_a_partition(owned: OwnedDir) -> None:
-    writer = LineWriter(Target(owned, "t", 1), parse_jsonl)
+    writer = LineWriter(open_target(owned, "t", 1), parse_jsonl)
     writer.write(jsonl({"value": "a", "partition": 2}, {"value": "b", "key": "k"}))
     writer.sync()
     log = owned.log(TopicPartition("t", 1))
@@ -264,18 +265,18 @@ def test_to_a_partition(owned: OwnedDir) -> None:
 
 
 def test_lines_without_keys_stick_to_a_partition(owned: OwnedDir) -> None:
-    LineWriter(Target(owned, "t"), parse_txt).write(b"a\nb\nc\n")
+    LineWriter(open_target(owned, "t"), parse_txt).write(b"a\nb\nc\n")
     assert sorted(values(owned, "t")) == [[], [], [b"a", b"b", b"c"]]
 
 
 def test_keys_choose_as_kafkas_producer_does(owned: OwnedDir) -> None:
     keys = [b"key-%d" % number for number in range(50)]
-    LineWriter(Target(owned, "t"), keyed_txt(b"\t")).write(b"".join(key + b"\t" + key + b"\n" for key in keys))
+    LineWriter(open_target(owned, "t"), keyed_txt(b"\t")).write(b"".join(key + b"\t" + key + b"\n" for key in keys))
     assert values(owned, "t") == [[key for key in keys if partition_for_key(key, 3) == p] for p in range(3)]
 
 
 def test_partitions_that_lines_ask_for(owned: OwnedDir) -> None:
-    writer = LineWriter(Target(owned, "t"), parse_jsonl)
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
     lines = [{"value": f"{number}", "partition": number % 3} for number in range(9)]
     data = jsonl(*lines, {"value": "no such partition", "partition": 3}, {"value": "after", "partition": 0})
     assert writer.write(data) == len(jsonl(*lines))
@@ -285,7 +286,7 @@ def test_partitions_that_lines_ask_for(owned: OwnedDir) -> None:
 
 
 def test_a_compacted_topic_takes_no_null_key(owned: OwnedDir) -> None:
-    writer = LineWriter(Target(owned, "compacted"), parse_jsonl)
+    writer = LineWriter(open_target(owned, "compacted"), parse_jsonl)
     good = [{"key": f"{number}", "value": "x"} for number in range(20)]
     data = jsonl(*good, {"value": "keyless"}, {"key": "after", "value": "x"})
     assert writer.write(data) == len(jsonl(*good))
@@ -325,7 +326,7 @@ def test_what_comes_again_after_a_full_disk_is_not_there_twice(
 ) -> None:
     """One partition's batch is written, another's is not: the lines before the first that is missing count."""
     owned, disk = full
-    writer = LineWriter(Target(owned, "t"), parse_jsonl)
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
     data = b"".join(NINE)
     failing(disk, *failed)
     taken = writer.write(data)
@@ -343,7 +344,7 @@ def test_what_comes_again_after_a_full_disk_is_not_there_twice(
 
 def test_one_partition_after_the_other_has_room(full: tuple[OwnedDir, FaultyDisk]) -> None:
     owned, disk = full
-    writer = LineWriter(Target(owned, "t"), parse_jsonl)
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
     data = b"".join(NINE)
     failing(disk, 1, 2)
     data = data[writer.write(data) :]
@@ -357,7 +358,7 @@ def test_one_partition_after_the_other_has_room(full: tuple[OwnedDir, FaultyDisk
 
 def test_other_lines_after_a_full_disk_are_taken_as_they_are(full: tuple[OwnedDir, FaultyDisk]) -> None:
     owned, disk = full
-    writer = LineWriter(Target(owned, "t"), parse_jsonl)
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
     failing(disk, 1)
     writer.write(b"".join(NINE))
     failing(disk)
@@ -368,12 +369,12 @@ def test_other_lines_after_a_full_disk_are_taken_as_they_are(full: tuple[OwnedDi
 
 def test_nothing_behind_a_line_for_an_offline_partition(full: tuple[OwnedDir, FaultyDisk]) -> None:
     owned, disk = full
-    LineWriter(Target(owned, "t", 1), parse_txt).write(b"first\n")
+    LineWriter(open_target(owned, "t", 1), parse_txt).write(b"first\n")
     disk.fail = lambda what, path: errno.EIO if path.parent.name == "t-1" else None
     with pytest.raises(PartitionOffline, match="Input/output"):
-        LineWriter(Target(owned, "t", 1), parse_jsonl).write(NINE[0])
+        LineWriter(open_target(owned, "t", 1), parse_jsonl).write(NINE[0])
     disk.fail = lambda _what, _path: None
-    writer = LineWriter(Target(owned, "t"), parse_jsonl)
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
     assert writer.write(b"".join(NINE)) == len(NINE[0])
     with pytest.raises(PartitionOffline):
         writer.write(b"".join(NINE[1:]))
@@ -382,7 +383,7 @@ def test_nothing_behind_a_line_for_an_offline_partition(full: tuple[OwnedDir, Fa
 
 
 def test_a_message_too_large_is_followed_by_none(owned: OwnedDir) -> None:
-    writer = LineWriter(Target(owned, "small"), parse_jsonl)
+    writer = LineWriter(open_target(owned, "small"), parse_jsonl)
     good = [{"partition": number % 2, "value": f"{number}"} for number in range(6)]
     data = jsonl(*good, {"partition": 0, "value": "x" * 400}, {"partition": 1, "value": "after"})
     assert writer.write(data) == len(jsonl(*good))
@@ -392,7 +393,7 @@ def test_a_message_too_large_is_followed_by_none(owned: OwnedDir) -> None:
 
 
 def test_an_overlong_line_is_refused_before_its_end(owned: OwnedDir) -> None:
-    writer = LineWriter(Target(owned, "small", 0), parse_txt)
+    writer = LineWriter(open_target(owned, "small", 0), parse_txt)
     for _ in range(3):
         assert writer.write(b"x" * 100) == 100
     with pytest.raises(RecordTooLarge):
@@ -402,7 +403,7 @@ def test_an_overlong_line_is_refused_before_its_end(owned: OwnedDir) -> None:
 
 
 def test_timestamps(owned: OwnedDir) -> None:
-    LineWriter(Target(owned, "t", 0), parse_jsonl).write(jsonl({"value": "a", "timestamp": 5}, {"value": "b"}))
+    LineWriter(open_target(owned, "t", 0), parse_jsonl).write(jsonl({"value": "a", "timestamp": 5}, {"value": "b"}))
     [block] = read_range(owned.log(TopicPartition("t", 0)).snapshot(), 0)
     assert block.timestamp.tolist() == [5, NOW_MS]
 
@@ -410,6 +411,6 @@ def test_timestamps(owned: OwnedDir) -> None:
 def test_internal_topics_are_not_written(owned: OwnedDir) -> None:
     owned.create_topic("__consumer_offsets", 1)
     with pytest.raises(NotPermitted):
-        Target(owned, "__consumer_offsets", 0)
+        open_target(owned, "__consumer_offsets", 0)
     with pytest.raises(NotPermitted):
-        Target(owned, "__consumer_offsets", force=True)
+        open_target(owned, "__consumer_offsets", force=True)

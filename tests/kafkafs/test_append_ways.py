@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkafs.append import LineWriter, Target
+from kafkafs.append import LineWriter
 from kafkafs.lines import parse_txt
+from kafkafs.targets import Target, TopicTarget, open_target
 from storage.client.partitioner import Partitioner
 from storage.config import BrokerConfig
 from storage.errors import RecordTooLarge
@@ -48,22 +49,17 @@ WRITES = st.lists(
 )
 
 
-class GeneralTarget(Target):
-    """A target that has no quick way."""
+class CountingWriter(LineWriter):
+    """A writer that takes the quick way, or not, and counts how often it did."""
 
-    quick = 0
+    def __init__(self, target: Target, *, quick: bool) -> None:
+        super().__init__(target, parse_txt)
+        self.quick = 0
+        self._quickly = target.append_lines
+        self._append_lines = self._count if quick else None
 
-    def append_lines(self, begun: bytearray, data: bytes | memoryview) -> AppendedLines | None:
-        return None
-
-
-class QuickTarget(Target):
-    """A target that counts what went the quick way."""
-
-    quick = 0
-
-    def append_lines(self, begun: bytearray, data: bytes | memoryview) -> AppendedLines | None:
-        done = super().append_lines(begun, data)
+    def _count(self, begun: bytearray, data: bytes | memoryview) -> AppendedLines | None:
+        done = self._quickly(begun, data)
         self.quick += done is not None
         return done
 
@@ -84,22 +80,21 @@ def files_of(path: Path) -> dict[str, bytes]:
 
 def written(
     path: Path,
-    kind: type[QuickTarget] | type[GeneralTarget],
     config: dict[str, str],
     partitions: int,
     writes: list[tuple[bytes, int]],
+    *,
+    quick: bool,
 ) -> tuple[dict[str, bytes], list[int | str], int]:
     """The files that these writes leave, what each answered, and how many took the quick way.
 
     One partition is written to by itself, several by way of their topic.
     """
     owned, clock = owned_dir(path, config, partitions)
-    if partitions == 1:
-        target = kind(owned, "t", 0)
-    else:
-        target = kind(owned, "t")
+    target = open_target(owned, "t", 0 if partitions == 1 else None)
+    if isinstance(target, TopicTarget):
         target._partitioner = Partitioner(partitions + 1, sticky_bytes=300, chance=random.Random(7))  # one is not here
-    writer = LineWriter(target, parse_txt)
+    writer = CountingWriter(target, quick=quick)
     answers: list[int | str] = []
     for data, passing_ms in writes:
         try:
@@ -108,7 +103,7 @@ def written(
             answers.append(str(error))
         clock.time_ms += passing_ms
     close_clean(owned)
-    return files_of(path), answers, target.quick
+    return files_of(path), answers, writer.quick
 
 
 def follow(path: Path, config: dict[str, str], leader: dict[str, bytes]) -> dict[str, bytes]:
@@ -133,8 +128,8 @@ def test_all_ways_leave_the_same_files(
 ) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
-        files, answers, quick = written(root / "quick", QuickTarget, config, partitions, writes)
-        general, general_answers, _ = written(root / "general", GeneralTarget, config, partitions, writes)
+        files, answers, quick = written(root / "quick", config, partitions, writes, quick=True)
+        general, general_answers, _ = written(root / "general", config, partitions, writes, quick=False)
         assert answers == general_answers
         assert files == general
         plain = {"compression.type", "message.format.version", "cleanup.policy", "max.message.bytes", "segment.bytes"}
@@ -151,7 +146,7 @@ def test_all_ways_leave_the_same_files(
 def test_a_write_that_one_batch_does_not_hold_is_appended_in_several(tmp_path: Path, partition: int | None) -> None:
     owned = opened(tmp_path)
     owned.create_topic("t", 1, {"max.message.bytes": "500"})
-    writer = LineWriter(Target(owned, "t", partition), parse_txt)
+    writer = LineWriter(open_target(owned, "t", partition), parse_txt)
     assert writer.write(b"x" * 100 + b"\n" + b"y" * 350 + b"\n" + b"z" * 300 + b"\nrest") == 757
     table = BatchTable.empty(10)
     scan(owned.log(TopicPartition("t", 0)).snapshot().segments[-1].log.path.read_bytes(), 0, table)
