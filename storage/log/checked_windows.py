@@ -25,6 +25,7 @@ from storage.types import MAX_OFFSET
 # Threads hand over rarely, and few calls of numpy are made a byte.
 _WINDOW_BYTES: Final = 8 << 20
 _BEYOND_BYTES: Final = 64 << 10  # read with a window: most batches that begin in it end there
+_TRIES: Final = 16  # of places that look like a batch; at the next window the search begins anew
 _ROWS: Final = 65_536
 _MAGIC_AT: Final = 16
 
@@ -55,11 +56,14 @@ class CheckedWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """What is looked at: the first `size` bytes of a .log. `look`: is given each window's sound batches, by any thread
-    and in any order, those of windows too that are thrown away. `threads`: so many at once."""
+    """What is looked at: the first `size` bytes of a .log. `lowest`, `highest`: what offsets are likely, both included.
+    `look`: is given each window's sound batches, by any thread and in any order, those of windows too that are thrown
+    away. `threads`: so many at once."""
 
     log: LogFile
     size: int
+    lowest: int = 0
+    highest: int = MAX_OFFSET
     look: Visit | None = None
     threads: int = 1
 
@@ -121,8 +125,11 @@ class _Room:
         """The batches that seem to begin in the window at `place`, checked; None where there are none."""
         data = self._read(plan, place, _WINDOW_BYTES + _BEYOND_BYTES)
         table, at = self._table, -1
-        # What claims to end behind the window may be text: the search would not come to an end.
-        while (at := header_kernel.search(data, at + 1, len(data), 0, MAX_OFFSET)) >= 0:
+        for _ in range(_TRIES):
+            # Nothing that would end behind the window: what a text says of its length is millions mostly.
+            at = header_kernel.search(data, at + 1, len(data), plan.lowest, plan.highest)
+            if at < 0:
+                break
             table.clear()
             scan(data, place, table, at)
             table.rows = int(table.position.searchsorted(place + _WINDOW_BYTES))

@@ -52,7 +52,8 @@ def check_segment(
     position = start
     expected = base_offset if next_offset is None else next_offset
     highest = MAX_OFFSET if any_span else base_offset + MAX_RELATIVE_OFFSET
-    with closing(checked_windows(WindowPlan(log, size, look, threads), start)) as windows:
+    plan = WindowPlan(log, size, base_offset, highest, look, threads)
+    with closing(checked_windows(plan, start)) as windows:
         for window in windows:
             table = window.table
             ascending = _ascending(table, window.rows, expected)

@@ -57,7 +57,7 @@ def read(path: Path, content: bytes, threads: int, start: int = 0) -> tuple[Seen
         looked.update(table.position[:rows].tolist())
 
     seen: Seen = []
-    plan = WindowPlan(LogFile(path), len(content), look, threads)
+    plan = WindowPlan(LogFile(path), len(content), look=look, threads=threads)
     with closing(checked_windows(plan, start)) as windows:
         for window in windows:
             seen += rows_of(window, window.rows)
@@ -133,6 +133,29 @@ def test_damage(tmp_path: Path, seed: int) -> None:
     seen, _ = both(tmp_path, bytes(content))
     ends = [position + size for position, size, _ in seen]
     assert [position for position, _, _ in seen] == [0, *ends][: len(seen)]
+
+
+def test_windows_ahead_join_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing speaks against it, next to nothing is read a second time; records as short as lengths go."""
+    monkeypatch.setattr(module, "_BEYOND_BYTES", WINDOW)
+    read_again: list[int] = []
+    real = module._Room.window
+
+    def window(self: module._Room, plan: WindowPlan, position: int, end: int) -> CheckedWindow | None:
+        read_again.append(position)
+        return real(self, plan, position, end)
+
+    monkeypatch.setattr(module._Room, "window", window)
+    path = tmp_path / "00000000000000000000.log"
+    content = b"".join(
+        encode_batch([Record(None, b"%x" % n, (), n) for n in range(6)], base_offset=6 * row) for row in range(400)
+    )
+    path.write_bytes(content)
+    plan = WindowPlan(LogFile(path), len(content), 0, 2**31 - 1, threads=BY_THREADS)
+    with closing(checked_windows(plan, 0)) as windows:
+        seen = [row for window in windows for row in rows_of(window, window.rows)]
+    assert len(seen) == 400
+    assert not read_again
 
 
 def test_a_file_that_goes(tmp_path: Path) -> None:
