@@ -24,7 +24,8 @@ from typing import Final, NamedTuple
 
 from storage.format import message_set
 from storage.format.compression import Codec
-from storage.format.control_records import ControlType, EndTransactionMarker, marker_batch
+from storage.format.control_batches import marker_batch
+from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Headers, Record
 from tests.broker_rules import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -13,6 +12,8 @@ _ANY_WIDTH = 1000
 
 def print_json(value: object) -> None:
     """One document, indented on a terminal, on one line in a pipe."""
+    import json
+
     click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
 
 

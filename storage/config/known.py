@@ -6,7 +6,6 @@ Topic and broker level: the definitions of Kafka 4.3.0 (LogConfig, AbstractKafka
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 _TOPIC_KEYS = """
@@ -174,5 +173,7 @@ BROKER_PREFIXES = ("listener.name.", "config.providers.", "rlmm.config.", "rsm.c
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The candidate most like `name`, None when none is like it."""
+    import difflib
+
     found = difflib.get_close_matches(name.strip().lower().replace("_", "."), candidates, n=1, cutoff=0.7)
     return found[0] if found else None

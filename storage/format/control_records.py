@@ -1,4 +1,4 @@
-"""Control records: the markers that end transactions, and what else the broker writes between the data.
+"""Control records, read: the markers that end transactions, and what else the broker writes between the data.
 
 Source: `ControlRecordType`, `EndTransactionMarker`, `MemoryRecords.withEndTransactionMarker` (kafka-facts 1.3).
 """
@@ -6,13 +6,11 @@ Source: `ControlRecordType`, `EndTransactionMarker`, `MemoryRecords.withEndTrans
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from storage.errors import CorruptBatch
-from storage.format.record_batch import NO_LEADER_EPOCH, BatchFields, encode_batch
-from storage.format.record_columns import Record
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -127,30 +125,3 @@ def control_records(block: RecordBlock) -> list[ControlRecord]:
             )
         )
     return found
-
-
-def control_batch(
-    kind: ControlType, value: bytes | None, *, base_offset: int, timestamp: int, fields: BatchFields
-) -> bytes:
-    """A batch of one control record; the control flag is set here."""
-    return encode_batch(
-        [Record(kind.key, value, (), timestamp)], base_offset=base_offset, fields=replace(fields, control=True)
-    )
-
-
-def marker_batch(
-    marker: EndTransactionMarker,
-    *,
-    base_offset: int,
-    timestamp: int,
-    producer_id: int,
-    producer_epoch: int,
-    leader_epoch: int = NO_LEADER_EPOCH,
-) -> bytes:
-    """The 78-byte batch that ends a transaction."""
-    if marker.type not in (ControlType.ABORT, ControlType.COMMIT):
-        raise ValueError(f"{marker.type.name} does not end a transaction")
-    fields = BatchFields(
-        leader_epoch=leader_epoch, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True
-    )
-    return control_batch(marker.type, marker.value, base_offset=base_offset, timestamp=timestamp, fields=fields)

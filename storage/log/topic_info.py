@@ -10,14 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from storage.config.broker_config import BrokerConfig
 from storage.config.log_config import LogConfig, read_overrides
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import meta_properties, names, partition_metadata, topic_properties
-from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
 from storage.types import TopicPartition
+
+if TYPE_CHECKING:
+    from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
 
 CLUSTER_METADATA: Final = "cluster metadata"
 TOPIC_PROPERTIES: Final = names.TOPIC_PROPERTIES
@@ -62,7 +64,7 @@ class TopicInfos:
                 self._meta_problem = error
         # Guarded by the lock.
         self._lock = Lock()
-        self._reader = ClusterMetadataReader(path) if is_broker else None
+        self._reader = _reader(path) if is_broker else None
         self._metadata: ClusterMetadata | None = None
         self._broker = config
 
@@ -130,3 +132,10 @@ class TopicInfos:
                 self._broker = self._given.with_values(values) if values else self._given
                 self._metadata = metadata
             return self._metadata, self._broker
+
+
+def _reader(path: Path) -> ClusterMetadataReader:
+    # It brings the formats of the cluster's records, which a directory of ours has none of.
+    from storage.files.cluster_metadata import ClusterMetadataReader
+
+    return ClusterMetadataReader(path)

@@ -12,14 +12,8 @@ from aiokafka.record.default_records import DefaultRecordBatch
 
 from storage.errors import CorruptBatch, RecordTooLarge, UnsupportedFormat
 from storage.format.compression import Codec
-from storage.format.control_records import (
-    ControlType,
-    EndTransactionMarker,
-    control_batch,
-    control_type,
-    marker_batch,
-    parse_marker,
-)
+from storage.format.control_batches import control_batch, marker_batch
+from storage.format.control_records import ControlType, EndTransactionMarker, control_type, parse_marker
 from storage.format.record_batch import (
     BatchFields,
     Encoded,

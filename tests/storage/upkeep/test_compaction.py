@@ -12,7 +12,8 @@ from storage.errors import CorruptIndex, NotPermitted, SegmentGone
 from storage.files.names import FileKind
 from storage.format.batches import BatchTable, scan
 from storage.format.compression import Codec
-from storage.format.control_records import ControlType, EndTransactionMarker, marker_batch
+from storage.format.control_batches import marker_batch
+from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields
 from storage.format.record_columns import Record
 from storage.log.partition_log import PartitionLog

@@ -1,0 +1,36 @@
+"""Control records, written: a batch of one each. Source: `MemoryRecords.withEndTransactionMarker` (kafka-facts 1.3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from storage.format.control_records import ControlType, EndTransactionMarker
+from storage.format.record_batch import NO_LEADER_EPOCH, BatchFields, encode_batch
+from storage.format.record_columns import Record
+
+
+def control_batch(
+    kind: ControlType, value: bytes | None, *, base_offset: int, timestamp: int, fields: BatchFields
+) -> bytes:
+    """A batch of one control record; the control flag is set here."""
+    return encode_batch(
+        [Record(kind.key, value, (), timestamp)], base_offset=base_offset, fields=replace(fields, control=True)
+    )
+
+
+def marker_batch(
+    marker: EndTransactionMarker,
+    *,
+    base_offset: int,
+    timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytes:
+    """The 78-byte batch that ends a transaction."""
+    if marker.type not in (ControlType.ABORT, ControlType.COMMIT):
+        raise ValueError(f"{marker.type.name} does not end a transaction")
+    fields = BatchFields(
+        leader_epoch=leader_epoch, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True
+    )
+    return control_batch(marker.type, marker.value, base_offset=base_offset, timestamp=timestamp, fields=fields)
