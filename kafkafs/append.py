@@ -69,17 +69,8 @@ class LineWriter:
     def end_line(self) -> None:
         """What stands after the last newline becomes a message. Errors as `write`; a bad line is then gone."""
         with self._lock:
-            if not self._begun:
-                return
-            if self._refused:
-                self._begun.clear()
-                return
-            try:
-                self._take_locked(bytes(self._begun), np.zeros(1, np.int64), np.full(1, len(self._begun), np.int64))
-            except _BAD_LINES:
-                self._begun.clear()
-                raise
-            self._begun.clear()
+            if self._begun:
+                self._end_line_locked()
 
     def sync(self) -> None:
         """As `end_line`, and all that was written is on disk when it returns. Errors as `write`."""
@@ -89,16 +80,26 @@ class LineWriter:
 
     def close(self) -> None:
         """The end for good: as `end_line`. A second call does nothing."""
-        try:
-            self.end_line()
-        finally:
-            with self._lock:
-                self._begun.clear()
+        with self._lock:
+            if self._begun:
+                try:
+                    self._end_line_locked()
+                finally:
+                    self._begun.clear()
 
     def abandon(self) -> None:
         """Forgets what stands after the last newline."""
         with self._lock:
             self._begun.clear()
+
+    def _end_line_locked(self) -> None:
+        if not self._refused:
+            try:
+                self._take_locked(bytes(self._begun), np.zeros(1, np.int64), np.full(1, len(self._begun), np.int64))
+            except _BAD_LINES:
+                self._begun.clear()
+                raise
+        self._begun.clear()
 
     def _skip_locked(self, data: Buffer) -> int:
         newline = bytes(data).find(b"\n")

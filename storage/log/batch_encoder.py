@@ -24,6 +24,7 @@ from storage.types import NO_TIMESTAMP, TimestampType
 Bytes = bytes | bytearray | memoryview
 
 _NEWLINE: Final = 10
+_TABLES: Final = CRC32C_TABLES.data  # numpy gives its buffer more slowly
 
 # Of a line of no bytes, its newline becomes a record of at most: length, attributes, timestamp, five for the offset,
 # key, value, headers.
@@ -36,7 +37,7 @@ class BatchEncoder:
     """Makes batches. Not thread-safe: each writer has its own, and the buffer is used again."""
 
     def __init__(self) -> None:
-        self._out = bytearray()
+        self._out = memoryview(bytearray())
         # What the configuration says of lines.
         self._config: LogConfig | None = None
         self._plain_limit = 0  # the largest batch of lines as they are; 0 where it takes none
@@ -81,9 +82,7 @@ class BatchEncoder:
             self._attributes = TIMESTAMP_TYPE_MASK if append_time else 0
         room = BATCH_HEADER_SIZE + len(begun) + _MOST_BYTES_A_BYTE * len(data)
         out = self._buffer(min(room, self._plain_limit))
-        lines, end, taken = lines_kernel.encode_lines(
-            begun, data, _NEWLINE, now_ms, self._attributes, out, CRC32C_TABLES
-        )
+        lines, end, taken = lines_kernel.encode_lines(begun, data, _NEWLINE, now_ms, self._attributes, out, _TABLES)
         if not lines:
             return None
         if not lines_kernel.SEALS:
@@ -113,9 +112,10 @@ class BatchEncoder:
             last = row + (last - row) // 2
 
     def _buffer(self, size: int) -> memoryview:
+        """Of exactly this size."""
         if len(self._out) < size:
-            self._out = bytearray(size)
-        return memoryview(self._out)[:size]
+            self._out = memoryview(bytearray(size))
+        return self._out[:size]
 
 
 def _new(out: memoryview, row: int, encoded: Encoded) -> NewBatch:
