@@ -168,10 +168,10 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         else:
             handle = self._tree.lookup(path).open()
         info.direct_io, info.keep_cache = handle.direct_io, handle.keep_cache
-        info.fh = self._number(path)
-        self.handles[info.fh] = handle
+        info.fh = number = self._number(path)
+        self.handles[number] = handle
         if writer is not None:
-            self._writing[info.fh] = writer
+            self._writing[number] = writer
         self.traffic.opens += 1
         self.traffic.open_files = len(self.handles)
         return 0
@@ -185,10 +185,11 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return count
 
     def release(self, path: None, info: Any) -> int:
-        del self._paths[info.fh]
-        handle = self.handles.pop(info.fh)
+        number = info.fh
+        del self._paths[number]
+        handle = self.handles.pop(number)
         self.traffic.open_files = len(self.handles)
-        writer = self._writing.pop(info.fh, None)
+        writer = self._writing.pop(number, None)
         if writer is None:
             handle.close()
         else:
