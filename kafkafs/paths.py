@@ -93,10 +93,9 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """`@append` (lines) or `@append.jsonl` of a topic (`partition` None) or a partition."""
+    """`@append` (lines) or `@append.jsonl` of a topic, by its name, or of a partition."""
 
-    topic: str
-    partition: int | None
+    place: str | TopicPartition
     jsonl: bool
 
 
@@ -280,9 +279,9 @@ def _parse_topic(path: str, topic: str, names: list[str]) -> Node:
         case ["@config"]:
             return TopicConfig(topic)
         case ["@append"]:
-            return Append(topic, None, jsonl=False)
+            return Append(topic, jsonl=False)
         case ["@append.jsonl"]:
-            return Append(topic, None, jsonl=True)
+            return Append(topic, jsonl=True)
         case [partition, *rest]:
             return _parse_partition(path, _tp(path, topic, partition), rest)
     raise NoSuchPath(path)
@@ -295,9 +294,9 @@ def _parse_partition(path: str, tp: TopicPartition, names: list[str]) -> Node:
         case ["@info.json"]:
             return PartitionInfo(tp)
         case ["@append"]:
-            return Append(tp.topic, tp.partition, jsonl=False)
+            return Append(tp, jsonl=False)
         case ["@append.jsonl"]:
-            return Append(tp.topic, tp.partition, jsonl=True)
+            return Append(tp, jsonl=True)
         case ["offsets"]:
             return OffsetsDir(tp)
         case ["offsets", name]:

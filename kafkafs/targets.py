@@ -258,21 +258,22 @@ class TopicTarget:
 Target = PartitionTarget | TopicTarget
 
 
-def open_target(owned: OwnedDir, topic: str, partition: int | None = None, *, force: bool = False) -> Target:
-    """A partition, or the topic where that is None.
+def open_target(owned: OwnedDir, place: str | TopicPartition, *, force: bool = False) -> Target:
+    """A topic, by its name, or a partition.
 
     NotPermitted where nothing may be appended, UnknownTopicOrPartition, PartitionOffline, OSError; InvalidConfig for a
     topic whose true number of partitions nobody here knows.
     """
-    here = owned.log_dir.partitions(topic)
-    count: int | None = here[-1] + 1
+    topic = place if isinstance(place, str) else place.topic
+    info = None
     if owned.log_dir.is_broker or topic in names.INTERNAL_TOPICS or topic == names.CLUSTER_METADATA_TOPIC:
         # Asked only where the answer may be no: it takes files to read, and `echo >>` opens for each line.
         info = owned.topic_info(topic)
         guest_rules.check_append(info, force=force)
-        count = info.partition_count
-    if partition is not None:
-        return PartitionTarget(owned.log(TopicPartition(topic, partition)), clock=owned.clock)
+    if isinstance(place, TopicPartition):
+        return PartitionTarget(owned.log(place), clock=owned.clock)
+    here = owned.log_dir.partitions(topic)
+    count = here[-1] + 1 if info is None else info.partition_count
     if count is None:
         raise InvalidConfig(
             f"how many partitions {topic} has is not known here", advice="Append to one of its partitions"

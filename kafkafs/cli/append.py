@@ -58,8 +58,7 @@ def append(
     owned = OwnedDir.open(logdir, Opening(gentle=True, only=only))
     failed = True
     try:
-        number = None if partition is None else partition.partition
-        writer = LineWriter(open_target(owned, topic, number, force=force), parse)
+        writer = LineWriter(open_target(owned, partition or topic, force=force), parse)
         failed = not _pump(writer)
     except (StorageError, OSError) as error:
         say(error if isinstance(error, StorageError) else error.strerror or error)

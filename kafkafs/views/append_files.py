@@ -38,9 +38,11 @@ class AppendFile(File):
     def __init__(self, owned: OwnedDir, node: Append) -> None:
         self._owned = owned
         self._node = node
-        partitions = owned.log_dir.partitions(node.topic)
-        if node.partition is not None and node.partition not in partitions:
-            raise UnknownTopicOrPartition(f"no partition {node.topic}/{node.partition} here", path=owned.path)
+        place = node.place
+        if isinstance(place, str):
+            owned.log_dir.partitions(place)
+        elif place.partition not in owned.log_dir.partitions(place.topic):
+            raise UnknownTopicOrPartition(f"no partition {place} here", path=owned.path)
 
     def attributes(self) -> Attributes:
         return Attributes(Kind.FILE, 0, self._owned.path.stat().st_mtime_ns, _MODE)
@@ -49,10 +51,13 @@ class AppendFile(File):
         return SyncHandle(b"", self._flush)
 
     def open_to_write(self) -> WriteHandle:
-        target = open_target(self._owned, self._node.topic, self._node.partition)
+        target = open_target(self._owned, self._node.place)
         return LinesHandle(target, parse_jsonl if self._node.jsonl else parse_txt)
 
     def _flush(self) -> None:
-        topic, partition = self._node.topic, self._node.partition
-        for number in self._owned.log_dir.partitions(topic) if partition is None else (partition,):
-            self._owned.log(TopicPartition(topic, number)).flush()
+        place = self._node.place
+        if isinstance(place, TopicPartition):
+            self._owned.log(place).flush()
+            return
+        for number in self._owned.log_dir.partitions(place):
+            self._owned.log(TopicPartition(place, number)).flush()

@@ -255,7 +255,7 @@ def jsonl(*lines: dict[str, Any]) -> bytes:
 
 
 def test_to_a_partition(owned: OwnedDir) -> None:
-    writer = LineWriter(open_target(owned, "t", 1), parse_jsonl)
+    writer = LineWriter(open_target(owned, TopicPartition("t", 1)), parse_jsonl)
     writer.write(jsonl({"value": "a", "partition": 2}, {"value": "b", "key": "k"}))
     writer.sync()
     log = owned.log(TopicPartition("t", 1))
@@ -369,10 +369,10 @@ def test_other_lines_after_a_full_disk_are_taken_as_they_are(full: tuple[OwnedDi
 
 def test_nothing_behind_a_line_for_an_offline_partition(full: tuple[OwnedDir, FaultyDisk]) -> None:
     owned, disk = full
-    LineWriter(open_target(owned, "t", 1), parse_txt).write(b"first\n")
+    LineWriter(open_target(owned, TopicPartition("t", 1)), parse_txt).write(b"first\n")
     disk.fail = lambda what, path: errno.EIO if path.parent.name == "t-1" else None
     with pytest.raises(PartitionOffline, match="Input/output"):
-        LineWriter(open_target(owned, "t", 1), parse_jsonl).write(NINE[0])
+        LineWriter(open_target(owned, TopicPartition("t", 1)), parse_jsonl).write(NINE[0])
     disk.fail = lambda _what, _path: None
     writer = LineWriter(open_target(owned, "t"), parse_jsonl)
     assert writer.write(b"".join(NINE)) == len(NINE[0])
@@ -393,7 +393,7 @@ def test_a_message_too_large_is_followed_by_none(owned: OwnedDir) -> None:
 
 
 def test_an_overlong_line_is_refused_before_its_end(owned: OwnedDir) -> None:
-    writer = LineWriter(open_target(owned, "small", 0), parse_txt)
+    writer = LineWriter(open_target(owned, TopicPartition("small", 0)), parse_txt)
     for _ in range(3):
         assert writer.write(b"x" * 100) == 100
     with pytest.raises(RecordTooLarge):
@@ -403,7 +403,8 @@ def test_an_overlong_line_is_refused_before_its_end(owned: OwnedDir) -> None:
 
 
 def test_timestamps(owned: OwnedDir) -> None:
-    LineWriter(open_target(owned, "t", 0), parse_jsonl).write(jsonl({"value": "a", "timestamp": 5}, {"value": "b"}))
+    writer = LineWriter(open_target(owned, TopicPartition("t", 0)), parse_jsonl)
+    writer.write(jsonl({"value": "a", "timestamp": 5}, {"value": "b"}))
     [block] = read_range(owned.log(TopicPartition("t", 0)).snapshot(), 0)
     assert block.timestamp.tolist() == [5, NOW_MS]
 
@@ -411,6 +412,6 @@ def test_timestamps(owned: OwnedDir) -> None:
 def test_internal_topics_are_not_written(owned: OwnedDir) -> None:
     owned.create_topic("__consumer_offsets", 1)
     with pytest.raises(NotPermitted):
-        open_target(owned, "__consumer_offsets", 0)
+        open_target(owned, TopicPartition("__consumer_offsets", 0))
     with pytest.raises(NotPermitted):
         open_target(owned, "__consumer_offsets", force=True)

@@ -91,7 +91,7 @@ def written(
     One partition is written to by itself, several by way of their topic.
     """
     owned, clock = owned_dir(path, config, partitions)
-    target = open_target(owned, "t", 0 if partitions == 1 else None)
+    target = open_target(owned, TopicPartition("t", 0) if partitions == 1 else "t")
     if isinstance(target, TopicTarget):
         target._partitioner = Partitioner(partitions + 1, sticky_bytes=300, chance=random.Random(7))  # one is not here
     writer = CountingWriter(target, quick=quick)
@@ -142,11 +142,13 @@ def test_all_ways_leave_the_same_files(
             assert follow(root / "follower", config, files) == files
 
 
-@pytest.mark.parametrize("partition", [None, 0])
-def test_a_write_that_one_batch_does_not_hold_is_appended_in_several(tmp_path: Path, partition: int | None) -> None:
+@pytest.mark.parametrize("place", ["t", TopicPartition("t", 0)], ids=str)
+def test_a_write_that_one_batch_does_not_hold_is_appended_in_several(
+    tmp_path: Path, place: str | TopicPartition
+) -> None:
     owned = opened(tmp_path)
     owned.create_topic("t", 1, {"max.message.bytes": "500"})
-    writer = LineWriter(open_target(owned, "t", partition), parse_txt)
+    writer = LineWriter(open_target(owned, place), parse_txt)
     assert writer.write(b"x" * 100 + b"\n" + b"y" * 350 + b"\n" + b"z" * 300 + b"\nrest") == 757
     table = BatchTable.empty(10)
     scan(owned.log(TopicPartition("t", 0)).snapshot().segments[-1].log.path.read_bytes(), 0, table)
