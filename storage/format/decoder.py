@@ -14,11 +14,12 @@ from storage.errors import CorruptBatch, StorageError
 from storage.format import checksum, checksum_kernel, compression, header_kernel, inflate_kernel, kernel, message_kernel
 from storage.format.batches import BATCH_HEADER_SIZE, CODEC_MASK, LOG_OVERHEAD, BatchTable, Column
 from storage.format.block import Damage, RecordBlock, RecordColumn
-from storage.format.codec_library import CodecLibrary
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
+
+    from storage.format.codec_library import CodecLibrary
 
     Int64s = NDArray[np.int64]
 
@@ -272,6 +273,8 @@ class Decoder:
         if not self._arena:
             self._grow_arena(0)
         if self._library is None:
+            from storage.format.codec_library import CodecLibrary
+
             self._library = CodecLibrary()
         rows = wanted.astype(np.int64)
         headers = np.ascontiguousarray(table.data)

@@ -19,13 +19,12 @@ from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartit
 from storage.files import checkpoints, names
 from storage.files.names import DirKind
 from storage.log.file_mark import NEVER, FileMark
-from storage.log.read_only_log import ReadOnlyLog
-from storage.log.snapshot import Log
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
     from storage.config.broker_config import BrokerConfig
     from storage.files.cluster_metadata import ClusterMetadata
+    from storage.log.snapshot import Log
     from storage.log.topic_info import TopicInfo, TopicInfos
 
 _SHOWN: Final = frozenset({DirKind.PARTITION, DirKind.CLUSTER_METADATA})
@@ -148,6 +147,9 @@ class LogDir:
             self._logs.pop(tp, None)
 
     def _follow(self, tp: TopicPartition) -> Log:
+        # Whoever only lists what is there does without it, and without all that it takes to read.
+        from storage.log.read_only_log import ReadOnlyLog
+
         return ReadOnlyLog(
             tp, self.path / tp.dir_name, lambda: self._log_starts.of(tp), lambda: self._recovery_points.of(tp)
         )
@@ -161,6 +163,8 @@ class LogDir:
         """The log in a hidden directory whose name is a partition's (a stray's, say). UnknownTopicOrPartition."""
         if hidden.partition is None:
             raise UnknownTopicOrPartition("directory's name holds no partition", path=self.path / hidden.name)
+        from storage.log.read_only_log import ReadOnlyLog
+
         return ReadOnlyLog(hidden.partition, self.path / hidden.name)
 
     @cached_property

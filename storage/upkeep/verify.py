@@ -20,22 +20,11 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from storage.files import (
-    checkpoints,
-    commit_ledger,
-    dir_lock,
-    meta_properties,
-    names,
-    partition_metadata,
-    topic_properties,
-)
-from storage.files.commit_ledger import Ledger, WriteId
+from storage.files import checkpoints, dir_lock, meta_properties, names, partition_metadata, topic_properties
 from storage.files.names import DirKind, FileKind
-from storage.log.log_dir import LogDir
-from storage.log.pending_writes import pending_writes
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
-from storage.upkeep.findings import DROP_LOST_WRITES, OPENING, RECOVER, Finding, Findings, Kind, Severity
+from storage.upkeep.findings import OPENING, RECOVER, Finding, Findings, Kind, Severity
 from storage.upkeep.partition_audit import LogEnds, PartitionAudit, PartitionPlan, read_small
 from storage.upkeep.segment_audit import SegmentPlan, SegmentReport
 
@@ -288,40 +277,13 @@ def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> No
 
 
 def _check_writes(directory: _Directory, chosen: Iterable[TopicPartition]) -> None:
-    """Writes from elsewhere (storage.log.commits): those that are pending, and what is staged beside the segments."""
-    path = directory.path / names.COMMITS
-    ledger = read_small(
-        directory.findings,
-        Kind.WRITES_CORRUPT,
-        directory.path,
-        commit_ledger.read,
-        Ledger(),
-        repair=f"move {names.COMMITS} elsewhere: a query that then starts again may write its last micro-batch twice",
-    )
+    """Writes from elsewhere, where there were any."""
     staged = [file for tp in chosen for file in sorted((directory.path / tp.dir_name).glob("*" + names.STAGED_SUFFIX))]
-    for write in pending_writes(LogDir.open_read_only(directory.path), ledger):
-        if directory.held and write.commit not in commit_ledger.read(directory.path).pending:
-            continue  # it has been carried out meanwhile
-        stuck = write.is_stuck
-        directory.findings.add(
-            Kind.WRITE_STUCK if stuck else Kind.WRITE_PENDING,
-            path,
-            found=str(write),
-            recovery="finishes what it can" if stuck else "finishes it",
-            repair=f"{RECOVER} {DROP_LOST_WRITES}" if stuck else OPENING,
-            note=not stuck,
-        )
-    for file in staged:
-        name = names.parse_staged(file.name)
-        if name is not None and file.name not in ledger.staged_names() and file.exists():
-            late = ledger.is_done(WriteId(name.write, name.batch))
-            directory.findings.add(
-                Kind.STAGED_ORPHAN,
-                file,
-                recovery="removes it" if late else "leaves it for a week: its write may be under way",
-                repair=OPENING,
-                note=True,
-            )
+    if staged or (directory.path / names.COMMITS).exists():
+        # It brings what it takes to carry them out: as much again as all the rest.
+        from storage.upkeep.write_audit import check_writes
+
+        check_writes(directory.findings, directory.path, staged, held=directory.held)
 
 
 def _differs(

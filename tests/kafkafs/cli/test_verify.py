@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 from storage.files import names
@@ -78,3 +80,17 @@ def test_no_such_directory_or_topic(tmp_path: Path) -> None:
     assert run("verify", tmp_path / "none").exit_code == 4
     build_log_dir(tmp_path / "logs", {"t": [Partition([b"x"])]})
     assert run("verify", tmp_path / "logs", "u").exit_code == 4
+
+
+def test_start_is_lean(tmp_path: Path) -> None:
+    """What reads for others, and what writes, is not imported: it would take as long as numpy does."""
+    build_log_dir(tmp_path, {"t": [[b"a"]]})
+    script = (
+        "import sys\nfrom kafkafs.cli import main\n"
+        f"main(['verify', {str(tmp_path)!r}, 't'], standalone_mode=False)\n"
+        "needless = {'json', 'psutil', 'rich', 'storage.format.record_batch', 'storage.log.commits',"
+        " 'storage.log.owned_dir', 'storage.log.read_only_log', 'storage.log.recovery'}\n"
+        "print(sorted(needless & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
+    assert found.stdout.splitlines()[-1] == "[]"
