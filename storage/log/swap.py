@@ -27,6 +27,7 @@ Below this nothing locks: the PartitionLog that owns the directory holds its loc
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -120,7 +121,8 @@ def remove_unfinished(disk: Disk, directory: Path, but: Collection[str] = ()) ->
     for path in sorted(directory.iterdir()):
         unfinished = names.is_staged_segment(path.name) or path.name.endswith(_CLEANED)
         if unfinished and not path.name.endswith(tuple(but)):
-            disk.unlink(path)
+            with suppress(FileNotFoundError):  # a builder that is still there may have removed it
+                disk.unlink(path)
 
 
 def adopt(disk: Disk, directory: Path, built: Collection[tuple[int, str]]) -> None:

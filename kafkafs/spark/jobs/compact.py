@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, packed, scatter
 from kafkafs.spark.planning import LEAST_TASK_BYTES, TASKS_PER_CORE, LogRange, plan
+from storage.errors import StorageError
 from storage.files.disk import RealDisk
 from storage.upkeep.directory_compaction import compact_divided, preview_divided
 from storage.upkeep.key_scan import KeyChunk, KeyScan, Stretch, latest_offsets, spread
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from storage.log.log_dir import LogDir
     from storage.log.owned_dir import OwnedDir
     from storage.types import TopicPartition
+    from storage.upkeep.cleaned_transactions import Passed
     from storage.upkeep.compaction import CompactionResult
     from storage.upkeep.divided_pass import Copied, DividedPass, Elsewhere, GroupCopy
     from storage.upkeep.offset_map import Int64s
@@ -88,32 +90,74 @@ def _on_workers(spark: SparkSession, options: CompactOptions, disk: Disk) -> Els
 
         def scan(stretches: Iterable[Stretch]) -> Iterator[tuple[int, Any]]:
             for stretch in stretches:
-                keys = KeyScan(stretch, secret, most_keys=options.keys_per_scan)
+                keys, given = KeyScan(stretch, secret, most_keys=options.keys_per_scan), 0
                 for chunk in keys.chunks():
+                    given += len(chunk.offsets)
                     yield from spread(chunk, places)
-                yield TO_DRIVER, (stretch.start_offset, keys.passed())
+                yield TO_DRIVER, _Scanned(stretch.start_offset, keys.passed(), given)
 
         stretches = _stretches(work, cores, options)
         slow = options.allow_uncompiled
-        found, passed = scatter(spark, scan, stretches, places, f"keys of {name}", allow_uncompiled=slow)
-        tasks = _tasks(work.copies(passed), cores, options)
+        found, scanned = scatter(spark, scan, stretches, places, f"keys of {name}", allow_uncompiled=slow)
+        tasks = _tasks(work.copies((one.start_offset, one.passed) for one in scanned), cores, options)
         starts = np.array([task[0].start_offset for task in tasks], np.int64)
 
-        def choose(chunks: Iterator[KeyChunk]) -> Iterator[tuple[int, Int64s]]:
-            latest = latest_offsets(chunks, secret)
+        def choose(chunks: Iterator[KeyChunk]) -> Iterator[tuple[int, _Chosen]]:
+            held = list(chunks)
+            latest = latest_offsets(held, secret)
+            taken = sum(len(chunk.offsets) for chunk in held)
             for number, offsets in enumerate(np.split(latest, latest.searchsorted(starts[1:]))):
-                if len(offsets):
-                    yield number, offsets
+                if number == 0 or len(offsets):
+                    yield number, _Chosen(offsets, *((taken, len(latest)) if number == 0 else (0, 0)))
 
-        def copy(task: Sequence[GroupCopy], offsets: Iterator[Int64s]) -> Iterator[Copied]:
-            latest = np.sort(np.concatenate([np.empty(0, np.int64), *offsets]), kind="stable")
+        def copy(task: Sequence[GroupCopy], chosen: Iterator[_Chosen]) -> Iterator[_Made]:
+            parts = list(chosen)
+            latest = np.sort(np.concatenate([np.empty(0, np.int64), *(part.offsets for part in parts)]))
+            copied = []
             for group in task:
                 first, last = latest.searchsorted((group.start_offset, group.part.end_offset)).tolist()
-                yield group.run(latest[first:last], disk)
+                copied.append(group.run(latest[first:last], disk))
+            yield _Made(copied, len(latest), sum(part.taken for part in parts), sum(part.given for part in parts))
 
-        return gather(spark, found, choose, copy, tasks, f"compact {name}", allow_uncompiled=slow)
+        made = gather(spark, found, choose, copy, tasks, f"compact {name}", allow_uncompiled=slow)
+        _check(scanned, made)
+        return [copied for one in made for copied in one.copied]
 
     return elsewhere
+
+
+class _Scanned(NamedTuple):
+    """What is to know of a stretch. `given`: how many offsets its keys came with."""
+
+    start_offset: int
+    passed: Passed
+    given: int
+
+
+class _Chosen(NamedTuple):
+    """Offsets that are to stay, from one place to one task; with those for the first task, how many the place has
+    `taken` from the stretches, and `given` to all tasks."""
+
+    offsets: Int64s
+    taken: int
+    given: int
+
+
+class _Made(NamedTuple):
+    """What a task has made. `latest`: how many offsets it had; `taken`, `given`: what places have told it."""
+
+    copied: list[Copied]
+    latest: int
+    taken: int
+    given: int
+
+
+def _check(scanned: Iterable[_Scanned], made: Sequence[_Made]) -> None:
+    """An offset that got lost on the way would be a message that gets lost."""
+    sent = sum(one.given for one in scanned), sum(one.given for one in made)
+    arrived = sum(one.taken for one in made), sum(one.latest for one in made)
+    if sent != arrived:
+        raise StorageError("not all that was shuffled has arrived", expected=sent, found=arrived)
 
 
 def _places(records: int, cores: int, options: CompactOptions) -> int:

