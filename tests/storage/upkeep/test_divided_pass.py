@@ -23,8 +23,11 @@ from storage.upkeep.directory_compaction import (
     preview_partition,
 )
 from storage.upkeep.divided_pass import Copied, DividedPass, Elsewhere
+from storage.upkeep.findings import Kind, Severity
+from storage.upkeep.verify import verify_log_dir
 from tests.faults import FaultyDisk
 from tests.fixtures import requires_fixtures
+from tests.storage.format.uncompiled import plain_kernels
 from tests.storage.log.crashing import Sessions, every_crash
 from tests.storage.log.owning import HastyDisk, StandingClock, close_clean, tree_of
 from tests.storage.upkeep.compacting import TP, compact, contents, opened, put, updates
@@ -115,6 +118,25 @@ def test_the_same_behind_a_pass_that_ended_within_a_batch(tmp_path: Path, seed: 
         close_clean(owned)
 
     both_ways(tmp_path / "log", once, in_two)
+
+
+def test_the_same_with_plain_kernels(tmp_path: Path) -> None:
+    owned = opened(tmp_path / "log")
+    any_batches(owned.log(TP), random.Random(3), 40)
+    close_clean(owned)
+
+    def once(copy: Path) -> None:
+        owned = opened(copy)
+        compact(owned)
+        close_clean(owned)
+
+    def plain(copy: Path) -> None:
+        owned = opened(copy)
+        with plain_kernels():
+            divided(owned, in_parts(random.Random(3)))
+        close_clean(owned)
+
+    both_ways(tmp_path / "log", once, plain)
 
 
 @requires_fixtures
@@ -247,6 +269,19 @@ def test_what_an_earlier_pass_left_goes_first(tmp_path: Path) -> None:
     owned.log(TP).path.joinpath(other).write_bytes(b"of a task that was killed")
     divided(owned, in_parts(random.Random(1)))
     close_clean(owned)
+
+
+def test_what_a_killed_task_leaves_is_noted_and_removed(tmp_path: Path) -> None:
+    owned = several_groups(tmp_path / "log", 3)
+    left = owned.log(TP).path / (names.segment_file(0, FileKind.LOG) + names.new_staged_ending())
+    close_clean(owned)
+    left.write_bytes(b"of a task that was killed")
+    (note,) = verify_log_dir(tmp_path / "log")
+    assert (note.kind, note.severity, note.path) == (Kind.FILE_LEFT_OVER, Severity.NOTE, left)
+    again = opened(tmp_path / "log")
+    again.log(TP)
+    assert not left.exists()
+    close_clean(again)
 
 
 def test_stopped_anywhere(tmp_path: Path) -> None:
