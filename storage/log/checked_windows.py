@@ -26,6 +26,7 @@ from storage.types import MAX_OFFSET
 _WINDOW_BYTES: Final = 8 << 20
 _BEYOND_BYTES: Final = 64 << 10  # read with a window: most batches that begin in it end there
 _TRIES: Final = 16  # of places that look like a batch; at the next window the search begins anew
+_FEW_ROWS: Final = 4096
 _ROWS: Final = 65_536
 _MAGIC_AT: Final = 16
 
@@ -124,14 +125,14 @@ class _Room:
     def found(self, plan: WindowPlan, place: int) -> CheckedWindow | None:
         """The batches that seem to begin in the window at `place`, checked; None where there are none."""
         data = self._read(plan, place, _WINDOW_BYTES + _BEYOND_BYTES)
-        table, at = self._table, -1
+        at = -1
         for _ in range(_TRIES):
             # Nothing that would end behind the window: what a text says of its length is millions mostly.
             at = header_kernel.search(data, at + 1, len(data), plan.lowest, plan.highest)
             if at < 0:
                 break
-            table.clear()
-            scan(data, place, table, at)
+            self._scan(data, place, at)
+            table = self._table
             table.rows = int(table.position.searchsorted(place + _WINDOW_BYTES))
             if table.rows and verify_crcs(data, table, 0, 1, place) is None:
                 return self._checked(plan, data, place)
@@ -143,7 +144,7 @@ class _Room:
         wanted = min(_WINDOW_BYTES, end - position)
         while True:
             data = self._read(plan, position, wanted)
-            outcome = scan(data, position, self._table)
+            outcome = self._scan(data, position)
             if outcome.stop is ScanStop.UNSUPPORTED and not self._table.rows:
                 data, outcome = _with_known_magic(data, position, self._table)
             if self._table.rows:
@@ -153,16 +154,24 @@ class _Room:
                 return None
 
     def _read(self, plan: WindowPlan, position: int, size: int) -> memoryview:
-        """The bytes at a position; the table is empty then, with room for their headers."""
         size = min(size, plan.size - position)
         if len(self._bytes) < size:
             # numpy asks for huge pages: a window costs thousands of page faults else.
             self._bytes = np.empty(size, np.uint8).data
-        rows = min(_ROWS, 1 + size // LEAST_MESSAGE)
-        if self._table.capacity < rows:
-            self._table = BatchTable.empty(rows)
-        self._table.clear()
         return plan.log.read(position, size, self._bytes)
+
+    def _scan(self, data: memoryview, position: int, start: int = 0) -> Scan:
+        """The headers of data[start:] in the table, which is made larger where they are many: most often they are not,
+        and all its columns in memory cost as much as the bytes."""
+        rows = 1 + len(data) // LEAST_MESSAGE
+        if self._table.capacity < min(rows, _FEW_ROWS):
+            self._table = BatchTable.empty(min(rows, _FEW_ROWS))
+        self._table.clear()
+        outcome = scan(data, position, self._table, start)
+        if outcome.stop is ScanStop.FULL and self._table.capacity < _ROWS:
+            self._table = BatchTable.empty(_ROWS)
+            outcome = scan(data, position, self._table, start)
+        return outcome
 
     def _checked(self, plan: WindowPlan, data: memoryview, origin: int) -> CheckedWindow:
         table = self._table

@@ -19,6 +19,7 @@ from storage.log.checked_windows import CheckedWindow, WindowPlan, checked_windo
 
 WINDOW = 1024
 BEYOND = 128
+FEW_ROWS = 3  # a window has some seven batches
 MAGIC_AT = 16
 IN_ORDER, BY_THREADS = 1, 3
 
@@ -29,6 +30,7 @@ Seen = list[tuple[int, int, int]]  # position, size and last offset of a batch
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WINDOW_BYTES", WINDOW)
     monkeypatch.setattr(module, "_BEYOND_BYTES", BEYOND)
+    monkeypatch.setattr(module, "_FEW_ROWS", FEW_ROWS)
 
 
 def batch(offset: int, value: bytes) -> bytes:
@@ -81,6 +83,13 @@ def values(count: int, size: int = 100) -> list[bytes]:
 
 
 def test_small_batches(tmp_path: Path) -> None:
+    seen, wrong = both(tmp_path, batches(values(300)))
+    assert [last for _, _, last in seen] == list(range(300))
+    assert not wrong
+
+
+def test_more_batches_in_a_window_than_rows_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ROWS", 5)
     seen, wrong = both(tmp_path, batches(values(300)))
     assert [last for _, _, last in seen] == list(range(300))
     assert not wrong
