@@ -6,18 +6,19 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from storage.files import names
 from storage.files.names import FileKind, FileState, parse_segment_file
 from storage.format.batches import BatchTable, scan
 from storage.log import swap
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import OwnedDir
 from storage.log.read_only_log import ReadOnlyLog
-from storage.log.swap import CleanedSegment
+from storage.log.swap import CleanedSegment, Replacement
 from storage.types import Isolation, TopicPartition
 from storage.upkeep.directory_compaction import compact_partition
 from storage.upkeep.findings import Severity
@@ -117,23 +118,32 @@ def test_the_broker_finds_nothing_to_do(own: Broker) -> None:
     assert {finding.severity for finding in findings} <= {Severity.NOTE}  # its `.deleted` files
 
 
-def replace(directory: Path, disk: FaultyDisk) -> None:
-    """All steps, for the second to the fourth segment; every other batch of them stays."""
+def replace(directory: Path, disk: FaultyDisk, groups: Sequence[slice]) -> None:
+    """All steps for such groups of segments; every other batch of them stays. One group as its owner builds it, of
+    several each under names of another process's."""
     topic, _, number = directory.name.rpartition("-")
-    sources = ReadOnlyLog(TopicPartition(topic, int(number)), directory).snapshot().segments[1:4]
-    cleaned = CleanedSegment(disk, directory, sources[0].base_offset, interval_bytes=500)
-    for source in sources:
-        data = source.log.read(0, source.size)
-        table = BatchTable.empty(512)
-        scan(data, 0, table)
-        for row in range(1, table.rows, 2):
-            batch = data[int(table.position[row]) : int(table.end[row])]
-            one = BatchTable.empty(1)
-            scan(batch, 0, one)
-            cleaned.append(batch, one)
-    cleaned.finish([], sources[-1].log.stat().st_mtime_ns)
-    swap.make_ready(disk, directory, cleaned.base_offset)
-    _, removed = swap.put_in_place(disk, directory, cleaned.base_offset, sources)
+    segments = ReadOnlyLog(TopicPartition(topic, int(number)), directory).snapshot().segments
+    replacements = [Replacement(segments[group][0].base_offset, segments[group]) for group in groups]
+    built: list[tuple[int, str]] = []
+    for base_offset, sources in replacements:
+        ending = FileState.CLEANED.value if len(groups) == 1 else names.new_staged_ending()
+        cleaned = CleanedSegment(disk, directory, base_offset, interval_bytes=500, ending=ending)
+        for source in sources:
+            data = source.log.read(0, source.size)
+            table = BatchTable.empty(512)
+            scan(data, 0, table)
+            for row in range(1, table.rows, 2):
+                batch = data[int(table.position[row]) : int(table.end[row])]
+                one = BatchTable.empty(1)
+                scan(batch, 0, one)
+                cleaned.append(batch, one)
+        cleaned.finish([], sources[-1].log.stat().st_mtime_ns)
+        built.append((base_offset, ending))
+    if len(groups) > 1:
+        swap.adopt(disk, directory, built)
+    for base_offset, _ in reversed(replacements):
+        swap.make_ready(disk, directory, base_offset)
+    _, removed = swap.replace(disk, directory, replacements, tuple(segments))
     for path in removed:
         disk.unlink(path)
 
@@ -146,15 +156,16 @@ def live_files(directory: Path) -> dict[str, bytes]:
     }
 
 
-def test_every_step_is_recovered_as_the_broker_recovers_it(own: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("groups", [[slice(1, 4)], [slice(1, 3), slice(3, 5)]], ids=["one group", "two groups"])
+def test_every_step_is_recovered_as_the_broker_recovers_it(own: Broker, tmp_path: Path, groups: list[slice]) -> None:
     client = Client(own.address)
     client.create_topic("whole", 1, SMALL)
-    client.produce("whole", [Message(b"v" * 300, b"k%d" % n) for n in range(260)], batch=4)
+    client.produce("whole", [Message(b"v" * 300, b"k%d" % n) for n in range(360)], batch=4)
     own.stop()
     whole = own.log_dir / "whole-0"
-    assert len(list(whole.glob("*.log"))) >= 5
+    assert len(list(whole.glob("*.log"))) >= 6
     trial = FaultyDisk(shutil.copytree(whole, tmp_path / "trial-0"))
-    replace(tmp_path / "trial-0", trial)
+    replace(tmp_path / "trial-0", trial, groups)
     steps = trial.operations
     # While batches are appended nothing changes but how far it is: the last of these stands for all.
     first = max(number for number, what in enumerate(steps) if what.startswith("write")) - 1
@@ -173,7 +184,7 @@ def test_every_step_is_recovered_as_the_broker_recovers_it(own: Broker, tmp_path
             if path.name != "partition.metadata":
                 shutil.copy2(path, directory / path.name)
         try:
-            replace(directory, FaultyDisk(directory, stop_at=number))
+            replace(directory, FaultyDisk(directory, stop_at=number), groups)
         except Crash:
             assert number < len(steps)
     states = {
