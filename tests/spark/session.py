@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 pytest.importorskip("pyspark", reason="no pyspark: install the extra `spark`", exc_type=ImportError)
 
@@ -48,6 +50,27 @@ def start_session(directory: Path, *, cores: int = 2, **settings: str) -> SparkS
     session = builder.getOrCreate()
     register(session)
     return session
+
+
+def run_to_end(start: Callable[[], StreamingQuery], timeout_s: int) -> None:
+    """Runs a streaming query until it has nothing more to do; whatever ends it else is raised.
+
+    It is started again, from its checkpoint, when Spark gives up on a Python worker that has not connected within ten
+    seconds, which is fixed (PythonWorkerFactory.createSimpleWorker): on a busy machine it takes longer to start.
+    """
+    from pyspark.errors import StreamingQueryException
+
+    for attempts_left in (2, 1, 0):
+        query = start()
+        try:
+            assert query.awaitTermination(timeout_s), "the query does not end"
+        except StreamingQueryException as error:
+            if not attempts_left or "Python worker failed to connect back" not in str(error):
+                raise
+        else:
+            return
+        finally:
+            query.stop()
 
 
 def wait_for_tasks(spark: SparkSession) -> None:

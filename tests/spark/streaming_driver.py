@@ -30,13 +30,17 @@ def copying(spark: SparkSession, place: Path, batch: int) -> StreamingQuery:
 
 
 def main(place: Path, batch: int) -> None:
-    from tests.spark.session import start_session
+    from tests.spark.session import run_to_end, start_session
 
     spark = start_session(place / "spark")
-    query = copying(spark, place, batch)
-    sys.stdout.write("query started\n")
-    sys.stdout.flush()
-    query.awaitTermination()
+
+    def start() -> StreamingQuery:
+        query = copying(spark, place, batch)
+        sys.stdout.write("query started\n")
+        sys.stdout.flush()
+        return query
+
+    run_to_end(start, 24 * 3600)
     spark.stop()
 
 

@@ -17,6 +17,7 @@ from storage.log.owned_dir import OwnedDir
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir
 from tests.builders import ROLL, Batch, BuiltLogDir, build_log_dir, commit, many
+from tests.spark.session import run_to_end
 
 StreamingQueryException = pytest.importorskip("pyspark.errors").StreamingQueryException
 
@@ -47,11 +48,7 @@ class Query:
         texts = {name: str(value) for name, value in {"subscribe": "t", **self.options}.items()}
         frame = self.spark.readStream.format("kafkafs").options(**texts).load(str(self.log_dir))
         writer = frame.select("partition", "offset").writeStream.option("checkpointLocation", str(self.checkpoint))
-        query = writer.trigger(**(trigger or {"availableNow": True})).foreachBatch(self._take).start()
-        try:
-            assert query.awaitTermination(TIMEOUT)
-        finally:
-            query.stop()
+        run_to_end(writer.trigger(**(trigger or {"availableNow": True})).foreachBatch(self._take).start, TIMEOUT)
 
     def _take(self, frame: DataFrame, number: int) -> None:
         self.batches[number] = sorted(tuple(row) for row in frame.collect())
