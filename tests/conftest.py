@@ -1,12 +1,47 @@
-"""What holds for every test: nothing of ours stays mounted."""
+"""What holds for every test: nothing of ours stays mounted, and the log directories that it wrote are sound."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from storage.files import dir_lock
+from storage.log.owned_dir import Closing, OwnedDir
+from storage.types import TopicPartition
+from storage.upkeep.findings import Severity
+from storage.upkeep.verify import verify_log_dir
 from tests.mounts import detach, kafkafs_mounts
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "leaves_damage(*names): what verify finds, by name, in what the test leaves")
+
+
+@pytest.fixture(autouse=True)
+def what_was_written_is_sound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each log directory that was opened for writing here and closed has, at the test's end, nothing but notes; exactly
+    what `leaves_damage` names, where a test damages one and leaves it so."""
+    written: dict[Path, list[TopicPartition]] = {}
+    close = OwnedDir.close
+
+    def noting(owned: OwnedDir) -> Closing:
+        written[owned.path] = owned.partitions()  # the cluster's metadata is never written
+        return close(owned)
+
+    monkeypatch.setattr(OwnedDir, "close", noting)
+    yield
+    marker = request.node.get_closest_marker("leaves_damage")
+    expected = set() if marker is None else set(marker.args)
+    found = [
+        one
+        for path, partitions in written.items()
+        if path.is_dir() and dir_lock.holder(path) is None
+        for one in verify_log_dir(path, partitions)
+        if one.severity is Severity.FINDING
+    ]
+    assert {one.name for one in found} == expected, [str(one) for one in found]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -78,14 +78,14 @@ def mounted(
     with messages.open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while mountpoint not in kafkafs_mounts():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"{command}: exit {process.returncode}\n{messages.read_text()}")
             time.sleep(0.01)
         yield Mounted(mountpoint, process)
         umount = run_kafkafs("umount", mountpoint)
-        assert process.wait(timeout=30) == 0, messages.read_text()
+        assert process.wait(timeout=120) == 0, messages.read_text()
         assert umount.returncode == 0
     finally:
         if mountpoint in kafkafs_mounts():

@@ -249,7 +249,7 @@ def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> No
     """A topic has one id and one configuration, in all of its partitions, and no other topic has its id."""
     findings = directory.findings
     ids: dict[str, str | None] = {}
-    overrides: dict[str, tuple[dict[str, str] | None, Path]] = {}
+    overrides: dict[str, tuple[dict[str, str], Path]] = {}
     topic_of_id: dict[str, str] = {}
     for tp in partitions:
         metadata = directory.path / tp.dir_name / names.PARTITION_METADATA
@@ -268,7 +268,8 @@ def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> No
                 _differs(findings, Kind.TOPIC_ID_SHARED, metadata, f"another than that of {owner}", topic_id)
     for tp in partitions:
         properties = directory.path / tp.dir_name / names.TOPIC_PROPERTIES
-        values = read_small(findings, Kind.TOPIC_CONFIG_CORRUPT, properties, topic_properties.read, None)
+        # One that sets nothing says as much as none.
+        values = read_small(findings, Kind.TOPIC_CONFIG_CORRUPT, properties, topic_properties.read, None) or {}
         first, where = overrides.setdefault(tp.topic, (values, properties))
         if values != first:
             _differs(

@@ -100,7 +100,7 @@ def test_appended_through_the_mount(mine: Broker, tmp_path: Path) -> None:
         assert tee.returncode == 0
         with (topic / "@append.jsonl").open("w") as file:
             file.writelines(json.dumps(line) + "\n" for line in keyed)
-        subprocess.run(["bash", "-c", f"echo one line >> {topic}/0/@append"], check=True, timeout=30)
+        subprocess.run(["bash", "-c", f"echo one line >> {topic}/0/@append"], check=True, timeout=120)
         assert (topic / "0" / "messages.txt").read_bytes().splitlines()[100:3100] == ours
     run_kafkafs("retain", mine.log_dir)
     assert internal(mine.log_dir) == before

@@ -87,14 +87,14 @@ def test_the_broker_finds_nothing_to_do(own: Broker) -> None:
     own.reconfigure({"log.cleaner.enable": "true"})
     said = len(own.log_text())
     client = Client(own.start().address)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while "Beginning cleaning of log theirs-0" not in own.log_text()[said:]:
         assert time.monotonic() < deadline, own.log_text()[-4000:]
         time.sleep(0.1)
     for committed, records in expected.items():
         assert client.consume("ours", committed=committed) == records
     # Its own cleaner made the same of the same.
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while [(r.offset, r.key, r.value) for r in client.consume("theirs")] != [
         (r.offset, r.key, r.value) for r in expected[False]
     ]:
@@ -109,7 +109,7 @@ def test_the_broker_finds_nothing_to_do(own: Broker) -> None:
     said = len(own.log_text())
     client = Client(own.start().address)
     client.produce("ours", [Message(b"y" * 500, b"k%d" % n) for n in range(60)], batch=5)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while "Beginning cleaning of log ours-0" not in own.log_text()[said:]:
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -87,7 +87,7 @@ def started_again(broker: Broker, partitions: int) -> str:
     """Starts the broker, and waits until its group coordinator has read all that was committed."""
     said = len(broker.log_text())
     address = broker.start().address
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while broker.log_text()[said:].count("Finished loading of metadata from __consumer_offsets-") < partitions:
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -117,7 +117,7 @@ def topics(client: Client, broker: Broker) -> None:
     client.create_topic("sp-log", 1, {"message.timestamp.type": "LogAppendTime"})
     client.produce("sp-log", [Message(b"x", timestamp=5)] * 3)
     log = LogDir.open_read_only(broker.log_dir).log(TopicPartition("sp-a", 2))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while log.snapshot().log_start_offset != DELETED:  # the broker writes it down now and then
         assert time.monotonic() < deadline
         time.sleep(0.1)

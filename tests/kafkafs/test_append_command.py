@@ -16,7 +16,7 @@ from tests.kafkafs.cli.running import output_of
 def append(log_dir: Path, data: bytes, *arguments: str, code: int = 0) -> str:
     """What it says on stderr."""
     command = [sys.executable, "-m", "kafkafs", "append", str(log_dir), *arguments]
-    result = subprocess.run(command, input=data, capture_output=True, timeout=60, check=False)
+    result = subprocess.run(command, input=data, capture_output=True, timeout=120, check=False)
     assert result.returncode == code, result.stderr.decode()
     assert result.stdout == b""
     return result.stderr.decode()

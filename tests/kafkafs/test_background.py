@@ -42,7 +42,7 @@ def run(work: str) -> subprocess.CompletedProcess[str]:
     """`work` as the body of the function that the child runs; exit code and output of the parent."""
     program = PROGRAM.format(work=textwrap.indent(textwrap.dedent(work), "    "))
     return subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
 
 

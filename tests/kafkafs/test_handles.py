@@ -43,12 +43,12 @@ def test_threads_that_want_the_same_block_wait_for_one_rendering() -> None:
     def fill(buffer: Buffer) -> list[DamagedPlace]:
         rendered.append(1)
         begun.set()
-        assert go.wait(10)
+        assert go.wait(120)
         return []
 
     with ThreadPoolExecutor(5) as pool:
         first = pool.submit(cache.get, 1, SIZE, fill)
-        assert begun.wait(10)
+        assert begun.wait(120)
         others = [pool.submit(cache.get, 1, SIZE, fill) for _ in range(4)]
         while cache.status().hits < 4:
             pass
@@ -174,7 +174,7 @@ def test_no_thread_before_start_and_none_after_stop() -> None:
 
     assert workers.submit(fail)
     assert workers.submit(done.set)
-    assert done.wait(10)
+    assert done.wait(120)
     workers.stop()
     assert threading.active_count() == before
     assert not workers.submit(lambda: None)

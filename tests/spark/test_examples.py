@@ -40,7 +40,7 @@ def test_stream(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     messages = tmp_path / "out" / "messages"
     for lines, expected in ((b"", 700), (b"one\ntwo\n", 702), (b"", 702)):
         command = [sys.executable, "-m", "kafkafs", "append", str(log_dir), "orders/0"]
-        subprocess.run(command, input=lines, check=True, timeout=60)
+        subprocess.run(command, input=lines, check=True, timeout=120)
         run(monkeypatch, "spark_stream.py", log_dir, "orders", tmp_path / "out")
         assert spark.read.parquet(str(messages)).distinct().count() == expected
         assert spark.read.parquet(str(messages)).count() == expected

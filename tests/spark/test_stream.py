@@ -173,7 +173,7 @@ def test_messages_lost_to_retention(spark: SparkSession, built: BuiltLogDir, tmp
 def test_a_partition_that_went(spark: SparkSession, built: BuiltLogDir, tmp_path: Path, fail: bool) -> None:
     stream = query(spark, built, tmp_path, failOnDataLoss=fail)
     stream.run()
-    (built["t", 1].path).rename(built.path / "gone")
+    (built["t", 1].path).rename(tmp_path / "gone")
     append(built, T0, 1)
     if fail:
         with pytest.raises(StreamingQueryException, match="t/1 gone"):

@@ -199,7 +199,7 @@ class Follower:
     def end(self, number: signal.Signals) -> tuple[int, bytes]:
         """Sends a signal; the exit code and what stood on stderr."""
         self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=20)
+        _, errors = self.process.communicate(timeout=120)
         return self.process.returncode, errors
 
 
@@ -244,7 +244,7 @@ def test_follow_ends_with_its_range(growing: tuple[Path, list[Follower]]) -> Non
     append(logdir, b"three", 2)
     append(logdir, b"four", 3)
     for follower in followers:
-        rest, errors = follower.process.communicate(timeout=20)
+        rest, errors = follower.process.communicate(timeout=120)
         assert rest.endswith(b"three\n")
         assert errors == b""
         assert follower.process.returncode == 0
@@ -286,7 +286,7 @@ def test_follow_ends_when_nobody_reads(growing: tuple[Path, list[Follower]]) -> 
     assert follower.line() == b"one\n"
     assert follower.process.stdout is not None
     follower.process.stdout.close()
-    assert follower.process.wait(timeout=20) == 0  # nothing came that it could have failed to write
+    assert follower.process.wait(timeout=120) == 0  # nothing came that it could have failed to write
     assert follower.process.stderr is not None
     assert follower.process.stderr.read() == b""
 
@@ -297,7 +297,7 @@ def test_a_closed_pipe_ends_it_as_it_ends_cat(tmp_path: Path) -> None:
     assert cat.stdout is not None
     assert len(cat.stdout.readline()) == 101
     cat.stdout.close()
-    assert cat.wait(timeout=20) == -signal.SIGPIPE
+    assert cat.wait(timeout=120) == -signal.SIGPIPE
     assert cat.stderr is not None
     assert cat.stderr.read() == b""
     cat.stderr.close()
@@ -313,14 +313,14 @@ def test_a_pipe_that_does_not_block(tmp_path: Path) -> None:
     time.sleep(0.5)  # until the pipe is full
     with os.fdopen(reading, "rb") as pipe:
         assert len(pipe.read()) == 40_000 * 101
-    assert cat.wait(timeout=20) == 0
+    assert cat.wait(timeout=120) == 0
     cat.communicate()
 
 
 def test_a_full_disk(logdir: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         cat = process("cat", logdir, "payments", stdout=full)
-        _, errors = cat.communicate(timeout=20)
+        _, errors = cat.communicate(timeout=120)
     assert cat.returncode == 4
     assert errors == b"kafkafs: No space left on device\n"
 

@@ -127,6 +127,6 @@ def test_tables_are_drawn_on_a_terminal(logdir: Path) -> None:
         shown = b""
         while b"lost+found" not in shown:
             shown += os.read(ours, 65536)
-        assert listing.wait(timeout=20) == 0
+        assert listing.wait(timeout=120) == 0
     os.close(ours)
     assert "─".encode() in shown

@@ -21,7 +21,7 @@ def logdir(tmp_path: Path) -> Path:
 
 def fetched(*args: object, code: int = 0) -> tuple[bytes, str]:
     child = process("fetch", *args)
-    out, said = child.communicate(timeout=60)
+    out, said = child.communicate(timeout=120)
     assert child.returncode == code, said
     return out, said.decode()
 
@@ -67,7 +67,7 @@ def test_into_a_file_and_an_appended_one(logdir: Path, tmp_path: Path) -> None:
     for mode in ("wb", "ab"):
         with (tmp_path / "out").open(mode) as out:
             child = process("fetch", logdir, "t/1", "--offset", 10, "--max-bytes", 999, stdout=out)
-            assert (child.communicate(timeout=60), child.returncode) == ((None, b""), 0)
+            assert (child.communicate(timeout=120), child.returncode) == ((None, b""), 0)
     once = fetched(logdir, "t/1", "--offset", 10, "--max-bytes", 999)[0]
     assert (tmp_path / "out").read_bytes() == 2 * once
 
@@ -79,7 +79,7 @@ def test_a_reader_that_goes_away(logdir: Path) -> None:
     assert child.stderr is not None
     assert child.stderr.read() == b""
     child.stderr.close()
-    assert child.wait(timeout=60) in (0, -13)
+    assert child.wait(timeout=120) in (0, -13)
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_wrong_uses(logdir: Path, tmp_path: Path) -> None:
     owned = opened(logdir)
     try:
         child = process("groups", logdir, "g", "--reset-to", "latest", "--topic", "orders")
-        assert child.wait(timeout=60) == 3
+        assert child.wait(timeout=120) == 3
         child.communicate()
     finally:
         assert owned.close().clean

@@ -120,6 +120,6 @@ def test_the_installed_program(tmp_path: Path) -> None:
     if program.exists():
         assert subprocess.run([program, "cat", tmp_path, "t"], capture_output=True, check=True).stdout == b"a\n"
     module = process("cat", tmp_path, "none")
-    _, errors = module.communicate(timeout=20)
+    _, errors = module.communicate(timeout=120)
     assert module.returncode == 4
     assert errors == f"kafkafs: {tmp_path}: nothing here is called none\n".encode()

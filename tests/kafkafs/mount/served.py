@@ -48,7 +48,7 @@ def served_fake(mountpoint: Path, *, seconds: float = 120) -> Iterator[Served]:
         command = [sys.executable, "-m", "tests.kafkafs.mount.fake_tree", str(mountpoint)]
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while mountpoint not in kafkafs_mounts():
             assert process.poll() is None, messages.read_text()
             assert time.monotonic() < deadline
@@ -56,7 +56,7 @@ def served_fake(mountpoint: Path, *, seconds: float = 120) -> Iterator[Served]:
         with killed_after(seconds, process):
             yield Served(mountpoint, process, messages)
         subprocess.run(["fusermount", "-u", str(mountpoint)], check=True)
-        assert process.wait(timeout=30) == 0, messages.read_text()
+        assert process.wait(timeout=120) == 0, messages.read_text()
     finally:
         if mountpoint in kafkafs_mounts():
             detach(mountpoint)

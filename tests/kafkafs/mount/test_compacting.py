@@ -20,7 +20,7 @@ pytestmark = [requires_fuse, pytest.mark.timeout(120)]
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

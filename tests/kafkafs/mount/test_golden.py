@@ -66,6 +66,6 @@ def test_log_views_are_the_segments(cases: list[GoldenCase], mnt: Path) -> None:
 
 def cat(path: Path, damaged: bool = False) -> bytes:
     """What `cat` prints; of a damaged file, what it prints before it complains."""
-    result = subprocess.run(["cat", path], capture_output=True, timeout=60, check=False)
+    result = subprocess.run(["cat", path], capture_output=True, timeout=120, check=False)
     assert (result.returncode != 0) == damaged, result.stderr.decode()
     return result.stdout

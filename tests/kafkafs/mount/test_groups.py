@@ -21,7 +21,7 @@ pytestmark = requires_fuse
 
 def shell(command: str, where: Path) -> tuple[str, str]:
     """What a command of bash printed; its status must be 0 when nothing is on stderr."""
-    done = subprocess.run(["bash", "-c", command], cwd=where, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(["bash", "-c", command], cwd=where, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode == 0) == (done.stderr == ""), done.stderr
     return done.stdout, done.stderr
 

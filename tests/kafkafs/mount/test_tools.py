@@ -138,7 +138,7 @@ def test_the_same_as_of_a_plain_file(
 
 def run(command: str, directory: Path) -> bytes:
     result = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command}"], cwd=directory, capture_output=True, timeout=60, check=False
+        ["bash", "-c", f"set -o pipefail; {command}"], cwd=directory, capture_output=True, timeout=120, check=False
     )
     # 141: somebody behind `head` had more to say
     assert result.returncode in (0, 141), result.stderr.decode()
@@ -257,7 +257,7 @@ def test_less_on_a_terminal(mnt: Path, records: list[BuiltRecord]) -> None:
         capture_output=True,
         stdin=subprocess.DEVNULL,
         env={**os.environ, "TERM": "vt100", "LINES": "24", "COLUMNS": "80", "LC_ALL": "C.UTF-8"},
-        timeout=60,
+        timeout=120,
         check=False,
     )
     last = records[-1].value or b""

@@ -43,7 +43,7 @@ def topic(mount: Mounted, request: pytest.FixtureRequest) -> Path:
 
 def shell(command: str, cwd: Path, code: int = 0) -> str:
     """What bash says on stderr."""
-    result = subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == code, result.stderr
     return result.stderr
 
@@ -54,7 +54,7 @@ def messages(topic: Path, partition: int = 0) -> list[bytes]:
 
 def eventually(topic: Path, expected: list[bytes]) -> None:
     """The kernel tells of a close a moment after it: what a last line without newline waits for."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while messages(topic) != expected:
         assert time.monotonic() < deadline, messages(topic)
         time.sleep(0.005)

@@ -218,6 +218,7 @@ def test_a_directory_that_may_not_be_written(tmpfs: Path, tmp_path: Path) -> Non
     assert {path: path.read_bytes() for path in (tmpfs / "logs").rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.leaves_damage("batch-crc")
 def test_damage_takes_one_partition_offline(tmp_path: Path) -> None:
     make(tmp_path / "logs")
     with writable(tmp_path):

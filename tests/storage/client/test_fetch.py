@@ -331,7 +331,7 @@ def drained(receive: Callable[[], bytes], work: Callable[[], None]) -> bytes:
     reader = threading.Thread(target=drain)
     reader.start()
     work()
-    reader.join(timeout=60)
+    reader.join(timeout=120)
     assert not reader.is_alive()
     return b"".join(parts)
 

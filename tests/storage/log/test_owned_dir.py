@@ -143,6 +143,7 @@ def test_it_is_removed_durably_before_any_other_change(broker: BuiltLogDir) -> N
     assert operations[:2] == [f"unlink {names.CLEAN_SHUTDOWN}", f"sync_dir {broker.path.name}"]
 
 
+@pytest.mark.leaves_damage("batch-crc")
 def test_no_clean_shutdown_file_while_a_partition_is_offline(broker: BuiltLogDir) -> None:
     (broker.path / names.CLEAN_SHUTDOWN).unlink()
     (broker.path / names.RECOVERY_POINT_CHECKPOINT).unlink()

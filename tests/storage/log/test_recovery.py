@@ -28,14 +28,15 @@ TP = TopicPartition("t", 0)
 BEFORE = FIXTURES / "recovery" / "before"
 AFTER = FIXTURES / "recovery" / "after"
 
-# Damage that Kafka does not look for: below the recovery point, or of an unknown magic with a right CRC.
+# Damage that Kafka does not look for: below the recovery point, or of an unknown magic with a right CRC. What verify
+# finds of it.
 LEFT_DAMAGED = {
-    "rec-c4-flip-magic",
-    "rec-e3-no-timeindex-older",
-    "rec-f3-garbage-index-below-recovery-point",
-    "rec-f4-plausible-index-below-recovery-point",
-    "rec-g2-timeindex-odd-older",
-    "rec-m-flip-below-recovery-point",
+    "rec-c4-flip-magic": "batch-magic",
+    "rec-e3-no-timeindex-older": "time-index-incomplete",
+    "rec-f3-garbage-index-below-recovery-point": "index-order",
+    "rec-f4-plausible-index-below-recovery-point": "index-order",
+    "rec-g2-timeindex-odd-older": "time-index-incomplete",
+    "rec-m-flip-below-recovery-point": "batch-crc",
 }
 
 # The restarted broker led on in a new epoch, and topic.properties is ours.
@@ -46,7 +47,13 @@ def cases() -> list[Any]:
     """The names of the damaged partitions' directories."""
     if not HAVE_FIXTURES and not REQUIRED:
         return [pytest.param("", id="no-fixtures", marks=pytest.mark.skip(reason=NO_FIXTURES))]
-    return [pytest.param(path.name, id=path.name) for path in sorted(BEFORE.iterdir()) if path.is_dir()]
+    found = []
+    for path in sorted(BEFORE.iterdir()):
+        if path.is_dir():
+            left = LEFT_DAMAGED.get(path.name.rpartition("-")[0])
+            marks = [] if left is None else [pytest.mark.leaves_damage(left)]
+            found.append(pytest.param(path.name, id=path.name, marks=marks))
+    return found
 
 
 def one_case(tmp_path: Path, name: str) -> Path:

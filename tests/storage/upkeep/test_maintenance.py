@@ -354,7 +354,7 @@ def test_the_thread_starts_waits_works_and_stops(tmp_path: Path) -> None:
     class Told:
         def wait(self, timeout_ms: int) -> None:
             waiting.set()
-            go.wait(30)
+            go.wait(120)
             go.clear()
 
         def wake(self) -> None:
@@ -365,11 +365,11 @@ def test_the_thread_starts_waits_works_and_stops(tmp_path: Path) -> None:
     maintenance = Maintenance(world.owned, waiter=Told(), free_bytes=lambda: 10**15)
     assert maintenance.status().state == "not started"
     maintenance.start()
-    assert waiting.wait(30)
+    assert waiting.wait(120)
     assert maintenance.status().state == "waiting"
     waiting.clear()
     maintenance.retain_now()
-    assert waiting.wait(30)
+    assert waiting.wait(120)
     assert world.owned.log(TP).log_start_offset > 0
     assert maintenance.status().awaiting_deletion_files > 0
     maintenance.stop()
