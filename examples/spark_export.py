@@ -33,7 +33,9 @@ def main(log_dir: Path, directory: Path) -> None:
     )
     done = export(spark, log_dir, directory)
     sys.stdout.write(f"{done.messages} messages in {done.files} files\n")
-    table = spark.read.parquet(str(directory))
+    # The directories' columns are named: topics that are all numbers would be read as such.
+    columns = "topic string, day date, partition int, offset bigint, timestamp timestamp, key binary, value binary"
+    table = spark.read.schema(columns).parquet(str(directory))
     (
         table.groupBy("topic", "day")
         .agg(functions.count("*").alias("messages"), functions.sum(functions.length("value")).alias("bytes"))

@@ -104,7 +104,10 @@ def export(
 
     TP is a topic, topic/partition or a glob; without it, all of LOGDIR but internal topics. Each run exports what has
     come since the last one. Files are those of a table with the columns of Spark's Kafka source, and `day` (UTC): any
-    reader of Hive's layout takes the directory as it is.
+    reader of Hive's layout takes the directory as it is. Readers guess the type of `topic` from its directories' names:
+    where all topics are numbers, tell them that it is a string (by a schema, or in Spark by
+    spark.sql.sources.partitionColumnTypeInference.enabled=false). A timestamp that microseconds cannot express, 292,000
+    years away, is null, and so is its day.
 
     \b
     kafkafs spark export /var/kafka ./lake orders
@@ -133,6 +136,8 @@ def export(
             f"{bad.last_offset}")  # fmt: skip
     for lost in done.lost:
         say(f"{lost.tp}: offsets {lost.offsets.start} to {lost.offsets.end - 1} went before they were exported")
+    for partition, count in sorted(done.undated.items()):
+        say(f"{partition}: {count} messages have a timestamp beyond all dates: it is null in the table")
 
 
 @spark.command()
@@ -325,6 +330,10 @@ def _exported(done: Exported) -> dict[str, Any]:
         "positions": [
             {"topic": tp.topic, "partition": tp.partition, "next_offset": offset}
             for tp, offset in sorted(done.positions.items())
+        ],
+        "undated": [
+            {"topic": tp.topic, "partition": tp.partition, "messages": count}
+            for tp, count in sorted(done.undated.items())
         ],
         "quarantined": [
             {

@@ -9,7 +9,8 @@ twice. `layout` has the names of the files.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -23,7 +24,7 @@ from kafkafs.spark.jobs.quarantine import BadBytes
 from kafkafs.spark.jobs.tasks import run_tasks
 from kafkafs.spark.planning import LogRange, Split, plan
 from kafkafs.spark.split_reader import read_split
-from storage.errors import InvalidRecord, NotPermitted, OffsetOutOfRange, StorageError
+from storage.errors import NotPermitted, OffsetOutOfRange, StorageError
 from storage.files.disk import RealDisk
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
@@ -78,7 +79,8 @@ class Lost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What a run has done, all its sets together. `seconds`: of the whole run."""
+    """What a run has done, all its sets together. `undated`: messages whose timestamp microseconds cannot express, so
+    that the column has null. `seconds`: of the whole run."""
 
     sets: int
     files: int
@@ -86,6 +88,7 @@ class Exported:
     size_bytes: int
     quarantined: tuple[BadBytes, ...]
     lost: tuple[Lost, ...]
+    undated: Mapping[TopicPartition, int]
     positions: dict[TopicPartition, int]
     seconds: float
 
@@ -107,6 +110,7 @@ class Outcome(NamedTuple):
     files: list[StagedFile]
     damage: list[BadBytes]
     lost: list[Lost]
+    undated: Counter[TopicPartition]
 
 
 class _Fresh(NamedTuple):
@@ -164,7 +168,7 @@ def export(
 
 def export_splits(task: ExportTask) -> Outcome:
     """What a worker does: writes the files of some splits into the staging directory. StorageError; OSError."""
-    outcome = Outcome([], [], [])
+    outcome = Outcome([], [], [], Counter())
     logs = LogDir.open_read_only(task.log_dir)
     decoder = Decoder()
     options = task.options
@@ -179,13 +183,12 @@ def export_splits(task: ExportTask) -> Outcome:
                 noted.passed(block)
                 files.add(block)
             outcome.files.extend(files.close())
-        except BaseException as error:
+        except BaseException:
             files.abandon()
-            if isinstance(error, OverflowError):  # a timestamp that microseconds cannot express
-                raise InvalidRecord(str(error), path=task.log_dir / split.tp.dir_name) from None
             raise
         outcome.damage.extend(noted.bad)
         outcome.lost.extend(noted.lost)
+        outcome.undated[split.tp] += files.beyond
     return outcome
 
 
@@ -300,10 +303,13 @@ class _Total:
     def __init__(self) -> None:
         self._sets: list[ExportSet] = []
         self._damage: list[BadBytes] = []
+        self._undated: Counter[TopicPartition] = Counter()
 
     def add(self, done: ExportSet, outcomes: Iterable[Outcome]) -> None:
         self._sets.append(done)
-        self._damage += (bad for outcome in outcomes for bad in outcome.damage)
+        for outcome in outcomes:
+            self._damage += outcome.damage
+            self._undated += outcome.undated
 
     def exported(self, positions: dict[TopicPartition, Position], seconds: float) -> Exported:
         files = [file for done in self._sets for file in done.files]
@@ -315,6 +321,7 @@ class _Total:
             size_bytes=sum(file.size_bytes for file in data),
             quarantined=tuple(quarantine.merged(self._damage)),
             lost=tuple(Lost(part.tp, gone) for done in self._sets for part in done.ranges for gone in part.lost),
+            undated=dict(self._undated),
             positions={tp: position.next_offset for tp, position in positions.items()},
             seconds=seconds,
         )

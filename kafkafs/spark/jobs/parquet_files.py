@@ -14,14 +14,16 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import parquet
 
 from kafkafs.spark.jobs.commits import StagedFile
-from kafkafs.spark.jobs.layout import data_file, days_of
-from kafkafs.spark.rows import arrow_batches
+from kafkafs.spark.jobs.layout import NO_DAY, data_file, days_of
+from kafkafs.spark.rows import MOST_MILLISECONDS, arrow_batches
+from storage.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from storage.files.disk import Disk, DiskFile
     from storage.format.block import RecordBlock
@@ -43,7 +45,7 @@ class DayFiles:
     """The files of one run of offsets of one partition, a file or more for each day. To be closed, or abandoned.
 
     `columns`: as `rows` knows them. Days may come in any order; where they are too many to keep all files
-    open, a day gets several files.
+    open, a day gets several files. A timestamp that microseconds cannot express is null: `beyond` counts such messages.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class DayFiles:
         self._open: OrderedDict[int, _DayFile] = OrderedDict()  # the day written last at the end
         self._held = 0
         self.files: list[StagedFile] = []
+        self.beyond = 0
 
     def add(self, block: RecordBlock) -> None:
         """Takes a block's records; the block may be recycled afterwards. OSError."""
@@ -97,12 +100,28 @@ class DayFiles:
             file = self._open[day] = _DayFile(self._disk, self._staging, self._compression)
         self._open.move_to_end(day)
         before = file.held_bytes
-        file.add(arrow_batches([(self._tp, block)], self._columns), int(block.offset[0]), int(block.offset[-1]))
+        batches = arrow_batches([(self._tp, block)], self._columns)
+        if day == NO_DAY:
+            batches = self._without_impossible_times(block)
+        file.add(batches, int(block.offset[0]), int(block.offset[-1]))
         self._held += file.held_bytes - before
         while self._held > HELD_BYTES:
             largest = max(self._open.values(), key=lambda other: other.held_bytes)
             self._held -= largest.held_bytes
             largest.write_row_group()
+
+    def _without_impossible_times(self, block: RecordBlock) -> Iterator[pa.RecordBatch]:
+        beyond = (block.timestamp > MOST_MILLISECONDS) | (block.timestamp < -MOST_MILLISECONDS)
+        self.beyond += int(np.count_nonzero(beyond))
+        possible = block.select(slice(None))
+        possible.timestamp[beyond] = NO_TIMESTAMP
+        row = 0
+        for batch in arrow_batches([(self._tp, possible)], self._columns):
+            at = batch.schema.get_field_index("timestamp")
+            unknown = pa.array(beyond[row : row + batch.num_rows])
+            times = pc.if_else(unknown, pa.scalar(None, batch.column(at).type), batch.column(at))
+            yield batch.set_column(at, batch.schema.field(at), times)
+            row += batch.num_rows
 
     def _close_one(self) -> None:
         """The file that was not written to for longest."""

@@ -10,12 +10,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from pyarrow import dataset, parquet
 
 from kafkafs.spark.jobs.commits import CommitList, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, ExportTask, export, export_splits
 from kafkafs.spark.planning import Split
-from storage.errors import CorruptBatch, InvalidRecord, LogLocked, NotPermitted, OffsetOutOfRange, StorageError
+from storage.errors import CorruptBatch, LogLocked, NotPermitted, OffsetOutOfRange, StorageError
 from storage.files.disk import RealDisk
 from storage.format.record_columns import Record
 from storage.log.appender import Appender
@@ -354,12 +356,39 @@ def test_another_export_writes_there(spark: SparkSession, tmp_path: Path) -> Non
     export(spark, tmp_path / "log", tmp_path / "out")
 
 
-def test_a_timestamp_beyond_all_dates(spark: SparkSession, tmp_path: Path) -> None:
-    """Microseconds do not reach so far; said in a line, and nothing of it is seen."""
-    build_log_dir(tmp_path / "log", {"t": [[Batch([Record(None, b"v", (), 2**62)])]]})
-    with pytest.raises(InvalidRecord, match="timestamp 4611686018427387904 of offset 0"):
-        export(spark, tmp_path / "log", tmp_path / "out")
-    assert read_table(tmp_path / "out") == {}
+def test_timestamps_beyond_all_dates(spark: SparkSession, tmp_path: Path) -> None:
+    """Microseconds do not reach so far: null, and told; the other messages are as ever, in their order."""
+    stamps = [2**62, 1_700_000_000_000, -1, 2**63 - 1, 10**15, (2**63 - 1) // 1000]
+    batches = [Batch([Record(None, b"%d" % n, (), stamp)]) for n, stamp in enumerate(stamps)]
+    build_log_dir(tmp_path / "log", {"t": [batches]})
+    done = export(spark, tmp_path / "log", tmp_path / "out")
+    assert done.messages == len(stamps)
+    assert done.undated == {TP: 2}
+    rows = spark.read.parquet(str(tmp_path / "out")).selectExpr("offset", "unix_millis(timestamp)", "string(day)")
+    micros = (2**63 - 1) // 1000
+    assert sorted(map(tuple, rows.collect())) == [
+        (0, None, None),
+        (1, 1_700_000_000_000, "2023-11-14"),
+        (2, -1, None),
+        (3, None, None),
+        (4, 10**15, None),
+        (5, micros, None),
+    ]
+    (undated,) = (tmp_path / "out" / "topic=t").glob("day=__HIVE*/*.parquet")
+    assert parquet.read_table(undated, partitioning=None)["offset"].to_pylist() == [0, 2, 3, 4, 5]
+    result = run("spark", "export", tmp_path / "log", tmp_path / "again")
+    assert "t/0: 2 messages have a timestamp beyond all dates" in result.stderr
+
+
+def test_topics_that_are_numbers(spark: SparkSession, tmp_path: Path) -> None:
+    """Read with a schema, as the example does, they keep their names."""
+    build_log_dir(tmp_path / "log", {"007": [[b"x"]], "12": [[b"y"]]})
+    export(spark, tmp_path / "log", tmp_path / "out")
+    table = spark.read.schema("topic string, day date, value binary").parquet(str(tmp_path / "out"))
+    assert sorted((row.topic, bytes(row.value)) for row in table.collect()) == [("007", b"x"), ("12", b"y")]
+    schema = pa.schema([("topic", pa.string()), ("day", pa.string())])
+    found = dataset.dataset(tmp_path / "out", partitioning=dataset.partitioning(schema, flavor="hive")).to_table()
+    assert sorted(found["topic"].to_pylist()) == ["007", "12"]
 
 
 def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
