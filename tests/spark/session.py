@@ -52,25 +52,33 @@ def start_session(directory: Path, *, cores: int = 2, **settings: str) -> SparkS
     return session
 
 
-def run_to_end(start: Callable[[], StreamingQuery], timeout_s: int) -> None:
-    """Runs a streaming query until it has nothing more to do; whatever ends it else is raised.
-
-    It is started again, from its checkpoint, when Spark gives up on a Python worker that has not connected within ten
-    seconds, which is fixed (PythonWorkerFactory.createSimpleWorker): on a busy machine it takes longer to start.
-    """
+def with_patience(run: Callable[[], None]) -> None:
+    """Runs what runs a streaming query with a checkpoint, and again when Spark gave up on a Python worker that had not
+    connected within ten seconds, which is fixed (PythonWorkerFactory.createSimpleWorker): it takes a busy machine
+    longer to start one."""
     from pyspark.errors import StreamingQueryException
 
     for attempts_left in (2, 1, 0):
-        query = start()
         try:
-            assert query.awaitTermination(timeout_s), "the query does not end"
+            run()
         except StreamingQueryException as error:
             if not attempts_left or "Python worker failed to connect back" not in str(error):
                 raise
         else:
             return
+
+
+def run_to_end(start: Callable[[], StreamingQuery], timeout_s: int) -> None:
+    """Runs a streaming query, with patience, until it has nothing more to do; whatever ends it else is raised."""
+
+    def run() -> None:
+        query = start()
+        try:
+            assert query.awaitTermination(timeout_s), "the query does not end"
         finally:
             query.stop()
+
+    with_patience(run)
 
 
 def wait_for_tasks(spark: SparkSession) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from storage.upkeep.verify import verify_log_dir
+from tests.spark.session import with_patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +42,7 @@ def test_stream(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     for lines, expected in ((b"", 700), (b"one\ntwo\n", 702), (b"", 702)):
         command = [sys.executable, "-m", "kafkafs", "append", str(log_dir), "orders/0"]
         subprocess.run(command, input=lines, check=True, timeout=120)
-        run(monkeypatch, "spark_stream.py", log_dir, "orders", tmp_path / "out")
+        with_patience(lambda: run(monkeypatch, "spark_stream.py", log_dir, "orders", tmp_path / "out"))
         assert spark.read.parquet(str(messages)).distinct().count() == expected
         assert spark.read.parquet(str(messages)).count() == expected
     assert not verify_log_dir(log_dir)
