@@ -150,7 +150,10 @@ class Client:
         async def run() -> list[Golden]:
             tp = TopicPartition(topic, partition)
             consumer = AIOKafkaConsumer(
-                bootstrap_servers=self.address, isolation_level=isolation, enable_auto_commit=False
+                bootstrap_servers=self.address,
+                isolation_level=isolation,
+                enable_auto_commit=False,
+                request_timeout_ms=120_000,
             )
             await consumer.start()
             try:
@@ -190,7 +193,9 @@ class Client:
         self, topic: str, partition: int, work: Callable[[AIOKafkaConsumer, TopicPartition], Awaitable[T]]
     ) -> T:
         async def run() -> T:
-            consumer = AIOKafkaConsumer(bootstrap_servers=self.address, enable_auto_commit=False)
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=self.address, enable_auto_commit=False, request_timeout_ms=120_000
+            )
             await consumer.start()
             try:
                 return await work(consumer, TopicPartition(topic, partition))

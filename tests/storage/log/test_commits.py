@@ -449,6 +449,7 @@ def test_a_spoilt_or_missing_staged_file_is_refused(before: Path) -> None:
     close_sound(owned)
 
 
+@pytest.mark.leaves_damage("write-stuck")
 def test_what_stays_pending(before: Path) -> None:
     """A partition whose staged file went cannot get its share; the others do, and the directory is usable."""
     _stop_with_write_pending(before)
@@ -509,6 +510,7 @@ def test_a_share_is_lost_when_a_staged_file_is_gone_or_spoilt(before: Path, spoi
     owned.close()
 
 
+@pytest.mark.leaves_damage("write-stuck")
 def test_giving_up_stopped_at_every_operation(tmp_path: Path, before: Path) -> None:
     """The write is pending or not; when it is not, all that is staged for it goes in time."""
     _stop_with_write_pending(before)
@@ -664,6 +666,7 @@ def test_abort_of_a_micro_batch_while_the_directory_is_held(before: Path) -> Non
     close_sound(owned)
 
 
+@pytest.mark.leaves_damage("writes-corrupt")
 def test_a_ledger_that_does_not_parse_stops_commits_only(before: Path) -> None:
     files = stage(before, WriteId(QUERY, 0), {TP: [b"x"]})
     for content in (b"", b"{}", b'{"version": 2}', b'{"version": 1, "queries": [], "pending": 0}'):
