@@ -143,6 +143,7 @@ def test_workers_that_are_killed(spark: SparkSession, tmp_path: Path) -> None:
     close_clean(owned)
 
 
+@pytest.mark.leaves_damage("batch-crc")
 def test_damage(spark: SparkSession, tmp_path: Path) -> None:
     a_log(tmp_path / "log")
     owned = opened(tmp_path / "log")
