@@ -63,8 +63,13 @@ def measure_scan(context: Context) -> None:
         [
             Scan("Spark scan, Unix sockets", "kafkafs", files, (PEER,), UNIX_SOCKETS),
             Scan("Spark scan, Unix sockets, columns=value", "kafkafs", values, (PEER,), UNIX_SOCKETS),
-            Scan("Spark scan, one core", "kafkafs", files, ("Spark scan",), cores=1),
         ],
+    )
+    # Of one pair of turns: what another minute of the machine gives is no comparison.
+    alone = "Spark scan, no broker beside it"
+    _by_turns(
+        context,
+        [Scan(alone, "kafkafs", files), Scan("Spark scan, one core", "kafkafs", files, (alone,), cores=1)],
     )
     _plan(context)
     _one_segment(context)
