@@ -99,7 +99,7 @@ def commit(owned: OwnedDir, write: WriteId, files: Iterable[StagedFile], *, forc
     for file in files:
         by_partition.setdefault(file.tp, []).append(file)
     if owned.commits.state.is_done(write):
-        _discard(owned, (file for group in by_partition.values() for file in group))
+        discard(owned, (file for group in by_partition.values() for file in group))
         return Committed(False, {})
     _refuse_behind_unfinished(owned, write)
     time_ms = owned.clock.now_ms()
@@ -250,11 +250,11 @@ def _move(owned: OwnedDir, pending: PendingCommit, part: PendingPart, moved: Pen
 def _end(owned: OwnedDir, write: WriteId, files: Iterable[StagedFile]) -> None:
     """Steps 4 and 5."""
     owned.commits.replace(owned.commits.state.done(write, owned.clock.now_ms()))
-    _discard(owned, files)
+    discard(owned, files)
 
 
-def _discard(owned: OwnedDir, files: Iterable[StagedFile]) -> None:
+def discard(owned: OwnedDir, files: Iterable[StagedFile]) -> None:
+    """Removes staged files that no write needs any more. What cannot be removed now is an orphan."""
     for file in files:
-        # What cannot be removed now is an orphan.
         with contextlib.suppress(OSError):
             staging.discard(owned.disk, staging.path_of(owned.path, file))

@@ -10,7 +10,6 @@ A person may give them up, which loses those shares here, and not in the source 
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -59,10 +58,7 @@ def pending_writes(log_dir: LogDir, ledger: Ledger) -> list[PendingWrite]:
 def give_up(owned: OwnedDir, write: PendingWrite) -> None:
     """Gives a write up. OSError: it may still be pending."""
     owned.commits.replace(owned.commits.state.withdrawn(write.commit.write))
-    for part in write.commit.parts:
-        for file in part.files:
-            with contextlib.suppress(OSError):  # an orphan then
-                staging.discard(owned.disk, staging.path_of(owned.path, file))
+    commits.discard(owned, (file for part in write.commit.parts for file in part.files))
 
 
 def _share(log_dir: LogDir, part: PendingPart) -> Share:

@@ -117,12 +117,12 @@ class GroupCopy:
 
 
 class DividedPass:
-    """One pass over the log that an Occasion shows, in parts. `groups`: those that are copied, as offsets from each
+    """One pass over the log that its `occasion` shows, in parts. `groups`: those that are copied, as offsets from each
     first base offset to the next."""
 
     def __init__(self, occasion: Occasion, *, dry_run: bool = False) -> None:
         """CorruptIndex when a .txnindex does not read."""
-        self._occasion = occasion
+        self.occasion: Final = occasion
         self._dry_run = dry_run
         dirty = occasion.dirty
         self._segments = occasion.groups(dirty.first_uncleanable)
@@ -133,17 +133,12 @@ class DividedPass:
         self._aborted_first = np.array([one.first_offset for one in self._aborted], np.int64)
         self._aborted_last = np.array([one.last_offset for one in self._aborted], np.int64)
 
-    @property
-    def occasion(self) -> Occasion:
-        """What the pass began with."""
-        return self._occasion
-
     def records(self) -> int:
         """About how many records the groups hold, from a look at some of them. SegmentGone."""
         segments = [segment for group in self._segments for segment in group if segment.size]
         looked_at, found = 0, 0
         for segment in segments[:: max(len(segments) // _LOOKS, 1)]:
-            for window in windows(self._occasion.snapshot, segment, 0):
+            for window in windows(self.occasion.snapshot, segment, 0):
                 table = window.table
                 # How many there are in a compressed set of an old format its header does not tell.
                 most = np.diff(table.last_offset, prepend=table.last_offset[0] - 1)
@@ -156,16 +151,16 @@ class DividedPass:
 
     def stretch(self, start_offset: int, end_offset: int) -> Stretch:
         """A part of a group to look for keys in; stretches together must cover all groups."""
-        snapshot = self._occasion.snapshot
+        snapshot = self.occasion.snapshot
         first, behind = snapshot.segment_index(start_offset), snapshot.segment_index(end_offset - 1) + 1
         part = Part.of(snapshot, snapshot.segments[first:behind], snapshot.segments[behind].base_offset)
         aborted = self._aborted_in(start_offset, end_offset)
-        return Stretch(part, start_offset, end_offset, self._occasion.dirty.first_dirty, aborted)
+        return Stretch(part, start_offset, end_offset, self.occasion.dirty.first_dirty, aborted)
 
     def copies(self, passed: Iterable[tuple[int, Passed]]) -> list[GroupCopy]:
         """The copies to be made, one for each group. `passed`: what each stretch has told, with its start."""
         told = sorted(passed, key=lambda pair: pair[0])
-        occasion = self._occasion
+        occasion = self.occasion
         before, row = Passed(), 0
         copies = []
         for group, segments in zip(self.groups, self._segments, strict=True):
@@ -241,9 +236,9 @@ class DividedPass:
                 )
 
     def _result(self, copied: Sequence[Copied], seconds: float, files: Sequence[Path]) -> CompactionResult:
-        dirty = self._occasion.dirty
+        dirty = self.occasion.dirty
         return CompactionResult(
-            self._occasion.snapshot.tp,
+            self.occasion.snapshot.tp,
             dirty.first_dirty,
             max(dirty.first_uncleanable, dirty.first_dirty),
             dirty.first_uncleanable,
