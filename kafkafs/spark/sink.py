@@ -24,6 +24,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Stri
 from kafkafs.spark.kernels import require_compiled
 from kafkafs.spark.options import InvalidOption
 from kafkafs.spark.staged_task import stage
+from kafkafs.spark.worker_start import WorkerStart
 from storage.errors import LogLocked
 from storage.files import dir_lock
 from storage.files.commit_ledger import StagedFile, WriteId
@@ -80,6 +81,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._columns = columns
+        self._start = WorkerStart()
         self._write = WriteId(str(uuid.uuid4()), None)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
@@ -98,6 +100,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._columns = columns
+        self._start = WorkerStart()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         return _staged(self._options, self._columns, _micro_batch(), iterator)

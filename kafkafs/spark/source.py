@@ -30,6 +30,7 @@ from kafkafs.spark.options import InvalidOption, OnCorruptBatch, SourceOptions, 
 from kafkafs.spark.planning import LogRange, Split, plan
 from kafkafs.spark.ranges import batch_ranges, logger, open_log_dir, report_loss
 from kafkafs.spark.split_reader import read_split
+from kafkafs.spark.worker_start import WorkerStart
 from storage.format.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, cores: int) -> None:
         self._options = options
         self._cores = cores
+        self._start = WorkerStart()
 
     def partitions(self) -> Sequence[InputPartition]:
         # A hundred thousand segments are as many objects and no garbage: looking for some costs half as much again.

@@ -20,6 +20,7 @@ from kafkafs.spark.options import InvalidOption, SourceOptions
 from kafkafs.spark.planning import LogRange
 from kafkafs.spark.ranges import chosen_partitions, open_log_dir, report_loss, starting_offsets, within
 from kafkafs.spark.source import checked, read_task, tasks_for
+from kafkafs.spark.worker_start import WorkerStart
 from storage.errors import UnknownTopicOrPartition
 from storage.types import TopicPartition
 
@@ -47,6 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Constant after construction.
         self._options = options
         self._cores = cores
+        self._start = WorkerStart()
         # Changes with the calls.
         self._first: dict[str, Any] | None = None  # where this process was told to begin, if it was
         self._target: dict[TopicPartition, int] | None = None  # of Trigger.AvailableNow

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from kafkafs.spark.kernels import UncompiledKernels, require_compiled
+from kafkafs.spark.worker_start import Started
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -125,10 +126,11 @@ def gather(
     Spark's: it gives up."""
     last = shuffled.getNumPartitions() - 1
     caught = _catching_each(work, allow_uncompiled)
+    passed_on = Started(pass_on)
     with _job(spark, what):
         outcomes = (
             shuffled.mapPartitionsWithIndex(
-                lambda place, found: pass_on(_values(found)) if place != last else ()
+                lambda place, found: passed_on(_values(found)) if place != last else ()
             )
             .partitionBy(len(tasks), int)
             .mapPartitionsWithIndex(lambda number, found: caught(tasks[number], _values(found)))
@@ -180,7 +182,7 @@ def _catching_each(
         except EXPECTED as error:
             yield error
 
-    return caught
+    return Started(caught)
 
 
 def _catching(work: Callable[[T], R], allow_uncompiled: bool) -> Callable[[T], R | Exception]:
@@ -193,7 +195,7 @@ def _catching(work: Callable[[T], R], allow_uncompiled: bool) -> Callable[[T], R
         except EXPECTED as error:
             return error
 
-    return caught
+    return Started(caught)
 
 
 @contextmanager

@@ -1,0 +1,102 @@
+"""What a worker of Spark does when a task arrives: acknowledges at once, and keeps its modules out of collections."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from kafkafs.spark.jobs.tasks import run_tasks
+from kafkafs.spark.source import BatchReader
+from kafkafs.spark.worker_start import Started, WorkerStart
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def connections() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a connection within the machine."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as one,
+        server.accept()[0] as other,
+    ):
+        yield one, other
+
+
+def is_quick(connection: socket.socket) -> bool:
+    """Whether what comes is acknowledged at once."""
+    return bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
+
+
+def talk(one: socket.socket, other: socket.socket) -> None:
+    """As a task's answer, after which the kernel expects that each message will have one."""
+    for _ in range(3):
+        one.sendall(b"task")
+        assert other.recv(10) == b"task"
+        other.sendall(b"result")
+        assert one.recv(10) == b"result"
+
+
+def test_only_in_a_task(connections: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = connections
+    sent = pickle.dumps(Started(len))
+    talk(one, other)
+    assert not is_quick(other)
+    pickle.loads(sent)
+    assert not is_quick(other)
+    monkeypatch.setattr("kafkafs.spark.worker_start.TaskContext.get", object)
+    monkeypatch.setattr("kafkafs.spark.worker_start._begun", False)  # nothing of the test's own process is frozen
+    before = psutil.Process().num_fds()
+    assert pickle.loads(sent)("four") == 4
+    assert is_quick(other)
+    assert psutil.Process().num_fds() == before
+    assert not gc.get_freeze_count()
+
+
+def test_modules_are_kept_from_the_second_task_on() -> None:
+    """In a process of its own, since freezing is for good."""
+    program = (
+        "import gc, pickle; from kafkafs.spark import worker_start as start; "
+        "start.TaskContext.get = object; sent = pickle.dumps(start.WorkerStart()); "
+        "counts = [pickle.loads(sent) and gc.get_freeze_count() for _ in range(3)]; "
+        "assert counts[0] == 0 < 1000 < counts[1], counts; assert counts[2] <= counts[1], counts"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def _state(_task: int) -> tuple[int, bool]:
+    """Of a worker: how many tasks it has begun, and whether modules are kept."""
+    _BEGUN.append(None)
+    return len(_BEGUN), gc.get_freeze_count() > 0
+
+
+_BEGUN: list[None] = []
+
+
+def test_in_spark_workers(spark: SparkSession) -> None:
+    """That it acknowledges there cannot be seen afterwards: a connection that has waited once is quick as well."""
+    later = [frozen for number, frozen in run_tasks(spark, _state, range(8), "test") if number > 1]
+    assert later
+    assert all(later)
+
+
+def test_whatever_is_sent_takes_it_along(tmp_path: Path) -> None:
+    from kafkafs.spark.options import parse
+    from kafkafs.spark.sink import BatchWriter, SinkOptions, StreamWriter
+    from kafkafs.spark.stream import StreamReader
+
+    options = parse({"path": str(tmp_path), "subscribe": "orders"})
+    sink = SinkOptions(tmp_path)
+    for sent in (BatchReader(options, 2), StreamReader(options, 2), BatchWriter(sink, []), StreamWriter(sink, [])):
+        assert any(isinstance(value, WorkerStart) for value in vars(sent).values())
