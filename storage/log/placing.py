@@ -71,9 +71,9 @@ class StagedBatches:
                 set_base_offset_and_epoch(data, position, next(offsets), leader_epoch)
                 if append_time:
                     set_log_append_time(data, position, self._time_ms)
-            yield memoryview(data)
+            yield data
 
-    def _windows(self) -> Iterator[tuple[bytearray, BatchTable]]:
+    def _windows(self) -> Iterator[tuple[memoryview, BatchTable]]:
         for file in self._files:
             yield from staging.windows(self._log_dir, file)
 

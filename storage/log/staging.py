@@ -32,7 +32,8 @@ from storage.log.batch_encoder import BatchEncoder, taken_rows, with_timestamps
 from storage.types import TopicPartition
 
 KEPT_MS: Final = 7 * 24 * 3600 * 1000
-_WINDOW_BYTES: Final = 8 << 20
+_WINDOW_BYTES: Final = 1 << 20
+_WINDOW_ROWS: Final = 4096
 
 
 class StagedWriter:
@@ -108,31 +109,30 @@ def _for_old_format(
             return row + len(records), memoryview(encode_batch(records))
 
 
-def windows(log_dir: Path, file: StagedFile) -> Iterator[tuple[bytearray, BatchTable]]:
-    """A staged file's batches, some MiB at a time: their bytes, which the caller may change, and headers.
+def windows(log_dir: Path, file: StagedFile) -> Iterator[tuple[memoryview, BatchTable]]:
+    """A staged file's batches, about a MiB at a time: their bytes, which the caller may change, and headers.
 
-    Positions in the table count from the start of the bytes. CorruptBatch when it is not what was written; OSError.
+    Both are valid until the next are taken. Positions in the table count from the start of the bytes. CorruptBatch when
+    it is not what was written; OSError.
     """
     log = LogFile(path_of(log_dir, file))
-    position, wanted = 0, _WINDOW_BYTES
+    # One buffer for all: memory that was just got from the system costs more than what is done with it.
+    buffer, table = bytearray(min(_WINDOW_BYTES, file.size_bytes)), BatchTable.empty(_WINDOW_ROWS)
+    position = 0
     while position < file.size_bytes:
-        data = bytearray(log.read(position, min(wanted, file.size_bytes - position)))
-        table = BatchTable.empty(1024)
+        data = log.read(position, min(len(buffer), file.size_bytes - position), buffer)
+        table.rows = 0
         outcome = scan(data, 0, table)
-        while outcome.stop is ScanStop.FULL:
-            table = BatchTable.empty(4 * table.capacity)
-            outcome = scan(data, 0, table)
         damage = verify_crcs(data, table, 0, table.rows, 0) if table.rows else None
-        if damage is not None or outcome.stop is not ScanStop.END or position + len(data) > file.size_bytes:
+        if damage is not None or outcome.stop not in (ScanStop.END, ScanStop.FULL):
             raise _spoilt(log.path, position)
         if not table.rows:
-            if len(data) < wanted:
+            if len(data) < len(buffer) or position + len(data) == file.size_bytes:
                 raise _spoilt(log.path, position)
-            wanted *= 2
+            buffer = bytearray(2 * len(buffer))
             continue
-        del data[outcome.next_start :]
-        position += len(data)
-        yield data, table
+        position += outcome.next_start
+        yield data[: outcome.next_start], table
 
 
 def _spoilt(path: Path, position: int) -> CorruptBatch:

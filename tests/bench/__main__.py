@@ -42,6 +42,7 @@ CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "many": ("many partitions", scale.many_partitions),
     "spark": ("scans on Spark", spark_scan.measure_scan),
     "spark-export": ("export on Spark", spark.measure_export),
+    "spark-sink": ("writing with Spark", spark.measure_sink),
     "large": ("a large partition", scale.large_partition),
     "verify": ("verify, beside Kafka's own tool", checking.verify),
     "histogram": ("a histogram of a large partition", checking.histogram),

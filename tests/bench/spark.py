@@ -13,9 +13,10 @@ from pathlib import Path
 
 from tests.bench import broker
 from tests.bench.case import Context, say
-from tests.bench.data import CACHE
+from tests.bench.data import CACHE, VALUE_BYTES
 from tests.bench.measure import Row
-from tests.interop.kafka import HAVE_KAFKA
+from tests.interop.client import Client
+from tests.interop.kafka import HAVE_KAFKA, Broker
 from tests.interop.spark_kafka import HAVE_SPARK_KAFKA, PYTHON, jars
 
 # Spark's compiled code and ours are slow when they are first used.
@@ -63,22 +64,59 @@ def measure_export(context: Context) -> None:
     targets = CACHE / f"exports-{os.getpid()}"
     peer = {"job": "kafka export", "broker": served.address, "topic": broker.TOPIC, "jars": jars()}
     own = {"job": "kafkafs export", "log_dir": str(served.log_dir), "topic": broker.TOPIC}
+    rows = (
+        ("Spark Kafka source, export", 'read.format("kafka")….write.parquet(DIR)'),
+        ("spark export", "kafkafs spark export LOGDIR DIR plain"),
+    )
     try:
-        with (
-            job(PYTHON, {**peer, "target": str(targets / "kafka")}) as kafka,
-            job(sys.executable, {**own, "target": str(targets / "kafkafs")}) as kafkafs,
-        ):
-            for run in range(-WARM_UPS, context.runs):
-                for name, one, shown, compare in (
-                    ("Spark Kafka source, export", kafka, 'read.format("kafka")….write.parquet(DIR)', ()),
-                    ("spark export", kafkafs, "kafkafs spark export LOGDIR DIR plain", ("Spark Kafka source, export",)),
-                ):
-                    seconds = one.seconds()
-                    if run < 0:
-                        say(f"warming up: {name} {seconds:.2f} s")
-                        continue
-                    row = Row(name, shown, bytes=context.size, messages=context.messages, compare=compare)
-                    context.report.add(row, seconds)
+        given = ({**peer, "target": str(targets / "kafka")}, {**own, "target": str(targets / "kafkafs")})
+        _peer_and_ours(context, context.messages, rows, given)
     finally:
         served.kill()
         shutil.rmtree(targets, ignore_errors=True)
+
+
+def measure_sink(context: Context) -> None:
+    """Appending a fifth of the messages with each run, by turns with Spark's Kafka sink and a broker."""
+    if not (HAVE_KAFKA and HAVE_SPARK_KAFKA):
+        say("no Kafka, or no Spark Kafka sink: nothing to measure")
+        return
+    messages = context.messages // 5
+    directory = CACHE / f"sink-{os.getpid()}"
+    served = Broker(directory / "broker", quick_jvm=False).start()
+    peer = {"job": "kafka write", "broker": served.address, "jars": jars()}
+    own = {"job": "kafkafs write", "log_dir": str(directory / "log")}
+    rows = (
+        ("Spark Kafka sink", 'write.format("kafka").save()'),
+        ("Spark sink", 'write.format("kafkafs").save(LOGDIR)'),
+    )
+    try:
+        Client(served.address).create_topic("sink")
+        create = ["topics", "create", str(directory / "log"), "sink"]
+        subprocess.run([sys.executable, "-m", "kafkafs", *create], check=True)
+        given = tuple({**one, "topic": "sink", "messages": messages} for one in (peer, own))
+        _peer_and_ours(context, messages, rows, given)
+    finally:
+        served.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _peer_and_ours(
+    context: Context,
+    messages: int,
+    rows: tuple[tuple[str, str], tuple[str, str]],
+    given: tuple[Mapping[str, object], ...],
+) -> None:
+    """Runs Spark's own job and ours by turns. `rows`: the name of each, and what is shown of it."""
+    peer, own = given
+    (peer_name, _), _ = rows
+    with job(PYTHON, peer) as kafka, job(sys.executable, own) as kafkafs:
+        for run in range(-WARM_UPS, context.runs):
+            for (name, shown), one in zip(rows, (kafka, kafkafs), strict=True):
+                seconds = one.seconds()
+                if run < 0:
+                    say(f"warming up: {name} {seconds:.2f} s")
+                    continue
+                compare = () if name == peer_name else (peer_name,)
+                size = messages * (VALUE_BYTES + 1)
+                context.report.add(Row(name, shown, bytes=size, messages=messages, compare=compare), seconds)

@@ -62,6 +62,26 @@ def kafkafs_export(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
     return lambda: export(spark, given["log_dir"], given["target"], [TopicPartition(given["topic"], 0)])
 
 
+def kafka_write(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+    """Appends messages to a broker's topic with Spark's own sink."""
+    options = {"kafka.bootstrap.servers": given["broker"], "topic": given["topic"]}
+    return lambda: _messages(spark, given).write.format("kafka").options(**options).save()
+
+
+def kafkafs_write(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+    """Ours, to a topic of a log directory."""
+    from kafkafs.spark import register
+
+    register(spark)
+    written = {"format": "kafkafs", "mode": "append", "path": given["log_dir"], "topic": given["topic"]}
+    return lambda: _messages(spark, given).write.save(**written)
+
+
+def _messages(spark: Any, given: dict[str, Any]) -> Any:
+    """As many values of 100 bytes."""
+    return spark.range(given["messages"]).selectExpr("cast(lpad(cast(id as string), 100, 'message ') as binary) value")
+
+
 def scan(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
     """Counts messages and sums the lengths of their values, from either source."""
     from pyspark.sql import functions
@@ -80,7 +100,13 @@ def scan(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
     return run
 
 
-JOBS = {"kafka export": kafka_export, "kafkafs export": kafkafs_export, "scan": scan}
+JOBS = {
+    "kafka export": kafka_export,
+    "kafkafs export": kafkafs_export,
+    "kafka write": kafka_write,
+    "kafkafs write": kafkafs_write,
+    "scan": scan,
+}
 
 if __name__ == "__main__":
     main(sys.argv[1])
