@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from storage.errors import StorageError, UnknownTopicOrPartition
+from storage.files import names
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ def expand(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
         if not slash or fnmatchcase(str(partition), partition_glob)
     ]
     if not found and pattern is not None:
-        raise UnknownTopicOrPartition(f"nothing here is called {pattern}", path=log_dir.path)
+        meant = names.parse_dir(pattern).partition
+        advice = None
+        if meant is not None and meant.topic in log_dir.topics() and meant.partition in log_dir.partitions(meant.topic):
+            advice = f"A partition is named as topic/number: {meant}"
+        raise UnknownTopicOrPartition(f"nothing here is called {pattern}", path=log_dir.path, advice=advice)
     return found
 
 
