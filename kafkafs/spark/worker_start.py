@@ -15,6 +15,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -58,25 +59,18 @@ def _start() -> WorkerStart:
 
 def _acknowledge() -> None:
     """Sends the acknowledgements that this process's connections within the machine hold back."""
+    # Spark keeps its socket to itself, so it is looked for; a duplicate is closed without harm to it.
     for entry in os.scandir("/proc/self/fd"):
-        try:
-            # Spark keeps its socket to itself, so it is looked for; a duplicate is closed without harm to it.
-            descriptor = os.dup(int(entry.name))
-        except OSError:  # the one that the listing itself had
-            continue
-        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            continue
-        with socket.socket(fileno=descriptor) as connection:
-            if _within_machine(connection):
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        # One that the listing itself had, a socket that listens or is closed: nothing waits for those.
+        with suppress(OSError):
+            if stat.S_ISSOCK(entry.stat().st_mode):
+                with socket.socket(fileno=os.dup(int(entry.name))) as connection:
+                    if _is_within_machine(connection):
+                        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
-def _within_machine(connection: socket.socket) -> bool:
-    """Whether it is a TCP connection to another process here."""
+def _is_within_machine(connection: socket.socket) -> bool:
+    """Whether it is a TCP connection to another process here. OSError when it is none to anybody."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
         return False
-    try:
-        return ip_address(connection.getpeername()[0]).is_loopback
-    except OSError:  # listens, or is closed
-        return False
+    return ip_address(connection.getpeername()[0]).is_loopback

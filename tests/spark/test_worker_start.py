@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def connections() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a connection within the machine."""
+    """Both ends of a connection within the machine, one socket that listens, and one without a peer's address."""
+    unix = socket.socketpair()
     with (
+        unix[0],
+        unix[1],
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as one,
         server.accept()[0] as other,
