@@ -43,7 +43,7 @@ def is_quick(connection: socket.socket) -> bool:
 
 
 def talk(one: socket.socket, other: socket.socket) -> None:
-    """Messages and answers, until the kernel expects that each message will have one: at once, unless it had to wait."""
+    """Messages and answers, until the kernel expects that each message has one: at once, unless it had to wait."""
     while is_quick(other):
         one.sendall(b"task")
         assert other.recv(10) == b"task"
