@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from kafkafs.cli.exit_codes import DATA_ERROR, HELD
+from kafkafs.cli.exit_codes import DATA_ERROR, HELD, INTERRUPTED
 
 # numpy brings a linear algebra library whose threads spin while they wait for work that we never give them.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -100,6 +100,9 @@ class _Main(click.Group):
                 raise  # click's: the reader has gone, and that is no error
             say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error)
             ctx.exit(DATA_ERROR)
+        except KeyboardInterrupt:  # of commands that have something to put in order; `signals` has the others
+            say("interrupted")
+            ctx.exit(INTERRUPTED)
 
 
 def say(message: object) -> None:

@@ -6,3 +6,4 @@ FOUND = 1  # the check found something
 USAGE = 2
 HELD = 3  # the log directory is held by another process
 DATA_ERROR = 4  # I/O or data error
+INTERRUPTED = 130  # by ^C, after what was begun has been put in order; as a shell says of those that it ends

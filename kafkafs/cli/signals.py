@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 import click
 
@@ -13,3 +17,24 @@ def die_like_a_filter(ctx: click.Context) -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started us wants it ignored
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def end_without_a_trace(ctx: click.Context) -> None:
+    """Has ^C raise KeyboardInterrupt, and no library log the calls that it breaks off. Not in a test, as above."""
+    if ctx.find_root().obj == "process" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """Nothing is logged: where a library sets its own handler, which `end_without_a_trace` can replace only later."""
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    logging.disable()
+    raise KeyboardInterrupt

@@ -15,6 +15,7 @@ import click
 
 from kafkafs.cli import passes, say
 from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.signals import end_without_a_trace, unlogged
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import Isolation
@@ -368,13 +369,17 @@ def _session(ctx: click.Context, name: str, master: str | None, settings: tuple[
         ctx.exit(DATA_ERROR)
     from kafkafs.spark.kernels import UncompiledKernels
 
+    starting = spark_session(
+        f"kafkafs spark {name}",
+        master=master,
+        settings={key: value for key, _, value in pairs},
+        show_progress=sys.stderr.isatty(),
+    )
     try:
-        with spark_session(
-            f"kafkafs spark {name}",
-            master=master,
-            settings={key: value for key, _, value in pairs},
-            show_progress=sys.stderr.isatty(),
-        ) as session:
+        with ExitStack() as stack:
+            with unlogged():
+                session = stack.enter_context(starting)
+            end_without_a_trace(ctx)  # in place of Spark's handler, which cancels jobs in the midst of another call
             yield session
     except UncompiledKernels as error:
         say(f"{error} (--allow-uncompiled)")

@@ -123,3 +123,15 @@ def test_the_installed_program(tmp_path: Path) -> None:
     _, errors = module.communicate(timeout=120)
     assert module.returncode == 4
     assert errors == f"kafkafs: {tmp_path}: nothing here is called none\n".encode()
+
+
+def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not an exit code that says something of what was looked at."""
+
+    def interrupt(*_given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kafkafs.cli.count.expand", interrupt)
+    result = run("count", tmp_path)
+    assert result.exit_code == 130
+    assert result.stderr == "kafkafs: interrupted\n"
