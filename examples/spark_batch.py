@@ -3,6 +3,7 @@
     python examples/spark_batch.py [LOGDIR [TOPIC]]
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pyspark.sql import functions as f
 
 from kafkafs.spark import register
 
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers want kafkafs too
 arguments = sys.argv[1:]
 log_dir = arguments[0] if arguments else str(Path(__file__).parent / "sample-log")
 topic = arguments[1] if len(arguments) > 1 else "orders"

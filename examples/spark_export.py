@@ -11,6 +11,7 @@ on the same DIRECTORY, and only what has come since is exported. On the command 
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession, functions
 
 from kafkafs.spark.jobs.export import export
 
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers want kafkafs too
 SAMPLE = Path(__file__).resolve().parent / "sample-log"
 
 

@@ -6,6 +6,7 @@ OUTPUT/messages gets Parquet files, OUTPUT/checkpoint remembers how far they go:
 out, however the query ends. Leave out `.trigger(availableNow=True)` and it runs until it is stopped.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from kafkafs.spark import register
 
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers want kafkafs too
 log_dir, topic, output = sys.argv[1:]
 
 spark = SparkSession.builder.appName(f"{topic} to Parquet").getOrCreate()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import cache
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import psutil
 
 from kafkafs.cli import passes, say
 from kafkafs.cli.exit_codes import DATA_ERROR
@@ -377,10 +378,23 @@ def _session(ctx: click.Context, name: str, master: str | None, settings: tuple[
     )
     try:
         with ExitStack() as stack:
-            with unlogged():
+            with unlogged(), _leaving_no_process():
                 session = stack.enter_context(starting)
             end_without_a_trace(ctx)  # in place of Spark's handler, which cancels jobs in the midst of another call
             yield session
     except UncompiledKernels as error:
         say(f"{error} (--allow-uncompiled)")
         ctx.exit(DATA_ERROR)
+
+
+@contextmanager
+def _leaving_no_process() -> Iterator[None]:
+    """^C while Spark starts would leave its JVM behind for good."""
+    before = set(psutil.Process().children(recursive=True))
+    try:
+        yield
+    except KeyboardInterrupt:
+        for child in set(psutil.Process().children(recursive=True)) - before:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        raise

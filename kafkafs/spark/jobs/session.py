@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-import psutil
 from pyspark.conf import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -37,7 +36,6 @@ def spark_session(
         builder = builder.config(key, value)
     for key, value in (settings or {}).items():
         builder = builder.config(key, value)
-    before = set(psutil.Process().children(recursive=True))
     try:
         if master is None and not SparkConf().contains("spark.master"):
             builder = builder.master(LOCAL)
@@ -46,11 +44,6 @@ def spark_session(
         raise StorageError(
             "Spark does not start", found=str(error).strip().splitlines()[0], advice="It needs Java 17 or 21"
         ) from error
-    except KeyboardInterrupt:
-        for child in set(psutil.Process().children(recursive=True)) - before:  # its JVM would stay for good
-            with suppress(psutil.NoSuchProcess):
-                child.kill()
-        raise
     try:
         yield spark
     finally:
