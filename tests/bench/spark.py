@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,6 +53,17 @@ def job(python: str | Path, given: Mapping[str, object]) -> Iterator[Job]:
         assert process.stdin is not None
         process.stdin.close()
         process.wait(60)
+
+
+def by_turns(context: Context, jobs: Sequence[tuple[Row, Job]]) -> None:
+    """Each once, and again, so that all have the same minutes of the machine; the first runs are not counted."""
+    for run in range(-WARM_UPS, context.runs):
+        for row, one in jobs:
+            seconds = one.seconds()
+            if run < 0:
+                say(f"warming up: {row.name} {seconds:.2f} s")
+            else:
+                context.report.add(row, seconds)
 
 
 def measure_export(context: Context) -> None:
@@ -108,15 +119,11 @@ def _peer_and_ours(
     given: tuple[Mapping[str, object], ...],
 ) -> None:
     """Runs Spark's own job and ours by turns. `rows`: the name of each, and what is shown of it."""
-    peer, own = given
-    (peer_name, _), _ = rows
-    with job(PYTHON, peer) as kafka, job(sys.executable, own) as kafkafs:
-        for run in range(-WARM_UPS, context.runs):
-            for (name, shown), one in zip(rows, (kafka, kafkafs), strict=True):
-                seconds = one.seconds()
-                if run < 0:
-                    say(f"warming up: {name} {seconds:.2f} s")
-                    continue
-                compare = () if name == peer_name else (peer_name,)
-                size = messages * (VALUE_BYTES + 1)
-                context.report.add(Row(name, shown, bytes=size, messages=messages, compare=compare), seconds)
+    size = messages * (VALUE_BYTES + 1)
+    compared = ((), (rows[0][0],))
+    peer, own = (
+        Row(name, shown, bytes=size, messages=messages, compare=compare)
+        for (name, shown), compare in zip(rows, compared, strict=True)
+    )
+    with job(PYTHON, given[0]) as kafka, job(sys.executable, given[1]) as kafkafs:
+        by_turns(context, [(peer, kafka), (own, kafkafs)])

@@ -17,9 +17,9 @@ from kafkafs.spark.source import BatchReader
 from storage.format.record_batch import encode_batch
 from storage.format.record_columns import Record
 from tests.bench import broker, data
-from tests.bench.case import Context, say
+from tests.bench.case import Context
 from tests.bench.measure import Row, bytes_read, call_seconds
-from tests.bench.spark import WARM_UPS, job
+from tests.bench.spark import by_turns, job
 from tests.interop.kafka import HAVE_KAFKA
 from tests.interop.spark_kafka import HAVE_SPARK_KAFKA, PYTHON, jars
 
@@ -83,19 +83,11 @@ def _by_turns(context: Context, scans: Sequence[Scan]) -> None:
         for scan in scans:
             given = {"job": "scan", "source": scan.source, "options": scan.options, "messages": context.messages}
             given |= {"conf": scan.conf, "master": f"local[{scan.cores}]", "processors": processors[: scan.cores]}
-            if scan.source == "kafka":
-                jobs.append(stack.enter_context(job(PYTHON, {**given, "jars": jars()})))
-            else:
-                jobs.append(stack.enter_context(job(sys.executable, given)))
-        for run in range(-WARM_UPS, context.runs):
-            for scan, one in zip(scans, jobs, strict=True):
-                seconds = one.seconds()
-                if run < 0:
-                    say(f"warming up: {scan.name} {seconds:.2f} s")
-                    continue
-                shown = f"spark.read.format({scan.source!r}).load().agg(count('*'), sum(length('value')))"
-                row = Row(scan.name, shown, bytes=context.size, messages=context.messages, compare=scan.compare)
-                context.report.add(row, seconds)
+            shown = f"spark.read.format({scan.source!r}).load().agg(count('*'), sum(length('value')))"
+            row = Row(scan.name, shown, bytes=context.size, messages=context.messages, compare=scan.compare)
+            python, extra = (PYTHON, {"jars": jars()}) if scan.source == "kafka" else (sys.executable, {})
+            jobs.append((row, stack.enter_context(job(python, {**given, **extra}))))
+        by_turns(context, jobs)
 
 
 def _plan(context: Context) -> None:
