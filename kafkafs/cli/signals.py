@@ -1,4 +1,7 @@
-"""Commands that print are filters: a closed pipe or ^C ends them as it ends cat, without a word."""
+"""Commands that print are filters: a closed pipe or ^C ends them as it ends cat, without a word.
+
+Others have something to put in order first: ^C is a KeyboardInterrupt to them, which `main` tells in a line.
+"""
 
 from __future__ import annotations
 

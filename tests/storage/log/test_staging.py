@@ -16,7 +16,7 @@ from storage.log.staging import StagedWriter, windows
 from storage.types import TopicPartition
 from tests.storage.log.owning import HastyDisk, StandingClock, opened
 
-# One batch each, the third larger than any window here.
+# One batch each, the third larger than most windows here.
 BATCHES = [[b"a"], [b"b", b"c"], [b"d" * 3000], [b"e"] * 50, [b"f"], [b"g"]]
 VALUES = [value for batch in BATCHES for value in batch]
 
