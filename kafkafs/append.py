@@ -4,21 +4,41 @@
     writer.write(b"one\\ntwo\\nthr")  # two messages, one batch
     writer.sync()                    # a third, and all of it is on disk
 
-A write is taken up to its last complete line. What goes wrong is one of two things. A bad line (one that does not
-parse, or that the topic does not take): it is gone, and the rest of it too, should it come later. Anything else (the
-disk is full, a partition offline): nothing of the write is taken, and the same bytes may be written again; what of them
-some of a topic's partitions have already got is not appended twice.
+A write is taken up to its last complete line. Where a line fails, nothing from that line on is taken. A bad line is one
+that does not parse, or that the topic does not take; any line fails while the disk is full or its partition is offline.
+
+FUSE cuts one write(2) into requests and drops the error of all but the first: the caller then gets a short count, and
+writes the rest again. A request does not say which write(2) it belongs to, so what to do with the one that follows a
+failure is decided by its content and by whether the error was told, that is, surely delivered:
+
+| error    | the next request        | what happens to it                                                              |
+|----------|-------------------------|---------------------------------------------------------------------------------|
+| either   | the refused bytes again | It continues the line that was begun before them. A bad line fails again, now   |
+|          |                         | told; a line that met a full disk may be taken.                                 |
+| not told | other bytes             | It is refused with the error that is due. Nothing of it is taken.               |
+| told     | other bytes             | The caller has gone on, and the line that was begun is forgotten. If the caller |
+|          |                         | ended its write within a line, the rest of that line is discarded up to its     |
+|          |                         | newline (`_continues_locked`); otherwise a new line begins.                     |
+
+An error is told when it answers the first request of a write(2): the request before was answered with an error or a
+short count, or was too small to have been cut. A short count alone tells nobody what is wrong. Nor does an error within
+an overlong line that fills a request: whether its caller goes on with the rest of the line or with another line cannot
+be seen before it has come again.
+
+`sync` raises an error that has not been told yet, and an error of the disk as long as it keeps bytes that were taken
+from becoming a message.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from kafkafs.lines import Buffer, Int64s, Parse, parse_txt
+from kafkafs.lines import Buffer, Int64s, Parse, parse_jsonl, parse_txt
 from kafkafs.targets import Destination, Target
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
 from storage.format.lines_kernel import split_lines
@@ -29,6 +49,42 @@ _FEW_LINES: Final = 16
 _NO_ROWS: Final = np.zeros(0, np.int64)
 # Errors of a line, not of the disk.
 _BAD_LINES: Final = (InvalidRecord, RecordTooLarge, InvalidConfig)
+# A request carries 32 pages at most, and the first may be used in part. Only after one of this size or more can the
+# next request belong to the same write(2). (A writev(2) of very many small parts is cut earlier; its caller, who
+# writes the rest again, is told all the same.)
+_CUT_BYTES: Final = (128 << 10) - 4095
+# Two different lines may begin with the same few bytes.
+_NO_COINCIDENCE_BYTES: Final = 3
+
+# What became of a request: how many of its bytes are taken, and why the line after them is not (None: all are).
+_Outcome = tuple[int, Exception | None]
+
+
+@dataclass(slots=True)
+class _Failure:
+    """Bytes that were refused, from the line on that is the reason."""
+
+    data: bytes
+    error: Exception
+    told: bool  # the caller has surely seen the error
+
+    @property
+    def ends_within_line(self) -> bool:
+        """Whether the caller ended its write within a line. What fills a request may be the first of several: the
+        kernel has dropped the others, and nobody knows how they ended."""
+        return self.data[-1] != _NEWLINE and len(self.data) < _CUT_BYTES
+
+    @property
+    def is_within_line(self) -> bool:
+        """Whether the refused line goes on after these bytes."""
+        return _NEWLINE not in self.data
+
+    def comes_again(self, data: Buffer) -> bool:
+        """Whether `data` is what was refused, perhaps cut at another place."""
+        if self.told and self.is_within_line and len(data) < len(self.data):
+            return False  # More of the same line, which may well look like its beginning.
+        size = min(len(data), len(self.data))
+        return data[:size] == self.data[:size]
 
 
 class LineWriter:
@@ -47,82 +103,153 @@ class LineWriter:
         self._starts: Int64s = _NO_ROWS
         self._lengths: Int64s = _NO_ROWS
         self._begun = bytearray()  # the line that has no newline yet
-        self._discarding = False  # the rest of a bad line
-        self._refused = False  # the last write failed: what was begun may lack a part
+        self._discarding = False  # what comes is the rest of an overlong line; then nothing is begun
+        self._failure: _Failure | None = None  # how the last write ended, unless all of it was taken
+        self._may_be_cut = False  # the next request may belong to the same write(2) as the last one
 
     def write(self, data: Buffer) -> int:
-        """Takes `data` up to a bad line or an error; returns how many bytes, all of them when nothing is wrong.
+        """Takes `data` up to a line that fails; returns how many bytes, all of them when none does.
 
-        Raises what is wrong when that is none: InvalidRecord, RecordTooLarge, PartitionOffline, OSError.
+        Raises what is wrong when that is none: InvalidRecord, RecordTooLarge, InvalidConfig, PartitionOffline, OSError.
         """
         with self._lock:
-            skipped = self._skip_locked(data) if self._discarding else 0
-            try:
-                return skipped + self._write_locked(data[skipped:] if skipped else data)
-            except Exception:
-                if not skipped:
-                    raise
-                # The rest comes again, and is then as bad as now.
-                self._discarding = self._refused = False
-                return skipped
-
-    def end_line(self) -> None:
-        """What stands after the last newline becomes a message. Errors as `write`; a bad line is then gone."""
-        with self._lock:
-            if self._begun:
-                self._end_line_locked()
+            if not len(data):
+                return 0
+            again = self._failure is not None and self._after_failure_locked(self._failure, data)
+            taken, error = self._take_locked(data)
+            if error is None:
+                self._may_be_cut = len(data) >= _CUT_BYTES
+                return taken
+            self._refuse_locked(data[taken:], error, told=not taken and (again or not self._may_be_cut), again=again)
+            if taken:
+                return taken
+            raise error
 
     def sync(self) -> None:
-        """As `end_line`, and all that was written is on disk when it returns. Errors as `write`."""
-        self.end_line()
+        """What follows the last newline becomes a message, and all that was written is on disk when it returns.
+
+        Errors as `write`; a bad last line is then gone. Raises too what a write failed with and its caller has not been
+        told, and what still keeps the beginning of a line from becoming a message.
+        """
         with self._lock:
+            failure = self._failure
+            if failure is None:
+                self._end_line_locked()
             self._destination.sync()
+            if failure is not None and (not failure.told or self._lacks_bytes_locked(failure)):
+                failure.told = True
+                raise failure.error
 
     def close(self) -> None:
-        """The end for good: as `end_line`. A second call does nothing."""
+        """The end for good: what follows the last newline becomes a message, unless a write failed after it began.
+
+        Raises what is wrong with that line, or what a write failed with and its caller may not have been told. A second
+        call does nothing.
+        """
         with self._lock:
-            if self._begun:
-                try:
+            failure, self._failure = self._failure, None
+            try:
+                if failure is None:
                     self._end_line_locked()
-                finally:
-                    self._begun.clear()
+                elif not failure.told:
+                    raise failure.error
+            finally:
+                self._begun.clear()
 
     def abandon(self) -> None:
-        """Forgets what stands after the last newline."""
+        """Forgets what follows the last newline, and what was refused."""
         with self._lock:
-            self._begun.clear()
+            self._give_up_locked()
+
+    def _after_failure_locked(self, failure: _Failure, data: Buffer) -> bool:
+        """Decides what `data`, the first request after a failure, continues: see the module's table. True when it is
+        what was refused. Raises the error if it was not told."""
+        if failure.comes_again(data):
+            self._failure = None
+            return True
+        continues = failure.ends_within_line and self._continues_locked(failure, data)
+        self._give_up_locked()
+        self._discarding = continues
+        if not failure.told:
+            self._refuse_locked(data, failure.error, told=True, again=False)
+            raise failure.error
+        return False
+
+    def _continues_locked(self, failure: _Failure, data: Buffer) -> bool:
+        """Whether `data` continues the line within which refused bytes end. What is known to begin a line does not:
+        lines that were refused with a bad one before them, and JSON that is complete."""
+        refused, given = failure.data, bytes(data)
+        at = refused.find(_NEWLINE) + 1
+        while at:
+            if len(refused) - at >= _NO_COINCIDENCE_BYTES and given.startswith(refused[at:]):
+                return False
+            at = refused.find(_NEWLINE, at) + 1
+        line, newline, _ = given.partition(b"\n")
+        if self._parse is not parse_jsonl or not newline:
+            return True
+        if self._parses(line):
+            return False
+        return failure.is_within_line or self._parses(refused.rpartition(b"\n")[2] + line)
+
+    def _parses(self, line: bytes) -> bool:
+        return self._parse(line, np.zeros(1, np.int64), np.full(1, len(line), np.int64)).error is None
+
+    def _refuse_locked(self, data: Buffer, error: Exception, *, told: bool, again: bool) -> None:
+        failure = self._failure = _Failure(bytes(data), error, told)
+        if not again and failure.is_within_line and len(data) >= _CUT_BYTES:
+            failure.told = False
+        self._may_be_cut = False
+
+    def _give_up_locked(self) -> None:
+        """What was refused does not come again, and what was begun before it is not finished."""
+        self._begun.clear()
+        self._discarding = False
+        if self._failure is not None:
+            self._failure = None
+            self._destination.forget_refused()
+
+    def _lacks_bytes_locked(self, failure: _Failure) -> bool:
+        """Whether an error of the disk keeps bytes that were taken from becoming a message. (A bad line is refused as
+        a whole, its beginning too.)"""
+        return bool(self._begun) and not isinstance(failure.error, _BAD_LINES)
 
     def _end_line_locked(self) -> None:
-        if not self._refused:
-            try:
-                self._take_locked(bytes(self._begun), np.zeros(1, np.int64), np.full(1, len(self._begun), np.int64))
-            except _BAD_LINES:
-                self._begun.clear()
-                raise
+        """The line that was begun becomes a message. A bad one is gone; after other errors it may still be finished."""
+        if not self._begun:
+            return
+        try:
+            self._append_locked(bytes(self._begun), np.zeros(1, np.int64), np.full(1, len(self._begun), np.int64))
+        except _BAD_LINES:
+            self._begun.clear()
+            raise
         self._begun.clear()
 
-    def _skip_locked(self, data: Buffer) -> int:
-        newline = bytes(data).find(b"\n")
-        if newline < 0:
-            return len(data)
-        self._discarding = False
-        return newline + 1
+    def _take_locked(self, data: Buffer) -> _Outcome:
+        """Takes lines up to one that fails. Where nothing is taken the line that was begun stays as it is."""
+        skipped = 0
+        if self._discarding:
+            skipped = bytes(data).find(b"\n") + 1
+            if not skipped:
+                return len(data), None
+            self._discarding = False
+            if skipped == len(data):
+                return skipped, None
+        try:
+            taken, error = self._take_lines_locked(data[skipped:] if skipped else data)
+        except Exception as failure:  # noqa: BLE001 - kept until the caller is told
+            return skipped, failure
+        return skipped + taken, error
 
-    def _write_locked(self, data: Buffer) -> int:
-        if not len(data):
-            return 0
+    def _take_lines_locked(self, data: Buffer) -> _Outcome:
+        """As `_take_locked`. Raises what is wrong when nothing is taken."""
         if self._append_lines is not None:
-            try:
-                done = self._append_lines(self._begun, data)
-            except Exception:
-                self._refused = True
-                raise
+            done = self._append_lines(self._begun, data)
             if done is not None:
                 return self._keep_rest_locked(data, done[1])
         rows = self._split_locked(data)
         if rows == 0:
-            self._begin_locked(data, len(data), data)
-            return len(data)
+            self._begin_locked(data)
+            return len(data), None
         starts, lengths = self._starts[:rows], self._lengths[:rows]
         end = int(starts[-1] + lengths[-1]) + 1
         buffer: Buffer = data
@@ -131,29 +258,21 @@ class LineWriter:
             buffer = b"".join((self._begun, data))
             starts[1:] += before
             lengths[0] += before
-        try:
-            taken = self._take_locked(buffer, starts, lengths)
-        except _BAD_LINES:
-            self._bad_line_locked(data)
-            raise
-        except Exception:
-            self._refused = True
-            raise
+        taken, error = self._append_locked(buffer, starts, lengths)
         if taken < rows:
             self._begun.clear()
-            return int(starts[taken]) - before
+            return int(starts[taken]) - before, error
         return self._keep_rest_locked(data, end)
 
-    def _keep_rest_locked(self, data: Buffer, end: int) -> int:
-        """What follows the last newline, at `end`, is a line's beginning; how many bytes of `data` are taken."""
+    def _keep_rest_locked(self, data: Buffer, end: int) -> _Outcome:
+        """What follows the last newline, which ends at `end`, is the beginning of a line."""
         self._begun.clear()
         if end < len(data):
             try:
-                self._begin_locked(data[end:], len(data) - end, None)
-            except RecordTooLarge:
-                return end
-        self._refused = False
-        return len(data)
+                self._begin_locked(data[end:])
+            except RecordTooLarge as error:
+                return end, error
+        return len(data), None
 
     def _split_locked(self, data: Buffer) -> int:
         while True:
@@ -163,26 +282,18 @@ class LineWriter:
             size = min(max(_FEW_LINES, 8 * rows), len(data) + 1)
             self._starts, self._lengths = np.empty(size, np.int64), np.empty(size, np.int64)
 
-    def _begin_locked(self, part: Buffer, size: int, whole: Buffer | None) -> None:
-        """Keeps a line's beginning, unless no message can be so long. `whole`: the write that fails then."""
+    def _begin_locked(self, part: Buffer) -> None:
+        """Keeps the beginning of a line. RecordTooLarge if no message can be so long: then `part` is not kept."""
         longest = self._destination.longest_line(verbatim=self._parse is parse_txt)
-        if len(self._begun) + size > longest:
-            if whole is not None:
-                self._bad_line_locked(whole)
+        if len(self._begun) + len(part) > longest:
             raise RecordTooLarge("message", expected=f"a line of at most {longest} bytes")
         self._begun += part
-        self._refused = False
 
-    def _bad_line_locked(self, data: Buffer) -> None:
-        """Nothing of the write was taken. Whatever line it ended in is not whole any more."""
-        self._begun.clear()
-        self._discarding = data[-1] != _NEWLINE
-
-    def _take_locked(self, buffer: Buffer, starts: Int64s, lengths: Int64s) -> int:
-        """Appends lines up to a bad one or an error, and returns how many; raises what is wrong when that is none."""
+    def _append_locked(self, buffer: Buffer, starts: Int64s, lengths: Int64s) -> tuple[int, Exception | None]:
+        """Appends lines up to one that fails: how many, and why not the next one. Raises that when it is the first."""
         parsed = self._parse(buffer, starts, lengths)
         taken = self._destination.append(parsed)
         error = parsed.error if taken.error is None else taken.error
         if error is not None and taken.rows == 0:
             raise error
-        return taken.rows
+        return taken.rows, error

@@ -221,7 +221,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
             writer.close()
         except (StorageError, OSError) as error:
             # Nobody is told what release answers (fuse-facts 3).
-            _log.error("a last line without a newline was lost when its file was closed: %s", error)
+            _log.error("a file was closed before its last line could be appended, and is not told of it: %s", error)
 
     def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
         if not name.startswith("user."):

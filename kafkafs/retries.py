@@ -34,6 +34,10 @@ class Ahead:
             there = []
         return np.delete(np.arange(len(columns), dtype=np.int64), there)
 
+    def forget(self) -> None:
+        """What comes next is something else, even where it looks the same."""
+        self._there.clear()
+
     def note(self, columns: RecordColumns, count: int, there: Collection[int]) -> None:
         """The first `count` rows are accounted for; of the others those in `there`, and those known before that have
         not come yet, are in a log."""

@@ -46,6 +46,9 @@ class Destination(Protocol):
     def longest_line(self, *, verbatim: bool) -> int:
         """No line above so many bytes can become a message; `verbatim`: the line is the message's value."""
 
+    def forget_refused(self) -> None:
+        """Records that were refused do not come again: the next ones are others, even where they look the same."""
+
     def sync(self) -> None:
         """All that was appended is on disk."""
 
@@ -87,6 +90,9 @@ class PartitionTarget:
     def longest_line(self, *, verbatim: bool) -> int:
         """See Destination."""
         return _longest_line(self.log.config, verbatim=verbatim)
+
+    def forget_refused(self) -> None:
+        """See Destination."""
 
     def sync(self) -> None:
         """See Destination."""
@@ -179,6 +185,10 @@ class TopicTarget:
     def longest_line(self, *, verbatim: bool) -> int:
         """See Destination."""
         return _longest_line(self._config(), verbatim=verbatim)
+
+    def forget_refused(self) -> None:
+        """See Destination."""
+        self._ahead.forget()
 
     def sync(self) -> None:
         """See Destination."""

@@ -56,6 +56,9 @@ class _Settings:
     def longest_line(self, *, verbatim: bool) -> int:
         return _LONGEST_LINE
 
+    def forget_refused(self) -> None:
+        """Settings are made one by one: none is ahead of a refused one."""
+
     def sync(self) -> None:
         """Each setting is on disk when it is made."""
 
