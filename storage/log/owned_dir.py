@@ -210,12 +210,7 @@ class OwnedDir:
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions here but the cluster's metadata."""
-        return [
-            TopicPartition(topic, number)
-            for topic in self.log_dir.topics()
-            if topic != names.CLUSTER_METADATA_TOPIC
-            for number in self.log_dir.partitions(topic)
-        ]
+        return [tp for tp in self.log_dir.all_partitions() if tp.topic != names.CLUSTER_METADATA_TOPIC]
 
     def topic_info(self, topic: str) -> TopicInfo:
         """See LogDir.topic_info."""

@@ -13,7 +13,7 @@ from threading import Lock
 
 from storage.clock import Clock
 from storage.config import LogConfig
-from storage.errors import OffsetOutOfRange
+from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.files.disk import Disk
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.files.producer_state import ProducerEntry
@@ -331,7 +331,8 @@ class PartitionLog:
     def remove_segments(self, segments: Sequence[Segment]) -> list[Path]:
         """Takes the oldest segments out of the log; returns their files, renamed to `.deleted`, to unlink later.
 
-        `segments` must be the log's first ones, without the active one (roll first). Crash-safe:
+        `segments` must be the log's first ones, without the active one (roll first). SegmentGone when they are not, for
+        others went or were replaced meanwhile: then nothing has changed. Crash-safe:
 
         1. the log start offset moves to the first segment that stays (in memory; the checkpoint comes later)
         2. oldest first, each segment's files are renamed     → what is left is a shorter log, whole in itself
@@ -341,7 +342,7 @@ class PartitionLog:
         with self._flushing, self._lock:
             self._health.check()
             if tuple(segments) != self._sealed[: len(segments)]:
-                raise ValueError("only the oldest segments may be removed")
+                raise SegmentGone("segments to be removed are not the oldest sealed ones (any more)", path=self.path)
             if not segments:
                 return []
             self._sealed = self._sealed[len(segments) :]
