@@ -195,7 +195,8 @@ class ActiveSegment:
         1. all is written but the first batch's length, and synced → the log ends there: no batch has a length of 0
         2. the length is written, and synced                       → all is there
         3. the index entries                                       → recovery rebuilds them
-        An OSError up to 1 leaves everything as before, or `broken` set; later it sets `broken`.
+        An OSError while 1 is written leaves everything as before, or `broken` set; later it sets `broken`: a sync that
+        fails may have lost what was appended before this, too, and tells it once.
         """
         base, table = self.size, whole.table
         table.data[Column.POSITION, : table.rows] += base
@@ -207,9 +208,14 @@ class ActiveSegment:
                     end = self._log.write_at(base, chunk[: LENGTH.start], bytes(len(length)), chunk[LENGTH.stop :])
                 else:
                     end = self._log.write_at(end, chunk)
+        except BaseException:
+            self._undo(base)
+            raise
+        try:
             self._log.sync()
         except BaseException:
             self._undo(base)
+            self.broken = True
             raise
         self.broken = True
         self._log.write_at(base + LENGTH.start, length)

@@ -124,6 +124,10 @@ class LogDir:
             raise UnknownTopicOrPartition(f"no topic {topic!r} here", path=self.path)
         return list(partitions)
 
+    def all_partitions(self) -> list[TopicPartition]:
+        """All that are here, by topic and partition, as of one moment: topics may go at any time."""
+        return [TopicPartition(topic, number) for topic, numbers in self._topics.items() for number in numbers]
+
     def hidden(self) -> list[HiddenDir]:
         """Directories that are no live partition, by name."""
         return list(self._hidden)

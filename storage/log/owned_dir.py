@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
@@ -210,12 +210,7 @@ class OwnedDir:
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions here but the cluster's metadata."""
-        return [
-            TopicPartition(topic, number)
-            for topic in self.log_dir.topics()
-            if topic != names.CLUSTER_METADATA_TOPIC
-            for number in self.log_dir.partitions(topic)
-        ]
+        return [tp for tp in self.log_dir.all_partitions() if tp.topic != names.CLUSTER_METADATA_TOPIC]
 
     def topic_info(self, topic: str) -> TopicInfo:
         """See LogDir.topic_info."""
@@ -361,13 +356,7 @@ class OwnedDir:
         The recovery point goes down first, on disk: else recovery would trust what is appended there later. Errors as
         `log`, and of PartitionLog's.
         """
-        log = self.log(tp)
-        known = self._logs.offsets_of(log)
-        self.checkpoints.set(tp, replace(known, recovery_point=min(known.recovery_point or 0, offset)))
-        self.checkpoints.write()
-        removed = log.truncate_to(offset)
-        self.checkpoint()
-        return removed
+        return self._logs.truncate(self.log(tp), offset)
 
     def checkpoint(self) -> None:
         """Writes the checkpoints as things are now; nothing is flushed for it. OSError."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from threading import Lock
 from typing import Final
 
@@ -55,6 +57,9 @@ class OwnedLogs:
         # Has its own locking.
         self._checkpoints = checkpoints
         self._commits = commits
+        # Held from the look at the logs until what they say is written, and throughout a truncation: else a recovery
+        # point of before it could be written after it. Taken before any log's own locks.
+        self._checkpointing = Lock()
         # Guarded by the lock.
         self._lock = Lock()
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -179,9 +184,24 @@ class OwnedLogs:
 
     def checkpoint(self) -> None:
         """Writes the checkpoints as things are now; nothing is flushed for it. OSError."""
+        with self._checkpointing:
+            self._checkpoint_held()
+
+    def _checkpoint_held(self) -> None:
         for log in self.all():
             self._checkpoints.set(log.tp, self.offsets_of(log))
         self._checkpoints.write()
+
+    def truncate(self, log: PartitionLog, offset: int) -> list[Path]:
+        """See OwnedDir.truncate_to."""
+        with self._checkpointing:
+            known = self.offsets_of(log)
+            lowered = min(known.recovery_point or 0, offset)
+            self._checkpoints.set(log.tp, replace(known, recovery_point=lowered))
+            self._checkpoints.write()
+            removed = log.truncate_to(offset)
+            self._checkpoint_held()
+            return removed
 
     def offsets_of(self, log: PartitionLog) -> PartitionOffsets:
         """A log's checkpoint lines as of now."""

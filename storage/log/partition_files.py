@@ -1,6 +1,7 @@
 """A partition's files as its writer changes them, beside the segment being written; and which are not synced yet.
 
-Below this nothing locks: the PartitionLog that owns it holds its lock, but for `sync`, which touches no state.
+Below this nothing locks: the PartitionLog that owns it holds its lock, but for `sync`, which touches no state. Whoever
+takes files, puts them back or moves the recovery point holds Flushing too (storage.log.flushing).
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ class PartitionFiles:
         """Notes what lies beyond the recovery point and may not be on disk yet, what recovery rebuilt included."""
         self.recovery_point = recovery_point
         self.last_flush_ms = now_ms
+        self.rewritten(segments)
+
+    def rewritten(self, segments: Sequence[Segment]) -> None:
+        """Notes all files beyond the recovery point: they were cut, or written anew. `segments`: the log's."""
+        recovery_point = self.recovery_point
         for number, segment in enumerate(segments):
             last = number == len(segments) - 1
             if last or segments[number + 1].base_offset > recovery_point:
@@ -71,8 +77,8 @@ class PartitionFiles:
         return any(_is_below(path, base_offset) for path in self._unsynced.paths.copy())
 
     def take_unsynced(self, below: int | None = None) -> Unsynced:
-        """What was noted so far, to be given to `sync`; from now on it counts as synced. `below`: only files of
-        segments below this base offset, its producer snapshot, and names."""
+        """What was noted so far, to be given to `sync` and then to `synced` or `put_back` before anybody else takes
+        something. `below`: only files of segments below this base offset, its producer snapshot, and names."""
         taken, self._unsynced, self._noted = self._unsynced, Unsynced(), ()
         if below is not None:
             later = {path for path in taken.paths if not _is_below(path, below)}
@@ -87,7 +93,7 @@ class PartitionFiles:
             self.last_flush_ms = now_ms
 
     def shortened(self, end_offset: int) -> None:
-        """Messages from this offset on are gone."""
+        """Messages from this offset on are gone, or about to go."""
         self.recovery_point = min(self.recovery_point, end_offset)
 
     def put_back(self, unsynced: Unsynced) -> None:

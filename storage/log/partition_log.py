@@ -1,7 +1,8 @@
 """PartitionLog: one log that we own. It appends, rolls, flushes, truncates, and gives its readers snapshots.
 
-Locks: `_lock` guards all that changes. It is not held while records are encoded, files are synced or segments removed;
-readers take a snapshot and need no lock. Sources: Kafka's UnifiedLog, LocalLog.
+Locks: `_flushing`, then `_lock`; each field of PartitionLog says which of them guards it. `_lock` is not held while
+records are encoded or a flush syncs files; readers take a snapshot and need no lock. Sources: Kafka's UnifiedLog,
+LocalLog.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from threading import Lock
 
 from storage.clock import Clock
 from storage.config import LogConfig
-from storage.errors import OffsetOutOfRange
+from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.files.disk import Disk
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.files.producer_state import ProducerEntry
@@ -20,7 +21,8 @@ from storage.format.batches import BatchTable
 from storage.format.decoder import verify_crcs
 from storage.format.record_batch import NewBatch
 from storage.log import swap, truncation, whole_append
-from storage.log.health import OPENING_ERRORS, Health
+from storage.log.flushing import Flushing
+from storage.log.health import Health
 from storage.log.incoming import assigned_epochs, check_continues, check_size, first_offset, scanned
 from storage.log.isolation import Transactions
 from storage.log.loaded_log import AppendResult, LoadedLog, Place, PlaceWhole
@@ -53,13 +55,9 @@ class PartitionLog:
         self._producer_expiration_ms = loaded.producer_expiration_ms
         # Has its own locking.
         self._transactions = Transactions(path)
-        self._flushing = Lock()
-        # Guarded by the lock.
+        # Guarded by the lock. Single values of these may be read without it.
         self._lock = Lock()
         self._config = config
-        self._sealed: tuple[Segment, ...] = tuple(loaded.segments[:-1])
-        for segment in self._sealed:
-            segment.sealed = True
         self._next_offset = loaded.next_offset
         self._log_start_offset = loaded.log_start_offset
         self._producers = loaded.producers
@@ -68,10 +66,17 @@ class PartitionLog:
         self._jitter_ms = new_jitter_ms(config)
         self._limits = RollLimits.of(config, self._jitter_ms)
         self._snapshot: LogSnapshot | None = None
+        self._health = Health(path)
+        # Guarded by the lock to add to them: a roll's segment, the names of files that were written. To take anything
+        # away (segments, files to be synced), to rename or remove files, and to move the recovery point, `_flushing`
+        # is held as well, and taken first: see Flushing.
         self._files = PartitionFiles(disk, path)
         self._files.opened_with(loaded.segments, loaded.recovery_point, clock.now_ms())
+        self._flushing = Flushing(self._lock, self._files, self._health, clock)
         self._opener = SegmentOpener(disk, path, self._files, clock)
-        self._health = Health(path)
+        self._sealed: tuple[Segment, ...] = tuple(loaded.segments[:-1])
+        for segment in self._sealed:
+            segment.sealed = True
         self._active = self._opener.reopen(loaded.segments[-1], config)
 
     # What it is
@@ -147,14 +152,17 @@ class PartitionLog:
     def append(self, place: Place) -> AppendResult:
         """A leader's append: `place` gives the bytes at their offset, under the lock.
 
-        RecordTooLarge above segment.bytes, PartitionOffline, OSError (disk full and the like): nothing is appended.
+        RecordTooLarge above segment.bytes, PartitionOffline, OSError (disk full and the like): nothing is appended. But
+        where the flush that flush.messages wants fails, all is appended and the log offline.
         """
         with self._lock:
             self._health.check()
             base_offset, epoch = self._next_offset, self._epochs.latest_epoch
             data = memoryview(place(base_offset, 0 if epoch is None else epoch))
             self._append_locked(data, scanned(data, self.path))
-            return AppendResult(base_offset, self._next_offset - 1)
+            end_offset = self._next_offset
+        self._flush_if_due(end_offset)
+        return AppendResult(base_offset, end_offset - 1)
 
     def append_batch(self, batch: NewBatch, now_ms: int) -> int:
         """As `append`, of one finished batch: what it says of itself is believed, and nothing is looked at again. Its
@@ -176,8 +184,8 @@ class PartitionLog:
                 self._health.failed(error, in_doubt=self._active.broken)
                 raise
             self._appended_locked(last_offset + 1, None)
-            self._sync_if_due_locked()
-            return base_offset
+        self._flush_if_due(last_offset + 1)
+        return base_offset
 
     def append_whole(self, place: PlaceWhole) -> AppendResult:
         """A leader's append of many batches, of which nobody sees some without the rest (storage.log.whole_append).
@@ -194,8 +202,10 @@ class PartitionLog:
             with self._health.failing(lambda: self._active.broken):
                 sealed, self._active = self._opener.append_whole(self._active, whole, self._limits, self._config)
             self._sealed = (*self._sealed, *sealed)
-            self._appended_locked(int(whole.table.last_offset[-1]) + 1, None)
-            return AppendResult(base_offset, self._next_offset - 1)
+            end_offset = int(whole.table.last_offset[-1]) + 1
+            self._appended_locked(end_offset, None)
+        self._flush_if_due(end_offset)
+        return AppendResult(base_offset, end_offset - 1)
 
     def append_batches(self, data: memoryview) -> AppendResult:
         """A follower's append: whole batches of another log, byte for byte, each as an append of its own.
@@ -212,7 +222,9 @@ class PartitionLog:
             check_continues(table, self._next_offset, self.path)
             first = self._next_offset
             self._append_locked(data, table)
-            return AppendResult(first, self._next_offset - 1)
+            end_offset = self._next_offset
+        self._flush_if_due(end_offset)
+        return AppendResult(first, end_offset - 1)
 
     def _append_locked(self, data: memoryview, table: BatchTable) -> None:
         """Appends all rows, rolling where Kafka would if each batch came by itself."""
@@ -230,7 +242,6 @@ class PartitionLog:
             part = data[int(starts[row]) : int(ends[stop - 1])]
             self._append_rows_locked(part, table, row, stop)
             row = stop
-        self._sync_if_due_locked()
 
     def _append_rows_locked(self, part: memoryview, table: BatchTable, first: int, last: int) -> None:
         changes = self._producers.changes(part, table, first, last, int(table.position[first]))
@@ -295,31 +306,15 @@ class PartitionLog:
 
         The lock is not held meanwhile. A failed sync takes the log offline: what was lost cannot be told (fsync(2)).
         """
-        with self._flushing:
-            with self._lock:
-                self._health.check()
-                end = self._active.base_offset if only_sealed else self._next_offset
-                unsynced = self._files.take_unsynced(end if only_sealed else None)
-                now_ms = None if only_sealed else self._clock.now_ms()
-            try:
-                self._files.sync(unsynced)
-            except BaseException as error:
-                with self._lock:
-                    self._files.put_back(unsynced)
-                    if isinstance(error, OSError) and error.errno not in OPENING_ERRORS:
-                        self._health.fail(error)
-                raise
-            with self._lock:
-                self._files.synced(min(end, self._next_offset), now_ms)
-                return self._files.recovery_point
+        if only_sealed:
+            return self._flushing.flush(lambda: self._active.base_offset, only_sealed=True)
+        return self._flushing.flush(lambda: self._next_offset)
 
-    def _sync_if_due_locked(self) -> None:
-        """As `flush`, for flush.messages: the writer waits, and so must the others."""
-        if self._config.flush_messages > self._next_offset - self._files.recovery_point:
-            return
-        with self._health.failing():
-            self._files.sync(self._files.take_unsynced())
-        self._files.synced(self._next_offset, self._clock.now_ms())
+    def _flush_if_due(self, end_offset: int) -> None:
+        """For flush.messages, behind an append up to `end_offset` and without the lock: the writer waits until that is
+        on disk. Others append meanwhile, and one flush is for all of them."""
+        if end_offset - self._files.recovery_point >= self._config.flush_messages:
+            self._flushing.flush_up_to(end_offset, lambda: self._next_offset)
 
     # Shortening
 
@@ -336,7 +331,8 @@ class PartitionLog:
     def remove_segments(self, segments: Sequence[Segment]) -> list[Path]:
         """Takes the oldest segments out of the log; returns their files, renamed to `.deleted`, to unlink later.
 
-        `segments` must be the log's first ones, without the active one (roll first). Crash-safe:
+        `segments` must be the log's first ones, without the active one (roll first). SegmentGone when they are not, for
+        others went or were replaced meanwhile: then nothing has changed. Crash-safe:
 
         1. the log start offset moves to the first segment that stays (in memory; the checkpoint comes later)
         2. oldest first, each segment's files are renamed     → what is left is a shorter log, whole in itself
@@ -346,7 +342,7 @@ class PartitionLog:
         with self._flushing, self._lock:
             self._health.check()
             if tuple(segments) != self._sealed[: len(segments)]:
-                raise ValueError("only the oldest segments may be removed")
+                raise SegmentGone("segments to be removed are not the oldest sealed ones (any more)", path=self.path)
             if not segments:
                 return []
             self._sealed = self._sealed[len(segments) :]
@@ -405,6 +401,7 @@ class PartitionLog:
                 raise OffsetOutOfRange("truncation below the first segment", path=self.path, offset=offset)
             last = truncation.kept_segments(before, offset) - 1
             position = truncation.cut_position(before, last, offset)
+            self._files.shortened(offset)
             with self._health.failing():
                 removed = self._files.rename_deleted(reversed(before.segments[last + 1 :]))
                 cut = truncation.cut_segment(self._disk, before.segments[last], position, offset)
@@ -444,7 +441,6 @@ class PartitionLog:
         """The log now consists of these segments, all of whose bytes count, and ends at `end_offset`."""
         self._sealed = tuple(segments[:-1])
         self._active = self._opener.reopen(segments[-1], self._config)
-        self._files.wrote(self._active.paths(), new=True)
         self._next_offset = end_offset
         self._log_start_offset = min(self._log_start_offset, end_offset)
         self._files.shortened(end_offset)
@@ -457,6 +453,7 @@ class PartitionLog:
             self._disk, self.path, clock=self._clock, expiration_ms=self._producer_expiration_ms
         )
         self._producers = rebuild(snapshots, segments, self._log_start_offset, end_offset, clean=False)
+        self._files.rewritten(segments)
 
     # Ending
 
@@ -465,7 +462,7 @@ class PartitionLog:
 
         PartitionOffline or OSError when that did not work; the log directory is then not cleanly shut down.
         """
-        with self._lock:
+        with self._flushing, self._lock:
             if self._health.closed:
                 return
             self._health.closed = True
@@ -485,7 +482,7 @@ class PartitionLog:
 
         `only_empty`: unless it holds a message. True when the log is closed.
         """
-        with self._lock:
+        with self._flushing, self._lock:
             if only_empty and not self._health.closed and not self._is_empty_locked():
                 return False
             if not self._health.closed:

@@ -47,8 +47,8 @@ class Cleaner:
 
     `pause` is called with the milliseconds to wait, 0 too, after each window; it may raise CompactionStopped. A
     partition that is damaged is left alone from then on, as a broker does until it is started again. Any other error
-    (a full disk) may pass: the partition is tried again in the next round. `errors`: of both, as long as it is due.
-    `unlink_later` gets the `.deleted` files of each pass, however it ends.
+    (a full disk; a bug too) may pass: the partition is tried again in the next round. `errors`: of both, as long as it
+    is due. `unlink_later` gets the `.deleted` files of each pass, however it ends.
     """
 
     def __init__(
@@ -76,7 +76,11 @@ class Cleaner:
         self.dirty = self._look()
         due = {}
         for tp in self.dirty.keys() - self._failed:
-            if self.dirty[tp].is_due(self._owned.log(tp).config):
+            try:
+                is_due = self.dirty[tp].is_due(self._owned.log(tp).config)
+            except (StorageError, OSError):
+                continue  # it was removed this moment, or closed
+            if is_due:
                 due[tp] = self.dirty[tp]
             else:
                 self.errors.pop(tp, None)
@@ -86,7 +90,9 @@ class Cleaner:
                 result = self._clean(tp, due.pop(tp))
             except (SegmentGone, UnknownTopicOrPartition) as error:
                 _LOG.info("compaction of %s ended early: %s", tp, error)  # retention or a deletion came between
-            except (StorageError, OSError) as error:
+            except CompactionStopped:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others have their turn
                 self._fail(tp, error)
             else:
                 self.errors.pop(tp, None)
@@ -107,6 +113,8 @@ class Cleaner:
         return result
 
     def _fail(self, tp: TopicPartition, error: Exception) -> None:
+        if not isinstance(error, StorageError | OSError) and repr(error) != repr(self.errors.get(tp)):
+            _LOG.warning("compaction of %s met a bug", tp, exc_info=error)
         self.errors[tp] = error
         (self._uncleanable if isinstance(error, CorruptData | UnsupportedFormat) else self._failed).add(tp)
 
@@ -128,6 +136,6 @@ class Cleaner:
                     self.errors.pop(tp, None)
             except (SegmentGone, UnknownTopicOrPartition):
                 continue  # retention or a deletion came between
-            except (StorageError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - as above
                 self._fail(tp, error)
         return found

@@ -7,7 +7,8 @@
 - compaction: the dirtiest partition first, then the next; `log.cleaner.backoff.ms` later when none is dirty enough.
   Between two windows of a pass whatever else is due is done, so nothing waits for it
 
-A partition that fails is taken offline by its own log; the others, and the thread, go on. Sources: Kafka's LogManager
+A partition that fails is taken offline by its own log; the others, and the thread, go on. Whatever is raised in a
+loop over partitions, a bug included, is caught for each of them: none skips those after it. Sources: Kafka's LogManager
 (startup, flushDirtyLogs, cleanupLogs, deleteLogs), LocalLog.deleteSegmentFiles.
 """
 
@@ -109,16 +110,20 @@ class _Report:
     def __init__(self) -> None:
         self.result = ""
         self.errors: dict[str, str] = {}
+        self.bugs: dict[str, Exception] = {}  # of the errors those that nobody expects: they are logged in full
 
     @contextlib.contextmanager
-    def failing_alone(self, tp: TopicPartition | None) -> Iterator[None]:
+    def failing_alone(self, tp: TopicPartition) -> Iterator[None]:
         """What fails within is noted, and stays with this partition."""
         try:
             yield
         except UnknownTopicOrPartition:
             pass  # it was removed this moment
         except (StorageError, OSError) as error:
-            self.errors["" if tp is None else str(tp)] = str(error)
+            self.errors[str(tp)] = _text(error)
+        except Exception as error:  # noqa: BLE001 - a bug that one partition meets must not cost the others their turn
+            self.errors[str(tp)] = _text(error)
+            self.bugs[str(tp)] = error
 
 
 @dataclass(slots=True)
@@ -187,7 +192,7 @@ class Maintenance:
             return
         size = 0
         for path in chosen:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 size += path.stat().st_size
         with self._lock:
             self._awaiting.append(_Awaiting(self._clock.now_ms() + delay_ms, chosen, size))
@@ -269,7 +274,8 @@ class Maintenance:
             next_run_ms = started_ms + _FLUSH_LOOK_MS * 10
         for where, text in report.errors.items():
             if (where, text) not in task.status.errors:
-                _LOG.warning("%s: %s: %s", task.name, where or self._owned.path, text)
+                bug = report.bugs.get(where)
+                _LOG.warning("%s: %s: %s", task.name, where or self._owned.path, text, exc_info=bug)
         now_ms = self._clock.now_ms()
         with self._lock:
             task.next_run_ms = max(next_run_ms, now_ms + 1)
@@ -401,7 +407,7 @@ class Maintenance:
         result = None
         with contextlib.suppress(CompactionStopped):
             result = self._cleaner.clean_dirtiest()
-        report.errors |= {str(tp): str(error) for tp, error in self._cleaner.errors.items()}
+        report.errors |= {str(tp): _text(error) for tp, error in self._cleaner.errors.items()}
         if result is None:
             return self._clock.now_ms() + self._config.cleaner_backoff_ms
         counts = result.counts
@@ -436,6 +442,10 @@ class Maintenance:
         with self._lock:
             awaiting = sum(entry.size_bytes for entry in self._awaiting)
         return self._disk_free() + awaiting
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, StorageError | OSError) else repr(error)
 
 
 def _task(name: str, run: Callable[[_Report], int], next_run_ms: int) -> _Task:

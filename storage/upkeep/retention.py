@@ -237,8 +237,10 @@ def retain(
 
     `before`: first move the log start there, as DeleteRecords does (HIGH_WATERMARK: to the end of what may be read).
     `high_watermark`: nothing at or above it goes; the log end if not given. `only_start`: nothing but the log start
-    counts. Crash-safe, see PartitionLog.remove_segments. NotPermitted: `before` of a log that is only compacted;
-    OffsetOutOfRange: `before` above the high watermark; PartitionOffline, OSError.
+    counts. Writers go on meanwhile: a segment that was begun after this looked at the log stays to the next pass.
+    Crash-safe, see PartitionLog.remove_segments. NotPermitted: `before` of a log that is only compacted;
+    OffsetOutOfRange: `before` above the high watermark; SegmentGone: another has taken segments away meanwhile;
+    PartitionOffline, OSError.
     """
     config = guest_rules.retention_config(log.config)
     policies = _policies(config, free_bytes, only_start=only_start)
@@ -249,14 +251,14 @@ def retain(
     expired = plan(_state(snapshot, config, start, high_watermark, now_ms), policies)
     everything = bool(expired) and len(expired) == len(snapshot.segments)
     if everything:
-        # What was appended meanwhile is in the segment that now is the last but one: looked at anew.
+        # What was appended meanwhile is in the segment that now is the last but one: looked at anew. What was appended
+        # since the roll may have expired as well, but its segment is the active one: it never goes.
         log.roll()
         snapshot = log.snapshot()
-        expired = plan(_state(snapshot, config, start, high_watermark, now_ms), policies)
+        expired = plan(_state(snapshot, config, start, high_watermark, now_ms), policies)[: len(snapshot.segments) - 1]
     files = log.remove_segments(snapshot.segments[: len(expired)])
-    return RetentionResult(
-        log.tp, expired, log.log_start_offset, log.log_end_offset, rolled=everything, files=tuple(files)
-    )
+    rolled = everything and len(expired) == len(snapshot.segments) - 1
+    return RetentionResult(log.tp, expired, log.log_start_offset, log.log_end_offset, rolled=rolled, files=tuple(files))
 
 
 def disk_free_bytes(path: Path) -> FreeBytes:

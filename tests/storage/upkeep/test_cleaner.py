@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,8 @@ from storage.config import BrokerConfig
 from storage.files import checkpoints, names
 from storage.files.disk import Disk
 from storage.log.owned_dir import Opening, OwnedDir
+from storage.log.partition_log import PartitionLog
+from storage.log.swap import Replacement
 from storage.types import TopicPartition
 from storage.upkeep.cleaner import Cleaner, Throttle
 from storage.upkeep.maintenance import COMPACTION, Maintenance, TaskStatus
@@ -182,6 +184,32 @@ def _run(world: World, minutes: int = 1) -> None:
     for _ in range(4 * minutes):
         world.clock.time_ms += 15_000
         world.maintenance.run_due()
+
+
+def test_a_bug_with_one_partition_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path / "log")
+    world.fill(T, 40)
+    world.fill(U, 10)
+    swap = PartitionLog.replace_segments
+
+    def broken(log: PartitionLog, groups: Sequence[Replacement]) -> list[Path]:
+        if log.tp == T:
+            raise ZeroDivisionError
+        return swap(log, groups)
+
+    monkeypatch.setattr(PartitionLog, "replace_segments", broken)
+    before = world.owned.log(U).snapshot().size_bytes
+    _run(world)
+    assert dict(world.status().errors) == {"t/0": "ZeroDivisionError()"}
+    assert world.owned.log(U).snapshot().size_bytes < before
+    assert caplog.text.count("Traceback") == 1
+    monkeypatch.undo()
+    _run(world)
+    assert world.status().errors == ()
+    world.maintenance.stop()
+    close_clean(world.owned)
 
 
 def test_a_full_disk_passes_and_others_do_not_wait_for_it(tmp_path: Path) -> None:

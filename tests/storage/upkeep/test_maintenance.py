@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 
@@ -13,7 +14,12 @@ from storage.config import BrokerConfig
 from storage.errors import PartitionOffline
 from storage.files import checkpoints, names
 from storage.files.disk import Disk
+from storage.format.record_columns import Record
+from storage.log.appender import Appender
+from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
+from storage.log.partition_log import PartitionLog
+from storage.log.segment import Segment
 from storage.types import TopicPartition
 from storage.upkeep.maintenance import CHECKPOINTS, DELETION, FLUSH, RETENTION, Maintenance, TaskStatus
 from storage.upkeep.verify import verify_log_dir
@@ -320,6 +326,73 @@ def test_a_bug_does_not_end_the_work(
     monkeypatch.undo()
     world.pass_ms(10_000)
     assert world.task(CHECKPOINTS).errors == ()
+    world.end()
+
+
+def test_retention_while_a_writer_appends_what_has_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, retention_ms="60000")
+    world.fill(TP)
+    world.fill(OTHER)
+    roll = PartitionLog.roll
+
+    def rolled(log: PartitionLog) -> None:
+        roll(log)
+        assert Appender(log, clock=world.clock).append([Record(None, b"import", (), 1)]).error is None
+
+    monkeypatch.setattr(PartitionLog, "roll", rolled)
+    world.pass_ms(70_000)
+    for tp in (TP, OTHER):
+        assert values_of(world.owned.log(tp).snapshot()) == [b"import"]
+    assert world.task(RETENTION).errors == ()
+    world.end()
+
+
+def test_a_bug_with_one_partition_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In no pass: neither retention nor flushes."""
+    world = World(tmp_path, retention_bytes="1000", flush_ms="100")
+    for tp in (TP, OTHER):
+        world.fill(tp)
+    remove, flush = PartitionLog.remove_segments, PartitionLog.flush
+
+    def no_removal(log: PartitionLog, segments: Sequence[Segment]) -> list[Path]:
+        if log.tp == TP:
+            raise ValueError("a bug")
+        return remove(log, segments)
+
+    def no_flush(log: PartitionLog, *, only_sealed: bool = False) -> int:
+        if log.tp == TP:
+            raise ZeroDivisionError
+        return flush(log, only_sealed=only_sealed)
+
+    monkeypatch.setattr(PartitionLog, "remove_segments", no_removal)
+    monkeypatch.setattr(PartitionLog, "flush", no_flush)
+    for ms in (1000, 1000, 30_000):
+        world.pass_ms(ms)
+    assert dict(world.task(RETENTION).errors) == {"t/0": "ValueError('a bug')"}
+    assert dict(world.task(FLUSH).errors) == {"t/0": "ZeroDivisionError()"}
+    assert world.owned.log(OTHER).log_start_offset > 0
+    assert world.owned.log(OTHER).recovery_point == 60
+    assert world.owned.log(TP).log_start_offset == world.owned.log(TP).recovery_point == 0
+    for bug in ("ValueError: a bug", "ZeroDivisionError\n"):
+        assert caplog.text.count("Traceback") == 2, "each once"
+        assert bug in caplog.text
+    monkeypatch.undo()
+    world.pass_ms(30_000)
+    assert world.task(RETENTION).errors == world.task(FLUSH).errors == ()
+    world.end()
+
+
+def test_a_topic_that_goes_between_two_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listing the partitions is of one moment, and does not fail for those that go."""
+    world = World(tmp_path, retention_bytes="1000")
+    world.fill(OTHER)
+    monkeypatch.setattr(LogDir, "topics", lambda _log_dir: ["gone", "t", "u"])
+    world.pass_ms(1000)
+    assert world.task(RETENTION).errors == ()
+    assert world.owned.log(OTHER).log_start_offset > 0
+    monkeypatch.undo()
     world.end()
 
 

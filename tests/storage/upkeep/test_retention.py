@@ -9,6 +9,8 @@ import pytest
 
 from storage.config import BrokerConfig, LogConfig
 from storage.errors import NotPermitted, OffsetOutOfRange, SegmentGone
+from storage.format.record_columns import Record
+from storage.log.appender import Appender
 from storage.log.owned_dir import OwnedDir
 from storage.log.partition_log import PartitionLog
 from storage.types import TopicPartition
@@ -183,6 +185,52 @@ def test_by_time_everything_goes_and_the_offsets_go_on(tmp_path: Path) -> None:
     owned = opened(tmp_path)
     assert read(owned, "t") == [b"next"]
     assert owned.log(TP).log_start_offset == len(values)
+    _end(owned)
+
+
+@pytest.mark.parametrize("moment", ["before the roll", "behind the roll"])
+@pytest.mark.parametrize("timestamp", [1, NOW_MS + 60_000], ids=["old", "young"])
+def test_a_writer_appends_while_everything_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timestamp: int, moment: str
+) -> None:
+    """History that is imported has expired when it arrives. What is in a segment begun by the roll stays for now."""
+    owned, log, values = _filled(tmp_path, retention_ms="60000")
+    roll = PartitionLog.roll
+
+    def rolled(log: PartitionLog) -> None:
+        if moment == "behind the roll":
+            roll(log)
+        outcome = Appender(log, clock=StandingClock()).append([Record(None, b"import", (), timestamp)])
+        assert outcome.error is None
+        if moment == "before the roll":
+            roll(log)
+
+    monkeypatch.setattr(PartitionLog, "roll", rolled)
+    result = _retain(log, later_ms=60_001)
+    monkeypatch.undo()
+    left = [b"import"] if moment == "behind the roll" or timestamp > 1 else []
+    found = values_of(log.snapshot())
+    assert found[len(found) - len(left) :] == left
+    assert result.rolled is (moment == "behind the roll" or timestamp == 1)
+    assert result.log_start_offset == log.log_start_offset == log.snapshot().segments[0].base_offset
+    assert log.log_end_offset == len(values) + 1
+    again = _retain(log, later_ms=60_001)
+    assert log.is_empty is (timestamp == 1)
+    _end(owned, replace(result, files=(*result.files, *again.files)))
+
+
+def test_segments_that_are_no_more_the_oldest_are_left_alone(tmp_path: Path) -> None:
+    owned, log, values = _filled(tmp_path)
+    oldest, second = log.snapshot().segments[:2]
+    for wrong in ([second], log.snapshot().segments):
+        with pytest.raises(SegmentGone):
+            log.remove_segments(wrong)
+    assert values_of(log.snapshot()) == values
+    for path in log.remove_segments([oldest]):
+        owned.disk.unlink(path)
+    with pytest.raises(SegmentGone):
+        log.remove_segments([oldest])
+    assert values_of(log.snapshot()) == values[second.base_offset :]
     _end(owned)
 
 

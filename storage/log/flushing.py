@@ -1,0 +1,90 @@
+"""One flush of a log after the other, and the recovery point that they move.
+
+The rule: files are taken to be synced, and the recovery point moves, only while `Flushing` is held; and whoever takes
+files has synced them, or put them back, before letting go of it. So whoever holds it finds all that is not synced among
+the noted files, and the recovery point never passes a file that another thread is still syncing.
+
+Whoever renames, replaces or removes files of the log holds it too (retention, compaction, truncation, append_whole, the
+end of the log): a sync goes by the files' names.
+
+Order of locks: `Flushing` first, then the log's own lock; never the other way round. The log's lock is not held while
+files are synced, so appends and readers go on. A writer waits for a flush where flush.messages wants it to, but behind
+its append and not within it: it may have to wait for a flush that another thread has begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+
+from storage.clock import Clock
+from storage.log.health import OPENING_ERRORS, Health
+from storage.log.partition_files import PartitionFiles
+
+
+class Flushing:
+    """Held as a context manager by whoever changes which files a log consists of; `flush` holds it by itself.
+
+    `lock`: the log's own. It guards `files` and `health`.
+    """
+
+    def __init__(self, lock: Lock, files: PartitionFiles, health: Health, clock: Clock) -> None:
+        # Constant after construction.
+        self._clock = clock
+        self._lock = lock
+        # The lock that this class is about.
+        self._held = Lock()
+        # Guarded by the log's lock.
+        self._files = files
+        self._health = health
+
+    def __enter__(self) -> None:
+        self._held.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._held.release()
+
+    def flush(self, end_locked: Callable[[], int], *, only_sealed: bool = False) -> int:
+        """Syncs what was written before the call; the recovery point then. `end_locked`: up to which offset, asked for
+        under the log's lock; with `only_sealed` it is the active segment's base, and only files below it are synced.
+
+        PartitionOffline. A failed sync takes the log offline, whoever waits for the next flush included; one that had
+        no descriptors for it leaves everything to the next.
+        """
+        with self:
+            return self._flush_held(end_locked, only_sealed=only_sealed)
+
+    def flush_up_to(self, offset: int, end_locked: Callable[[], int]) -> None:
+        """As `flush`, for a writer whose messages below `offset` are to be on disk before it goes on. Where another
+        thread's flush has covered them meanwhile nothing is left to do.
+
+        Any failure takes the log offline: the messages are in the log, and cannot be reported as on disk.
+        """
+        with self:
+            if self._files.recovery_point >= offset:
+                return
+            try:
+                self._flush_held(end_locked)
+            except OSError as error:
+                with self._lock:
+                    self._health.fail(error)
+                raise
+
+    def _flush_held(self, end_locked: Callable[[], int], *, only_sealed: bool = False) -> int:
+        with self._lock:
+            self._health.check()
+            end = end_locked()
+            unsynced = self._files.take_unsynced(end if only_sealed else None)
+            now_ms = None if only_sealed else self._clock.now_ms()
+        try:
+            self._files.sync(unsynced)
+        except BaseException as error:
+            with self._lock:
+                self._files.put_back(unsynced)
+                if isinstance(error, OSError) and error.errno not in OPENING_ERRORS:
+                    self._health.fail(error)
+            raise
+        with self._lock:
+            # Nothing was cut off meanwhile: a truncation holds Flushing.
+            self._files.synced(end, now_ms)
+            return self._files.recovery_point
