@@ -10,7 +10,8 @@ What closing a descriptor must not do:
   else: so the error is kept, every later use of the file raises it, and so does `sync_path` of its path, which is how
   a log makes its files durable. Only `hold` of the path, which follows a recovery, or a new file, forgets it.
 - take another file for the one that was written to. When it is opened again it must be the same inode on the same
-  device with the size that it was left with (we alone write it), else ESTALE. An inode's number alone is no identity.
+  device, with the size and the modification time that it was left with (we alone write it), else ESTALE. An inode's
+  number alone is no identity: a file that is made after another was removed often gets it.
 
 The lock of a log directory is never held through this: it goes with the first descriptor that is closed (`dir_lock`).
 """
@@ -163,7 +164,7 @@ class HeldFile:
         self.lock = Lock()
         self._file: DiskFile | None = file  # None while it has no descriptor
         self._unsynced = False  # written to since it was last synced by us
-        self._left = (0, 0, 0)  # device, inode and size when its descriptor was closed
+        self._left: tuple[int, ...] = ()  # its marks when its descriptor was closed
         self._failure: OSError | None = None
         self._is_closed = False
         with self.lock:
@@ -179,7 +180,7 @@ class HeldFile:
         with self.lock:
             if self._file is None:
                 self._check_locked()
-                return self._left[2]
+                return self._left[_SIZE]
             return self._file.size()
 
     def write_at(self, position: int, *buffers: Buffer) -> int:
@@ -195,7 +196,7 @@ class HeldFile:
         with self.lock:
             if self._file is None:
                 self._check_locked()
-                if size_bytes == self._left[2]:
+                if size_bytes == self._left[_SIZE]:
                     return
             file = self._file or self._descriptor_locked()
             self.used = self._unsynced = True
@@ -226,11 +227,10 @@ class HeldFile:
             return
         try:
             try:
-                status = os.fstat(file.fileno())
-                self._left = status.st_dev, status.st_ino, status.st_size
                 if self._unsynced:
                     file.sync()
                     self._unsynced = False
+                self._left = _marks(file)
             finally:
                 file.close()
         except OSError as error:
@@ -241,8 +241,7 @@ class HeldFile:
         if self._file is None:
             self._check_locked()
             file = self._disk.open(self.path)
-            status = os.fstat(file.fileno())
-            if (status.st_dev, status.st_ino, status.st_size) != self._left:
+            if _marks(file) != self._left:
                 file.close()
                 raise OSError(errno.ESTALE, "not the file any more that was written to", str(self.path))
             self._file = file
@@ -292,6 +291,15 @@ def wait_for_room(fd: int) -> None:
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     poll.poll()
+
+
+_SIZE: Final = 0
+
+
+def _marks(file: DiskFile) -> tuple[int, ...]:
+    """What tells a file from others, its size first."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def _again(error: OSError, path: Path) -> OSError:
