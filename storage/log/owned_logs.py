@@ -281,6 +281,7 @@ class OwnedLogs:
             raise UnknownTopicOrPartition(f"no partition {tp} here", path=self._log_dir.path)
         directory = self._log_dir.path / tp.dir_name
         began_ms = self._clock.now_ms()
+        replaced = False
         try:
             with partition_dirs.watched(directory) as is_there:
                 with self._lock:
@@ -299,16 +300,15 @@ class OwnedLogs:
                     threads=threads,
                 )
                 recovery = Recovery(plan, disk=self._disk, clock=self._clock, progress=progress)
-                loaded = recovery.run()
-                self._mend_properties(tp)
-                if self._commits.problem is None:
-                    staging.remove_orphans(self._disk, directory, self._commits.state, self._clock.now_ms())
-                log = PartitionLog(tp, directory, info.config, loaded, disk=self._disk, clock=self._clock)
-                if not is_there():
+                try:
+                    log = self._recovered(recovery, plan)
+                finally:
+                    replaced = not is_there()
+                if replaced:
                     log.abandon()
-                    raise PartitionOffline("directory was put aside while its log was opened", path=directory)
+                    raise PartitionOffline("directory is not the one any more that was opened", path=directory)
         except (StorageError, OSError) as error:
-            raise self._note_failure(tp, directory, error, began_ms) from error
+            raise self._note_failure(tp, directory, error, began_ms, replaced=replaced) from error
         self._install(log, config_changes)
         with self._lock:
             self._reports[tp] = recovery.report
@@ -317,6 +317,13 @@ class OwnedLogs:
             else:
                 self._replicated.discard(tp)
         return log
+
+    def _recovered(self, recovery: Recovery, plan: RecoveryPlan) -> PartitionLog:
+        loaded = recovery.run()
+        self._mend_properties(plan.tp)
+        if self._commits.problem is None:
+            staging.remove_orphans(self._disk, plan.directory, self._commits.state, self._clock.now_ms())
+        return PartitionLog(plan.tp, plan.directory, plan.config, loaded, disk=self._disk, clock=self._clock)
 
     def _install(self, log: PartitionLog, config_changes: int) -> None:
         """Makes it the partition's log, once it has the configuration that is in force: `config_changes` is how often
@@ -342,13 +349,18 @@ class OwnedLogs:
         raise self._closed_error()
 
     def _note_failure(
-        self, tp: TopicPartition, directory: Path, error: StorageError | OSError, began_ms: int
+        self, tp: TopicPartition, directory: Path, error: StorageError | OSError, began_ms: int, *, replaced: bool
     ) -> StorageError:
-        """What is to be raised for what kept a log from being opened; it is kept unless the partition has gone."""
-        if partition_dirs.is_gone(directory):
+        """What is to be raised for what kept a log from being opened. It is kept only if that directory is there."""
+        if replaced or partition_dirs.is_gone(directory):
             with contextlib.suppress(OSError):
                 self._log_dir.refresh()
-            return UnknownTopicOrPartition(f"no partition {tp} here any more", path=self._log_dir.path)
+            with self._lock:
+                self._unsound.add(tp)  # whatever is there now, or will be
+            if not self._is_here(tp):
+                return UnknownTopicOrPartition(f"no partition {tp} here any more", path=self._log_dir.path)
+            advice = "Somebody else moves directories here. Try again"
+            return PartitionOffline("directory was replaced while it was opened", path=directory, advice=advice)
         failure = _offline(tp, directory, error)
         now_ms = self._clock.now_ms()
         with self._lock:
