@@ -118,3 +118,12 @@ class ReadOnlyLog(StorageError):
 
 class PartitionOffline(StorageError):
     """The partition failed earlier (its disk or its data) and was taken offline; others go on."""
+
+
+class PartitionUnavailable(PartitionOffline):
+    """The partition could not be opened for want of something that may come back: room on the disk, memory,
+    descriptors. `reason` is the system's error. The next use tries it again."""
+
+    def __init__(self, what: str, reason: OSError, *, path: Path | str, advice: str) -> None:
+        super().__init__(what, path=path, found=str(reason), advice=advice)
+        self.reason = reason

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from kafkafs.cli.exit_codes import DATA_ERROR, HELD, INTERRUPTED
+from storage.files import descriptors
 
 # numpy brings a linear algebra library whose threads spin while they wait for work that we never give them.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -79,7 +80,9 @@ class _Main(click.Group):
     """Turns StorageErrors into one line and an exit code; takes `kafkafs LOGDIR MNT` for a mount."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Only the real program changes how its process meets signals (see `signals`), not a test that calls `main`.
+        # Only the real program changes how its process meets signals (see `signals`) and how many descriptors it may
+        # have, not a test that calls `main`. All commands: each may open a directory of thousands of partitions.
+        descriptors.raise_limit()
         return self.main(*args, obj=kwargs.pop("obj", "process"), **kwargs)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

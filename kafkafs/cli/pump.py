@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from storage.files.descriptors import wait_for_room
+
 if TYPE_CHECKING:
     from typing import BinaryIO
 
@@ -56,7 +58,7 @@ class FileSink:
             try:
                 data = data[os.write(self._fd, data) :]
             except BlockingIOError:
-                select.select([], [self._fd], [])
+                wait_for_room(self._fd)
 
     def is_gone(self) -> bool:
         return self._is_pipe and any(event & select.POLLERR for _, event in self._poll.poll(0))

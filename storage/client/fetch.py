@@ -13,7 +13,6 @@ MultiMessageSetSend of Kafka 0.7; the documents' sections on reads and on the re
 from __future__ import annotations
 
 import os
-import select
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from storage.errors import (
     UnknownTopicOrPartition,
     UnsupportedFormat,
 )
+from storage.files.descriptors import wait_for_room
 from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
@@ -283,4 +283,4 @@ def _write(fd: int, data: bytes) -> None:
         try:
             data = data[os.write(fd, data) :]
         except BlockingIOError:
-            select.select([], [fd], [])
+            wait_for_room(fd)

@@ -147,6 +147,8 @@ class BrokerConfig:
         if others:
             used = "log.dirs" if self.log_dirs else "log.dir"
             found.append(f"{used} names {', '.join(others)}; only {log_dir} is used")
+        if not self.cleaner_io_max_bytes_per_second > 0:
+            found.append("log.cleaner.io.max.bytes.per.second lets the cleaner read nothing; a mount compacts nothing")
         return found
 
 

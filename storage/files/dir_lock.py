@@ -43,22 +43,24 @@ class DirLock:
 
     def _acquire(self) -> DiskFile:
         while True:
+            # Not a held one (descriptors): the lock goes with the descriptor.
             file = self._disk.open(self._path, create=True)
-            try:
-                fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                pid = _holder_of(file.fileno())
-                file.close()
-                if not isinstance(error, BlockingIOError | PermissionError):
-                    raise
-                raise locked_error(self._path, pid) from None
-            if _same_file(file.fileno(), self._path):
-                return file
-            # The holder before us unlinked it between our open and our lock: that file guards nothing any more.
-            file.close()
+            with contextlib.ExitStack() as failed:
+                failed.callback(file.close)
+                try:
+                    fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except (BlockingIOError, PermissionError):
+                    raise locked_error(self._path, _holder_of(file.fileno())) from None
+                if _same_file(file.fileno(), self._path):
+                    failed.pop_all()
+                    return file
+                # The holder before us unlinked it between our open and our lock: that file guards nothing any more.
 
     def release(self) -> None:
-        """Unlinks the file while it is still locked, as a broker does, then lets go. Safe to call twice."""
+        """Unlinks the file while it is still locked, as a broker does, then lets go. Safe to call twice.
+
+        OSError when it could not be unlinked: then it stays, and nobody holds it.
+        """
         with _held_guard:
             if self._file.fileno() < 0:
                 return

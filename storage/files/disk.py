@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from storage.files.descriptors import open_fd
+
 Buffer = bytes | bytearray | memoryview
 
 # Linux takes at most IOV_MAX buffers a call.
@@ -118,7 +120,7 @@ class RealDisk:
 
     def open(self, path: Path, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(path, os.open(path, flags, 0o644))
+        return RealFile(path, open_fd(path, flags, 0o644))
 
     def mkdir(self, path: Path) -> None:
         path.mkdir()
@@ -136,7 +138,7 @@ class RealDisk:
         os.utime(path, ns=(mtime_ns, mtime_ns))
 
     def sync_dir(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = open_fd(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:

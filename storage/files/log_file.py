@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import SegmentGone
+from storage.files.descriptors import open_fd, wait_for_room
 from storage.files.names import FileState
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
@@ -54,10 +54,10 @@ def open_quietly(path: str | os.PathLike[str], flags: int = _READ_FLAGS) -> int:
     """
     if _O_NOATIME:
         try:
-            return os.open(path, flags | _O_NOATIME)
+            return open_fd(path, flags | _O_NOATIME)
         except PermissionError:
             pass
-    return os.open(path, flags)
+    return open_fd(path, flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class LogFile:
                 try:
                     count = send(out_fd, fd, position + sent, size - sent)
                 except BlockingIOError:
-                    select.select([], [out_fd], [])
+                    wait_for_room(out_fd)
                     continue
                 except OSError as error:
                     if send is _copy or error.errno not in _CANNOT_SEND:
@@ -155,7 +155,7 @@ class LogFile:
     def _open(self) -> int:
         for place in self._places():
             try:
-                fd = os.open(place, self._flags)
+                fd = open_fd(place, self._flags)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except PermissionError:

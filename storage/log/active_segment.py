@@ -1,15 +1,17 @@
 """The segment that is being written: its .log and both indexes, appended together.
 
 Source: LogSegment.append, LogSegment.onBecomeInactiveSegment, LogSegment.close. Below this nothing locks: the
-PartitionLog that owns it holds its lock.
+PartitionLog that owns it holds its lock. The three files are held: they have descriptors only while there are enough.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
-from storage.files import names, offset_index, time_index
+from storage.files import descriptors, names, offset_index, time_index
 from storage.files.disk import Disk, DiskFile
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind
@@ -61,12 +63,12 @@ class ActiveSegment:
     ) -> ActiveSegment:
         """A new segment, empty; `preallocate`: bytes of zeros its .log begins with (Kafka's `preallocate`). `ending`:
         what stands behind its files' names."""
-        files = _open_files(disk, directory, base_offset, ending)
-        for file in files:
-            file.truncate(0)
-        if preallocate:
-            files[0].truncate(preallocate)
-        segment = Segment(directory, base_offset, _log_file(files[0]), 0)
+        with _opened(disk, directory, base_offset, ending) as files:
+            for file in files:
+                file.truncate(0)
+            if preallocate:
+                files[0].truncate(preallocate)
+            segment = Segment(directory, base_offset, _log_file(files[0]), 0)
         index = IndexState(interval_bytes, base_offset)
         return ActiveSegment(segment, files, index, (0, 0), first_timestamp=NO_TIMESTAMP, created_ms=now_ms)
 
@@ -76,16 +78,16 @@ class ActiveSegment:
 
         Of the indexes the sound entries stay. The bytes since the last entry count from 0, as in Kafka.
         """
-        files = _open_files(disk, segment.directory, segment.base_offset)
-        offsets = segment.offset_index(end)
-        times = segment.time_index(end)
-        for file, size in zip(
-            files, (end, len(offsets) * OFFSET_ENTRY_SIZE, len(times) * TIME_ENTRY_SIZE), strict=True
-        ):
-            if file.size() != size:
-                file.truncate(size)
-        segment.size = end
-        first = segment.batch_at(0, end) if end else None
+        with _opened(disk, segment.directory, segment.base_offset) as files:
+            offsets = segment.offset_index(end)
+            times = segment.time_index(end)
+            for file, size in zip(
+                files, (end, len(offsets) * OFFSET_ENTRY_SIZE, len(times) * TIME_ENTRY_SIZE), strict=True
+            ):
+                if file.size() != size:
+                    file.truncate(size)
+            segment.size = end
+            first = segment.batch_at(0, end) if end else None
         last_entry = times.last if len(times) else None
         return ActiveSegment(
             segment,
@@ -261,18 +263,20 @@ class ActiveSegment:
             file.close()
 
 
-def _open_files(
+@contextlib.contextmanager
+def _opened(
     disk: Disk, directory: Path, base_offset: int, ending: str = ""
-) -> tuple[DiskFile, DiskFile, DiskFile]:
-    opened: list[DiskFile] = []
-    try:
-        for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
-            opened.append(disk.open(directory / (names.segment_file(base_offset, kind) + ending), create=True))
-    except BaseException:
-        for file in opened:
-            file.close()
-        raise
-    return opened[0], opened[1], opened[2]
+) -> Iterator[tuple[DiskFile, DiskFile, DiskFile]]:
+    """The three files, held (storage.files.descriptors); closed again if the block does not come to its end."""
+    kinds = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+    with contextlib.ExitStack() as failed:
+        files: list[DiskFile] = []
+        for kind in kinds:
+            path = directory / (names.segment_file(base_offset, kind) + ending)
+            files.append(descriptors.hold(disk, path, create=True))
+            failed.callback(files[-1].close)
+        yield files[0], files[1], files[2]
+        failed.pop_all()
 
 
 def _log_file(file: DiskFile) -> LogFile:

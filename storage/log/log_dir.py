@@ -77,6 +77,7 @@ class LogDir:
         self._topics: dict[str, list[int]] = {}
         self._hidden: list[HiddenDir] = []
         self._logs: dict[TopicPartition, Log] = {}
+        self._forgotten = 0  # how often logs were taken out of these
 
     @staticmethod
     def open_read_only(path: Path | str, *, config: BrokerConfig | None = None, clock: Clock | None = None) -> LogDir:
@@ -111,6 +112,7 @@ class LogDir:
             self._topics = {topic: sorted(topics[topic]) for topic in sorted(topics)}
             self._hidden = sorted(hidden, key=lambda entry: entry.name)
             self._logs = {tp: log for tp, log in self._logs.items() if tp.partition in topics.get(tp.topic, ())}
+            self._forgotten += 1
             self._mark = mark
 
     def topics(self) -> list[str]:
@@ -140,14 +142,17 @@ class LogDir:
                 return log
             if tp.partition not in self._topics.get(tp.topic, ()):
                 raise UnknownTopicOrPartition(f"no partition {tp} here", path=self.path)
+            forgotten = self._forgotten
         # Not under the lock: the owner may have to recover it first.
         log = self._open_log(tp)
         with self._lock:
-            return self._logs.setdefault(tp, log)
+            # What was forgotten meanwhile may be this one: its topic is gone, or another. Then it is not kept.
+            return log if self._forgotten != forgotten else self._logs.setdefault(tp, log)
 
     def forget(self, tp: TopicPartition) -> None:
         """The partition's log is asked for anew when it is next needed."""
         with self._lock:
+            self._forgotten += 1
             self._logs.pop(tp, None)
 
     def _follow(self, tp: TopicPartition) -> Log:

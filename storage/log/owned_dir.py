@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -27,7 +28,7 @@ from threading import Lock
 from storage.clock import Clock, SystemClock
 from storage.config import NEW_TOPIC_OVERRIDES, BrokerConfig, LogConfig
 from storage.config.log_config import check_topic_key
-from storage.errors import NotPermitted, PartitionOffline
+from storage.errors import NotPermitted, PartitionOffline, StorageError
 from storage.files import names, partition_metadata, topic_properties
 from storage.files.dir_lock import DirLock
 from storage.files.disk import Disk, RealDisk
@@ -67,7 +68,7 @@ class Closing:
 
     clean: bool
     errors: Mapping[TopicPartition, Exception] = field(default_factory=dict)
-    failure: OSError | None = None
+    failure: Exception | None = None
 
 
 class OwnedDir:
@@ -149,8 +150,10 @@ class OwnedDir:
             owned.unfinished = commits.finish_pending(owned)
         except BaseException:
             # Nothing is written any more: the directory stays as a crash leaves it.
-            owned._logs.abandon()
-            owned._dir_lock.release()
+            try:
+                owned._logs.abandon()
+            finally:
+                owned._dir_lock.release()
             raise
         return owned
 
@@ -282,13 +285,15 @@ class OwnedDir:
         start_offsets: Mapping[int, int],
     ) -> None:
         new = {TopicPartition(topic, number): start_offsets.get(number) for number in numbers}
-        self.checkpoints.remove(new)
-        self._logs.forget(list(new))
-        try:
-            partition_dirs.create(self.disk, self.path, new, topic_id, overrides)
-            self._logs.sound(new)
-        finally:
-            self.log_dir.refresh()
+        with self._logs.alone(new):
+            # In this order: to forget a log is to note how far it was.
+            self._logs.forget(list(new))
+            self.checkpoints.remove(new)
+            try:
+                partition_dirs.create(self.disk, self.path, new, topic_id, overrides)
+                self._logs.sound(new)
+            finally:
+                self.log_dir.refresh()
 
     def is_empty(self, topic: str) -> bool:
         """True when no partition holds a message. As `log`."""
@@ -309,15 +314,19 @@ class OwnedDir:
             partitions = [TopicPartition(topic, number) for number in self.log_dir.partitions(topic)]
             if only_empty and not self.is_empty(topic):
                 raise OSError(errno.ENOTEMPTY, "topic holds messages", topic)  # and its writers go on
-            try:
-                if only_empty and not all(self.log(tp).abandon(only_empty=True) for tp in partitions):
-                    raise OSError(errno.ENOTEMPTY, "topic holds messages", topic)
-            finally:
-                self._logs.forget(partitions)
-            renamed = partition_dirs.set_aside(self.disk, self.path, partitions)
-            self.log_dir.refresh()
-            self.checkpoints.remove(partitions)
-            self._logs.sound(partitions)
+            # To the end of 3: who asks for one of them waits, and is told that it is gone.
+            with self._logs.alone(partitions):
+                try:
+                    if only_empty and not all(self.log(tp).abandon(only_empty=True) for tp in partitions):
+                        raise OSError(errno.ENOTEMPTY, "topic holds messages", topic)
+                finally:
+                    self._logs.forget(partitions)
+                try:
+                    renamed = partition_dirs.set_aside(self.disk, self.path, partitions)
+                finally:
+                    self.log_dir.refresh()
+                self.checkpoints.remove(partitions)
+                self._logs.sound(partitions)
             for directory in renamed:
                 partition_dirs.remove(self.disk, directory)
 
@@ -341,12 +350,7 @@ class OwnedDir:
                     overrides[key] = NEW_TOPIC_OVERRIDES[key]
             overrides |= values
             LogConfig.from_overrides(self.log_dir.broker_config(), overrides)
-            partition_dirs.write_overrides(self.disk, directories, overrides)
-            config = self.log_dir.topic_info(topic).config
-            for log in self.logs():
-                if log.tp.topic == topic:
-                    log.reconfigure(config)
-            return config
+            return self._logs.describe(topic, directories, overrides)
 
     # Checkpoints, and the end
 
@@ -362,27 +366,47 @@ class OwnedDir:
         """Writes the checkpoints as things are now; nothing is flushed for it. OSError."""
         self._logs.checkpoint()
 
+    def note_cleaned(self, log: PartitionLog, offset: int) -> None:
+        """Writes down that a log is compacted up to `offset`; nothing when its topic was removed since. OSError."""
+        self._logs.note_cleaned(log, offset)
+
     def close(self) -> Closing:
-        """Steps 7 to 10. Raises nothing for partitions that fail or a failing disk: see Closing. Safe to call twice."""
+        """Steps 7 to 10. Raises nothing for partitions that fail or a failing disk: see Closing. Safe to call twice.
+
+        Whatever fails, the lock is released: step 10 needs no descriptor, and where the file cannot be unlinked it
+        stays, with nobody who holds it.
+        """
         with self._changing:
             if self._closed:
                 return Closing(clean=False)
             self._closed = True
-            all_asked = self._trusted or self._opening.only is None
-            if all_asked:
-                self._logs.recover(self._logs.recoverable(), NoProgress(), 1)
-            errors = self._logs.close()
-            clean = all_asked and not errors and not self._logs.unsound()
-            failure = None
+            stayed: Exception | None = None
             try:
-                self.checkpoint()
-                if clean:
-                    clean_shutdown.write(self.disk, self.path, self._broker_epoch)
-            except OSError as error:
-                clean, failure = False, error
+                clean, errors, failure = self._close_logs()
             finally:
-                self._dir_lock.release()
-            return Closing(clean, errors, failure)
+                try:
+                    self._dir_lock.release()
+                except OSError as error:
+                    stayed = error
+            return Closing(clean, errors, failure or stayed)
+
+    def _close_logs(self) -> tuple[bool, dict[TopicPartition, Exception], Exception | None]:
+        """Steps 7 to 9: what Closing tells."""
+        all_asked = self._trusted or self._opening.only is None
+        failure: Exception | None = None
+        with suppress(OSError):
+            self.log_dir.refresh()  # a partition that is no more here keeps nothing from being clean
+        if all_asked:
+            self._logs.recover(self._logs.recoverable(), NoProgress(), 1)
+        errors = self._logs.close()
+        clean = all_asked and not errors and not self._logs.unsound()
+        try:
+            self.checkpoint()
+            if clean:
+                clean_shutdown.write(self.disk, self.path, self._broker_epoch)
+        except (StorageError, OSError) as error:
+            clean, failure = False, error
+        return clean, errors, failure
 
     def _check_open_locked(self) -> None:
         if self._closed:

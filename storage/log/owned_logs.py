@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
-from typing import Final
+from threading import Lock, RLock
 
 from storage.clock import Clock
-from storage.errors import PartitionOffline, StorageError, UnknownTopicOrPartition
+from storage.config import LogConfig
+from storage.errors import PartitionOffline, PartitionUnavailable, StorageError, UnknownTopicOrPartition
 from storage.files import names, topic_properties
 from storage.files.disk import Disk
 from storage.files.names import FileKind
@@ -25,15 +25,23 @@ from storage.log.recovery import Recovery, RecoveryPlan, RecoveryReport
 from storage.progress import Progress
 from storage.types import TopicPartition
 
-# A partition that a full disk kept from being opened is tried again when it is asked for, but no sooner.
-RETRY_MS: Final = 1000
-
 
 class OwnedLogs:
     """Logs by partition, each opened once. Thread-safe.
 
     `unsound`: partitions that must be checked when they are opened; the others were closed in order. `gentle`: see
     RecoveryPlan. `progress`: of what is recovered.
+
+    Locks, in the order in which they are taken:
+    1. partitions' turns (`alone`): who opens or closes a log, makes or removes its directory, or takes it for another,
+       has its turn meanwhile. So an opening never works in a directory that is being removed, or was made anew since
+       it began, and what it installs is of the directory that is there
+    2. `_checkpointing`: held from the look at the logs until what they say is written, and throughout a truncation:
+       otherwise a recovery point of before it could be written after it. Taken before any log's own locks
+    3. `_noting`: who sets checkpoint lines from a log has it until the line is set, and looks that the log is still the
+       partition's; who forgets a log has it too. So no line of a log comes after its topic was forgotten
+    4. `_lock`: all that is listed under it below. Nothing is read or written meanwhile
+    `_describing` is taken without the others but turns.
     """
 
     def __init__(
@@ -57,38 +65,53 @@ class OwnedLogs:
         # Has its own locking.
         self._checkpoints = checkpoints
         self._commits = commits
-        # Held from the look at the logs until what they say is written, and throughout a truncation: else a recovery
-        # point of before it could be written after it. Taken before any log's own locks.
+        # Guard an order of steps, no field: see above. `_describing` is held while topic.properties are written.
         self._checkpointing = Lock()
+        self._noting = Lock()
+        self._describing = Lock()
         # Guarded by the lock.
         self._lock = Lock()
+        self._turns: dict[TopicPartition, RLock] = {}
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._failures: dict[TopicPartition, PartitionOffline] = {}
         self._retry_ms: dict[TopicPartition, int] = {}  # of those that may pass: when to try again
-        self._opening: dict[TopicPartition, Lock] = {}
         self._unsound = set(unsound)
         self._replicated: set[TopicPartition] = set()
         self._reports: dict[TopicPartition, RecoveryReport] = {}
+        self._config_changes = 0  # how often topics' configurations were changed
         self._closed = False
+
+    @contextlib.contextmanager
+    def alone(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
+        """Nobody else opens or closes the logs of these partitions until the end of the block."""
+        with self._lock:
+            turns = [self._turns.setdefault(tp, RLock()) for tp in sorted(partitions)]
+        with contextlib.ExitStack() as taken:
+            for turn in turns:
+                taken.enter_context(turn)
+            yield
 
     def get(self, tp: TopicPartition) -> PartitionLog:
         """A log, opened now if need be. UnknownTopicOrPartition; PartitionOffline when that failed, now or before.
 
-        What failed for want of space, memory or descriptors is tried again.
+        What failed for want of space, memory or descriptors (PartitionUnavailable) is tried again by the next who asks;
+        but no sooner than after as long as the last try took.
         """
         with self._lock:
             log = self._logs.get(tp)
             if log is not None:
                 return log
-            opening = self._opening.setdefault(tp, Lock())
-        with opening:
+        with self.alone([tp]):
             with self._lock:
                 self._check_open_locked()
-                if tp in self._failures and not self._may_retry_locked(tp):
-                    raise self._failures[tp]
                 log = self._logs.get(tp)
+                if log is not None:
+                    return log
+                failure = None if self._may_retry_locked(tp) else self._failures.get(tp)
                 clean = tp not in self._unsound
-            return log or self._open(tp, clean=clean, progress=self._progress)
+            if failure is not None and self._is_here(tp):
+                raise failure
+            return self._open(tp, clean=clean, progress=self._progress)
 
     def all(self) -> list[PartitionLog]:
         """The logs that are open, by topic and partition."""
@@ -96,11 +119,11 @@ class OwnedLogs:
             return [self._logs[tp] for tp in sorted(self._logs)]
 
     def failures(self) -> dict[TopicPartition, Exception]:
-        """The partitions that are offline, and why."""
+        """The partitions that are offline, and why. Those that are no more here are nobody's loss."""
         with self._lock:
             failed: dict[TopicPartition, Exception] = dict(self._failures)
             failed |= {tp: log.failure for tp, log in self._logs.items() if log.failure is not None}
-            return dict(sorted(failed.items()))
+        return {tp: failed[tp] for tp in sorted(failed) if self._is_here(tp)}
 
     def reports(self) -> dict[TopicPartition, RecoveryReport]:
         """What the recovery of each partition that was opened did."""
@@ -127,22 +150,27 @@ class OwnedLogs:
 
     def reindex(self, tp: TopicPartition, progress: Progress) -> RecoveryReport:
         """Opens a partition with indexes and producer snapshots rebuilt from all of its log. Errors as `get`."""
-        self.forget([tp])
-        threads = self._log_dir.broker_config().recovery_threads
-        self._open(tp, clean=False, progress=progress, recovery_point=0, threads=threads)
-        return self.reports()[tp]
+        with self.alone([tp]):
+            self.forget([tp])
+            threads = self._log_dir.broker_config().recovery_threads
+            self._open(tp, clean=False, progress=progress, recovery_point=0, threads=threads)
+            return self.reports()[tp]
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Closes logs as they are. When they are next asked for they are recovered, whatever failed before."""
+        """Closes logs as they are. When they are next asked for they are recovered, whatever failed before.
+
+        The caller has their turns for as long as what it does to them takes.
+        """
         for tp in partitions:
-            with self._lock:
-                log = self._logs.pop(tp, None)
-                self._failures.pop(tp, None)
-                self._retry_ms.pop(tp, None)
-                self._unsound.add(tp)
-            if log is not None:
-                log.abandon()
-                self._checkpoints.set(tp, self.offsets_of(log))
+            with self._noting:
+                with self._lock:
+                    log = self._logs.pop(tp, None)
+                    self._failures.pop(tp, None)
+                    self._retry_ms.pop(tp, None)
+                    self._unsound.add(tp)
+                if log is not None:
+                    log.abandon()
+                    self._checkpoints.set(tp, self.offsets_of(log))
             self._log_dir.forget(tp)
 
     def sound(self, partitions: Collection[TopicPartition]) -> None:
@@ -151,15 +179,17 @@ class OwnedLogs:
             self._unsound.difference_update(partitions)
 
     def unsound(self) -> set[TopicPartition]:
-        """The partitions that were not recovered since the directory was last shut down cleanly, or were closed as
-        they were since."""
+        """The partitions here that were not recovered since the directory was last shut down cleanly, or were closed
+        as they were since."""
         with self._lock:
-            return set(self._unsound)
+            unsound = set(self._unsound)
+        return {tp for tp in unsound if self._is_here(tp)}
 
     def recoverable(self) -> set[TopicPartition]:
         """Of these, the ones that may yet be recovered."""
+        unsound = self.unsound()
         with self._lock:
-            return self._unsound - (self._failures.keys() - self._retry_ms.keys())
+            return unsound - (self._failures.keys() - self._retry_ms.keys())
 
     def abandon(self) -> None:
         """Closes all logs as they are; none is opened any more."""
@@ -174,7 +204,8 @@ class OwnedLogs:
         with self._lock:
             self._closed = True
             logs = dict(sorted(self._logs.items()))
-            errors: dict[TopicPartition, Exception] = dict(self._failures)
+            failures = dict(self._failures)
+        errors: dict[TopicPartition, Exception] = {tp: failures[tp] for tp in failures if self._is_here(tp)}
         for tp, log in logs.items():
             try:
                 log.close()
@@ -188,20 +219,45 @@ class OwnedLogs:
             self._checkpoint_held()
 
     def _checkpoint_held(self) -> None:
-        for log in self.all():
-            self._checkpoints.set(log.tp, self.offsets_of(log))
+        with self._noting:
+            for log in self.all():
+                self._checkpoints.set(log.tp, self.offsets_of(log))
         self._checkpoints.write()
 
     def truncate(self, log: PartitionLog, offset: int) -> list[Path]:
         """See OwnedDir.truncate_to."""
         with self._checkpointing:
-            known = self.offsets_of(log)
-            lowered = min(known.recovery_point or 0, offset)
-            self._checkpoints.set(log.tp, replace(known, recovery_point=lowered))
+            with self._noting:
+                known = self.offsets_of(log)
+                if self._is_current(log):
+                    lowered = min(known.recovery_point or 0, offset)
+                    self._checkpoints.set(log.tp, replace(known, recovery_point=lowered))
             self._checkpoints.write()
             removed = log.truncate_to(offset)
             self._checkpoint_held()
             return removed
+
+    def note_cleaned(self, log: PartitionLog, offset: int) -> None:
+        """Writes the cleaner's line of a partition, as of this log of it. OSError."""
+        with self._noting:
+            if self._is_current(log):
+                self._checkpoints.set_cleaner_offset(log.tp, offset)
+
+    def describe(self, topic: str, directories: Sequence[Path], overrides: Mapping[str, str]) -> LogConfig:
+        """Writes a topic's configuration (partition_dirs.write_overrides), and has its logs go by what is in force
+        then, also those that are being opened. Returns that. One call at a time. OSError."""
+        try:
+            with self._describing:
+                partition_dirs.write_overrides(self._disk, directories, overrides)
+        finally:
+            # The first file counts: the change may be in force although a later one could not be written.
+            config = self._log_dir.topic_info(topic).config
+            with self._lock:
+                self._config_changes += 1  # `_install` looks at it
+                logs = [log for log in self._logs.values() if log.tp.topic == topic]
+            for log in logs:
+                log.reconfigure(config)
+        return config
 
     def offsets_of(self, log: PartitionLog) -> PartitionOffsets:
         """A log's checkpoint lines as of now."""
@@ -219,7 +275,7 @@ class OwnedLogs:
         return PartitionOffsets(recovery_point, snapshot.log_start_offset if begins_late else None, high_watermark)
 
     def _recover_one(self, tp: TopicPartition, progress: Progress, threads: int) -> None:
-        with contextlib.suppress(PartitionOffline):
+        with contextlib.suppress(PartitionOffline, UnknownTopicOrPartition), self.alone([tp]):
             self._open(tp, clean=False, progress=progress, threads=threads)
 
     def _open(
@@ -231,61 +287,129 @@ class OwnedLogs:
         recovery_point: int | None = None,
         threads: int = 1,
     ) -> PartitionLog:
-        if tp.partition not in self._log_dir.partitions(tp.topic):
+        """The caller has the partition's turn."""
+        if not self._is_here(tp):
             raise UnknownTopicOrPartition(f"no partition {tp} here", path=self._log_dir.path)
-        info = self._log_dir.topic_info(tp.topic)
-        known = self._checkpoints.of(tp)
-        plan = RecoveryPlan(
-            tp,
-            self._log_dir.path / tp.dir_name,
-            info.config,
-            clean,
-            recovery_point=(known.recovery_point or 0) if recovery_point is None else recovery_point,
-            log_start_offset=known.log_start or 0,
-            producer_expiration_ms=self._log_dir.broker_config().producer_id_expiration_ms,
-            gentle=self._gentle,
-            threads=threads,
-        )
-        recovery = Recovery(plan, disk=self._disk, clock=self._clock, progress=progress)
+        directory = self._log_dir.path / tp.dir_name
+        began_ms = self._clock.now_ms()
+        replaced = False
         try:
-            loaded = recovery.run()
-            self._mend_properties(tp)
-            if self._commits.problem is None:
-                staging.remove_orphans(self._disk, plan.directory, self._commits.state, self._clock.now_ms())
-            log = PartitionLog(tp, plan.directory, info.config, loaded, disk=self._disk, clock=self._clock)
+            with partition_dirs.watched(directory) as is_there:
+                with self._lock:
+                    config_changes = self._config_changes
+                info = self._log_dir.topic_info(tp.topic)
+                known = self._checkpoints.of(tp)
+                plan = RecoveryPlan(
+                    tp,
+                    directory,
+                    info.config,
+                    clean,
+                    recovery_point=(known.recovery_point or 0) if recovery_point is None else recovery_point,
+                    log_start_offset=known.log_start or 0,
+                    producer_expiration_ms=self._log_dir.broker_config().producer_id_expiration_ms,
+                    gentle=self._gentle,
+                    threads=threads,
+                )
+                recovery = Recovery(plan, disk=self._disk, clock=self._clock, progress=progress)
+                try:
+                    log = self._recovered(recovery, plan)
+                finally:
+                    replaced = not is_there()
+                if replaced:
+                    log.abandon()
+                    raise PartitionOffline("directory is not the one any more that was opened", path=directory)
         except (StorageError, OSError) as error:
-            passing = isinstance(error, OSError) and error.errno in PASSING_ERRORS
-            failure = _offline(tp, plan, error, passing=passing)
-            with self._lock:
-                self._failures[tp] = failure
-                self._unsound.add(tp)
-                self._retry_ms.pop(tp, None)
-                if passing:
-                    self._retry_ms[tp] = self._clock.now_ms() + RETRY_MS
-            raise failure from error
+            raise self._note_failure(tp, directory, error, began_ms, replaced=replaced) from error
+        self._install(log, config_changes)
         with self._lock:
-            if self._closed:
-                log.abandon()
-                self._check_open_locked()
             self._reports[tp] = recovery.report
-            self._logs[tp] = log
-            self._failures.pop(tp, None)
-            self._retry_ms.pop(tp, None)
-            self._unsound.discard(tp)
             if info.replicas > 1:
                 self._replicated.add(tp)
+            else:
+                self._replicated.discard(tp)
         return log
+
+    def _recovered(self, recovery: Recovery, plan: RecoveryPlan) -> PartitionLog:
+        loaded = recovery.run()
+        self._mend_properties(plan.tp)
+        if self._commits.problem is None:
+            staging.remove_orphans(self._disk, plan.directory, self._commits.state, self._clock.now_ms())
+        return PartitionLog(plan.tp, plan.directory, plan.config, loaded, disk=self._disk, clock=self._clock)
+
+    def _install(self, log: PartitionLog, config_changes: int) -> None:
+        """Makes it the partition's log, once it has the configuration that is in force: `config_changes` is how often
+        any was changed before that was read which the log has."""
+        tp = log.tp
+        while True:
+            with self._lock:
+                if self._closed:
+                    break
+                if config_changes == self._config_changes:
+                    self._logs[tp] = log
+                    self._failures.pop(tp, None)
+                    self._retry_ms.pop(tp, None)
+                    self._unsound.discard(tp)
+                    return
+                config_changes = self._config_changes
+            try:
+                log.reconfigure(self._log_dir.topic_info(tp.topic).config)
+            except BaseException:
+                log.abandon()
+                raise
+        log.abandon()
+        raise self._closed_error()
+
+    def _note_failure(
+        self, tp: TopicPartition, directory: Path, error: StorageError | OSError, began_ms: int, *, replaced: bool
+    ) -> StorageError:
+        """What is to be raised for what kept a log from being opened. It is kept only if that directory is there."""
+        if replaced or partition_dirs.is_gone(directory):
+            with contextlib.suppress(OSError):
+                self._log_dir.refresh()
+            with self._lock:
+                self._unsound.add(tp)  # whatever is there now, or will be
+            if not self._is_here(tp):
+                return UnknownTopicOrPartition(f"no partition {tp} here any more", path=self._log_dir.path)
+            advice = "Somebody else moves directories here. Try again"
+            return PartitionOffline("directory was replaced while it was opened", path=directory, advice=advice)
+        failure = _offline(tp, directory, error)
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            self._failures[tp] = failure
+            self._unsound.add(tp)
+            self._retry_ms.pop(tp, None)
+            if isinstance(failure, PartitionUnavailable):
+                self._retry_ms[tp] = now_ms + max(now_ms - began_ms, 0)
+        return failure
+
+    def _is_here(self, tp: TopicPartition) -> bool:
+        try:
+            return tp.partition in self._log_dir.partitions(tp.topic)
+        except UnknownTopicOrPartition:
+            return False
+
+    def _is_current(self, log: PartitionLog) -> bool:
+        with self._lock:
+            return self._logs.get(log.tp) is log
 
     def _mend_properties(self, tp: TopicPartition) -> None:
         """Finishes a change of the topic's configuration that was interrupted."""
         first = TopicPartition(tp.topic, self._log_dir.partitions(tp.topic)[0])
         directory = self._log_dir.path / tp.dir_name
-        if tp != first and (directory / names.TOPIC_PROPERTIES).exists():
+        if tp == first or not (directory / names.TOPIC_PROPERTIES).exists():
+            return
+        with self._describing:
             overrides = topic_properties.read(self._log_dir.path / first.dir_name / names.TOPIC_PROPERTIES)
             if overrides is not None:
                 partition_dirs.write_overrides(self._disk, [directory], overrides)
 
     def _bytes_to_check(self, tp: TopicPartition) -> int:
+        """For the progress alone: 0 where that cannot be told."""
+        with contextlib.suppress(OSError):
+            return self._sizes_to_check(tp)
+        return 0
+
+    def _sizes_to_check(self, tp: TopicPartition) -> int:
         point = self._checkpoints.of(tp).recovery_point or 0
         sizes = {}
         for path in (self._log_dir.path / tp.dir_name).iterdir():
@@ -301,7 +425,10 @@ class OwnedLogs:
 
     def _check_open_locked(self) -> None:
         if self._closed:
-            raise PartitionOffline("log directory is closed", path=self._log_dir.path)
+            raise self._closed_error()
+
+    def _closed_error(self) -> PartitionOffline:
+        return PartitionOffline("log directory is closed", path=self._log_dir.path)
 
 
 class _PartOf:
@@ -320,8 +447,12 @@ class _PartOf:
         pass
 
 
-def _offline(tp: TopicPartition, plan: RecoveryPlan, error: Exception, *, passing: bool) -> PartitionOffline:
+def _offline(tp: TopicPartition, directory: Path, error: StorageError | OSError) -> PartitionOffline:
     if isinstance(error, PartitionOffline):
         return error
-    advice = "It is tried again when it is next used" if passing else "Mend it, then open the log directory again"
-    return PartitionOffline(f"{tp} cannot be opened", path=plan.directory, found=str(error), advice=advice)
+    what = f"{tp} cannot be opened"
+    if isinstance(error, OSError) and error.errno in PASSING_ERRORS:
+        advice = "It is tried again when it is next used"
+        return PartitionUnavailable(what, error, path=directory, advice=advice)
+    advice = "Mend it, then open the log directory again"
+    return PartitionOffline(what, path=directory, found=str(error), advice=advice)

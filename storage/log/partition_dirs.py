@@ -5,10 +5,13 @@ What is unfinished carries Kafka's `-delete` form, so that a broker that finds i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from storage.files import leader_epochs, names, partition_metadata, topic_properties
+from storage.files.descriptors import open_fd
 from storage.files.disk import Disk, opened, replace_file
 from storage.files.leader_epochs import EpochEntry
 from storage.files.names import FileKind
@@ -73,6 +76,40 @@ def remove(disk: Disk, directory: Path) -> None:
     for path in sorted(directory.iterdir()):
         disk.unlink(path)
     disk.rmdir(directory)
+
+
+@contextlib.contextmanager
+def watched(directory: Path) -> Iterator[Callable[[], bool]]:
+    """Gives a function that says whether the path still means the directory that was there when the block began.
+
+    A descriptor of it is open meanwhile: else another directory could get its inode, whose number alone is no
+    identity. OSError.
+    """
+    fd = open_fd(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        began = os.fstat(fd)
+
+        def is_there() -> bool:
+            try:
+                now = os.stat(directory)  # noqa: PTH116
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            return (now.st_dev, now.st_ino) == (began.st_dev, began.st_ino)
+
+        yield is_there
+    finally:
+        os.close(fd)
+
+
+def is_gone(directory: Path) -> bool:
+    """True when there is no such directory; not when that cannot be told."""
+    try:
+        os.stat(directory)  # noqa: PTH116
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def write_overrides(disk: Disk, directories: Sequence[Path], overrides: Mapping[str, str]) -> None:

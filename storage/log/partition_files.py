@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage.files import leader_epochs, names, transaction_index
+from storage.files.descriptors import sync_path
 from storage.files.disk import Disk, opened, replace_file
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.names import FileKind, FileState
@@ -104,8 +105,8 @@ class PartitionFiles:
         """Makes these files durable. Needs no lock."""
         for path in sorted(unsynced.paths):
             # A segment that was removed meanwhile needs no syncing.
-            with contextlib.suppress(FileNotFoundError), opened(self._disk, path) as file:
-                file.sync()
+            with contextlib.suppress(FileNotFoundError):
+                sync_path(self._disk, path)
         if unsynced.names:
             self._disk.sync_dir(self._directory)
 

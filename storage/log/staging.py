@@ -18,7 +18,7 @@ from typing import Final
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import CorruptBatch, RecordTooLarge
-from storage.files import names
+from storage.files import descriptors, names
 from storage.files.commit_ledger import Ledger, StagedFile, WriteId
 from storage.files.disk import Disk, DiskFile
 from storage.files.log_file import LogFile
@@ -64,7 +64,7 @@ class StagedWriter:
         if refused is not None:
             raise refused
         if self._file is None:
-            self._file = self._disk.open(self._path, create=True)
+            self._file = descriptors.hold(self._disk, self._path, create=True)
         row = 0
         while row < stop:
             if self._config.message_magic < 2:

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from storage.files import names, transaction_index
+from storage.files.descriptors import sync_path
 from storage.files.disk import Disk, opened
 from storage.files.log_file import LogFile
 from storage.files.names import FileKind, FileState
@@ -98,8 +99,7 @@ class CleanedSegment:
                 file.write_at(0, transaction_index.encode(list(aborted)))
             paths.append(path)
         for path in paths:
-            with opened(self._disk, path) as file:
-                file.sync()
+            sync_path(self._disk, path)
         for path in paths[:3]:
             self._disk.set_mtime(path, mtime_ns)
 

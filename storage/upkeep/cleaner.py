@@ -23,12 +23,16 @@ _LOG = logging.getLogger(__name__)
 _CREDIT_MS: Final = 300
 
 
+# No wait is longer, so that every time of a wait can be reckoned with and waited for.
+_LONGEST_MS: Final = 365 * 24 * 3600 * 1000
+
+
 class CompactionStopped(Exception):
     """A pass was ended on purpose; what it had put in place stays, and the next one begins anew."""
 
 
 class Throttle:
-    """At most `bytes_per_second`, over times of a few windows."""
+    """At most `bytes_per_second`, which is above 0, over times of a few windows."""
 
     def __init__(self, bytes_per_second: float, clock: Clock) -> None:
         self._rate = bytes_per_second
@@ -38,7 +42,8 @@ class Throttle:
     def wait_ms(self, size_bytes: int) -> int:
         """How long to wait after so many bytes."""
         now_ms = self._clock.now_ms()
-        self._free_ms = max(self._free_ms, now_ms - _CREDIT_MS) + size_bytes * 1000 / self._rate
+        free_ms = max(self._free_ms, now_ms - _CREDIT_MS) + size_bytes * 1000 / self._rate
+        self._free_ms = min(free_ms, now_ms + _LONGEST_MS)  # of the smallest rates it is infinite
         return max(int(self._free_ms - now_ms), 0)
 
 
@@ -48,7 +53,8 @@ class Cleaner:
     `pause` is called with the milliseconds to wait, 0 too, after each window; it may raise CompactionStopped. A
     partition that is damaged is left alone from then on, as a broker does until it is started again. Any other error
     (a full disk; a bug too) may pass: the partition is tried again in the next round. `errors`: of both, as long as it
-    is due. `unlink_later` gets the `.deleted` files of each pass, however it ends.
+    is due. `unlink_later` gets the `.deleted` files of each pass, however it ends. With a limit of 0 bytes a second
+    nothing is compacted: a broker's cleaner would wait for ever.
     """
 
     def __init__(
@@ -74,6 +80,8 @@ class Cleaner:
         CompactionStopped.
         """
         self.dirty = self._look()
+        if not self._rate > 0:
+            return None
         due = {}
         for tp in self.dirty.keys() - self._failed:
             try:

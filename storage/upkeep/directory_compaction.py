@@ -16,6 +16,7 @@ from storage.files import checkpoints, names
 from storage.log import guest_rules
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import OwnedDir
+from storage.log.partition_log import PartitionLog
 from storage.log.topic_info import TopicInfo
 from storage.types import TopicPartition
 from storage.upkeep.compaction import CompactionResult, DirtyRange, Limits, Occasion, Pass, dirty_range
@@ -37,7 +38,7 @@ def dirty_range_of(owned: OwnedDir, tp: TopicPartition) -> DirtyRange:
         high_watermark=_high_watermark(info, owned.checkpoints.of(tp).high_watermark),
     )
     if not dirty.checkpoint_holds:
-        owned.checkpoints.set_cleaner_offset(tp, dirty.first_dirty)
+        owned.note_cleaned(log, dirty.first_dirty)
     return dirty
 
 
@@ -54,9 +55,10 @@ def compact_partition(
     `dirty`: as `dirty_range_of` gave it. `ended_early`: gets the `.deleted` files of a pass that raises. NotPermitted
     when the topic may not be compacted; else errors as `Pass`, `OwnedDir.log`, and OSError.
     """
+    log = owned.log(tp)  # first: what is noted in the end is of this one alone
     work = Pass(occasion_of(owned, tp, dirty), Limits.of(owned.log_dir.broker_config()), pace=pace)
     try:
-        return _noted(owned, work.run(owned.log(tp), owned.disk))
+        return _noted(owned, log, work.run(log, owned.disk))
     except BaseException:
         ended_early(work.replaced)
         raise
@@ -68,8 +70,9 @@ def compact_divided(owned: OwnedDir, tp: TopicPartition, elsewhere: Elsewhere) -
     `elsewhere` has the parts of the pass done; it may be interrupted anywhere, and nothing has happened. Errors as
     `compact_partition`, and those of `elsewhere`.
     """
+    log = owned.log(tp)
     work = DividedPass(occasion_of(owned, tp))
-    return _noted(owned, work.run(owned.log(tp), owned.disk, elsewhere))
+    return _noted(owned, log, work.run(log, owned.disk, elsewhere))
 
 
 def occasion_of(owned: OwnedDir, tp: TopicPartition, dirty: DirtyRange | None = None) -> Occasion:
@@ -85,9 +88,9 @@ def occasion_of(owned: OwnedDir, tp: TopicPartition, dirty: DirtyRange | None = 
     )
 
 
-def _noted(owned: OwnedDir, result: CompactionResult) -> CompactionResult:
+def _noted(owned: OwnedDir, log: PartitionLog, result: CompactionResult) -> CompactionResult:
     if result.end_offset > result.first_dirty:
-        owned.checkpoints.set_cleaner_offset(result.tp, result.end_offset)
+        owned.note_cleaned(log, result.end_offset)
     return result
 
 

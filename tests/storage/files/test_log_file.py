@@ -116,11 +116,11 @@ def test_other_owners_files_are_read_all_the_same(path: Path, monkeypatch: pytes
     real = os.open
     flags_seen = []
 
-    def refuse(place: str, flags: int) -> int:
+    def refuse(place: str, flags: int, mode: int) -> int:
         flags_seen.append(flags)
         if flags & os.O_NOATIME:
             raise PermissionError(1, "Operation not permitted", place)
-        return real(place, flags)
+        return real(place, flags, mode)
 
     monkeypatch.setattr(log_file.os, "open", refuse)
     file = LogFile(path)

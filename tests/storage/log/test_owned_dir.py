@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.errnos import errno_of
 from storage.config import BrokerConfig, LogConfig
 from storage.errors import (
     InvalidConfig,
@@ -20,6 +21,7 @@ from storage.errors import (
     LogLocked,
     NotPermitted,
     PartitionOffline,
+    PartitionUnavailable,
     UnknownTopicOrPartition,
 )
 from storage.files import checkpoints, names, partition_metadata
@@ -529,7 +531,8 @@ def test_one_log_for_all_who_ask_at_once(broker: BuiltLogDir) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
 def test_what_may_pass_is_tried_again(tmp_path: Path, number: int) -> None:
-    """A partition that could not be opened on a full disk is opened when there is room, and not tried all the time."""
+    """A partition that could not be opened on a full disk is tried by whoever uses it next; but a try that took long
+    not before as long again has passed."""
     path = tmp_path / "dir"
     owned = opened(path)
     owned.create_topic("t", 2)
@@ -537,27 +540,35 @@ def test_what_may_pass_is_tried_again(tmp_path: Path, number: int) -> None:
     owned._logs.abandon()
     owned._dir_lock.release()
     disk = FaultyDisk(path)
-    tries = 0
+    clock = StandingClock()
+    tries = took_ms = 0
 
     def fail(what: str, place: Path) -> int | None:
         nonlocal tries
         failing = "t-0" in str(place) and what.startswith(("write", "create", "truncate"))
         tries += failing
+        clock.time_ms += took_ms * failing
         return number if failing else None
 
     disk.fail = fail
-    clock = StandingClock()
     owned = OwnedDir.open(path, config=ONE_THREAD, disk=disk, clock=clock)
     assert list(owned.failures()) == [TP]
     assert tries == 1
     for _ in range(3):
-        with pytest.raises(PartitionOffline, match="tried again when it is next used"):
+        with pytest.raises(PartitionUnavailable, match="tried again when it is next used") as caught:
             owned.log(TP)
-    assert tries == 1
+        assert errno_of(caught.value) == number
+    assert tries == 4
+    took_ms = 1000
+    for _ in range(3):
+        with pytest.raises(PartitionUnavailable) as caught:
+            owned.log(TP)
+        assert errno_of(caught.value) == number
+    assert tries == 5
     clock.time_ms += 1000
-    with pytest.raises(PartitionOffline):
+    with pytest.raises(PartitionUnavailable):
         owned.log(TP)
-    assert tries == 2
+    assert tries == 6
     append(owned.log(TopicPartition("t", 1)), [b"fine"])
     disk.fail = lambda _what, _path: None
     clock.time_ms += 1000

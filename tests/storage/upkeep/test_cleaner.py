@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -288,6 +289,32 @@ def test_it_can_be_turned_off(tmp_path: Path) -> None:
     assert world.offset(T) is None
     world.maintenance.stop()
     close_clean(world.owned)
+
+
+@pytest.mark.parametrize("rate", ["0", "-1"])
+def test_a_cleaner_that_may_read_nothing_compacts_nothing(tmp_path: Path, rate: str) -> None:
+    world = World(tmp_path / "log", log_cleaner_io_max_bytes_per_second=rate)
+    world.fill(T, 10)
+    for _ in range(3):
+        world.clock.time_ms += 100_000
+        world.maintenance.run_due()
+        assert not any(task.errors for task in world.maintenance.status().tasks)
+    assert world.offset(T) is None
+    assert world.maintenance.status().dirty_ratios["t/0"] == 1
+    config = world.owned.log_dir.broker_config()
+    assert any("a mount compacts nothing" in warning for warning in config.warnings(tmp_path / "log"))
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-300, 1e-9, 1.7976931348623157e308, float("inf")])
+def test_every_rate_can_be_waited_for(rate: float) -> None:
+    clock = StandingClock(NOW_MS)
+    throttle = Throttle(rate, clock)
+    for size in (0, 1 << 20, 1 << 31):
+        wait_ms = throttle.wait_ms(size)
+        assert 0 <= wait_ms / 1000 < threading.TIMEOUT_MAX
+        clock.time_ms += wait_ms
 
 
 def test_a_small_map_takes_pass_after_pass(tmp_path: Path) -> None:
