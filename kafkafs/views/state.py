@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from kafkafs.count import count_messages, nth_message, visible_end
 from kafkafs.ranges import LastDuration, LastMessages, OffsetSpec, TimeSpec
 from kafkafs.select import Selection, resolve
-from kafkafs.views.layout import Layout, Run
+from kafkafs.views.layout import Layout
 from kafkafs.views.plans import Plan, Raced
 from kafkafs.views.shrinking import shrunk
 from kafkafs.views.spans import Cursor, spans_from
