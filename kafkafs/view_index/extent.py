@@ -61,6 +61,15 @@ class Extent:
                 self.pieces = measure.extend(self.pieces, task, end, workers, on_bytes)
             self._task = task
 
+    def pass_over(self, start: int, end: int) -> None:
+        """Counts the file positions from `start` to `end` as measured, because nothing wanted is known to be there.
+
+        Nothing happens unless the extent ends at `start`.
+        """
+        with self._lock:
+            if self.pieces.file_end == start:
+                self.pieces = Pieces(self.pieces.columns, self.pieces.start, end)
+
     @property
     def task(self) -> Task:
         """As of the last `extend`."""

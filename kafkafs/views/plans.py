@@ -134,6 +134,7 @@ class TimePlan:
 
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         if continues(runs, span):
+            self._pass_over(snapshot, runs[-1], span)
             return lengthen(self._index, snapshot, runs, span)
         if span.segment.sealed and lies_before(snapshot, span, self._times):
             return NO_TIMESTAMP
@@ -166,6 +167,27 @@ class TimePlan:
             behind = self._add_rest(snapshot, runs, span, max(span.start, position), first_offset, grows=True)
             greatest = max(greatest, behind)
         return greatest
+
+    def _pass_over(self, snapshot: LogSnapshot, run: Run, span: Span) -> None:
+        """Tells the run's extent that nothing in the span is in the range, if that is so and costs little to know.
+
+        The log has gone past most ranges, and only stragglers may still come: what is appended is measured once for all
+        of them, in the index, and not through the filter of each.
+        """
+        times = self._times
+        if run.extent is None or times.end_ms is None:
+            return
+        if greatest_timestamp(snapshot, span.segment).timestamp < times.end_ms:
+            return
+        whole = self._index.held(snapshot, span.segment, self._rendition, span.end)
+        if whole is None or whole.pieces.file_end != span.end:
+            return
+        columns = whole.pieces.columns[:, whole.pieces.row_of(span.start) :]
+        outside = (columns[LEAST] >= times.end_ms) | (columns[GREATEST] <= NO_TIMESTAMP)
+        if times.start_ms is not None:
+            outside |= columns[GREATEST] < times.start_ms
+        if (outside & (columns[CRC] != NO_CRC)).all():
+            run.extent.pass_over(span.start, span.end)
 
     def _add_rest(
         self, snapshot: LogSnapshot, runs: list[Run], span: Span, position: int, first_offset: int, *, grows: bool

@@ -16,13 +16,12 @@ from dataclasses import dataclass, replace
 from kafkafs.count import count_messages, nth_message, visible_end
 from kafkafs.ranges import LastDuration, LastMessages, OffsetSpec, TimeSpec
 from kafkafs.select import Selection, resolve
-from kafkafs.views.layout import Layout, Run
+from kafkafs.views.layout import Layout
 from kafkafs.views.plans import Plan, Raced
 from kafkafs.views.shrinking import shrunk
 from kafkafs.views.spans import Cursor, spans_from
 from storage.errors import SegmentGone
 from storage.log.snapshot import Log, LogSnapshot
-from storage.log.timestamps import greatest_timestamp
 from storage.types import NO_TIMESTAMP, Isolation
 
 _TRIES = 20  # to catch a log between two changes
@@ -117,7 +116,10 @@ class ViewState:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the range is complete and ends below the active segment: nothing appended can change it."""
+        """Whether the range is complete and ends below the active segment: nothing appended can change it.
+
+        A range of times never is: a message that is appended may have any timestamp.
+        """
         layout, snapshot = self.layout, self._snapshot
         if layout is None or snapshot is None or snapshot.active is None or self._question.is_fixed:
             return False
@@ -170,7 +172,6 @@ class ViewState:
             for span in spans:
                 grows = span is spans[-1] and not complete
                 greatest = max(greatest, self._plan.add(snapshot, runs, span, grows=grows))
-            complete = complete or self._has_passed(snapshot, runs)
             if complete:
                 runs = [run for run in runs if run.end > run.start]  # without those that were to grow
         listed = set(snapshot.segments)
@@ -185,18 +186,6 @@ class ViewState:
             self._selection = replace(self._selection, end_offset=nth + 1, complete=True)
         else:
             self._missing -= count_messages(snapshot, start_offset, visible, self._question.isolation)
-
-    def _has_passed(self, snapshot: LogSnapshot, runs: list[Run]) -> bool:
-        """Whether the log has left a range of times behind: none of it lies in the active segment, which is later.
-
-        A straggler may still come. It is in the file at the next open.
-        """
-        times, active = self._selection.time_range, snapshot.active
-        if times is None or times.end_ms is None or active is None:
-            return False
-        if any(run.segment is active and run.end > run.start for run in runs):
-            return False
-        return greatest_timestamp(snapshot, active).timestamp >= times.end_ms
 
     def _goes_on_locked(self, layout: Layout, before: LogSnapshot, snapshot: LogSnapshot) -> bool:
         """Whether a layout that nobody has open would come out the same if it was made anew, but for what is new."""

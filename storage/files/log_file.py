@@ -5,6 +5,9 @@ segment takes its name, a topic made anew starts over. So a LogFile is one inode
 and closed again: no descriptor is kept that would hold a deleted file's disk space, and nothing is ever mapped (a
 mapped file that another process truncates kills the reader with SIGBUS).
 
+But inode numbers are used again, and a file may be cut and written on. So a file that is not written any more can be
+held to the size and modification time that it has (`fix`): what has others is not it, and is not read.
+
 Below this nothing locks: a LogFile may be read from any number of threads.
 """
 
@@ -12,12 +15,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import SegmentGone
 from storage.files.descriptors import open_fd, wait_for_room
+from storage.files.file_mark import FileMark
 from storage.files.names import FileState
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
@@ -75,18 +79,42 @@ class FileIdentity:
 class LogFile:
     """One .log file by identity, wherever Kafka has renamed it to meanwhile."""
 
-    __slots__ = ("_flags", "_place", "identity")
+    __slots__ = ("_fixed", "_flags", "_on_change", "_place", "identity")
 
     def __init__(self, path: Path | str, identity: FileIdentity | None = None) -> None:
         """`identity`: as the caller's stat found it; by default the file that is there now (FileNotFoundError)."""
         self._place = os.fspath(path)
         self._flags = _READ_FLAGS | _O_NOATIME
+        self._fixed: FileMark | None = None
+        self._on_change: Callable[[], None] | None = None
         self.identity = FileIdentity.of(os.stat(self._place)) if identity is None else identity  # noqa: PTH116
 
     @property
     def path(self) -> Path:
         """Where the file was when it was last looked at."""
         return Path(self._place)
+
+    @property
+    def fixed(self) -> FileMark | None:
+        """The state that it is held to; None while it may grow."""
+        return self._fixed
+
+    def fix(self, status: os.stat_result, on_change: Callable[[], None] | None = None) -> None:
+        """From now on the file counts as gone unless it has the size and modification time of `status`.
+
+        `on_change` is called when it has others, before SegmentGone: whoever keeps a list of files must look again.
+        """
+        self._on_change = on_change
+        self._fixed = FileMark.of(status)
+
+    def is_as_fixed(self, status: os.stat_result) -> bool:
+        """Whether a status of this file shows that its content is what it was when it was fixed.
+
+        False also when the times cannot tell: file systems that keep whole seconds show nothing of a change in the
+        second of the one before.
+        """
+        mark = self._fixed
+        return mark is not None and mark.shows(status) and (mark.settled or not mark.is_coarse)
 
     def read(self, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
         """`size` bytes from a byte position, fewer where the file ends before.
@@ -148,6 +176,7 @@ class LogFile:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             if self._is_it(status):
+                self._check(status)
                 self._place = place
                 return status
         raise self._gone()
@@ -163,7 +192,13 @@ class LogFile:
                     raise
                 self._flags &= ~_O_NOATIME
                 return self._open()
-            if self._is_it(os.fstat(fd)):
+            status = os.fstat(fd)
+            if self._is_it(status):
+                try:
+                    self._check(status)
+                except SegmentGone:
+                    os.close(fd)
+                    raise
                 self._place = place
                 return fd
             os.close(fd)
@@ -171,6 +206,17 @@ class LogFile:
 
     def _is_it(self, status: os.stat_result) -> bool:
         return status.st_ino == self.identity.inode and status.st_dev == self.identity.device
+
+    def _check(self, status: os.stat_result) -> None:
+        mark = self._fixed
+        if mark is None or mark.shows(status):
+            return
+        if self._on_change is not None:
+            self._on_change()
+        raise SegmentGone(
+            "segment file was written over since it was looked at: its log was truncated, or its topic made again",
+            path=self._place,
+        )
 
     def _places(self) -> Iterator[str]:
         """Where the file may be: where it was, then Kafka's later names for it."""

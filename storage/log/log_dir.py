@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from storage.clock import Clock, SystemClock
 from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartition
 from storage.files import checkpoints, names
+from storage.files.file_mark import NEVER, FileMark
 from storage.files.names import DirKind
-from storage.log.file_mark import NEVER, FileMark
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -111,7 +111,12 @@ class LogDir:
                         hidden.append(HiddenDir(entry.name, reason, parsed.kind, parsed.partition))
             self._topics = {topic: sorted(topics[topic]) for topic in sorted(topics)}
             self._hidden = sorted(hidden, key=lambda entry: entry.name)
-            self._logs = {tp: log for tp, log in self._logs.items() if tp.partition in topics.get(tp.topic, ())}
+            # A topic that was deleted and made again since has directories of the same names: other logs.
+            self._logs = {
+                tp: log
+                for tp, log in self._logs.items()
+                if tp.partition in topics.get(tp.topic, ()) and not (self.read_only and _is_replaced(log))
+            }
             self._forgotten += 1
             self._mark = mark
 
@@ -207,6 +212,12 @@ class LogDir:
         """Forgets all logs. Nothing was kept open."""
         with self._lock:
             self._logs.clear()
+
+
+def _is_replaced(log: Log) -> bool:
+    from storage.log.read_only_log import ReadOnlyLog
+
+    return isinstance(log, ReadOnlyLog) and log.is_replaced()
 
 
 class CheckpointedOffsets:

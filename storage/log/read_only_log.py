@@ -2,9 +2,19 @@
 
 Nothing is locked, written or kept open. Each `snapshot` looks whether something changed:
 
-- the directory's mtime tells of files that came, went or were renamed (a roll, retention, compaction, truncation);
+- the directory's mtime tells of files that came, went or were renamed (a roll, retention, compaction, truncation); then
+  the sealed segments' sizes and mtimes tell which of them were cut and written on while nobody looked;
 - the .log of the active segment tells of appends by its size and mtime;
 - the log start offset comes from the log directory's checkpoint.
+
+A log is one directory of one topic (DirIdentity). When the topic is deleted and made again, another ReadOnlyLog follows
+the new one (LogDir.refresh), and this one answers UnknownTopicOrPartition from then on: whoever held it must not be
+given messages of another topic. All that is kept of a log hangs on this object, on its Segments, or on `generation`:
+
+- a Segment stands for the same bytes for as long as it lives; caches by Segment (indexes, timestamps, transaction
+  markers, the view index) are never stale, but must not outlive the object;
+- `generation` grows when messages were taken away or written over, and what was worked out of several segments (the
+  last stable offset, open views, committed offsets) is worked out anew.
 """
 
 from __future__ import annotations
@@ -17,10 +27,11 @@ from threading import Lock
 from typing import Final
 
 from storage.errors import SegmentGone, UnknownTopicOrPartition
+from storage.files.dir_identity import DirIdentity
+from storage.files.file_mark import NEVER, FileMark
 from storage.files.log_file import FileIdentity, LogFile
 from storage.log import segments as segment_list
 from storage.log import tail
-from storage.log.file_mark import NEVER, FileMark
 from storage.log.isolation import Transactions
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
@@ -52,14 +63,15 @@ class ReadOnlyLog:
         # Guarded by the lock.
         self._lock = Lock()
         self._snapshot: LogSnapshot | None = None
-        self._dir_mark = NEVER
+        self._identity: DirIdentity | None = None  # of the first look
+        self._dir_mark = NEVER  # set to this by readers too, without the lock: look again
         self._active_mark = NEVER
         self._tail = Tail(0, 0)
 
     def snapshot(self) -> LogSnapshot:
         """The log as it is now; the same object as before when nothing has changed.
 
-        UnknownTopicOrPartition when the partition's directory is gone.
+        UnknownTopicOrPartition when the partition's directory is gone, or another topic's has its name.
         """
         with self._lock:
             before = self._snapshot
@@ -71,6 +83,17 @@ class ReadOnlyLog:
                 except SegmentGone:
                     pass  # The active segment went this very moment: a listing tells what came instead.
             return self._list_locked(before)
+
+    def is_replaced(self) -> bool:
+        """Whether another directory, or another topic's, has the name of the one that this log is; no lock is taken."""
+        identity = self._identity
+        try:
+            return identity is not None and not identity.may_be(DirIdentity.of(self.path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _look_again(self) -> None:
+        self._dir_mark = NEVER
 
     def _is_current_locked(self, before: LogSnapshot) -> bool:
         """True when nothing but the list of files could have changed, and did not."""
@@ -85,22 +108,38 @@ class ReadOnlyLog:
         for _ in range(_LISTING_TRIES):
             mark = FileMark.of(self._dir_status())
             try:
-                found = segment_list.load(self.path, segment_list.list_logs(self.path), held)
+                identity = self._identify_locked()
+                found = segment_list.load(self.path, segment_list.list_logs(self.path), held, self._look_again)
                 if FileMark.of(self._dir_status()) != mark:
                     continue  # Perhaps seen half-way through a replacement.
                 snapshot = self._look_locked(before, found)
             except (FileNotFoundError, SegmentGone):
                 continue  # Renamed or removed since the listing.
-            self._dir_mark = mark
+            self._dir_mark, self._identity = mark, identity
             return snapshot
         raise SegmentGone("the directory changes faster than it can be listed", path=self.path, advice="Try again")
+
+    def _identify_locked(self) -> DirIdentity:
+        """The directory's identity, as far as it is known by now. UnknownTopicOrPartition when it is another one."""
+        now, before = DirIdentity.of(self.path), self._identity
+        if before is None:
+            return now
+        if not before.may_be(now):
+            raise UnknownTopicOrPartition(
+                "partition's directory is another one now: its topic was deleted and made again",
+                path=self.path,
+                advice="Open it again",
+            )
+        return before.with_known(now)
 
     def _look_locked(self, before: LogSnapshot | None, found: list[Segment]) -> LogSnapshot:
         """Measures the active segment's end and puts the snapshot together. SegmentGone when a file went meanwhile."""
         was_active = None if before is None else before.active
-        kept = self._kept_locked(was_active, found)
+        kept = self._kept_locked(was_active, found) and not _written_over(before, found)
         for segment in found[:-1]:
             segment.sealed = True
+            if segment.log.fixed is None:
+                segment.log.fix(segment.log.stat(), self._look_again)
         active_size = 0
         end = Tail(0, 0)
         mark = NEVER
@@ -157,6 +196,18 @@ class ReadOnlyLog:
             return os.stat(self._place)  # noqa: PTH116 - a third of the time of Path.stat
         except (FileNotFoundError, NotADirectoryError):
             raise UnknownTopicOrPartition("partition's directory is gone", path=self.path) from None
+
+
+def _written_over(before: LogSnapshot | None, found: list[Segment]) -> bool:
+    """Whether the file of a sealed segment has another content than it had; compaction puts another file there."""
+    if before is None or not any(map(operator.is_not, before.segments[:-1], found)):
+        return False
+    now = {segment.base_offset: segment.log for segment in found}
+    for segment in before.segments[:-1]:
+        log = now.get(segment.base_offset)
+        if log is not None and log.identity == segment.log.identity and log.fixed != segment.log.fixed:
+            return True
+    return False
 
 
 def _same(before: LogSnapshot, now: LogSnapshot) -> bool:

@@ -39,16 +39,16 @@ _CLEANED_END: Final = FileState.CLEANED.value
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The .log files of a directory: inode by base offset, live ones and complete replacements."""
+    """The .log files of a directory by base offset: live ones and complete replacements."""
 
-    live: dict[int, int]
-    swap: dict[int, int]
+    live: set[int]
+    swap: set[int]
 
 
 def list_logs(directory: Path) -> Listing:
     """Lists a partition's directory, opening nothing. FileNotFoundError when it is gone."""
-    live: dict[int, int] = {}
-    swap: dict[int, int] = {}
+    live: set[int] = set()
+    swap: set[int] = set()
     first_cleaned: int | None = None
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -56,20 +56,25 @@ def list_logs(directory: Path) -> Listing:
             if name.endswith(_LOG_ENDS):
                 parsed = names.parse_segment_file(name)
                 if parsed is not None:
-                    (live if parsed.state is FileState.LIVE else swap)[parsed.offset] = entry.inode()
+                    (live if parsed.state is FileState.LIVE else swap).add(parsed.offset)
             elif name.endswith(_CLEANED_END):
                 parsed = names.parse_segment_file(name)
                 if parsed is not None and (first_cleaned is None or parsed.offset < first_cleaned):
                     first_cleaned = parsed.offset
     if first_cleaned is not None:
         # The replacement was not yet complete: recovery discards these (LogLoader.removeTempFilesAndCollectSwapFiles).
-        swap = {base: inode for base, inode in swap.items() if base < first_cleaned}
+        swap = {base for base in swap if base < first_cleaned}
     return Listing(live, swap)
 
 
-def load(directory: Path, listing: Listing, held: Iterable[Segment]) -> list[Segment]:
+def load(
+    directory: Path, listing: Listing, held: Iterable[Segment], on_change: Callable[[], None] | None = None
+) -> list[Segment]:
     """The segments that a listing shows, ascending; those of `held` that still are the same file are kept.
 
+    A sealed segment is the same only as long as its file has the size and modification time that it had: a log may have
+    been truncated across it, written on and rolled, or its topic made again with the inode numbers of the one before,
+    since anybody looked. Its file is held to them (LogFile.fix), and `on_change` called when a reader finds others.
     Whether one that was not sealed still holds what it did is for the caller to find out. FileNotFoundError when the
     directory has changed since the listing.
     """
@@ -77,28 +82,28 @@ def load(directory: Path, listing: Listing, held: Iterable[Segment]) -> list[Seg
     last = max(listing.live, default=-1)
     place = os.fspath(directory)
 
-    def segment_of(base: int, inode: int, state: FileState) -> Segment:
+    def segment_of(base: int, state: FileState) -> Segment:
         old = known.get(base)
-        if old is not None and old.log.identity.inode == inode and old.sealed and base != last:
-            return old
         # Text, not Path: there may be a hundred thousand of them.
         path = f"{place}/{names.segment_file(base, _LOG, state)}"
         status = os.stat(path)  # noqa: PTH116
         identity = FileIdentity.of(status)
-        if old is not None and old.log.identity == identity:
-            # On some file systems (overlays) a listing has other inode numbers than a stat.
-            unchanged = base != last and old.size == status.st_size
-            # One that was sealed and is the last now has lost what came after it, and may have lost its own end.
-            if unchanged or not old.sealed:
-                return old
-        return Segment(directory, base, LogFile(path, identity), status.st_size)
+        # One that was sealed and is the last now has lost what came after it, and may have lost its own end.
+        if old is not None and old.log.identity == identity and (
+            not old.sealed or (base != last and old.log.is_as_fixed(status))
+        ):
+            return old
+        file = LogFile(path, identity)
+        if base != last:
+            file.fix(status, on_change)
+        return Segment(directory, base, file, status.st_size)
 
-    segments = {base: segment_of(base, inode, FileState.LIVE) for base, inode in listing.live.items()}
+    segments = {base: segment_of(base, FileState.LIVE) for base in listing.live}
     for base in sorted(listing.swap):
         # A live file without messages holds nothing that the replacement has.
         if (base in segments and segments[base].size) or _covered(base, sorted(segments), segments.__getitem__):
             continue
-        replacement = segment_of(base, listing.swap[base], FileState.SWAP)
+        replacement = segment_of(base, FileState.SWAP)
         end = tail.measure(replacement, replacement.size).next_offset
         for other in [other for other in segments if base < other < end]:
             del segments[other]

@@ -19,7 +19,7 @@ import pytest
 from storage.format.record_batch import encode_batch
 from storage.format.record_columns import Record
 from tests.builders import ROLL, START_MS, Batch, BuiltLogDir, Partition, build_log_dir, many
-from tests.kafkafs.mount.logs import Appender, txt
+from tests.kafkafs.mount.logs import Appender, day, txt
 from tests.kafkafs.mount.served import watched
 from tests.mounts import Mounted, requires_fuse
 
@@ -253,6 +253,30 @@ def test_a_range_grows_until_it_is_complete(mount: Mounted, appender: Appender) 
     assert view.read_bytes() == last + b"a\nb\nc\n"
     count = mount.path / f"t/0/offsets/{end}+3.txt"
     assert count.read_bytes() == b"a\nb\nc\n"
+
+
+def test_a_closed_time_range_takes_stragglers_in(mount: Mounted, built: BuiltLogDir) -> None:
+    # In the active segment, all messages of which are of the next day, there is nothing of it.
+    partition = built["t", 0]
+    os.truncate(partition.log(-1), 0)
+    appender = Appender(partition.log(-1), 400)
+    appender.append([b"tomorrow"], START_MS + 86_400_000)
+    today = mount.path / f"t/0/time/{day(START_MS)}.txt"
+    before = txt(partition.records[:400])
+    assert today.read_bytes() == before
+    appender.append([b"from the future"], START_MS + 400 * 86_400_000)
+    assert today.read_bytes() == before
+    appender.append([b"late"], START_MS + 5)
+    assert today.read_bytes() == before + b"late\n"
+    assert today.stat().st_size == len(before) + 5
+    with today.open("rb") as held:
+        assert held.read() == before + b"late\n"
+        appender.append([b"from the future", b"too"], START_MS + 400 * 86_400_000)
+        appender.append([b"later"], START_MS + 6)
+        assert today.read_bytes() == before + b"late\nlater\n"
+        assert held.read() == b"later\n"
+    assert subprocess.run(["tail", "-n", "1", today], capture_output=True, check=True).stdout == b"later\n"
+    assert today.read_bytes() == before + b"late\nlater\n"
 
 
 def test_topics_come_and_go(mount: Mounted, built: BuiltLogDir, tmp_path: Path) -> None:

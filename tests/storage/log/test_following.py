@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
-from storage.log import segments
+from storage.files import dir_identity, names, partition_metadata
+from storage.format.record_columns import Record
 from storage.log.isolation import last_stable_offset
+from storage.log.log_dir import LogDir
 from storage.log.reader import find_batch, read_blocks, read_range
-from storage.types import Isolation
+from storage.types import Isolation, TopicPartition
 from tests.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, commit, many
 from tests.storage.log.reading import built, open_log, read_all, records_of
 
@@ -205,15 +207,7 @@ def test_compaction_takes_the_name(live: Live) -> None:
     assert [record.offset for record in read_all(after, 15, 40)] == [36, 37, 38]
 
 
-def test_listings_with_other_inode_numbers(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On overlay file systems d_ino need not be st_ino; then a segment is still the same."""
-    real = segments.list_logs
-
-    def list_logs(directory: Path) -> segments.Listing:
-        listing = real(directory)
-        return segments.Listing({base: inode + 1 for base, inode in listing.live.items()}, listing.swap)
-
-    monkeypatch.setattr(segments, "list_logs", list_logs)
+def test_sealed_segments_stay_the_same_while_files_come_and_go(live: Live) -> None:
     live.copy(0)
     live.copy(1)
     log = open_log(live.path)
@@ -225,6 +219,90 @@ def test_listings_with_other_inode_numbers(live: Live, monkeypatch: pytest.Monke
     assert second.segments[:2] == first.segments
     assert third.segments == second.segments
     assert third.generation == 0
+
+
+@pytest.fixture
+def other(source: BuiltPartition) -> list[bytes]:
+    """The segments of `source` with other values in messages of the same sizes: files of the same names and sizes."""
+    segments = []
+    for number in range(3):
+        batches = [
+            Batch([Record(None, bytes(reversed(record.value or b"")), (), record.timestamp) for record in many(3, 50)])
+            for _ in range(10)
+        ]
+        path = source.path.parents[1] / f"other-{number}"
+        made = build_log_dir(path, {"t": [Partition(batches, start_offset=30 * number)]})["t", 0]
+        segments.append(made.log(0).read_bytes())
+    return segments
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """As when another file gets the inode number of one that was removed, or a log is cut and written on."""
+    inode = path.stat().st_ino
+    with path.open("r+b") as file:
+        file.truncate(0)
+        file.write(data)
+    assert path.stat().st_ino == inode
+
+
+def settle(directory: Path) -> None:
+    """Lets the last changes lie so far back that the next one shows in the times."""
+    for path in (*directory.iterdir(), directory):
+        os.utime(path, ns=(1_600_000_000_500_000_000, 1_600_000_000_500_000_000))
+
+
+def test_a_sealed_segment_that_was_written_over_is_another(live: Live, other: list[bytes]) -> None:
+    for number in range(3):
+        live.copy(number)
+    log = open_log(live.path)
+    before = log.snapshot()
+    records = read_all(before)
+    overwrite(live.log(1), other[1])
+    assert live.log(1).stat().st_size == before.segments[1].size
+    live.log(2).with_suffix(".snapshot").touch()  # whatever changes the directory
+    after = log.snapshot()
+    assert after.generation == 1
+    assert after.segments[0] is before.segments[0]
+    assert after.segments[1] is not before.segments[1]
+    assert [len(records) for records in (records[30:60], read_all(after, 30, 60))] == [30, 30]
+    assert not {record.value for record in records[30:60]} & {record.value for record in read_all(after, 30, 60)}
+    # Whoever holds the old one is given nothing of the new.
+    with pytest.raises(SegmentGone):
+        read_all(before, 30, 60)
+    assert log.snapshot() is after
+
+
+def test_a_reader_that_finds_a_segment_written_over_makes_the_log_look_again(live: Live, other: list[bytes]) -> None:
+    for number in range(3):
+        live.copy(number)
+    settle(live.path)
+    log = open_log(live.path)
+    before = log.snapshot()
+    overwrite(live.log(1), other[1])  # the directory shows nothing of it
+    assert log.snapshot() is before
+    with pytest.raises(SegmentGone):
+        read_all(before, 30, 60)
+    assert log.snapshot().generation == 1
+    assert len(read_all(log.snapshot(), 30, 60)) == 30
+
+
+def test_a_log_that_was_truncated_across_a_segment_and_rolled_unwatched(live: Live, other: list[bytes]) -> None:
+    for number in range(3):
+        live.copy(number)
+    log = open_log(live.path)
+    before = log.snapshot()
+    old = read_all(before)
+    # Cut to offset 45, written on up to 60 and rolled, and in the new segment up to 90.
+    live.log(2).unlink()
+    kept = live.end(1, 5)
+    overwrite(live.log(1), live.log(1).read_bytes()[:kept] + other[1][kept:])
+    live.log(2).write_bytes(other[2])
+    after = log.snapshot()
+    assert after.generation == 1
+    fresh = read_all(after)
+    assert fresh[:45] == old[:45]
+    assert len(fresh) == 90
+    assert not {record.value for record in old[45:]} & {record.value for record in fresh[45:]}
 
 
 def test_compaction_of_a_segment_twice(live: Live) -> None:
@@ -376,7 +454,8 @@ def test_log_start_moves_with_the_checkpoint(live: Live) -> None:
 
 def test_topic_deleted_and_made_anew(live: Live, source: BuiltPartition) -> None:
     live.copy(0)
-    log = open_log(live.path)
+    log_dir = LogDir.open_read_only(live.path.parent)
+    log = log_dir.log(TopicPartition("t", 0))
     before = log.snapshot()
     live.path.rename(live.path.with_name("t-0.0123456789abcdef0123456789abcdef-delete"))
     with pytest.raises(UnknownTopicOrPartition):
@@ -385,8 +464,46 @@ def test_topic_deleted_and_made_anew(live: Live, source: BuiltPartition) -> None
         read_all(before)
     again = Live(source, live.path)
     again.copy(0, again.end(0, 1))
-    assert log.snapshot().log_end_offset == 3
-    assert log.snapshot().generation == 1
+    # It is not the log that was opened.
+    for _ in range(2):
+        with pytest.raises(UnknownTopicOrPartition, match="made again"):
+            log.snapshot()
+    log_dir.refresh()
+    assert log_dir.log(TopicPartition("t", 0)).snapshot().log_end_offset == 3
+
+
+@pytest.mark.parametrize("known_at_first", [True, False])
+def test_topic_made_anew_with_the_inodes_of_the_one_before(
+    live: Live, other: list[bytes], known_at_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system that keeps no time of birth, if it must be: the topic's id tells."""
+    monkeypatch.setattr(dir_identity, "_born_ns", lambda _path: None)
+    metadata = live.path / names.PARTITION_METADATA
+    if known_at_first:
+        metadata.write_bytes(partition_metadata.encode(partition_metadata.random_id()))
+    for number in range(3):
+        live.copy(number)
+    log_dir = LogDir.open_read_only(live.path.parent)
+    log = log_dir.log(TopicPartition("t", 0))
+    before = log.snapshot()
+    if not known_at_first:
+        metadata.write_bytes(partition_metadata.encode(partition_metadata.random_id()))  # a broker writes it later
+        assert log.snapshot() == before
+        log_dir.refresh()
+        assert log_dir.log(TopicPartition("t", 0)) is log
+    metadata.unlink()
+    metadata.write_bytes(partition_metadata.encode(partition_metadata.random_id()))
+    for number in range(3):
+        overwrite(live.log(number), other[number])
+    with pytest.raises(UnknownTopicOrPartition, match="made again"):
+        log.snapshot()
+    (live.path.parent / "x.tmp").touch()
+    log_dir.refresh()
+    now = log_dir.log(TopicPartition("t", 0))
+    assert now is not log
+    assert len(read_all(now.snapshot())) == 90
+    with pytest.raises(SegmentGone):
+        read_all(before)
 
 
 def test_last_stable_offset_follows_growth_and_truncation(tmp_path: Path) -> None:

@@ -29,20 +29,29 @@ class FileMark:
 
     @staticmethod
     def of(status: os.stat_result) -> FileMark:
-        coarse = status.st_mtime_ns % 1_000_000_000 == 0
-        settled_ns = _SETTLED_SECONDS_NS if coarse else _SETTLED_NS
+        settled_ns = _SETTLED_SECONDS_NS if _is_coarse(status.st_mtime_ns) else _SETTLED_NS
         # The system's own clock, since it is what stamps the files.
         settled = abs(time.time_ns() - status.st_mtime_ns) > settled_ns
         return FileMark(status.st_mtime_ns, status.st_size, status.st_ino, settled)
 
     def matches(self, status: os.stat_result) -> bool:
         """True when nothing can have happened between this look and the one that gave `status`."""
+        return self.settled and self.shows(status)
+
+    def shows(self, status: os.stat_result) -> bool:
+        """True when `status` shows the same state. Something may have happened since, if this look was not settled."""
         return (
-            self.settled
-            and status.st_mtime_ns == self.mtime_ns
-            and status.st_size == self.size
-            and status.st_ino == self.inode
+            status.st_mtime_ns == self.mtime_ns and status.st_size == self.size and status.st_ino == self.inode
         )
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether the file system seems to keep whole seconds."""
+        return _is_coarse(self.mtime_ns)
+
+
+def _is_coarse(mtime_ns: int) -> bool:
+    return mtime_ns % 1_000_000_000 == 0
 
 
 NEVER: Final = FileMark(-1, -1, -1)

@@ -1,0 +1,88 @@
+"""Which directory it is: what tells a partition's directory from one that was made later under the same name.
+
+A topic that is deleted and made again has a directory of the same name, with segments of the same names, and file
+systems give the inode numbers of what was removed to what is made next. So an inode alone is no identity. Beside it
+there are the time of the directory's birth, where the file system keeps it (statx(2); ext4, xfs, btrfs and tmpfs do),
+and the topic's id, where a broker or we wrote it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from storage.errors import CorruptCheckpoint
+from storage.files import names, partition_metadata
+
+_AT_FDCWD: Final = -100
+_STATX_BTIME: Final = 0x800
+_STATX_BYTES: Final = 256
+# struct statx: the mask tells which of the fields are there.
+_MASK: Final = struct.Struct("=I")
+_BIRTH: Final = struct.Struct("=80xqI")  # seconds, nanoseconds
+
+
+@dataclass(frozen=True, slots=True)
+class DirIdentity:
+    """A partition's directory. `born_ns`: when it was made, epoch ns; `topic_id`; both None where nobody can tell."""
+
+    device: int
+    inode: int
+    born_ns: int | None
+    topic_id: str | None
+
+    @staticmethod
+    def of(directory: Path) -> DirIdentity:
+        """The directory that is there now. FileNotFoundError, NotADirectoryError when none is."""
+        status = os.stat(directory)  # noqa: PTH116
+        try:
+            topic_id = partition_metadata.read(directory / names.PARTITION_METADATA)
+        except (CorruptCheckpoint, PermissionError):
+            topic_id = None
+        return DirIdentity(status.st_dev, status.st_ino, _born_ns(directory), topic_id)
+
+    def may_be(self, other: DirIdentity) -> bool:
+        """False when the two are certainly not the same directory, and of the same topic."""
+        return (
+            self.device == other.device
+            and self.inode == other.inode
+            and _may_equal(self.born_ns, other.born_ns)
+            and _may_equal(self.topic_id, other.topic_id)
+        )
+
+    def with_known(self, other: DirIdentity) -> DirIdentity:
+        """This identity and what another look at the same directory tells more: a broker writes the id a while after
+        it has made the directory."""
+        born_ns = self.born_ns if other.born_ns is None else other.born_ns
+        return DirIdentity(self.device, self.inode, born_ns, other.topic_id or self.topic_id)
+
+
+def _may_equal(one: object, other: object) -> bool:
+    return one is None or other is None or one == other
+
+
+@lru_cache(maxsize=1)
+def _statx() -> Any:
+    """The C library's statx; None where it has none."""
+    try:
+        return ctypes.CDLL(None, use_errno=True).statx
+    except (AttributeError, OSError):
+        return None
+
+
+def _born_ns(path: Path) -> int | None:
+    call = _statx()
+    if call is None:
+        return None
+    answer = ctypes.create_string_buffer(_STATX_BYTES)
+    if call(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, answer) != 0:
+        return None
+    if not _MASK.unpack_from(answer)[0] & _STATX_BTIME:
+        return None
+    seconds, nanoseconds = _BIRTH.unpack_from(answer)
+    return int(seconds) * 1_000_000_000 + int(nanoseconds)
