@@ -7,7 +7,7 @@ remembered. Ours: brokers ignore plain files there. The numbers in it are Kafka'
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -43,13 +43,15 @@ class StagedFile(NamedTuple):
 
 class PendingPart(NamedTuple):
     """One partition's share of a write. It is in the log if the batch at `base_offset` ends with `last_offset` and has
-    the checksum `crc`: that of the first staged batch, put in its place."""
+    the checksum `crc`: that of the first staged batch, put in its place. `written`: it was found there, flushed, and is
+    not looked for again: whatever becomes of that batch, the share is done."""
 
     tp: TopicPartition
     base_offset: int
     last_offset: int
     crc: int
     files: tuple[StagedFile, ...]
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,27 @@ class Ledger:
         """Without this pending write."""
         return replace(self, pending=tuple(commit for commit in self.pending if commit.write != write))
 
-    def with_pending(self, pending: tuple[PendingCommit, ...]) -> Ledger:
-        """The same with other pending writes."""
-        return replace(self, pending=pending)
+    def parts_of(self, tp: TopicPartition) -> list[PendingPart]:
+        """A partition's shares of the pending writes."""
+        return [part for commit in self.pending for part in commit.parts if part.tp == tp]
+
+    def written(self, write: WriteId, partitions: Collection[TopicPartition]) -> Ledger:
+        """With these partitions' shares of a pending write noted as done."""
+        ledger = self
+        for part in [part for commit in self.pending if commit.write == write for part in commit.parts]:
+            if part.tp in partitions and not part.written:
+                ledger = ledger.with_part(write, part._replace(written=True))
+        return ledger
+
+    def with_part(self, write: WriteId, part: PendingPart) -> Ledger:
+        """With what is said here of a partition's share of a pending write."""
+        changed = tuple(
+            replace(commit, parts=tuple(part if one.tp == part.tp else one for one in commit.parts))
+            if commit.write == write
+            else commit
+            for commit in self.pending
+        )
+        return replace(self, pending=changed)
 
     def done(self, write: WriteId, now_ms: int) -> Ledger:
         """The write is pending no more, and remembered if it may come again."""
@@ -121,6 +141,7 @@ def encode(ledger: Ledger) -> bytes:
                     "last_offset": part.last_offset,
                     "crc": part.crc,
                     "files": [[file.name, file.size_bytes, file.records] for file in part.files],
+                    **({"written": True} if part.written else {}),
                 }
                 for part in commit.parts
             ],
@@ -154,7 +175,8 @@ def _part(part: Any) -> PendingPart:
     if names.topic_name_problem(tp.topic) or tp.partition < 0:
         raise ValueError(f"{tp} is no partition")
     files = tuple(StagedFile(tp, _staged(name), int(size), int(records)) for name, size, records in part["files"])
-    return PendingPart(tp, int(part["base_offset"]), int(part["last_offset"]), int(part["crc"]), files)
+    written = part.get("written", False) is True
+    return PendingPart(tp, int(part["base_offset"]), int(part["last_offset"]), int(part["crc"]), files, written)
 
 
 def _staged(name: str) -> str:

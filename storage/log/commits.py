@@ -11,13 +11,18 @@
 5. the staged files are removed                                  → staging.remove_orphans
 
 The append is known again by its first batch, at its offset, with its checksum. A partition that has others' messages
-there (a broker ran in between) gets the write at its end: the pending entry says so first, durably.
+there (a broker ran in between, or a writer was quicker) gets the write at its end: the pending entry says so first,
+durably.
+
+So that batch must stay as it is until the file says that the share is written or the write is over. Whoever removes or
+rewrites batches (retention, compaction) leaves all from `kept_from` on alone. A write that cannot be finished now has
+the shares that are done noted in the file: they hold up nothing any more.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -29,6 +34,7 @@ from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, Stag
 from storage.files.dir_lock import DirLock
 from storage.files.disk import Disk, replace_file
 from storage.log import staging
+from storage.log.loaded_log import WholeAppend
 from storage.log.partition_log import PartitionLog
 from storage.log.placing import StagedBatches
 from storage.log.reader import find_batch
@@ -75,9 +81,16 @@ class CommitLedger:
         """What it says now."""
         return self._ledger
 
-    def replace(self, ledger: Ledger) -> None:
-        """Makes it say this, durably. OSError: which of both it says is not known, and it is read again."""
+    def change(self, changed: Callable[[Ledger], Ledger]) -> None:
+        """Makes it say what `changed` makes of what it says, durably; several changes come one after the other.
+
+        May be called with a log's locks held, and takes none. OSError: which of both it says is not known, and it is
+        read again.
+        """
         with self._lock:
+            ledger = changed(self._ledger)
+            if ledger == self._ledger:
+                return
             try:
                 replace_file(self._disk, self._path, commit_ledger.encode(ledger))
             except OSError:
@@ -107,7 +120,7 @@ def commit(owned: OwnedDir, write: WriteId, files: Iterable[StagedFile], *, forc
     batches = {tp: StagedBatches(owned.path, by_partition[tp], log.config, time_ms) for tp, log in logs.items()}
     parts = tuple(_part(log, batches[tp], by_partition[tp]) for tp, log in logs.items())
     if parts:
-        _append(owned, PendingCommit(write, time_ms, parts), [(log, batches[tp]) for tp, log in logs.items()])
+        _append(owned, PendingCommit(write, time_ms, parts), [(logs[part.tp], batches[part.tp]) for part in parts])
     try:
         _end(owned, write, (file for part in parts for file in part.files))
     except OSError as error:
@@ -118,21 +131,46 @@ def commit(owned: OwnedDir, write: WriteId, files: Iterable[StagedFile], *, forc
 def _append(owned: OwnedDir, begun: PendingCommit, shares: Sequence[tuple[PartitionLog, StagedBatches]]) -> None:
     """Steps 2 and 3. What fails before anything is in a log is taken back."""
     untouched = True
+    written: list[TopicPartition] = []
     try:
-        owned.commits.replace(owned.commits.state.begun(begun))
-        for log, batches in shares:
-            log.append_whole(batches.place)
+        owned.commits.change(lambda ledger: ledger.begun(begun))
+        for part, (log, batches) in zip(begun.parts, shares, strict=True):
+            _append_share(owned, begun.write, part, log, batches)
             untouched = False
             log.flush()
+            written.append(part.tp)
     except (StorageError, OSError) as error:
         if untouched and all(log.failure is None for log, _ in shares):
             try:
-                owned.commits.replace(owned.commits.state.withdrawn(begun.write))
+                owned.commits.change(lambda ledger: ledger.withdrawn(begun.write))
             except OSError:
                 pass  # so it stays begun
             else:
                 raise
+        _note_written(owned, begun.write, written)
         raise _unfinished(owned, begun.write, error) from error
+
+
+def _append_share(
+    owned: OwnedDir, write: WriteId, part: PendingPart, log: PartitionLog, batches: StagedBatches
+) -> None:
+    """Appends a partition's share. Where it does not go to the offset that is planned, that is on disk before."""
+
+    def place(base_offset: int, leader_epoch: int) -> WholeAppend:
+        # The log's locks are held: from here on nobody else appends.
+        if base_offset != part.base_offset:
+            last_offset, crc = batches.first(base_offset)
+            moved = part._replace(base_offset=base_offset, last_offset=last_offset, crc=crc)
+            owned.commits.change(lambda ledger: ledger.with_part(write, moved))
+        return batches.place(base_offset, leader_epoch)
+
+    log.append_whole(place)
+
+
+def _note_written(owned: OwnedDir, write: WriteId, partitions: Collection[TopicPartition]) -> None:
+    """Notes that these have their shares, flushed. If that fails, their first batches stay what tells it."""
+    with contextlib.suppress(OSError):
+        owned.commits.change(lambda ledger: ledger.written(write, partitions))
 
 
 def _unfinished(owned: OwnedDir, write: WriteId, error: Exception) -> CommitUnfinished:
@@ -154,7 +192,10 @@ def finish_pending(owned: OwnedDir) -> dict[TopicPartition, Exception]:
     for pending in owned.commits.state.pending:
         errors = {part.tp: error for part in pending.parts if (error := _roll_forward(owned, pending, part))}
         unfinished |= errors
-        if not errors:
+        if errors:
+            here = [part.tp for part in pending.parts if (owned.path / part.tp.dir_name).is_dir()]
+            _note_written(owned, pending.write, [tp for tp in here if tp not in errors])
+        else:
             with contextlib.suppress(OSError):
                 _end(owned, pending.write, (file for part in pending.parts for file in part.files))
     return unfinished
@@ -209,15 +250,13 @@ def _part(log: PartitionLog, batches: StagedBatches, files: Sequence[StagedFile]
 
 def _roll_forward(owned: OwnedDir, pending: PendingCommit, part: PendingPart) -> Exception | None:
     """Gives a partition its share; why it still has not got it."""
-    if not (owned.path / part.tp.dir_name).is_dir():
+    if part.written or not (owned.path / part.tp.dir_name).is_dir():
         return None
     try:
         log = owned.log(part.tp)
         if not holds(log.snapshot(), part):
             batches = StagedBatches(owned.path, part.files, log.config, pending.time_ms)
-            if log.log_end_offset != part.base_offset:
-                _move(owned, pending, part, _part(log, batches, part.files))
-            log.append_whole(batches.place)
+            _append_share(owned, pending.write, part, log, batches)
         log.flush()
     except (StorageError, OSError) as error:
         return error
@@ -228,6 +267,8 @@ def holds(snapshot: LogSnapshot, part: PendingPart) -> bool:
     """Whether the write's first batch, and so all of its share, is in the log. Errors of reading."""
     if snapshot.log_end_offset <= part.base_offset:
         return False
+    # Where the log start was moved behind it (DeleteRecords), it is in its segment nevertheless.
+    snapshot = replace(snapshot, log_start_offset=min(snapshot.log_start_offset, part.base_offset))
     found = find_batch(snapshot, part.base_offset)
     if found is None:
         return False
@@ -235,21 +276,34 @@ def holds(snapshot: LogSnapshot, part: PendingPart) -> bool:
     return batch is not None and (int(batch.last_offset[0]), int(batch.crc[0])) == (part.last_offset, part.crc)
 
 
-def _move(owned: OwnedDir, pending: PendingCommit, part: PendingPart, moved: PendingPart) -> None:
-    """The share goes elsewhere than planned: that is on disk before it does."""
-    state = owned.commits.state
-    changed = tuple(
-        replace(commit, parts=tuple(moved if other == part else other for other in commit.parts))
-        if commit.write == pending.write
-        else commit
-        for commit in state.pending
-    )
-    owned.commits.replace(state.with_pending(changed))
+def kept_from(ledger: Ledger, snapshot: LogSnapshot) -> int | None:
+    """From which offset on a log must be left as it is, for pending writes' sake; None when there is no such offset.
+
+    The ledger's state is to be asked for after the snapshot was taken: a share that is appended later is not in it.
+    """
+    shares = [part for part in ledger.parts_of(snapshot.tp) if not part.written and _may_hold(snapshot, part)]
+    return min((part.base_offset for part in shares), default=None)
+
+
+def read_for_upkeep(directory: Path) -> Ledger:
+    """The ledger of a directory that we only look at. One that does not parse tells of no writes, here as to the owner
+    (CommitLedger): they cannot be finished any more."""
+    try:
+        return commit_ledger.read(directory)
+    except CorruptCheckpoint:
+        return Ledger()
+
+
+def _may_hold(snapshot: LogSnapshot, part: PendingPart) -> bool:
+    try:
+        return holds(snapshot, part)
+    except (StorageError, OSError):
+        return True
 
 
 def _end(owned: OwnedDir, write: WriteId, files: Iterable[StagedFile]) -> None:
     """Steps 4 and 5."""
-    owned.commits.replace(owned.commits.state.done(write, owned.clock.now_ms()))
+    owned.commits.change(lambda ledger: ledger.done(write, owned.clock.now_ms()))
     discard(owned, files)
 
 

@@ -351,7 +351,8 @@ class PartitionLog:
             self._snapshot = None
             with self._health.failing():
                 removed = self._files.rename_deleted(segments)
-                epochs = self._epochs.truncate_from_start(self._log_start_offset)
+                # Not to a log start within that segment: a crash may come before its checkpoint.
+                epochs = self._epochs.truncate_from_start(first.base_offset)
                 if epochs != self._epochs:
                     self._write_epochs_locked(epochs)
             return removed

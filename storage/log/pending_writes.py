@@ -57,13 +57,15 @@ def pending_writes(log_dir: LogDir, ledger: Ledger) -> list[PendingWrite]:
 
 def give_up(owned: OwnedDir, write: PendingWrite) -> None:
     """Gives a write up. OSError: it may still be pending."""
-    owned.commits.replace(owned.commits.state.withdrawn(write.commit.write))
+    owned.commits.change(lambda ledger: ledger.withdrawn(write.commit.write))
     commits.discard(owned, (file for part in write.commit.parts for file in part.files))
 
 
 def _share(log_dir: LogDir, part: PendingPart) -> Share:
     if not (log_dir.path / part.tp.dir_name).is_dir():
         return Share.NONE
+    if part.written:
+        return Share.WRITTEN
     try:
         if commits.holds(log_dir.log(part.tp).snapshot(), part):
             return Share.WRITTEN

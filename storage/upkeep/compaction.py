@@ -72,17 +72,18 @@ def dirty_range(
     now_ms: int,
     *,
     high_watermark: int | None = None,
+    kept_from: int | None = None,
 ) -> DirtyRange:
-    """What of a log may be compacted now. `checkpoint`: the first offset not compacted yet, if one is known."""
+    """What of a log may be compacted now. `checkpoint`: the first offset not compacted yet, if one is known.
+    `high_watermark`, `kept_from`: nothing at or above these is."""
     segments = snapshot.segments
     first_dirty = snapshot.log_start_offset if checkpoint is None else checkpoint
     holds = snapshot.log_start_offset <= first_dirty <= snapshot.log_end_offset
     if not holds:
         first_dirty = snapshot.log_start_offset
     dirty = [segment for segment in segments[max(snapshot.segment_index(first_dirty), 0) :] if segment.sealed]
-    limit = min(last_stable_offset(snapshot), segments[-1].base_offset)
-    if high_watermark is not None:
-        limit = min(limit, high_watermark)
+    bounds = (last_stable_offset(snapshot), segments[-1].base_offset, high_watermark, kept_from)
+    limit = min(bound for bound in bounds if bound is not None)
     if config.min_compaction_lag_ms > 0:
         for segment in dirty:
             if retention_timestamp_ms(snapshot, segment) > now_ms - config.min_compaction_lag_ms:

@@ -1,7 +1,8 @@
 """Retention of a partition in its directory: who may lose messages, and up to where (product.md, section 7).
 
 In a broker's directory only topics are touched whose limits were found there or given by a person. Of a partition with
-several replicas nothing goes at or above the high watermark that the broker wrote down.
+several replicas nothing goes at or above the high watermark that the broker wrote down; and nothing by which a share of
+a pending write is known (storage.log.commits).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from storage.files import checkpoints, names
-from storage.log import guest_rules
+from storage.log import commits, guest_rules
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import OwnedDir
 from storage.log.topic_info import TopicInfo
@@ -44,6 +45,7 @@ def retain_partition(
         before=before,
         high_watermark=leave.high_watermark,
         only_start=leave.only_start,
+        kept_from=lambda snapshot: commits.kept_from(owned.commits.state, snapshot),
     )
 
 
@@ -66,6 +68,7 @@ def preview_partition(
         before=before,
         high_watermark=leave.high_watermark,
         only_start=leave.only_start,
+        kept_from=lambda snapshot: commits.kept_from(commits.read_for_upkeep(log_dir.path), snapshot),
     )
 
 

@@ -23,6 +23,9 @@ from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import retention_timestamp_ms
 from storage.types import TopicPartition
 
+# From a log's snapshot to the offset from which on nothing of it may go, None when all may (storage.log.commits).
+KeptFrom = Callable[[LogSnapshot], int | None]
+
 # Bytes free on a log directory's disk, those of files that only await their removal included.
 FreeBytes = Callable[[], int]
 
@@ -45,7 +48,8 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """A log as policies see it: `segments` ascending, the active one last."""
+    """A log as policies see it: `segments` ascending, the active one last. `high_watermark`: nothing at or above it
+    goes, be it for replicas' sake or for that of pending writes."""
 
     segments: tuple[SegmentInfo, ...]
     log_start_offset: int
@@ -203,6 +207,10 @@ def plan(log: LogState, policies: Sequence[RetentionPolicy]) -> tuple[ExpiredSeg
     return tuple(expired)
 
 
+def _all_may_go(_snapshot: LogSnapshot) -> int | None:
+    return None
+
+
 def preview(
     snapshot: LogSnapshot,
     config: LogConfig,
@@ -212,11 +220,12 @@ def preview(
     before: int | None = None,
     high_watermark: int | None = None,
     only_start: bool = False,
+    kept_from: KeptFrom = _all_may_go,
 ) -> RetentionResult:
     """What `retain` would do to a log that is in this state: a dry run, which changes nothing. Errors as there."""
     config = guest_rules.retention_config(config)
     start = _log_start(snapshot, config, before, high_watermark)
-    state = _state(snapshot, config, start, high_watermark, clock.now_ms())
+    state = _state(snapshot, config, start, _limit(high_watermark, kept_from(snapshot)), clock.now_ms())
     expired = plan(state, _policies(config, free_bytes, only_start=only_start))
     if expired:
         start = max(start, expired[-1].next_offset)
@@ -232,15 +241,16 @@ def retain(
     before: int | None = None,
     high_watermark: int | None = None,
     only_start: bool = False,
+    kept_from: KeptFrom = _all_may_go,
 ) -> RetentionResult:
     """One retention pass over a log, now. Limits that nobody set but are Kafka's defaults do not count.
 
     `before`: first move the log start there, as DeleteRecords does (HIGH_WATERMARK: to the end of what may be read).
     `high_watermark`: nothing at or above it goes; the log end if not given. `only_start`: nothing but the log start
-    counts. Writers go on meanwhile: a segment that was begun after this looked at the log stays to the next pass.
-    Crash-safe, see PartitionLog.remove_segments. NotPermitted: `before` of a log that is only compacted;
-    OffsetOutOfRange: `before` above the high watermark; SegmentGone: another has taken segments away meanwhile;
-    PartitionOffline, OSError.
+    counts. `kept_from`: from there on nothing goes, though it may come to lie below the log start. Writers go on
+    meanwhile: a segment that was begun after this looked at the log stays to the next pass. Crash-safe, see
+    PartitionLog.remove_segments. NotPermitted: `before` of a log that is only compacted; OffsetOutOfRange: `before`
+    above the high watermark; SegmentGone: another has taken segments away meanwhile; PartitionOffline, OSError.
     """
     config = guest_rules.retention_config(log.config)
     policies = _policies(config, free_bytes, only_start=only_start)
@@ -248,14 +258,16 @@ def retain(
     snapshot = log.snapshot()
     start = _log_start(snapshot, config, before, high_watermark)
     log.increment_log_start_offset(start)
-    expired = plan(_state(snapshot, config, start, high_watermark, now_ms), policies)
+    limit = _limit(high_watermark, kept_from(snapshot))
+    expired = plan(_state(snapshot, config, start, limit, now_ms), policies)
     everything = bool(expired) and len(expired) == len(snapshot.segments)
     if everything:
         # What was appended meanwhile is in the segment that now is the last but one: looked at anew. What was appended
         # since the roll may have expired as well, but its segment is the active one: it never goes.
         log.roll()
         snapshot = log.snapshot()
-        expired = plan(_state(snapshot, config, start, high_watermark, now_ms), policies)[: len(snapshot.segments) - 1]
+        limit = _limit(high_watermark, kept_from(snapshot))
+        expired = plan(_state(snapshot, config, start, limit, now_ms), policies)[: len(snapshot.segments) - 1]
     files = log.remove_segments(snapshot.segments[: len(expired)])
     rolled = everything and len(expired) == len(snapshot.segments) - 1
     return RetentionResult(log.tp, expired, log.log_start_offset, log.log_end_offset, rolled=rolled, files=tuple(files))
@@ -283,6 +295,10 @@ def _log_start(snapshot: LogSnapshot, config: LogConfig, before: int | None, hig
             f"records of {snapshot.tp} to be deleted end outside of the log", offset=offset, expected=f"0 to {end}"
         )
     return max(snapshot.log_start_offset, offset)
+
+
+def _limit(high_watermark: int | None, kept_from: int | None) -> int | None:
+    return min((offset for offset in (high_watermark, kept_from) if offset is not None), default=None)
 
 
 def _state(

@@ -13,6 +13,7 @@ from storage.upkeep.verify import verify_log_dir
 from tests.builders import ROLL, Item, Partition, build_log_dir
 from tests.kafkafs.cli.running import output_of, run
 from tests.storage.log.owning import append, opened, tree_of, values_of
+from tests.storage.upkeep.test_pending_writes import FIRST, SECOND, SHARE, World
 
 TP = TopicPartition("t", 0)
 VALUES: list[bytes | None] = [b"message %04d" % n for n in range(80)]
@@ -98,3 +99,18 @@ def test_in_a_brokers_directory_only_what_a_person_named(tmp_path: Path) -> None
     output_of("retain", tmp_path)
     assert _values(tmp_path) == []
     assert verify_log_dir(tmp_path) == []
+
+
+@pytest.mark.parametrize("command", ["retain", "compact"])
+def test_a_write_that_was_stopped_is_finished_first(tmp_path: Path, command: str) -> None:
+    """Then its messages are messages like others, and none comes twice."""
+    world = World(tmp_path / "dir", retention_ms="1000", cleanup_policy="compact,delete")
+    world.stop_between_shares()
+    told = json.loads(output_of(command, world.path, "t/0", "--json"))["partitions"][0]
+    assert told["removed_bytes"] > 0
+    left = LogDir.open_read_only(world.path)
+    assert not set(values_of(left.log(FIRST).snapshot())) & set(SHARE)
+    assert values_of(left.log(SECOND).snapshot()) == SHARE
+    end_offset = world.base + len(SHARE) + 10
+    assert left.log(FIRST).snapshot().log_end_offset == end_offset
+    world.check_finished(end_offset)
