@@ -30,7 +30,7 @@ from typing import Any, NoReturn, Protocol
 import fuse
 
 from kafkafs.errnos import answer
-from kafkafs.views.base import Attributes, Handle, Kind, Syncs, View, WriteHandle
+from kafkafs.views.base import Attributes, Handle, HasHoles, Kind, Syncs, View, WriteHandle
 from storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
@@ -196,9 +196,9 @@ class Operations(fuse.Operations):  # type: ignore[misc]
             self._close_writer(writer)
         return 0
 
-    def write_from(self, number: int, data: bytes | memoryview) -> int:
-        """Takes what is written to an open file; returns how many bytes. Where they were meant to go says nothing."""
-        count = self._writing[number].write(data)
+    def write_from(self, number: int, data: bytes | memoryview, offset: int | None = None) -> int:
+        """Takes what is written to an open file; returns how many bytes. `offset`: see WriteHandle."""
+        count = self._writing[number].write(data, offset)
         traffic = self.traffic
         traffic.writes += 1
         traffic.written_bytes += count
@@ -265,6 +265,9 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return 0
 
     def truncate(self, path: str | None, length: int, info: Any = None) -> int:
+        writer = None if info is None else self._writing.get(info.fh)
+        if isinstance(writer, HasHoles):
+            writer.extend(length)
         return self._accept(self._paths[info.fh] if path is None else path)
 
     def _accept(self, path: str, *arguments: object) -> int:
@@ -368,7 +371,8 @@ class _Session(fuse.FUSE):  # type: ignore[misc]
 
     def write(self, path: None, buffer: Any, size: int, offset: int, info: Any) -> int:
         data = string_at(buffer, size) if size < _LARGE_BYTES else _view(addressof(buffer.contents), size, _PYBUF_READ)
-        return self.operations.write_from(info.contents.fh, data)
+        opened = info.contents
+        return self.operations.write_from(opened.fh, data, None if opened.flags & os.O_APPEND else offset)
 
     def ioctl(self, *arguments: object) -> int:
         return -errno.ENOTTY  # fusepy's fails without a path

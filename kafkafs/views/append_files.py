@@ -1,4 +1,10 @@
-"""`@append` and `@append.jsonl`: what is written to them becomes messages. Reading gives end of file."""
+"""`@append` and `@append.jsonl`: what is written to them becomes messages. Reading gives end of file.
+
+Bytes count as they come, wherever a writer writes them: the kernel makes up the position of one who appends, and each
+open has its own. But tools that copy a sparse file (cp, dd conv=sparse) write nothing where it has a hole; they move
+their position on, and at last set the size. So where a position leaps forward there are zeros, as in any file. It never
+does so by itself: it goes on by what each write was told to have taken.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +19,7 @@ from storage.types import TopicPartition
 
 APPEND_FILES = ("@append", "@append.jsonl")
 _MODE = 0o222
+_ZEROS = 1 << 20  # of a hole, written at a time
 
 
 class LinesHandle(BytesHandle):
@@ -22,7 +29,7 @@ class LinesHandle(BytesHandle):
         super().__init__(content)
         self._writer = LineWriter(destination, parse)
 
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: bytes | memoryview, offset: int | None = None) -> int:
         return self._writer.write(data)
 
     def sync(self) -> None:
@@ -30,6 +37,34 @@ class LinesHandle(BytesHandle):
 
     def close(self) -> None:
         self._writer.close()
+
+
+class AppendHandle(LinesHandle):
+    """An open `@append`. The kernel lets one process write to it at a time."""
+
+    def __init__(self, destination: Destination, parse: Parse) -> None:
+        super().__init__(destination, parse)
+        self._end = 0  # behind the last byte that was written at a position
+        self._is_written = False
+
+    def write(self, data: bytes | memoryview, offset: int | None = None) -> int:
+        if offset is None:
+            return super().write(data)
+        if offset > self._end:
+            self._fill(offset)
+        self._is_written = True
+        taken = super().write(data)
+        self._end = max(self._end, offset + taken)
+        return taken
+
+    def extend(self, size: int) -> None:
+        # Who only sets a size (truncate(1)) writes nothing: truncation means nothing here.
+        if self._is_written:
+            self._fill(size)
+
+    def _fill(self, offset: int) -> None:
+        while self._end < offset:
+            self._end += super().write(bytes(min(offset - self._end, _ZEROS)))
 
 
 class AppendFile(File):
@@ -52,7 +87,7 @@ class AppendFile(File):
 
     def open_to_write(self) -> WriteHandle:
         target = open_target(self._owned, self._node.place)
-        return LinesHandle(target, parse_jsonl if self._node.jsonl else parse_txt)
+        return AppendHandle(target, parse_jsonl if self._node.jsonl else parse_txt)
 
     def _flush(self) -> None:
         place = self._node.place

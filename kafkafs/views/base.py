@@ -79,10 +79,22 @@ class Syncs(Protocol):
 
 
 class WriteHandle(Handle, Syncs, Protocol):
-    """A file opened for writing. Where bytes are written says nothing: they count as they come."""
+    """A file opened for writing. Bytes count as they come."""
 
-    def write(self, data: bytes | memoryview) -> int:
-        """Takes bytes, which may be changed afterwards; how many. Raises what is wrong with the first of them."""
+    def write(self, data: bytes | memoryview, offset: int | None = None) -> int:
+        """Takes bytes, which may be changed afterwards; how many. Raises what is wrong with the first of them.
+
+        `offset`: where the writer's file position is; None for one who appends (O_APPEND), whose position the kernel
+        makes up.
+        """
+
+
+@runtime_checkable
+class HasHoles(Protocol):
+    """A file opened for writing in which a writer's leap forward, over a hole in what is copied, means zeros."""
+
+    def extend(self, size: int) -> None:
+        """The writer says how long what it writes is (ftruncate(2)): as far as it wrote less, there are zeros."""
 
 
 class View(Protocol):

@@ -285,7 +285,7 @@ class CommitHandle(BytesHandle):
         self._lock = Lock()
         self._begun = b""
 
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: bytes | memoryview, offset: int | None = None) -> int:
         with self._lock:
             before, self._begun = self._begun, b""
             *lines, begun = (before + bytes(data)).split(b"\n")

@@ -86,7 +86,7 @@ class GroupCommitter:
         self._append(group, [Record(key, None) for key in keys])
 
     def delete(self, group: str) -> None:
-        """The group is gone, with all that it has committed."""
+        """The group is gone, with all that it has committed, and all that a coordinator keeps of it."""
         known = self._groups.group(group)
         if known is None:
             return
@@ -97,6 +97,7 @@ class GroupCommitter:
         ]
         if known.metadata is not None:
             keys.append(encode_group_key(group))
+        keys += known.records
         self._append(group, [Record(key, None) for key in keys])
 
     def sync(self, group: str) -> None:

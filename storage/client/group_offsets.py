@@ -20,6 +20,7 @@ from storage.format.block import RecordBlock
 from storage.format.control_records import ControlType, parse_marker
 from storage.format.group_records import (
     CommittedOffset,
+    CoordinatorKey,
     GroupKey,
     GroupMetadata,
     OffsetKey,
@@ -47,13 +48,15 @@ _NO_OFFSETS: Final[Offsets] = MappingProxyType({})
 class Group:
     """A group at one moment. `offsets`: by topic, then partition. `metadata`: None for those without classic members.
 
-    `log`: the partition of `__consumer_offsets` that has it.
+    `log`: the partition of `__consumer_offsets` that has it. `records`: the keys of what else the coordinator keeps of
+    a group of a newer protocol, in the order in which they are deleted.
     """
 
     name: str
     log: int
     offsets: Offsets = field(default_factory=lambda: _NO_OFFSETS)
     metadata: GroupMetadata | None = None
+    records: tuple[bytes, ...] = ()
 
     @property
     def commit_timestamp(self) -> int:
@@ -205,7 +208,9 @@ class Replay:
         self._metadata: dict[str, GroupMetadata] = {}
         # Offsets committed in transactions that have not ended, by producer.
         self._pending: dict[int, dict[OffsetKey, tuple[int, CommittedOffset]]] = {}
-        self._keys: dict[bytes, OffsetKey | GroupKey | None] = {}
+        # Of groups of newer protocols: the keys of their records, and in which order these are deleted.
+        self._records: dict[str, dict[bytes, int]] = {}
+        self._keys: dict[bytes, OffsetKey | GroupKey | CoordinatorKey | None] = {}
         self._touched: set[str] = set()
 
     def read(self, snapshot: LogSnapshot) -> Iterator[StorageError]:
@@ -225,8 +230,10 @@ class Replay:
             return before
         groups = {name: group for name, group in before.items() if name not in self._touched}
         for name in self._touched:
-            if name in self._offsets or name in self._metadata:
-                groups[name] = Group(name, self._partition, self._by_topic(name), self._metadata.get(name))
+            if name in self._offsets or name in self._metadata or name in self._records:
+                known = self._records.get(name, {})
+                records = tuple(sorted(known, key=lambda key: (known[key], key)))
+                groups[name] = Group(name, self._partition, self._by_topic(name), self._metadata.get(name), records)
         self._touched.clear()
         return groups
 
@@ -277,6 +284,14 @@ class Replay:
             else:
                 self._offsets.setdefault(key.group, {})[key] = offset, parse_commit(value)
                 self._touched.add(key.group)
+        elif isinstance(key, CoordinatorKey):
+            if value is not None:
+                self._records.setdefault(key.group, {})[raw] = key.rank
+            elif key.group in self._records:
+                self._records[key.group].pop(raw, None)
+                if not self._records[key.group]:
+                    del self._records[key.group]
+            self._touched.add(key.group)
         elif key is not None:
             if value is None:
                 self._metadata.pop(key.group, None)

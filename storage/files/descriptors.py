@@ -28,6 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
+from weakref import ref
 
 if TYPE_CHECKING:
     from storage.files.disk import Buffer, Disk, DiskFile
@@ -73,7 +74,8 @@ class HeldFiles:
         self._limit = limit
         # Guarded by the lock.
         self._lock = Lock()
-        self._open: OrderedDict[HeldFile, None] = OrderedDict()  # those with a descriptor
+        # Those with a descriptor. Weakly: who forgets to close one is not kept in memory by us.
+        self._open: OrderedDict[ref[HeldFile], None] = OrderedDict()
         self._failures: dict[Path, OSError] = {}  # of those whose descriptor could not be closed without a loss
 
     def __len__(self) -> int:
@@ -107,14 +109,14 @@ class HeldFiles:
     def opened(self, file: HeldFile) -> None:
         """It has a descriptor now; called under its lock. Others may lose theirs."""
         with self._lock:
-            self._open[file] = None
+            self._open[file.ref] = None
             chosen = self._choose_locked(len(self._open) - self._limit())
         self._close(chosen)
 
     def closed(self, file: HeldFile) -> None:
         """It has none any more; called under its lock."""
         with self._lock:
-            self._open.pop(file, None)
+            self._open.pop(file.ref, None)
 
     def failed(self, path: Path, error: OSError) -> None:
         """Notes what was lost with a descriptor."""
@@ -128,10 +130,13 @@ class HeldFiles:
         for _ in range(2 * len(self._open) if count > 0 else 0):
             if len(chosen) >= count or not self._open:
                 break
-            file, _ = self._open.popitem(last=False)
+            known, _ = self._open.popitem(last=False)
+            file = known()
+            if file is None:
+                continue
             if file.used or not file.lock.acquire(blocking=False):
                 file.used = False
-                self._open[file] = None
+                self._open[known] = None
             else:
                 chosen.append(file)
         return chosen
@@ -151,11 +156,25 @@ class HeldFile:
     mean the file any more.
     """
 
-    __slots__ = ("_disk", "_failure", "_file", "_held", "_is_closed", "_left", "_unsynced", "lock", "path", "used")
+    __slots__ = (
+        "__weakref__",
+        "_disk",
+        "_failure",
+        "_file",
+        "_held",
+        "_is_closed",
+        "_left",
+        "_unsynced",
+        "lock",
+        "path",
+        "ref",
+        "used",
+    )
 
     def __init__(self, held: HeldFiles, disk: Disk, path: Path, file: DiskFile) -> None:
         # Constant after construction.
         self.path = path
+        self.ref = ref(self)
         self._held = held
         self._disk = disk
         # Written without a lock: a hint.
@@ -219,6 +238,11 @@ class HeldFile:
             if file is not None:
                 self._held.closed(self)
                 file.close()
+
+    def __del__(self) -> None:
+        # Its constructor may have failed.
+        if (file := getattr(self, "_file", None)) is not None:
+            file.close()
 
     def let_go_locked(self) -> None:
         """Closes the descriptor, and keeps what goes wrong with that."""

@@ -27,6 +27,12 @@ _ONE_BYTE: Final = 0x7F
 _INT64: Final = struct.Struct(">q")
 _OFFSET_KEYS: Final = (0, 1)
 _GROUP_KEY: Final = 2
+# A member goes after what it was assigned, and the group after all that is its own: a coordinator that reads it in
+# another order refuses to start (GroupMetadataManager.replay). By version: current assignment, target assignment of a
+# member, of the group, member, topics or topology, regular expressions, the group. Not of share groups: these have
+# state elsewhere, and nothing to commit.
+_COORDINATOR_KEYS: Final = (8, 7, 6, 5, 4, 16, 3, 22, 21, 20, 19, 23, 17)
+_RANKS: Final = {version: rank for rank, version in enumerate(_COORDINATOR_KEYS)}
 _WRITTEN_KEY: Final = 1
 # Brokers from 2.1 on read version 3; version 4, which 4.3 writes, only those from 3.5 on.
 _WRITTEN_VALUE: Final = 3
@@ -45,6 +51,14 @@ class GroupKey(NamedTuple):
     """Whose members and generation they are (classic protocol)."""
 
     group: str
+
+
+class CoordinatorKey(NamedTuple):
+    """Something else that the coordinator keeps of a group of the newer protocols (consumer groups of KIP-848, streams
+    groups): its epoch, members, their assignments. `rank`: in that order a coordinator takes it to be deleted."""
+
+    group: str
+    rank: int
 
 
 class CommittedOffset(NamedTuple):
@@ -77,13 +91,16 @@ class GroupMetadata(NamedTuple):
     members: tuple[Member, ...]
 
 
-def parse_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """What a record is about; None for kinds that are none of ours (newer protocols). CorruptData."""
+def parse_key(data: bytes) -> OffsetKey | GroupKey | CoordinatorKey | None:
+    """What a record is about; None for kinds that are none of ours (share groups). CorruptData."""
     version = _version(data, "key of a group's record")
     reader = FieldReader(data[_VERSION.size :], "key of a group's record", flexible=False)
     if version in _OFFSET_KEYS:
         return OffsetKey(reader.string(), reader.string(), reader.int32())
-    return GroupKey(reader.string()) if version == _GROUP_KEY else None
+    if version == _GROUP_KEY:
+        return GroupKey(reader.string())
+    rank = _RANKS.get(version)
+    return None if rank is None else CoordinatorKey(reader.string(), rank)
 
 
 def parse_commit(data: bytes) -> CommittedOffset:

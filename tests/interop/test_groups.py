@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from storage.client.group_offsets import GroupOffsets
 from storage.log.log_dir import LogDir
 from storage.upkeep.verify import verify_log_dir
 from tests.interop.client import Client, Message
-from tests.interop.kafka import Broker, requires_kafka, run_tool
+from tests.interop.kafka import Broker, java, requires_kafka, run_tool
 from tests.mounts import mounted, requires_fuse, run_kafkafs
 from tests.storage.client.test_group_offsets import plain
 
@@ -94,12 +95,12 @@ def started_again(broker: Broker, partitions: int) -> str:
     return address
 
 
-def console_consumer(address: str, group: str, count: int) -> list[str]:
+def console_consumer(address: str, group: str, count: int, *more: str) -> list[str]:
     """Kafka's own consumer in that group: the values of the first `count` messages that it gets, in any order."""
     output = run_tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", address, "--topic", "read",
         "--group", group, "--max-messages", str(count), "--timeout-ms", "60000",
-        "--consumer-property", "auto.offset.reset=none",
+        *(more or ("--consumer-property", "auto.offset.reset=none")),
     )  # fmt: skip
     return output.split()
 
@@ -163,3 +164,47 @@ def test_what_consumers_commit_and_where_we_let_them_go_on(own_broker: Broker, t
     ]
     own_broker.stop()
     assert seen_by_us(own_broker.log_dir)["new"]["read"][0] == 100
+
+
+def test_a_group_of_the_new_protocol_that_is_removed_is_gone_for_the_broker(
+    own_broker: Broker, tmp_path: Path
+) -> None:
+    """One that has left, one whose member was there when the broker stopped, and one that stays as it is (KIP-848)."""
+    new_protocol = ("--consumer-property", "group.protocol=consumer")
+    earliest = ("--consumer-property", "auto.offset.reset=earliest")
+    for group in ("left", "stays"):
+        console_consumer(own_broker.address, group, 10, *new_protocol, *earliest)
+    member = subprocess.Popen(
+        java(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", own_broker.address,
+            "--topic", "read", "--group", "interrupted", "--from-beginning", *new_protocol,
+        ),
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert member.stdout is not None
+        assert any(line.strip().isdigit() for line in member.stdout)  # it has joined, and reads
+        own_broker.stop()
+    finally:
+        member.kill()
+        member.communicate()
+    known = GroupOffsets(LogDir.open_read_only(own_broker.log_dir)).groups()
+    assert len(known["interrupted"].records) > len(known["left"].records) > 0
+
+    with mounted(own_broker.log_dir, tmp_path / "mnt", read_only=False) as mount:
+        groups = mount.path / "@groups"
+        assert sorted(path.name for path in groups.iterdir()) == ["interrupted", "left", "stays"]
+        for group in ("interrupted", "left"):
+            for path in sorted((groups / group).rglob("*"), reverse=True):
+                path.unlink() if path.is_file() else path.rmdir()
+            (groups / group).rmdir()
+        assert [path.name for path in groups.iterdir()] == ["stays"]
+    assert not verify_log_dir(own_broker.log_dir)
+
+    address = started_again(own_broker, 7)
+    listed = run_tool(
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", address, "--list"
+    )
+    assert listed.split() == ["stays"]
+    again = console_consumer(address, "left", 3, *new_protocol, *earliest)
+    assert sum(word.isdigit() for word in again) == 3

@@ -76,6 +76,76 @@ TOOLS: dict[str, tuple[str, list[bytes]]] = {
 }
 
 
+def sparse(path: Path, *parts: tuple[int, bytes], size: int = 0) -> bytes:
+    """A file with these bytes at these positions and holes elsewhere; its content. It has `size` bytes at least."""
+    with path.open("wb") as file:
+        for position, data in parts:
+            file.seek(position)
+            file.write(data)
+        file.truncate(max(size, file.tell()))
+    content = path.read_bytes()
+    assert path.stat().st_blocks * 512 < len(content)
+    return content
+
+
+HOLES: dict[str, tuple[list[tuple[int, bytes]], int]] = {
+    "in the middle": ([(0, b"first\n"), (200_000, b"\nlast\n")], 0),
+    "at the beginning": ([(300_000, b"\nlast\n")], 0),
+    "at the end": ([(0, b"first\nsecond\n")], 300_000),
+    "everywhere": ([(100_000, b"x\n"), (300_000, b"y\nz"), (600_000, b"\nend\n")], 900_000),
+}
+COPYING = {
+    "cp": "cp {} @append",
+    "cp that makes holes": "cp --sparse=always {} @append",
+    "cp without": "cp --sparse=never {} @append",
+    "dd": "dd if={} of=@append bs=4096 conv=sparse,notrunc 2> /dev/null",
+    "cat": "cat {} > @append",
+    "cat that appends": "cat {} >> @append",
+}
+
+
+@pytest.mark.parametrize("tool", COPYING)
+@pytest.mark.parametrize("holes", HOLES)
+def test_holes_are_zeros(topic: Path, tmp_path: Path, tool: str, holes: str) -> None:
+    """Tools move on over the holes of a sparse file, and write nothing there."""
+    parts, size = HOLES[holes]
+    content = sparse(tmp_path / "sparse", *parts, size=size)
+    shell(COPYING[tool].format(tmp_path / "sparse"), topic)
+    eventually(topic, content.splitlines() if content.endswith(b"\n") else content.split(b"\n"))
+
+
+def test_a_hole_that_is_too_long_for_a_message_is_refused(topic: Path, tmp_path: Path) -> None:
+    for name, parts, size in (("middle", [(0, b"a\n"), (1 << 33, b"\nb\n")], 0), ("end", [(0, b"a\n")], 1 << 33)):
+        with (tmp_path / name).open("wb") as file:
+            for position, data in parts:
+                file.seek(position)
+                file.write(data)
+            file.truncate(max(size, file.tell()))
+        assert "Message too long" in shell(f"cp {tmp_path / name} @append", topic, code=1)
+    assert messages(topic) == [b"a", b"a"]
+
+
+def test_positions_mean_nothing_but_holes(topic: Path) -> None:
+    """Who writes at a position again, or before, appends; who appends has no position."""
+    path = topic / "@append"
+    with path.open("wb", buffering=0) as file:
+        for data, position in ((b"one\n", 0), (b"two\n", 0), (b"three\n", 2), (b"four\n", 8)):
+            file.seek(position)
+            file.write(data)
+    with path.open("ab", buffering=0) as file:
+        file.write(b"five\n")
+        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) & ~os.O_APPEND)
+        file.seek(0)
+        file.write(b"six\n")
+        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
+        file.seek(500)
+        file.write(b"seven\n")
+    with path.open("wb", buffering=0) as file:
+        file.truncate(1000)
+        file.write(b"eight\n")
+    assert messages(topic) == [b"one", b"two", b"three", b"four", b"five", b"six", b"seven", b"eight"]
+
+
 @pytest.mark.parametrize("tool", TOOLS)
 def test_tools(topic: Path, tool: str) -> None:
     command, expected = TOOLS[tool]

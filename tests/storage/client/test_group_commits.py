@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,11 +13,14 @@ from storage.client.group_commits import OFFSETS_PARTITIONS, GroupCommitter
 from storage.client.group_offsets import GroupOffsets
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
-from storage.format.group_records import CommittedOffset
+from storage.format.group_records import CommittedOffset, OffsetKey, encode_offset_key
 from storage.format.hashing import group_partition
+from storage.format.record_columns import Record
 from storage.log import guest_rules
+from storage.log.appender import Appender
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
+from storage.log.reader import read_range
 from storage.log.topic_info import TopicInfo
 from storage.types import MAX_OFFSET, TopicPartition
 from storage.upkeep.directory_compaction import compact_partition
@@ -76,6 +80,45 @@ def test_taking_commits_away(tmp_path: Path) -> None:
     assert offsets.groups() == {}
     committer.commit("g", {T1: 7})
     assert plain(offsets.groups()) == {"g": {"t": {1: 7}}}
+    close_clean(owned)
+
+
+def coordinator_key(version: int, group: str, *more: str) -> bytes:
+    """A key that a coordinator writes for a group of a newer protocol: all its fields are texts."""
+    texts = (text.encode() for text in (group, *more))
+    return struct.pack(">h", version) + b"".join(struct.pack(">h", len(text)) + text for text in texts)
+
+
+KINDS = {
+    "consumer": [(8, "m1"), (8, "m2"), (7, "m1"), (6,), (5, "m1"), (5, "m2"), (4,), (16, "t.*"), (3,)],
+    "streams": [(22, "m1"), (21, "m1"), (20,), (19, "m1"), (23,), (17,)],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_group_of_a_newer_protocol_goes_with_all_that_is_known_of_it(
+    tmp_path: Path, kind: str, commits: bool
+) -> None:
+    """In the order in which a coordinator takes it: members after their assignments, the group last of all."""
+    owned = opened(tmp_path)
+    committer, offsets = committer_of(owned, 1)
+    committer.commit("other", {T0: 1})
+    keys = [coordinator_key(version, "g", *rest) for version, *rest in KINDS[kind]]
+    gone = coordinator_key(KINDS[kind][0][0], "g", "m3")
+    log = owned.appendable(TopicPartition(CONSUMER_OFFSETS_TOPIC, 0), as_group_coordinator=True)
+    records = [Record(key, b"\0\0\1") for key in (*reversed(keys), gone, coordinator_key(11, "shared"))]
+    assert Appender(log, clock=owned.clock).append([*records, Record(gone, None)]).error is None
+    if commits:
+        committer.commit("g", {T0: 5})
+    assert plain(offsets.groups()) == {"g": {"t": {0: 5}} if commits else {}, "other": {"t": {0: 1}}}
+    end = log.log_end_offset
+    committer.delete("g")
+    assert plain(offsets.groups()) == {"other": {"t": {0: 1}}}
+    written = [
+        (block.key(row), block.value(row)) for block in read_range(log.snapshot(), end) for row in range(len(block))
+    ]
+    assert written == [(key, None) for key in ([encode_offset_key(OffsetKey("g", "t", 0))] if commits else []) + keys]
     close_clean(owned)
 
 

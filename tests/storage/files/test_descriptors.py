@@ -18,6 +18,12 @@ from storage.files.disk import RealDisk
 from tests.faults import FaultyDisk
 
 
+@pytest.fixture(autouse=True)
+def own_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that tests before have left open."""
+    monkeypatch.setattr(descriptors, "held_files", HeldFiles())
+
+
 @contextmanager
 def soft_limit(descriptors_allowed: int) -> Iterator[None]:
     """The process may have so many, or fewer, until the end of the block."""

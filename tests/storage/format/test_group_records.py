@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from storage.errors import CorruptData, InvalidRecord, StorageError, UnsupportedFormat
 from storage.format.group_records import (
     CommittedOffset,
+    CoordinatorKey,
     GroupKey,
     GroupMetadata,
     Member,
@@ -110,7 +111,14 @@ def test_keys() -> None:
     assert parse_key(encode_offset_key(OffsetKey("gé", "t", 3))) == OffsetKey("gé", "t", 3)
     assert encode_offset_key(OffsetKey("g", "t", 2)) == b"\0\1" + old[2:]
     assert parse_key(encode_group_key("")) == GroupKey("")
-    for version in (3, 4, 8, 10, 15, 16, 23, 1000, -1):
+    ranks = []
+    for version in (8, 7, 6, 5, 4, 16, 3, 22, 21, 20, 19, 23, 17):
+        known = parse_key(struct.pack(">h", version) + classic(b"g") + classic(b"a member"))
+        assert isinstance(known, CoordinatorKey)
+        assert known.group == "g"
+        ranks.append(known.rank)
+    assert ranks == sorted(set(ranks))
+    for version in (9, 10, 15, 18, 24, 1000, -1):
         assert parse_key(struct.pack(">h", version) + b"whatever") is None
     for size in range(len(old)):
         with pytest.raises(CorruptData):

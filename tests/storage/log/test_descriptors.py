@@ -16,6 +16,7 @@ import pytest
 from storage.errors import PartitionOffline
 from storage.files import descriptors, names
 from storage.files.commit_ledger import WriteId
+from storage.files.descriptors import HeldFiles
 from storage.files.dir_lock import holder
 from storage.files.disk import RealDisk
 from storage.format.record_columns import Record, RecordColumns
@@ -34,6 +35,12 @@ PARTITIONS = 300
 # Three descriptors for each partition would be more than three times as many.
 LIMIT = 256
 LIMITED = ("sh", "-c", f'ulimit -n {LIMIT}; exec "$@"', "sh")
+
+
+@pytest.fixture(autouse=True)
+def own_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that tests before have left open."""
+    monkeypatch.setattr(descriptors, "held_files", HeldFiles())
 
 
 def many(path: Path, partitions: int = PARTITIONS) -> list[TopicPartition]:
