@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from storage.clock import Clock, SystemClock
 from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartition
 from storage.files import checkpoints, names
-from storage.files.names import DirKind
 from storage.files.file_mark import NEVER, FileMark
+from storage.files.names import DirKind
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
