@@ -157,8 +157,7 @@ class ViewIndex:
         segment = extent.segment
         self.extend(extent, snapshot, end)
         if segment.sealed and extent.pieces.file_end == segment.size and not extent.kept and self._store is not None:
-            extent.kept = True
-            self._store.save(segment, rendition.name, extent.pieces)
+            extent.kept = self._store.save(segment, rendition.name, extent.pieces)
 
     def _hold(self, key: tuple[Segment, str], extent: Extent) -> Extent:
         """The extent to use for `key`: this one, or the one that another thread put there meanwhile."""

@@ -25,8 +25,9 @@ from typing import Final
 
 import numpy as np
 
-from kafkafs.view_index.pieces import COLUMNS, FILE_END, SIZE, Pieces
+from kafkafs.view_index.pieces import COLUMNS, FILE_END, NO_CRC, SIZE, Piece, Pieces
 from storage.errors import SegmentGone
+from storage.files.file_mark import FileMark
 from storage.format.batches import BATCH_HEADER_SIZE
 from storage.format.checksum import crc32c
 from storage.log.segment import Segment
@@ -38,6 +39,11 @@ _MAGIC: Final = b"KFSVIEW\x01"
 _HEAD: Final = struct.Struct("<8sII")
 _SPAN: Final = struct.Struct("<qqq")
 _SUFFIX: Final = ".view"
+# Of a batch's header.
+_MAGIC_AT: Final = 16
+_BASE_AND_CRC: Final = struct.Struct(">q9xI")
+_OLD_CRC: Final = struct.Struct(">12xI")
+_LEAST_HEADER: Final = 21
 _LEAST_BYTES: Final = 1 << 20  # smaller segments are measured faster than their file is found
 _KEPT_PART: Final = 0.9  # what is left after making room
 
@@ -74,20 +80,31 @@ class Store:
         pieces = _decode(data, key)
         if pieces is None:
             _log.info("%s: not a view index of this version, or damaged: measuring again", path)
+        elif not _describes(pieces, segment):
+            _log.info("%s: speaks of other batches than %s has: measuring again", path, segment.log.path)
+            return None
         with contextlib.suppress(OSError):
             os.utime(path)  # recently used
         return pieces
 
-    def save(self, segment: Segment, rendition: str, pieces: Pieces) -> None:
-        """Keeps the pieces of a whole segment, if the file still is what was measured."""
+    def save(self, segment: Segment, rendition: str, pieces: Pieces) -> bool:
+        """Keeps the pieces of a whole segment; False if it is too early to tell that its file is at rest.
+
+        What was measured and what is kept under the file's identity must be one: the pieces are looked at again when
+        the identity was taken, and the identity once more after that. Where times are whole seconds, a file that was
+        written a moment ago may be written again without their showing it.
+        """
         if pieces.start != 0 or pieces.file_end < _LEAST_BYTES:
-            return
+            return True
         try:
+            mark = FileMark.of(segment.log.stat())
             key = _key(segment, rendition)
+            if mark.size != pieces.file_end or not _describes(pieces, segment):
+                return True
+            if not mark.still_shows(segment.log.stat()):
+                return False
         except SegmentGone:
-            return
-        if json.loads(key)["size"] != pieces.file_end:
-            return
+            return True
         data = _encode(key, pieces)
         with self._lock:
             try:
@@ -97,6 +114,7 @@ class Store:
                 if not self._complained:
                     _log.warning("the view index cannot be kept in %s: %s", self.directory, error)
                     self._complained = True
+        return True
 
     def used_bytes(self) -> int:
         """What the directory holds, as of the last change."""
@@ -158,6 +176,27 @@ def _key(segment: Segment, rendition: str) -> bytes:
             "rendition": rendition,
         }
     ).encode()
+
+
+def _describes(pieces: Pieces, segment: Segment) -> bool:
+    """Whether the first and the last piece begin with the batches that are there now. SegmentGone.
+
+    Size and times of a file alone do not tell: a topic that is made again may have segments of the same sizes.
+    """
+    for row in {0, len(pieces) - 1} if len(pieces) else ():
+        piece = pieces.piece(row)
+        if piece.crc == NO_CRC:
+            continue
+        head = segment.log.read(piece.position, BATCH_HEADER_SIZE)
+        if len(head) < _LEAST_HEADER or not _is_header_of(head, piece):
+            return False
+    return True
+
+
+def _is_header_of(head: memoryview, piece: Piece) -> bool:
+    if head[_MAGIC_AT] < 2:  # a compressed message's offset is its last one's
+        return bool(_OLD_CRC.unpack_from(head)[0] == piece.crc)
+    return bool(_BASE_AND_CRC.unpack_from(head) == (piece.base_offset, piece.crc))
 
 
 def _encode(key: bytes, pieces: Pieces) -> bytes:

@@ -22,6 +22,8 @@ from kafkafs.select import Selection
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.views.base import FILE_MODE, Attributes, File, Handle, Kind
 from kafkafs.views.layout import Layout
+from kafkafs.views.open_view import OpenView
+from kafkafs.views.path_pages import PathPages
 from kafkafs.views.plans import OffsetPlan, Plan, TimePlan
 from kafkafs.views.raw import RawHandle, RawPlan, RawTimePlan
 from kafkafs.views.rendered import RenderedHandle
@@ -47,25 +49,25 @@ class RangeFile(File):
         return self._node.ext == "log"
 
     def attributes(self) -> Attributes:
-        state = self._services.states.find(self._node)
+        state = self._find()
         if state is None and self._is_raw and not isinstance(self._spec, TimeBetween | LastDuration):
             state = self._obtain()  # a few reads tell the exact size
         layout = None if state is None else state.glance()
-        if layout is not None:
+        if state is not None and layout is not None:
+            state.pages.check(layout.size)
             return Attributes(Kind.FILE, layout.size, self._mtime_ns(layout), FILE_MODE)
         snapshot = self._question.log.snapshot()
         segments = estimated_segments(snapshot, self._spec, clamp=self._services.clamp)
         size = estimated_size(snapshot, segments, self._spec)
+        if state is not None:
+            state.pages.check(size)
         return Attributes(Kind.FILE, size, _estimated_mtime_ns(snapshot, segments, self._spec), FILE_MODE)
 
     def open(self) -> Handle:
-        state = self._obtain()
-        unchanged = state.open()
-        sealed = state.is_sealed
+        view = OpenView(self._obtain())
         if self._is_raw:
-            return RawHandle(state, sealed=sealed, unchanged=unchanged)
-        services = self._services
-        return RenderedHandle(state, services.cache, services.workers, sealed=sealed, unchanged=unchanged)
+            return RawHandle(view)
+        return RenderedHandle(view, self._services.cache, self._services.workers)
 
     def xattrs(self) -> Mapping[str, bytes]:
         snapshot = self._question.log.snapshot()
@@ -80,15 +82,19 @@ class RangeFile(File):
             "end_offset": max(end, selection.start_offset),
             "isolation": self._question.isolation.value,
         }
-        state = self._services.states.find(self._node)
+        state = self._find()
         if state is not None and state.layout is not None:
             facts["bytes"] = state.layout.size
         return {f"user.kafka.{name}": str(value).encode() for name, value in facts.items()}
 
     def _obtain(self) -> ViewState:
-        return self._services.states.obtain(
-            self._node, lambda: ViewState(self._question, self._plan, self._services.clocks)
-        )
+        return self._services.states.obtain(self._node, self._question.log, self._make_state)
+
+    def _find(self) -> ViewState | None:
+        return self._services.states.find(self._node, self._question.log, self._make_state)
+
+    def _make_state(self, pages: PathPages | None) -> ViewState:
+        return ViewState(self._question, self._plan, self._services.clocks, pages)
 
     def _plan(self, selection: Selection) -> Plan:
         if self._is_raw:

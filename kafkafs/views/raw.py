@@ -12,9 +12,9 @@ from kafkafs.view_index.pieces import RecordFilter
 from kafkafs.view_index.workbench import Workbench, workbench
 from kafkafs.views.base import read_through
 from kafkafs.views.layout import Run
+from kafkafs.views.open_view import OpenView
 from kafkafs.views.plans import append_run, lies_before
 from kafkafs.views.spans import Span
-from kafkafs.views.state import ViewState
 from storage.errors import SegmentGone
 from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment
@@ -81,23 +81,20 @@ def add_bytes(runs: list[Run], segment: Segment, start: int, end: int) -> None:
 class RawHandle:
     """An open `.log` view. Each read opens the file, checks that it is the one that was meant, and closes it."""
 
-    def __init__(self, state: ViewState, *, sealed: bool, unchanged: bool) -> None:
-        self._state = state
-        self._open = True
-        self.direct_io = not sealed
-        self.keep_cache = sealed and unchanged
+    def __init__(self, view: OpenView) -> None:
+        self._view = view
+        self.direct_io = view.direct_io
+        self.keep_cache = view.keep_cache
 
     @property
     def size(self) -> int:
-        return self._state.shared_layout.size
+        return self._view.size
 
     def read(self, offset: int, size: int) -> bytes:
         return read_through(self, offset, size)
 
     def read_into(self, address: int, offset: int, size: int) -> int:
-        layout = self._state.shared_layout
-        if offset + size > layout.size:
-            layout = self._state.refresh()
+        layout = self._view.layout_to_read(offset, size)
         end = min(offset + size, layout.size)
         position = offset
         while position < end:
@@ -110,14 +107,13 @@ class RawHandle:
                     break
                 raise
             position += count
+            self._view.gave(position)
             if count < wanted:
                 break
         return max(0, position - offset)
 
     def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._state.close()
+        self._view.close()
 
 
 def _read(run: Run, position: int, address: int, size: int) -> int:

@@ -11,13 +11,12 @@ from kafkafs.view_index.extent import Extent
 from kafkafs.view_index.pieces import Piece
 from kafkafs.views.base import read_through
 from kafkafs.views.layout import Layout, Run
+from kafkafs.views.open_view import OpenView
 from kafkafs.views.rendering import render_piece
-from kafkafs.views.state import ViewState
 from storage.errors import StorageError
 
 _AHEAD_BYTES = 12 << 20  # rendered before they are asked for, once a reader has shown that it goes on
 _NEAR_BYTES = 1 << 20  # reads of a buffered file arrive out of order by a few requests
-_LOOK_S = 0.1  # how long a reader believes that the log still has the files it reads from
 
 # memmove that keeps the interpreter's lock: a copy takes less time than getting the lock back may.
 _memmove = ctypes.PyDLL(None).memmove
@@ -56,31 +55,26 @@ def place_at(layout: Layout, position: int, *, grouped: bool) -> Place:
 class RenderedHandle:
     """An open rendered view. Reads may come from several threads; the fields that they share are hints."""
 
-    def __init__(
-        self, state: ViewState, cache: BlockCache, workers: Workers, *, sealed: bool, unchanged: bool
-    ) -> None:
-        self._state = state
+    def __init__(self, view: OpenView, cache: BlockCache, workers: Workers) -> None:
+        self._view = view
         self._cache = cache
         self._workers = workers
-        self._open = True
         self._place: tuple[Layout, Place] | None = None
         self._next = 0  # where a sequential reader goes on
         self._streak = 0  # how often it did
         self._ahead = 0  # up to where pieces were asked for
-        self.direct_io = not sealed
-        self.keep_cache = sealed and unchanged
+        self.direct_io = view.direct_io
+        self.keep_cache = view.keep_cache
 
     @property
     def size(self) -> int:
-        return self._state.shared_layout.size
+        return self._view.size
 
     def read(self, offset: int, size: int) -> bytes:
         return read_through(self, offset, size)
 
     def read_into(self, address: int, offset: int, size: int) -> int:
-        layout = self._state.shared_layout
-        if offset + size > layout.size or self._state.is_older_than(_LOOK_S):
-            layout = self._state.refresh()
+        layout = self._view.layout_to_read(offset, size)
         end = min(offset + size, layout.size)
         position = offset
         while position < end:
@@ -94,6 +88,7 @@ class RenderedHandle:
                     return position - offset  # up to the damage; the next read meets it
                 raise
             position += count
+            self._view.gave(position)
             if position < min(end, place.end):
                 return position - offset
         if self._workers.running:
@@ -101,9 +96,7 @@ class RenderedHandle:
         return max(0, position - offset)
 
     def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._state.close()
+        self._view.close()
 
     def _find(self, layout: Layout, position: int) -> Place:
         held = self._place
@@ -155,7 +148,7 @@ class RenderedHandle:
             return
 
         def render() -> None:
-            if self._open and place.end > self._next - _NEAR_BYTES:
+            if self._view.is_open and place.end > self._next - _NEAR_BYTES:
                 self._cache.release(self._block(place))
 
         if not self._cache.holds(extent.key(piece)):

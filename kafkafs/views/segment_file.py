@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kafkafs.paths import NoSuchPath
 from kafkafs.views.base import FILE_MODE, Attributes, File, Handle, Kind, read_through
+from kafkafs.views.path_pages import PathPages
 from storage.files import names
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind
@@ -31,21 +32,28 @@ class _Content:
 
 
 class SeenFiles:
-    """The state of each file at its last open: the page cache may keep what it has only if that is still it."""
+    """What the page cache may hold of each file that was opened lately. Thread-safe."""
 
     def __init__(self) -> None:
         # guarded by the lock
         self._lock = threading.Lock()
-        self._seen: OrderedDict[str, _Content] = OrderedDict()
+        self._seen: OrderedDict[str, PathPages] = OrderedDict()
 
-    def same_as_before(self, path: str, content: _Content) -> bool:
-        """Whether the file was in this state when it was last opened; remembers it for the next time."""
+    def find(self, path: str) -> PathPages | None:
+        """Of a file that was opened."""
         with self._lock:
-            before = self._seen.pop(path, None)
-            self._seen[path] = content
+            return self._seen.get(path)
+
+    def open(self, path: str, content: _Content, *, sealed: bool) -> tuple[PathPages, bool, bool]:
+        """Of a file that is being opened: what PathPages.open tells comes with it."""
+        with self._lock:
+            pages = self._seen.pop(path, None) or PathPages()
+            self._seen[path] = pages
             if len(self._seen) > _REMEMBERED:
-                self._seen.popitem(last=False)
-            return before == content
+                unused = next((path for path, one in self._seen.items() if not one.is_in_use and one is not pages), None)
+                if unused is not None:
+                    del self._seen[unused]
+            return pages, *pages.open(content, content.size, sealed=sealed)
 
 
 class SegmentFile(File):
@@ -59,6 +67,9 @@ class SegmentFile(File):
 
     def attributes(self) -> Attributes:
         status = self._status()
+        pages = self._seen.find(str(self._path))
+        if pages is not None:
+            pages.check(status.st_size)
         return Attributes(Kind.FILE, status.st_size, status.st_mtime_ns, FILE_MODE)
 
     def xattrs(self) -> Mapping[str, bytes]:
@@ -68,10 +79,11 @@ class SegmentFile(File):
     def open(self) -> Handle:
         status = self._status()
         file = LogFile(self._path, FileIdentity.of(status))
-        sealed = self._is_sealed()
         content = _Content(file.identity, status.st_size, status.st_mtime_ns)
-        unchanged = sealed and self._seen.same_as_before(str(self._path), content)
-        return SegmentFileHandle(file, status.st_size, sealed=sealed, unchanged=unchanged)
+        sealed = self._is_sealed()
+        if sealed:
+            file.fix(status)  # what another generation of the topic, or a truncation, puts there is not read
+        return SegmentFileHandle(file, content, *self._seen.open(str(self._path), content, sealed=sealed))
 
     def _status(self) -> os.stat_result:
         try:
@@ -97,15 +109,19 @@ class SegmentFile(File):
 class SegmentFileHandle:
     """An open real file."""
 
-    def __init__(self, file: LogFile, size: int, *, sealed: bool, unchanged: bool) -> None:
+    def __init__(
+        self, file: LogFile, content: _Content, pages: PathPages, direct_io: bool, keep_cache: bool
+    ) -> None:
         self._file = file
-        self._size = size
-        self.direct_io = not sealed
-        self.keep_cache = sealed and unchanged
+        self._content = content
+        self._pages = pages
+        self._open = True
+        self.direct_io = direct_io
+        self.keep_cache = keep_cache
 
     @property
     def size(self) -> int:
-        return self._file.stat().st_size if self.direct_io else self._size
+        return self._file.stat().st_size if self.direct_io else self._content.size
 
     def read(self, offset: int, size: int) -> bytes:
         return read_through(self, offset, size)
@@ -117,4 +133,7 @@ class SegmentFileHandle:
         return len(self._file.read(offset, size, target))
 
     def close(self) -> None:
-        pass
+        if self._open:
+            self._open = False
+            if not self.direct_io:
+                self._pages.close(self._content, self._content.size)

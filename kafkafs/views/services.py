@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from kafkafs.handles import BlockCache, Workers
 from kafkafs.paths import Messages, OffsetsView, TimeView
 from kafkafs.view_index.index import ViewIndex
+from kafkafs.views.path_pages import PathPages
 from kafkafs.views.state import Clocks, ViewState
+from storage.log.snapshot import Log
 from storage.types import Isolation
 
 RangeNode = Messages | OffsetsView | TimeView
@@ -19,28 +21,44 @@ _KEPT_STATES = 4096  # of files that nobody has open
 
 
 class StateTable:
-    """The states of range files by node, the least recently used of closed ones forgotten first. Thread-safe."""
+    """The states of range files by node, the least recently used of closed ones forgotten first. Thread-safe.
+
+    A state is of one log. When the node's topic was deleted and made again, the node gets a new state; handles of the
+    old one keep that, and are told that their log is gone. The page cache is the path's, so both share that.
+    """
 
     def __init__(self) -> None:
         # guarded by the lock
         self._lock = threading.Lock()
         self._states: OrderedDict[RangeNode, ViewState] = OrderedDict()
 
-    def find(self, node: RangeNode) -> ViewState | None:
-        """The state of a file that somebody opened, if it is remembered."""
+    def find(self, node: RangeNode, log: Log, make: Callable[[PathPages | None], ViewState]) -> ViewState | None:
+        """The state of a file of `log` that somebody opened, if it is remembered; a new one if pages of another log's
+        may be in use."""
         with self._lock:
-            return self._states.get(node)
+            state = self._states.get(node)
+            if state is None or state.log is log:
+                return state
+            return self._succeed_locked(node, state, make)
 
-    def obtain(self, node: RangeNode, make: Callable[[], ViewState]) -> ViewState:
-        """The state of a file, made if it is not there."""
+    def obtain(self, node: RangeNode, log: Log, make: Callable[[PathPages | None], ViewState]) -> ViewState:
+        """The state of a file of `log`, made if it is not there."""
         with self._lock:
             state = self._states.get(node)
             if state is None:
-                state = self._states[node] = make()
+                state = self._states[node] = make(None)
+            elif state.log is not log:
+                state = self._succeed_locked(node, state, make)
             self._states.move_to_end(node)
             if len(self._states) > _KEPT_STATES:
                 self._forget_locked()
             return state
+
+    def _succeed_locked(
+        self, node: RangeNode, before: ViewState, make: Callable[[PathPages | None], ViewState]
+    ) -> ViewState:
+        state = self._states[node] = make(before.pages)
+        return state
 
     def status(self) -> dict[str, int]:
         """For @status.json."""
@@ -53,7 +71,7 @@ class StateTable:
 
     def _forget_locked(self) -> None:
         for node, state in self._states.items():
-            if state.handles == 0:
+            if state.handles == 0 and not state.pages.is_in_use:
                 del self._states[node]
                 return
 

@@ -17,6 +17,7 @@ from kafkafs.count import count_messages, nth_message, visible_end
 from kafkafs.ranges import LastDuration, LastMessages, OffsetSpec, TimeSpec
 from kafkafs.select import Selection, resolve
 from kafkafs.views.layout import Layout
+from kafkafs.views.path_pages import PathPages
 from kafkafs.views.plans import Plan, Raced
 from kafkafs.views.shrinking import shrunk
 from kafkafs.views.spans import Cursor, spans_from
@@ -58,13 +59,23 @@ class Clocks:
 class ViewState:
     """Thread-safe. `layout` may be read without a lock; it is None until somebody opened the file."""
 
-    def __init__(self, question: Question, plan: Callable[[Selection], Plan], clocks: Clocks) -> None:
+    def __init__(
+        self,
+        question: Question,
+        plan: Callable[[Selection], Plan],
+        clocks: Clocks,
+        pages: PathPages | None = None,
+    ) -> None:
+        """`pages`: of the path, if another log stood behind it before."""
         # constant after construction
         self._question = question
         self._make_plan = plan
         self._clocks = clocks
+        # has its own locking
+        self.pages = PathPages() if pages is None else pages
         # replaced as a whole, guarded by the lock for writing
         self.layout: Layout | None = None
+        self.cuts: tuple[int, ...] = ()  # the sizes that truncations left of layouts that were open, since ever
         # guarded by the lock
         self._lock = threading.Lock()
         self.handles = 0
@@ -74,16 +85,18 @@ class ViewState:
         self._missing: int | None = None  # of an A+N that is not complete: messages still to come
         self._looked = 0.0
         self._settled = False  # the layout would come out the same if it was made anew: it was not kept for a handle
-        self._last_opened: Layout | None = None
 
-    def open(self) -> bool:
-        """Counts a handle, and makes the layout. Whether the last open had the same runs."""
+    @property
+    def log(self) -> Log:
+        """What is shown. When its topic is made again, the path is another log's: see StateTable."""
+        return self._question.log
+
+    def open(self) -> tuple[Layout, bool]:
+        """Counts a handle, and makes the layout. Also tells whether it is sealed."""
         with self._lock:
             layout = self._refresh_locked()
             self.handles += 1
-            same = self._last_opened is not None and self._last_opened.runs == layout.runs
-            self._last_opened = layout
-            return same
+            return layout, self._is_sealed_locked(layout)
 
     def close(self) -> None:
         with self._lock:
@@ -114,14 +127,13 @@ class ViewState:
         """Whether nobody has looked at the log for so long."""
         return self._clocks.monotonic() - self._looked > age_s
 
-    @property
-    def is_sealed(self) -> bool:
+    def _is_sealed_locked(self, layout: Layout) -> bool:
         """Whether the range is complete and ends below the active segment: nothing appended can change it.
 
         A range of times never is: a message that is appended may have any timestamp.
         """
-        layout, snapshot = self.layout, self._snapshot
-        if layout is None or snapshot is None or snapshot.active is None or self._question.is_fixed:
+        snapshot = self._snapshot
+        if snapshot is None or snapshot.active is None or self._question.is_fixed:
             return False
         return layout.complete and all(run.segment is not snapshot.active for run in layout.runs)
 
@@ -153,7 +165,10 @@ class ViewState:
             self._plan = self._make_plan(self._selection)
             layout = Layout.of(Cursor(self._selection.start_offset), (), NO_TIMESTAMP, complete=False)
         elif snapshot.generation != before.generation:
-            layout = shrunk(layout, before, snapshot)
+            whole, layout = layout, shrunk(layout, before, snapshot)
+            if layout is not whole:
+                # Before the layout: who sees that must know of the cut.
+                self.cuts = (*self.cuts, layout.size)
         layout = self._grow_locked(layout, snapshot)
         self.layout, self._snapshot, self._looked = layout, snapshot, now
         self._settled = not self.handles

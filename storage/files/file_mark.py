@@ -44,10 +44,10 @@ class FileMark:
             status.st_mtime_ns == self.mtime_ns and status.st_size == self.size and status.st_ino == self.inode
         )
 
-    @property
-    def is_coarse(self) -> bool:
-        """Whether the file system seems to keep whole seconds."""
-        return _is_coarse(self.mtime_ns)
+    def still_shows(self, status: os.stat_result) -> bool:
+        """As `shows`, for a file that is no more written at any moment: two changes within one tick of a clock that
+        counts nanoseconds are ruled out, within a second of one that counts seconds they are not."""
+        return self.shows(status) and (self.settled or not _is_coarse(self.mtime_ns))
 
 
 def _is_coarse(mtime_ns: int) -> bool:

@@ -108,13 +108,9 @@ class LogFile:
         self._fixed = FileMark.of(status)
 
     def is_as_fixed(self, status: os.stat_result) -> bool:
-        """Whether a status of this file shows that its content is what it was when it was fixed.
-
-        False also when the times cannot tell: file systems that keep whole seconds show nothing of a change in the
-        second of the one before.
-        """
-        mark = self._fixed
-        return mark is not None and mark.shows(status) and (mark.settled or not mark.is_coarse)
+        """Whether a status of this file shows that its content is what it was when it was fixed; False also when the
+        times cannot tell."""
+        return self._fixed is not None and self._fixed.still_shows(status)
 
     def read(self, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
         """`size` bytes from a byte position, fewer where the file ends before.
