@@ -54,7 +54,7 @@ class SegmentFile(File):
     def __init__(self, log: Log, name: str, seen: SeenFiles) -> None:
         self._log = log
         self._name = name
-        self._path = log.path / name
+        self._path = f"{log.path}/{name}"
         self._seen = seen
 
     def attributes(self) -> Attributes:
@@ -70,12 +70,12 @@ class SegmentFile(File):
         file = LogFile(self._path, FileIdentity.of(status))
         sealed = self._is_sealed()
         content = _Content(file.identity, status.st_size, status.st_mtime_ns)
-        unchanged = sealed and self._seen.same_as_before(str(self._path), content)
+        unchanged = sealed and self._seen.same_as_before(self._path, content)
         return SegmentFileHandle(file, status.st_size, sealed=sealed, unchanged=unchanged)
 
     def _status(self) -> os.stat_result:
         try:
-            status = self._path.lstat()
+            status = os.lstat(self._path)
         except (FileNotFoundError, NotADirectoryError):
             raise NoSuchPath(self._name) from None
         if not stat.S_ISREG(status.st_mode):
