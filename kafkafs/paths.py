@@ -253,10 +253,16 @@ def _topic(path: str, name: str) -> str:
 
 
 def _tp(path: str, topic: str, name: str) -> TopicPartition:
-    partition = partition_number(name)
-    if partition is None:
+    tp = _topic_partition(topic, name)
+    if tp is None:
         raise NoSuchPath(path)
-    return TopicPartition(topic, partition)
+    return tp
+
+
+@lru_cache(maxsize=1024)  # A partition has many names, and a walk asks for them one after the other.
+def _topic_partition(topic: str, name: str) -> TopicPartition | None:
+    partition = partition_number(name)
+    return None if partition is None else TopicPartition(topic, partition)
 
 
 def _parse_group(path: str, names: list[str]) -> Node:

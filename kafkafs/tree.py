@@ -22,11 +22,12 @@ from kafkafs.handles import DEFAULT_CACHE_BYTES, DEFAULT_WORKERS, BlockCache, Wo
 from kafkafs.paths import NoSuchPath
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.store import Store, default_directory
-from kafkafs.views import directories, info
+from kafkafs.views import directories
 from kafkafs.views.append_files import AppendFile
 from kafkafs.views.base import GeneratedFile, Kind, View
 from kafkafs.views.config_file import ConfigFile
 from kafkafs.views.groups import GroupNode, GroupTree
+from kafkafs.views.info import InfoTexts
 from kafkafs.views.range_file import RangeFile
 from kafkafs.views.segment_file import SeenFiles, SegmentFile
 from kafkafs.views.services import Services
@@ -88,6 +89,7 @@ class Tree:
             self.options.clamp,
         )
         self._seen = SeenFiles()
+        self._texts = InfoTexts(log_dir, self.options.isolation)
         self._groups = GroupTree(log_dir, owned)
 
     def start(self) -> None:
@@ -123,11 +125,11 @@ class Tree:
             case paths.Topic():
                 return directories.TopicDirectory(self.log_dir, node.topic, writable=self._writable)
             case paths.TopicConfig() if self.owned is not None:
-                return ConfigFile(self.owned, node.topic)
+                return ConfigFile(self.owned, self._texts, node.topic)
             case paths.TopicConfig():
                 self.log_dir.partitions(node.topic)
                 return GeneratedFile(
-                    lambda: info.topic_config(self.log_dir.topic_info(node.topic)), self._log_dir_mtime_ns
+                    lambda: self._texts.topic_config(node.topic), self._log_dir_mtime_ns
                 )
             case paths.Help() | paths.StatusJson() | paths.Metrics():
                 return GeneratedFile(self._files[_ROOT_NAMES[type(node)]], self._now_ns)
@@ -203,7 +205,7 @@ class Tree:
                 return directories.PartitionDirectory(self.log_dir, log, writable=self._writable)
             case paths.PartitionInfo():
                 return GeneratedFile(
-                    lambda: info.partition_info(self.log_dir, log, self.options.isolation),
+                    lambda: self._texts.partition_info(log),
                     lambda: directories.newest_mtime_ns(log),
                 )
             case paths.OffsetsDir():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kafkafs.lines import Parsed, parse_txt
 from kafkafs.targets import Taken
-from kafkafs.views import info
 from kafkafs.views.append_files import LinesHandle
 from kafkafs.views.base import Attributes, BytesHandle, File, Handle, Kind, WriteHandle
+from kafkafs.views.info import InfoTexts
 from storage.errors import InvalidConfig, StorageError
 from storage.log.owned_dir import OwnedDir
 
@@ -17,8 +17,9 @@ _LONGEST_LINE = 64 << 10
 class ConfigFile(File):
     """UnknownTopicOrPartition when there is no such topic."""
 
-    def __init__(self, owned: OwnedDir, topic: str) -> None:
+    def __init__(self, owned: OwnedDir, texts: InfoTexts, topic: str) -> None:
         self._owned = owned
+        self._texts = texts
         self._topic = topic
         owned.log_dir.partitions(topic)
 
@@ -32,7 +33,7 @@ class ConfigFile(File):
         return LinesHandle(_Settings(self._owned, self._topic), parse_txt, self._content())
 
     def _content(self) -> bytes:
-        return info.topic_config(self._owned.topic_info(self._topic))
+        return self._texts.topic_config(self._topic)
 
 
 class _Settings:

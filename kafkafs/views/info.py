@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from kafkafs.count import count_messages
 from kafkafs.ranges import timestamp_text
 from kafkafs.views.times import first_timestamp, newest_timestamp
 from storage.errors import StorageError
-from storage.files import checkpoints, names
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.partition_log import PartitionLog
@@ -20,12 +21,19 @@ from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 
 # Messages of a larger partition are not counted for a look at @info.json: that would be reading it.
 _COUNTED_BYTES = 8 << 20
+_KEPT_CONFIGS = 2_500  # of about 2 KB each
 
 
 def partition_info(log_dir: LogDir, log: Log, isolation: Isolation) -> bytes:
     """The content of `@info.json`: one object, indented. What is not known, or is too much to find out, is null."""
     snapshot = log.snapshot()
     info = log_dir.topic_info(snapshot.tp.topic)
+    return _object(_partition_facts(snapshot, info, recovery_point(log_dir, snapshot.tp), isolation))
+
+
+def _partition_facts(
+    snapshot: LogSnapshot, info: TopicInfo, point: int | None, isolation: Isolation
+) -> dict[str, Any]:
     first, last = _timestamps(snapshot)
     facts: dict[str, Any] = {
         "topic": snapshot.tp.topic,
@@ -34,7 +42,7 @@ def partition_info(log_dir: LogDir, log: Log, isolation: Isolation) -> bytes:
         "log_start_offset": snapshot.log_start_offset,
         "log_end_offset": snapshot.log_end_offset,
         "last_stable_offset": _stable(snapshot),
-        "recovery_point": recovery_point(log_dir, snapshot.tp),
+        "recovery_point": point,
         "segments": len(snapshot.segments),
         "offsets": snapshot.log_end_offset - snapshot.log_start_offset,
         "messages": _messages(snapshot, isolation),
@@ -46,7 +54,67 @@ def partition_info(log_dir: LogDir, log: Log, isolation: Isolation) -> bytes:
     }
     if snapshot.active_size > snapshot.active_end:
         facts["invalid_tail_bytes"] = snapshot.active_size - snapshot.active_end
+    return facts
+
+
+def _is_complete(facts: Mapping[str, Any]) -> bool:
+    """Whether nothing is missing that is there when all can be read."""
+    if facts["messages"] is None and facts["bytes"] <= _COUNTED_BYTES:
+        return False
+    return facts["last_stable_offset"] is not None and (facts["bytes"] == 0 or facts["first_timestamp"] is not None)
+
+
+def _object(facts: Mapping[str, Any]) -> bytes:
     return json.dumps(facts, indent=2).encode() + b"\n"
+
+
+class InfoTexts:
+    """The contents of `@info.json` and `@config`, for every stat asks how long they are. Thread-safe.
+
+    A text is kept until what it was made from is another: the log's snapshot (each change of the log gives another
+    object), the topic's description (likewise), the checkpointed recovery point. One that says less than it should,
+    because something could not be read, is not kept.
+    """
+
+    def __init__(self, log_dir: LogDir, isolation: Isolation) -> None:
+        # constant after construction
+        self._log_dir = log_dir
+        self._isolation = isolation
+        # guarded by the lock
+        self._lock = Lock()
+        self._partitions: WeakKeyDictionary[Log, tuple[tuple[LogSnapshot, TopicInfo, int | None], bytes]] = (
+            WeakKeyDictionary()
+        )
+        self._topics: dict[str, tuple[TopicInfo, bytes]] = {}
+
+    def partition_info(self, log: Log) -> bytes:
+        """As `partition_info`."""
+        snapshot, info = log.snapshot(), self._log_dir.topic_info(log.tp.topic)
+        point = recovery_point(self._log_dir, log.tp)
+        with self._lock:
+            held = self._partitions.get(log)
+        if held is not None and held[0][0] is snapshot and held[0][1] is info and held[0][2] == point:
+            return held[1]
+        facts = _partition_facts(snapshot, info, point, self._isolation)
+        text = _object(facts)
+        if _is_complete(facts):
+            with self._lock:
+                self._partitions[log] = (snapshot, info, point), text
+        return text
+
+    def topic_config(self, topic: str) -> bytes:
+        """As `topic_config`. UnknownTopicOrPartition; OSError."""
+        info = self._log_dir.topic_info(topic)
+        with self._lock:
+            held = self._topics.get(topic)
+        if held is not None and held[0] is info:
+            return held[1]
+        text = topic_config(info)
+        with self._lock:
+            if len(self._topics) >= _KEPT_CONFIGS:
+                self._topics.clear()
+            self._topics[topic] = info, text
+        return text
 
 
 def topic_config(info: TopicInfo) -> bytes:
@@ -100,7 +168,7 @@ def recovery_point(log_dir: LogDir, tp: TopicPartition) -> int | None:
         log = log_dir.log(tp)
         if isinstance(log, PartitionLog):
             return log.recovery_point
-        return checkpoints.read(log_dir.path / names.RECOVERY_POINT_CHECKPOINT).get(tp)
+        return log_dir.recovery_point(tp)
     except (StorageError, OSError):
         return None
 

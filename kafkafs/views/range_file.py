@@ -32,7 +32,7 @@ from kafkafs.views.state import Question, ViewState
 from kafkafs.views.times import file_mtime_ns, first_timestamp, mtime_ns, newest_timestamp
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
-from storage.types import NO_TIMESTAMP
+from storage.types import NO_TIMESTAMP, Isolation
 
 
 class RangeFile(File):
@@ -50,13 +50,16 @@ class RangeFile(File):
 
     def attributes(self) -> Attributes:
         state = self._find()
+        snapshot: LogSnapshot | None = None
         if state is None and self._is_raw and not isinstance(self._spec, TimeBetween | LastDuration):
-            state = self._obtain()  # a few reads tell the exact size
+            snapshot = self._question.log.snapshot()
+            if not self._is_all_files(snapshot):
+                state = self._obtain()  # a few reads tell the exact size
         layout = None if state is None else state.glance()
         if state is not None and layout is not None:
             state.pages.check(layout.size)
             return Attributes(Kind.FILE, layout.size, self._mtime_ns(layout), FILE_MODE)
-        snapshot = self._question.log.snapshot()
+        snapshot = snapshot or self._question.log.snapshot()
         segments = estimated_segments(snapshot, self._spec, clamp=self._services.clamp)
         size = estimated_size(snapshot, segments, self._spec)
         if state is not None:
@@ -86,6 +89,15 @@ class RangeFile(File):
         if state is not None and state.layout is not None:
             facts["bytes"] = state.layout.size
         return {f"user.kafka.{name}": str(value).encode() for name, value in facts.items()}
+
+    def _is_all_files(self, snapshot: LogSnapshot) -> bool:
+        """Whether a `.log` view is simply all bytes of all segments, so that what is estimated is exact."""
+        return (
+            self._spec is None
+            and self._question.isolation is Isolation.READ_UNCOMMITTED
+            and bool(snapshot.segments)
+            and snapshot.log_start_offset == snapshot.segments[0].base_offset
+        )
 
     def _obtain(self) -> ViewState:
         return self._services.states.obtain(self._node, self._question.log, self._make_state)

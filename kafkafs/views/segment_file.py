@@ -62,12 +62,12 @@ class SegmentFile(File):
     def __init__(self, log: Log, name: str, seen: SeenFiles) -> None:
         self._log = log
         self._name = name
-        self._path = log.path / name
+        self._path = f"{log.path}/{name}"
         self._seen = seen
 
     def attributes(self) -> Attributes:
         status = self._status()
-        pages = self._seen.find(str(self._path))
+        pages = self._seen.find(self._path)
         if pages is not None:
             pages.check(status.st_size)
         return Attributes(Kind.FILE, status.st_size, status.st_mtime_ns, FILE_MODE)
@@ -83,11 +83,11 @@ class SegmentFile(File):
         sealed = self._is_sealed()
         if sealed:
             file.fix(status)  # what another generation of the topic, or a truncation, puts there is not read
-        return SegmentFileHandle(file, content, *self._seen.open(str(self._path), content, sealed=sealed))
+        return SegmentFileHandle(file, content, *self._seen.open(self._path, content, sealed=sealed))
 
     def _status(self) -> os.stat_result:
         try:
-            status = self._path.lstat()
+            status = os.lstat(self._path)
         except (FileNotFoundError, NotADirectoryError):
             raise NoSuchPath(self._name) from None
         if not stat.S_ISREG(status.st_mode):

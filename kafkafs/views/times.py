@@ -29,7 +29,9 @@ _V2_TIMES: Final = struct.Struct(
 _UNINDEXED_BYTES: Final = 4 << 20  # more than this is not read for a timestamp that no index knows
 
 _lock = threading.Lock()
-_first: WeakKeyDictionary[Segment, int] = WeakKeyDictionary()
+# Both go by the Segment: a file that was replaced, truncated or rewritten is another one.
+_first: WeakKeyDictionary[Segment, int] = WeakKeyDictionary()  # of those that hold a batch: it stays the first
+_newest: WeakKeyDictionary[Segment, int] = WeakKeyDictionary()  # of sealed ones: nothing more comes
 
 
 def first_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
@@ -55,14 +57,25 @@ def newest_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
 
     Of a sealed segment what its time index says, unverified: good enough for a listing or an mtime.
     """
+    sealed = segment.sealed
+    if sealed:
+        with _lock:
+            known = _newest.get(segment)
+        if known is not None:
+            return known
     end = snapshot.end_position(segment)
     try:
+        if not sealed and end <= _UNINDEXED_BYTES:
+            return greatest_timestamp(snapshot, segment).timestamp
         index = segment.time_index(end)
-        if segment.sealed and len(index):
-            return index.last.timestamp
         if end > _UNINDEXED_BYTES and not len(index):
-            return first_timestamp(snapshot, segment)
-        return greatest_timestamp(snapshot, segment).timestamp
+            return first_timestamp(snapshot, segment)  # An index may yet come.
+        indexed = sealed and len(index) > 0
+        newest = index.last.timestamp if indexed else greatest_timestamp(snapshot, segment).timestamp
+        if sealed and newest != NO_TIMESTAMP:
+            with _lock:
+                _newest[segment] = newest
+        return newest
     except (StorageError, OSError):
         return NO_TIMESTAMP
 

@@ -63,6 +63,7 @@ class LogDir:
         """
         # Constant after construction.
         self.path = path
+        self._place = os.fspath(path)  # a Path takes longer to be made text than the system to answer
         self.clock = clock
         self._config = config
         self.is_broker = (path / names.META_PROPERTIES).exists()
@@ -93,7 +94,7 @@ class LogDir:
     def refresh(self) -> None:
         """Lists the directory anew if partitions came or went. OSError when it cannot be listed any more."""
         with self._lock:
-            status = os.stat(self.path)  # noqa: PTH116
+            status = os.stat(self._place)  # noqa: PTH116
             if self._mark.matches(status):
                 return
             mark = FileMark.of(status)
@@ -194,6 +195,10 @@ class LogDir:
         """A topic's id, partition count and configuration. UnknownTopicOrPartition; OSError."""
         return self._topic_infos.of(topic, self.partitions(topic))
 
+    def recovery_point(self, tp: TopicPartition) -> int | None:
+        """A partition's checkpointed recovery point; None where no checkpoint tells. OSError."""
+        return self._recovery_points.find(tp)
+
     def broker_config(self) -> BrokerConfig:
         """The configuration given at the opening, under what the cluster's metadata says of this broker."""
         return self._topic_infos.broker_config()
@@ -223,11 +228,12 @@ def _is_replaced(log: Log) -> bool:
 class CheckpointedOffsets:
     """The offsets in a checkpoint file, read again when a broker has replaced it. Thread-safe."""
 
-    __slots__ = ("_lock", "_mark", "_offsets", "_path", "problem")
+    __slots__ = ("_lock", "_mark", "_offsets", "_path", "_place", "problem")
 
     def __init__(self, path: Path) -> None:
         # Constant after construction.
         self._path = path
+        self._place = os.fspath(path)
         # Guarded by the lock.
         self._lock = Lock()
         self._mark = NEVER
@@ -235,13 +241,17 @@ class CheckpointedOffsets:
         self.problem: CorruptCheckpoint | None = None
 
     def of(self, tp: TopicPartition) -> int:
-        """The partition's checkpointed offset, 0 where there is none.
+        """The partition's checkpointed offset, 0 where there is none."""
+        return self.find(tp) or 0
+
+    def find(self, tp: TopicPartition) -> int | None:
+        """The partition's checkpointed offset, None where there is none.
 
         A checkpoint that does not parse changes nothing: what the one before said still holds.
         """
         with self._lock:
             try:
-                status = os.stat(self._path)  # noqa: PTH116
+                status = os.stat(self._place)  # noqa: PTH116
             except (FileNotFoundError, NotADirectoryError):
                 status = None
             if status is not None and not self._mark.matches(status):
@@ -251,4 +261,4 @@ class CheckpointedOffsets:
                     self.problem = None
                 except CorruptCheckpoint as error:
                     self.problem = error
-            return self._offsets.get(tp, 0)
+            return self._offsets.get(tp)

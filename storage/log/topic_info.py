@@ -6,6 +6,7 @@ other directory has `topic.properties` alone, and the partitions that are there 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +17,18 @@ from storage.config.broker_config import BrokerConfig
 from storage.config.log_config import LogConfig, read_overrides
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import meta_properties, names, partition_metadata, topic_properties
+from storage.files.file_mark import FileMark
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
     from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
+    from storage.files.metadata_replay import TopicMetadata
 
 CLUSTER_METADATA: Final = "cluster metadata"
 TOPIC_PROPERTIES: Final = names.TOPIC_PROPERTIES
 DEFAULTS: Final = "defaults"
+
+_KEPT: Final = 20_000  # topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +51,28 @@ class TopicInfo:
     problems: tuple[StorageError, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was found of a topic, and all that it was found from: it is stale as soon as one of these is another.
+
+    `files`: see `_mark`, taken before the files were read. `described`: the topic in the cluster's metadata. It and the
+    broker's configuration are replaced as a whole when they change, so each is compared as an object.
+    """
+
+    info: TopicInfo
+    partitions: list[int]
+    files: tuple[FileMark | None, FileMark | None]
+    described: TopicMetadata | None
+    broker: BrokerConfig
+
+
 class TopicInfos:
     """Answers for one log directory. Thread-safe."""
 
     def __init__(self, path: Path, config: BrokerConfig, *, is_broker: bool) -> None:
         # Constant after construction.
         self._path = path
+        self._place = os.fspath(path)
         self._given = config
         self._is_broker = is_broker
         self._node_id: int | None = None
@@ -66,7 +87,10 @@ class TopicInfos:
         self._lock = Lock()
         self._reader = _reader(path) if is_broker else None
         self._metadata: ClusterMetadata | None = None
+        self._values: Mapping[str, str] = {}
         self._broker = config
+        # Read and written without a lock, each entry as a whole: at worst a topic's files are read twice.
+        self._known: dict[str, _Known] = {}
 
     def cluster(self) -> ClusterMetadata | None:
         """The cluster's metadata as of now; None in a directory that has none."""
@@ -83,9 +107,32 @@ class TopicInfos:
         return [problem for problem in found if problem is not None]
 
     def of(self, topic: str, partitions: list[int]) -> TopicInfo:
-        """What is known of a topic whose `partitions` (ascending, at least one) are here."""
+        """What is known of a topic whose `partitions` (ascending, at least one) are here; the same object as before
+        when nothing has changed."""
         metadata, broker = self._current()
-        known = None if metadata is None else metadata.topics.get(topic)
+        described = None if metadata is None else metadata.topics.get(topic)
+        directory = f"{self._place}/{TopicPartition(topic, partitions[0]).dir_name}"
+        id_mark = _mark(f"{directory}/{names.PARTITION_METADATA}")
+        properties_mark = _mark(f"{directory}/{names.TOPIC_PROPERTIES}")
+        held = self._known.get(topic)
+        if (
+            held is not None
+            and held.files == (id_mark, properties_mark)
+            and all(mark is None or mark.settled for mark in held.files)
+            and held.partitions == partitions
+            and held.broker is broker
+            and held.described is described
+        ):
+            return held.info
+        info = self._read(topic, partitions, described, broker)
+        if len(self._known) >= _KEPT:
+            self._known.clear()  # Most are of topics that have gone, or somebody walks through very many.
+        self._known[topic] = _Known(info, partitions, (id_mark, properties_mark), described, broker)
+        return info
+
+    def _read(
+        self, topic: str, partitions: list[int], known: TopicMetadata | None, broker: BrokerConfig
+    ) -> TopicInfo:
         directory = self._path / TopicPartition(topic, partitions[0]).dir_name
         problems: list[StorageError] = []
         own_id: str | None = None
@@ -129,9 +176,19 @@ class TopicInfos:
             metadata = self._reader.refresh()
             if metadata is not self._metadata:
                 values = {} if metadata is None else metadata.broker_values(self._node_id)
-                self._broker = self._given.with_values(values) if values else self._given
+                if values != self._values:  # A broker adds to its metadata twice a second, and hardly ever these.
+                    self._values = values
+                    self._broker = self._given.with_values(values) if values else self._given
                 self._metadata = metadata
             return self._metadata, self._broker
+
+
+def _mark(path: str) -> FileMark | None:
+    """What tells one state of a file from another; None where there is none, or it cannot be looked at."""
+    try:
+        return FileMark.of(os.stat(path))  # noqa: PTH116
+    except OSError:
+        return None
 
 
 def _reader(path: Path) -> ClusterMetadataReader:
