@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from kafkafs.count import visible_end
+from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.options import (
     EARLIEST,
     LATEST,
     Bound,
     EveryOffset,
     EveryTimestamp,
-    InvalidOption,
     Offsets,
     Partitions,
     SourceOptions,
@@ -75,7 +75,7 @@ def chosen_partitions(log_dir: LogDir, options: SourceOptions) -> list[TopicPart
             raise InvalidOption(f"option assign: {', '.join(missing)} {_are(missing)} not in {log_dir.path}")
         return list(chosen.partitions)
     if isinstance(chosen, TopicPattern):
-        topics = [topic for topic in here if topic not in _INTERNAL and chosen.pattern.fullmatch(topic)]
+        topics = [topic for topic in here if topic not in _INTERNAL and chosen.pattern.search(topic)]
     else:
         topics = list(chosen.names)
         missing = [topic for topic in topics if topic not in here]

@@ -26,7 +26,8 @@ from pyspark.sql.types import (
 )
 
 from kafkafs.spark.kernels import require_compiled
-from kafkafs.spark.options import InvalidOption, OnCorruptBatch, SourceOptions, parse
+from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.options import OnCorruptBatch, SourceOptions, parse
 from kafkafs.spark.planning import LogRange, Split, plan
 from kafkafs.spark.ranges import batch_ranges, logger, open_log_dir, report_loss
 from kafkafs.spark.split_reader import read_split
