@@ -6,9 +6,11 @@ passed over. Other than there, a name that neither knows is refused: it is a mis
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Final, TypeVar
 
 # As they are documented; Spark compares them without regard to case.
@@ -68,6 +70,8 @@ _UNITS_MS: Final = {
     "": 1, "us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
 }  # fmt: skip
 
+_URI: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host>[^/]*))?(?P<path>/.*)")
+
 _T = TypeVar("_T")
 
 
@@ -87,6 +91,32 @@ def by_lower_name(options: Mapping[str, str], own: tuple[str, ...], refused: Map
         hint = f": is {_KNOWN[near[0]]} meant?" if near else f"; known are {', '.join(own)}"
         raise InvalidOption(f"unknown option {name!r}{hint}")
     return given
+
+
+def directories(given: Mapping[str, str], where: str) -> tuple[Path, ...]:
+    """The log directories that `path` or `paths` (of a `load` of several) name, each once; at least one. `where`: the
+    calls that name them. InvalidOption."""
+    texts = [given["path"]] if "path" in given else []
+    if "paths" in given:
+        try:
+            texts += json.loads(given["paths"])
+        except ValueError:
+            raise InvalidOption(f"option paths takes a JSON list of log directories, not {given['paths']}") from None
+    if not texts or not all(text.strip() for text in texts):
+        raise InvalidOption(f"no log directory: name it in {where}, or as option 'path'")
+    return tuple(dict.fromkeys(_local(text) for text in texts))
+
+
+def _local(text: str) -> Path:
+    """A path, or a URI of this machine's files as Hadoop writes it: percent signs in it are themselves."""
+    found = _URI.match(text)
+    if found is None:
+        return Path(text).absolute()
+    if found["scheme"].lower() != "file" or found["host"] not in (None, "", "localhost"):
+        raise InvalidOption(
+            f"{text} is not a directory of this machine: a log directory is read as files, so mount it, or copy it here"
+        )
+    return Path(found["path"])
 
 
 def positive(given: Mapping[str, str], name: str) -> int | None:

@@ -20,6 +20,7 @@ from kafkafs.spark.option_values import (
     SOURCE,
     InvalidOption,
     by_lower_name,
+    directories,
     flag,
     milliseconds,
     one_of,
@@ -97,13 +98,14 @@ class OnCorruptBatch(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query reads, and how. `starting` and `ending` are None where the options do not say.
+    """What a query reads, and how. `paths`: the log directories, one mostly. `starting` and `ending` are None where the
+    options do not say.
 
     `min_offsets_per_trigger`: a micro-batch waits for so many, but no longer than `max_trigger_delay_ms` after the one
     before it. `latest_if_none_later`: a starting time after all messages means the log's end; otherwise it is an error.
     """
 
-    path: Path
+    paths: tuple[Path, ...]
     chosen: Topics | TopicPattern | Partitions
     columns: tuple[str, ...]
     starting: Bound | None = None
@@ -123,10 +125,6 @@ class SourceOptions:
 def parse(options: Mapping[str, str]) -> SourceOptions:
     """The options as Spark hands them over, whatever the case of their names. InvalidOption."""
     given = by_lower_name(options, SOURCE, REFUSED_BY_SOURCE)
-    if "paths" in given:
-        raise InvalidOption("load takes one path: a query reads one log directory")
-    if not given.get("path", "").strip():
-        raise InvalidOption("no log directory: name it in load(path), or as option 'path'")
     isolations = {given[name].lower() for name in ("isolation.level", "kafka.isolation.level") if name in given}
     if len(isolations) > 1:
         raise InvalidOption("options isolation.level and kafka.isolation.level differ")
@@ -134,7 +132,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     if least is not None and most is not None and least > most:
         raise InvalidOption(f"minOffsetsPerTrigger ({least}) is greater than maxOffsetsPerTrigger ({most})")
     return SourceOptions(
-        path=Path(given["path"]).absolute(),
+        paths=directories(given, "load(path)"),
         chosen=_chosen(given),
         columns=_columns(given),
         starting=_bound(given, "starting"),

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
 from kafkafs.spark.kernels import require_compiled
-from kafkafs.spark.option_values import REFUSED_BY_SINK, SINK, InvalidOption, by_lower_name, flag
+from kafkafs.spark.option_values import REFUSED_BY_SINK, SINK, InvalidOption, by_lower_name, directories, flag
 from kafkafs.spark.staged_task import stage
 from kafkafs.spark.worker_start import WorkerStart
 from storage.errors import LogLocked
@@ -125,13 +125,14 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 def parse(options: Mapping[str, str]) -> SinkOptions:
     """The options as Spark hands them over, whatever the case of their names. InvalidOption."""
     given = by_lower_name(options, SINK, REFUSED_BY_SINK)
-    if not given.get("path", "").strip():
-        raise InvalidOption("no log directory: name it in save(path) or start(path), or as option 'path'")
+    path, *more = directories(given, "save(path) or start(path)")
+    if more:
+        raise InvalidOption("a query writes to one log directory")
     timeout = given.get("locktimeoutms", "10000").strip()
     if not timeout.isdecimal():
         raise InvalidOption(f"option lockTimeoutMs takes a number of milliseconds, not {timeout!r}")
     return SinkOptions(
-        path=Path(given["path"]).absolute(),
+        path=path,
         topic=given.get("topic", "").strip() or None,
         force=flag(given, "force", default=False),
         lock_timeout_ms=int(timeout),

@@ -16,10 +16,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from kafkafs.count import visible_end
+from kafkafs.spark.directories import open_log_dirs
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.options import INITIAL, SourceOptions
 from kafkafs.spark.planning import LogRange
-from kafkafs.spark.ranges import chosen_partitions, open_log_dir, report_loss, starting_offsets, within
+from kafkafs.spark.ranges import chosen_partitions, report_loss, starting_offsets, within
 from kafkafs.spark.source import checked, read_task, tasks_for
 from kafkafs.spark.worker_start import WorkerStart
 from storage.clock import Clock, SystemClock
@@ -59,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_ms: int | None = None  # when the last one was planned, if any
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        self._first = _encoded(starting_offsets(open_log_dir(self._options.path), self._options))
+        self._first = _encoded(starting_offsets(open_log_dirs(self._options.paths), self._options))
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -92,13 +93,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begins, ends = _decoded(end.get(INITIAL, start)), _decoded(end)
         report = report_loss(self._options.fail_on_data_loss)
-        log_dir = open_log_dir(self._options.path)
+        log_dirs = open_log_dirs(self._options.paths)
         if gone := sorted(begins.keys() - ends.keys()):
             report(f"{', '.join(map(str, gone))} gone, with what was not read of it")
         ranges: list[LogRange] = []
         for tp, last in sorted(ends.items()):
             try:
-                snapshot = log_dir.log(tp).snapshot()
+                snapshot = log_dirs.log(tp).snapshot()
             except UnknownTopicOrPartition:
                 if begins.get(tp, 0) < last:
                     report(f"{tp} is gone, with messages {begins.get(tp, 0)} to {last - 1}")
@@ -109,15 +110,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 report(f"{tp} was read up to {first} and ends at {last}: it was truncated, or is another one now")
                 continue
             ranges.append(within(snapshot, first, last, self._options))
-        return tasks_for(ranges, self._options, self._cores)
+        return tasks_for(ranges, log_dirs, self._options, self._cores)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(partition, self._options)
 
     def _ends(self) -> dict[TopicPartition, int]:
-        log_dir = open_log_dir(self._options.path)
-        found = chosen_partitions(log_dir, self._options)
-        return {tp: visible_end(log_dir.log(tp).snapshot(), self._options.isolation) for tp in found}
+        log_dirs = open_log_dirs(self._options.paths)
+        found = chosen_partitions(log_dirs, self._options)
+        return {tp: visible_end(log_dirs.log(tp).snapshot(), self._options.isolation) for tp in found}
 
     def _must_wait(self, begins: _Offsets, ends: _Offsets) -> bool:
         """Whether there is too little for a batch, and there was one not long ago (delayBatch of Spark's source). Not
@@ -145,10 +146,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _waiting(self, begins: _Offsets, ends: _Offsets) -> dict[TopicPartition, int]:
         """How many offsets of each partition are not read yet, where there are any; of one that came since, all."""
-        log_dir = open_log_dir(self._options.path)
+        log_dirs = open_log_dirs(self._options.paths)
         starts = dict(begins)
         for tp in ends.keys() - begins.keys():
-            starts[tp] = log_dir.log(tp).snapshot().log_start_offset
+            starts[tp] = log_dirs.log(tp).snapshot().log_start_offset
         return {tp: end - starts[tp] for tp, end in ends.items() if end > starts[tp]}
 
 
