@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -18,7 +18,7 @@ from kafkafs.cli import passes, say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.signals import end_without_a_trace, unlogged
 from kafkafs.cli.tables import print_json, print_table
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, absent, expand, open_log_dir
 from storage.types import Isolation
 
 if TYPE_CHECKING:
@@ -75,7 +75,11 @@ _TP = click.argument("tp", type=TopicPartitionPattern(), required=False)
     show_default=True,
     help="What to do with batches that fail their checks: nothing is exported, or they go to DIRECTORY/_quarantine.",
 )
-@click.option("--allow-data-loss", is_flag=True, help="Go on behind messages that went before they were exported.")
+@click.option(
+    "--allow-data-loss",
+    is_flag=True,
+    help="Go on behind messages that went before they were exported, and without partitions that lie elsewhere.",
+)
 @click.option("--headers", is_flag=True, help="With a column of headers.")
 @click.option(
     "--compression",
@@ -127,8 +131,9 @@ def export(
             compression=compression,
             allow_uncompiled=allow_uncompiled,
         )
-        chosen = None if tp is None else expand(open_log_dir(logdir), tp)
-        done = run(session, logdir, directory, chosen, options)
+        log_dir = open_log_dir(logdir)
+        chosen = None if tp is None else expand(log_dir, tp)
+        done = run(session, logdir, directory, chosen, options, absent=absent(log_dir, tp))
     if as_json:
         print_json(_exported(done))
     else:
@@ -138,6 +143,7 @@ def export(
             f"{bad.last_offset}")  # fmt: skip
     for lost in done.lost:
         say(f"{lost.tp}: offsets {lost.offsets.start} to {lost.offsets.end - 1} went before they were exported")
+    _tell_absent(done.absent)
     for partition, count in sorted(done.undated.items()):
         say(f"{partition}: {count} messages have a timestamp beyond all dates: it is null in the table")
 
@@ -177,6 +183,7 @@ def stats(
     kafkafs spark stats /var/kafka --png traffic.png
     """
     draw = None if png is None else _drawing(ctx)
+    missing = absent(open_log_dir(logdir), tp)
     with _session(ctx, "stats", master, settings) as session:
         from kafkafs.spark.jobs.stats import stats as run
 
@@ -192,11 +199,21 @@ def stats(
         draw(found.hours, png)
     if as_json:
         hours = [{**asdict(hour), "compression_ratio": round(hour.compression_ratio, 3)} for hour in found.hours]
-        print_json({"hours": hours, "damaged": found.damaged})
+        print_json({"hours": hours, "damaged": found.damaged, "absent": _partitions(missing)})
     else:
         print_table(_STATS_COLUMNS, [_stats_row(hour) for hour in found.hours])
+    _tell_absent(missing)
     if found.damaged:
         say(f"{found.damaged} damaged places are not counted (kafkafs verify tells more)")
+
+
+def _tell_absent(missing: Iterable[TopicPartition]) -> None:
+    for tp in missing:
+        say(f"{tp} is known to the cluster and not in this directory")
+
+
+def _partitions(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
 
 
 _STATS_COLUMNS = (
@@ -350,6 +367,7 @@ def _exported(done: Exported) -> dict[str, Any]:
             }
             for bad in done.quarantined
         ],
+        "absent": _partitions(done.absent),
         "lost": [
             {"topic": tp.topic, "partition": tp.partition, "first_offset": gone.start, "last_offset": gone.end - 1}
             for tp, gone in done.lost

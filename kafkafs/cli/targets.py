@@ -23,13 +23,11 @@ def expand(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
 
     A glob's `*`, `?`, `[…]` stand for what they do in a shell, on either side of the slash.
     """
-    topic_glob, slash, partition_glob = ("*", "", "") if pattern is None else pattern.partition("/")
     found = [
-        TopicPartition(topic, partition)
+        tp
         for topic in log_dir.topics()
-        if fnmatchcase(topic, topic_glob)
-        for partition in log_dir.partitions(topic)
-        if not slash or fnmatchcase(str(partition), partition_glob)
+        for tp in (TopicPartition(topic, partition) for partition in log_dir.partitions(topic))
+        if _is_named(tp, pattern)
     ]
     if not found and pattern is not None:
         meant = names.parse_dir(pattern).partition
@@ -38,6 +36,21 @@ def expand(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
             advice = f"A partition is named as topic/number: {meant}"
         raise UnknownTopicOrPartition(f"nothing here is called {pattern}", path=log_dir.path, advice=advice)
     return found
+
+
+def absent(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
+    """The partitions that TP names (None: all but of internal topics), and that the cluster has and not this
+    directory: see LogDir.absent."""
+    return [
+        tp
+        for tp in log_dir.absent()
+        if (_is_named(tp, pattern) if pattern is not None else not tp.topic.startswith("__"))
+    ]
+
+
+def _is_named(tp: TopicPartition, pattern: str | None) -> bool:
+    topic_glob, slash, partition_glob = ("*", "", "") if pattern is None else pattern.partition("/")
+    return fnmatchcase(tp.topic, topic_glob) and (not slash or fnmatchcase(str(tp.partition), partition_glob))
 
 
 class TopicPartitionPattern(click.ParamType[str]):

@@ -10,59 +10,32 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
+from kafkafs.spark import java_pattern
+from kafkafs.spark.option_values import (
+    REFUSED_BY_SOURCE,
+    SOURCE,
+    InvalidOption,
+    by_lower_name,
+    directories,
+    flag,
+    milliseconds,
+    one_of,
+    positive,
+)
 from storage.types import Isolation, TopicPartition
 
 EARLIEST: Final = -2  # KafkaOffsetRangeLimit
 LATEST: Final = -1
+# A stream's first offset has this beside the topics (`stream`): no topic's name.
+INITIAL: Final = "@initial"
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
-# As they are documented; Spark compares them without regard to case.
-_NAMES: Final = (
-    "path",
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "maxOffsetsPerTrigger",
-    "failOnDataLoss",
-    "includeHeaders",
-    "isolation.level",
-    "kafka.isolation.level",
-    "columns",
-    "onCorruptBatch",
-    "allowUncompiled",
-)
-_KNOWN: Final = {name.lower(): name for name in _NAMES}
-# Of Spark's Kafka source, for its clients alone.
-_IGNORED: Final = (
-    "groupidprefix",
-    "fetchoffset.numretries",
-    "fetchoffset.retryintervalms",
-    "kafkaconsumer.polltimeoutms",
-)
-_IGNORED_PREFIX: Final = "kafka."
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
-
-_T = TypeVar("_T")
-
-
-class InvalidOption(ValueError):
-    """An option that is unknown, missing, malformed, or that another one forbids."""
-
 
 @dataclass(frozen=True, slots=True)
 class Topics:
@@ -73,7 +46,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """`subscribePattern`: the topics whose whole names match, Kafka's internal ones apart."""
+    """`subscribePattern`: the topics in whose names it finds something, Kafka's internal ones apart."""
 
     pattern: re.Pattern[str]
 
@@ -125,12 +98,14 @@ class OnCorruptBatch(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query reads, and how. `starting` and `ending` are None where the options do not say.
+    """What a query reads, and how. `paths`: the log directories, one mostly. `starting` and `ending` are None where the
+    options do not say.
 
-    `latest_if_none_later`: a starting time after all messages means the log's end; otherwise it is an error.
+    `min_offsets_per_trigger`: a micro-batch waits for so many, but no longer than `max_trigger_delay_ms` after the one
+    before it. `latest_if_none_later`: a starting time after all messages means the log's end; otherwise it is an error.
     """
 
-    path: Path
+    paths: tuple[Path, ...]
     chosen: Topics | TopicPattern | Partitions
     columns: tuple[str, ...]
     starting: Bound | None = None
@@ -139,6 +114,8 @@ class SourceOptions:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
     fail_on_data_loss: bool = True
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     on_corrupt_batch: OnCorruptBatch = OnCorruptBatch.FAIL
@@ -147,39 +124,30 @@ class SourceOptions:
 
 def parse(options: Mapping[str, str]) -> SourceOptions:
     """The options as Spark hands them over, whatever the case of their names. InvalidOption."""
-    given = {name.lower(): value for name, value in options.items()}
-    _check_names(given)
-    if not given.get("path", "").strip():
-        raise InvalidOption("no log directory: name it in load(path), or as option 'path'")
+    given = by_lower_name(options, SOURCE, REFUSED_BY_SOURCE)
     isolations = {given[name].lower() for name in ("isolation.level", "kafka.isolation.level") if name in given}
     if len(isolations) > 1:
         raise InvalidOption("options isolation.level and kafka.isolation.level differ")
+    least, most = positive(given, "minOffsetsPerTrigger"), positive(given, "maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise InvalidOption(f"minOffsetsPerTrigger ({least}) is greater than maxOffsetsPerTrigger ({most})")
     return SourceOptions(
-        path=Path(given["path"]).absolute(),
+        paths=directories(given, "load(path)"),
         chosen=_chosen(given),
         columns=_columns(given),
         starting=_bound(given, "starting"),
         ending=_bound(given, "ending"),
-        latest_if_none_later=_one_of(given, "startingOffsetsByTimestampStrategy", {"error": False, "latest": True}),
-        min_partitions=_number(given, "minPartitions"),
-        max_records_per_partition=_number(given, "maxRecordsPerPartition"),
-        max_offsets_per_trigger=_number(given, "maxOffsetsPerTrigger"),
-        fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+        latest_if_none_later=one_of(given, "startingOffsetsByTimestampStrategy", {"error": False, "latest": True}),
+        min_partitions=positive(given, "minPartitions"),
+        max_records_per_partition=positive(given, "maxRecordsPerPartition"),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=milliseconds(given, "maxTriggerDelay", 15 * 60_000),
+        fail_on_data_loss=flag(given, "failOnDataLoss", default=True),
         isolation=_isolation(isolations),
-        on_corrupt_batch=_one_of(given, "onCorruptBatch", {choice.value: choice for choice in OnCorruptBatch}),
-        allow_uncompiled=_flag(given, "allowUncompiled", default=False),
+        on_corrupt_batch=one_of(given, "onCorruptBatch", {choice.value: choice for choice in OnCorruptBatch}),
+        allow_uncompiled=flag(given, "allowUncompiled", default=False),
     )
-
-
-def _check_names(given: Mapping[str, str]) -> None:
-    for name in given:
-        if name in _KNOWN or name in _IGNORED or name.startswith(_IGNORED_PREFIX):
-            continue
-        if name == "paths":
-            raise InvalidOption("load takes one path: a query reads one log directory")
-        near = get_close_matches(name, _KNOWN, 1)
-        hint = f": is {_KNOWN[near[0]]} meant?" if near else f"; known are {', '.join(_NAMES)}"
-        raise InvalidOption(f"unknown option {name!r}{hint}")
 
 
 def _chosen(given: Mapping[str, str]) -> Topics | TopicPattern | Partitions:
@@ -201,13 +169,13 @@ def _chosen(given: Mapping[str, str]) -> Topics | TopicPattern | Partitions:
             raise InvalidOption(f"option subscribe names no topic: {text!r}")
         return Topics(names)
     try:
-        return TopicPattern(re.compile(text.strip()))
-    except re.error as error:
-        raise InvalidOption(f"option subscribePattern is no regular expression: {error}") from None
+        return TopicPattern(java_pattern.compiled(text.strip()))
+    except java_pattern.UnknownPattern as error:
+        raise InvalidOption(f"option subscribePattern: {error}") from None
 
 
 def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    headers = _flag(given, "includeHeaders", default=False)
+    headers = flag(given, "includeHeaders", default=False)
     text = given.get("columns")
     if text is None:
         return COLUMNS if headers else COLUMNS[:-1]
@@ -227,14 +195,16 @@ def _bound(given: Mapping[str, str], which: str) -> Bound | None:
     """`starting` or `ending`; of several options the one that counts for Spark."""
     timestamp = given.get(f"{which}timestamp")
     if timestamp is not None:
-        try:
-            return EveryTimestamp(int(timestamp))
-        except ValueError:
-            raise InvalidOption(f"option {which}Timestamp takes epoch milliseconds, not {timestamp!r}") from None
+        if not re.fullmatch("[0-9]{1,18}", timestamp.strip()):
+            raise InvalidOption(f"option {which}Timestamp takes epoch milliseconds, not {timestamp!r}")
+        return EveryTimestamp(int(timestamp))
     name = f"{which}OffsetsByTimestamp"
     text = given.get(name.lower())
     if text is not None:
-        return Timestamps(_numbers_by_partition(name, text, '{"topicA":{"0":1763683200000}}'))
+        times = _numbers_by_partition(name, text, '{"topicA":{"0":1763683200000}}')
+        if any(time < 0 for time in times.values()):
+            raise InvalidOption(f"option {name} takes epoch milliseconds, none below 0: {text}")
+        return Timestamps(times)
     name = f"{which}Offsets"
     text = given.get(name.lower())
     if text is None:
@@ -270,6 +240,8 @@ def _numbers_by_partition(name: str, text: str, example: str) -> dict[TopicParti
         raise wrong
     found = {}
     for topic, numbers in topics.items():
+        if topic == INITIAL:
+            continue
         if not isinstance(numbers, dict):
             raise wrong
         for partition, number in numbers.items():
@@ -285,30 +257,6 @@ def _json_object(text: str) -> dict[str, object] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def _number(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name.lower())
-    if text is None:
-        return None
-    if not re.fullmatch("[0-9]{1,18}", text.strip()) or int(text) == 0:
-        raise InvalidOption(f"option {name} takes a positive number, not {text!r}")
-    return int(text)
-
-
-def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    word = given.get(name.lower(), str(default)).strip().lower()
-    if word not in ("true", "false"):
-        raise InvalidOption(f"option {name} is true or false, not {given[name.lower()]!r}")
-    return word == "true"
-
-
-def _one_of(given: Mapping[str, str], name: str, choices: Mapping[str, _T]) -> _T:
-    """The choice by its word; the first is the default."""
-    word = given.get(name.lower(), next(iter(choices))).strip().lower()
-    if word not in choices:
-        raise InvalidOption(f"option {name} is {' or '.join(choices)}, not {given[name.lower()]!r}")
-    return choices[word]
 
 
 def _isolation(words: set[str]) -> Isolation:

@@ -6,19 +6,19 @@ Source: KafkaOffsetReaderAdmin. Times are looked up as ListOffsets does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Final
 
 from kafkafs.count import visible_end
+from kafkafs.spark.directories import LogDirs
+from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.options import (
     EARLIEST,
     LATEST,
     Bound,
     EveryOffset,
     EveryTimestamp,
-    InvalidOption,
     Offsets,
     Partitions,
     SourceOptions,
@@ -28,10 +28,10 @@ from kafkafs.spark.options import (
 from kafkafs.spark.planning import LogRange
 from storage.client.offset_lookup import offset_for_timestamp
 from storage.files import names
-from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 
+_LISTED: Final = 20  # partitions, in a message
 _INTERNAL: Final = names.INTERNAL_TOPICS | {names.CLUSTER_METADATA_TOPIC}
 
 logger = logging.getLogger("kafkafs.spark")
@@ -52,39 +52,57 @@ def report_loss(fail: bool) -> Callable[[str], None]:
     return report
 
 
-@lru_cache(maxsize=4)
-def _opened(path: Path) -> LogDir:
-    return LogDir.open_read_only(path)
+@lru_cache(maxsize=64)
+def _warn_once(text: str) -> None:
+    """A streaming query finds the same again and again."""
+    logger.warning("%s", text)
 
 
-def open_log_dir(path: Path) -> LogDir:
-    """The log directory as it is now. Kept by the process, so that the next task finds its logs opened and measured."""
-    log_dir = _opened(path)
-    log_dir.refresh()
-    return log_dir
+def report_absent(absent: Sequence[TopicPartition], log_dirs: LogDirs, *, fail: bool) -> None:
+    """Tells of partitions that the query reads and no directory has. DataLoss if it is to fail."""
+    if not absent:
+        return
+    listed = ", ".join(map(str, absent[:_LISTED])) + (f" and {len(absent) - _LISTED} more" * (len(absent) > _LISTED))
+    text = (
+        f"{listed} {_are(absent)} known to the cluster and not in {log_dirs}: load the other log directories as well, "
+        "of this broker and of others, as load([DIR1, DIR2])"
+    )
+    if fail:
+        raise DataLoss(f"{text}. Option failOnDataLoss=false reads what is here")
+    _warn_once(f"{text}. Going on with what is here (failOnDataLoss is false)")
 
 
-def chosen_partitions(log_dir: LogDir, options: SourceOptions) -> list[TopicPartition]:
-    """The partitions that are here of those that the query reads, ascending. InvalidOption where one is missing."""
+def chosen_partitions(log_dirs: LogDirs, options: SourceOptions) -> list[TopicPartition]:
+    """The partitions that are here of those that the query reads, ascending. InvalidOption where the query names one
+    that is not; DataLoss for others that the cluster has."""
     chosen = options.chosen
-    here = log_dir.topics()
+    here = log_dirs.topics()
     if isinstance(chosen, Partitions):
-        wanted = {tp: tp.topic in here and tp.partition in log_dir.partitions(tp.topic) for tp in chosen.partitions}
+        wanted = {tp: tp.topic in here and tp.partition in log_dirs.partitions(tp.topic) for tp in chosen.partitions}
         missing = [str(tp) for tp, found in wanted.items() if not found]
         if missing:
-            raise InvalidOption(f"option assign: {', '.join(missing)} {_are(missing)} not in {log_dir.path}")
+            raise InvalidOption(f"option assign: {', '.join(missing)} {_are(missing)} not in {log_dirs}")
         return list(chosen.partitions)
+    absent = log_dirs.absent()
     if isinstance(chosen, TopicPattern):
-        topics = [topic for topic in here if topic not in _INTERNAL and chosen.pattern.fullmatch(topic)]
+
+        def is_meant(topic: str) -> bool:
+            return topic not in _INTERNAL and chosen.pattern.search(topic) is not None
+
+        topics = [topic for topic in here if is_meant(topic)]
+        absent = [tp for tp in absent if is_meant(tp.topic)]
     else:
-        topics = list(chosen.names)
-        missing = [topic for topic in topics if topic not in here]
+        topics = [topic for topic in chosen.names if topic in here]
+        absent = [tp for tp in absent if tp.topic in chosen.names]
+        elsewhere = {tp.topic for tp in absent}
+        missing = [topic for topic in chosen.names if topic not in here and topic not in elsewhere]
         if missing:
-            raise InvalidOption(f"option subscribe: {', '.join(missing)} {_are(missing)} not in {log_dir.path}")
-    return [TopicPartition(topic, partition) for topic in topics for partition in log_dir.partitions(topic)]
+            raise InvalidOption(f"option subscribe: {', '.join(missing)} {_are(missing)} not in {log_dirs}")
+    report_absent(absent, log_dirs, fail=options.fail_on_data_loss)
+    return [TopicPartition(topic, partition) for topic in topics for partition in log_dirs.partitions(topic)]
 
 
-def batch_ranges(log_dir: LogDir, options: SourceOptions) -> list[LogRange]:
+def batch_ranges(log_dirs: LogDirs, options: SourceOptions) -> list[LogRange]:
     """What a batch query reads. InvalidOption; DataLoss for offsets that are not there."""
     if options.starting == EveryOffset(LATEST) or _has(options.starting, LATEST):
         raise InvalidOption("startingOffsets of a batch query cannot be latest")
@@ -92,7 +110,7 @@ def batch_ranges(log_dir: LogDir, options: SourceOptions) -> list[LogRange]:
         raise InvalidOption("endingOffsets of a batch query cannot be earliest")
     if options.max_offsets_per_trigger is not None:
         logger.warning("option maxOffsetsPerTrigger means nothing to a batch query")
-    snapshots = [log_dir.log(tp).snapshot() for tp in chosen_partitions(log_dir, options)]
+    snapshots = [log_dirs.log(tp).snapshot() for tp in chosen_partitions(log_dirs, options)]
     starts = _offsets(snapshots, options.starting or EveryOffset(EARLIEST), options, "starting")
     ends = _offsets(snapshots, options.ending or EveryOffset(LATEST), options, "ending")
     for tp, start in starts.items():
@@ -118,9 +136,9 @@ def within(snapshot: LogSnapshot, start: int, end: int, options: SourceOptions) 
     return LogRange(snapshot, begins, max(min(end, visible), begins))
 
 
-def starting_offsets(log_dir: LogDir, options: SourceOptions) -> dict[TopicPartition, int]:
+def starting_offsets(log_dirs: LogDirs, options: SourceOptions) -> dict[TopicPartition, int]:
     """Where a new streaming query begins: at the log ends, unless the options say otherwise."""
-    snapshots = [log_dir.log(tp).snapshot() for tp in chosen_partitions(log_dir, options)]
+    snapshots = [log_dirs.log(tp).snapshot() for tp in chosen_partitions(log_dirs, options)]
     return _offsets(snapshots, options.starting or EveryOffset(LATEST), options, "starting")
 
 
@@ -170,5 +188,5 @@ def _list(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(map(str, partitions))
 
 
-def _are(things: list[str] | list[TopicPartition]) -> str:
+def _are(things: Sequence[object]) -> str:
     return "is" if len(things) == 1 else "are"

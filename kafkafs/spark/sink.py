@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -22,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
 from kafkafs.spark.kernels import require_compiled
-from kafkafs.spark.options import InvalidOption
+from kafkafs.spark.option_values import REFUSED_BY_SINK, SINK, InvalidOption, by_lower_name, directories, flag
 from kafkafs.spark.staged_task import stage
 from kafkafs.spark.worker_start import WorkerStart
 from storage.errors import LogLocked
@@ -35,9 +34,6 @@ from storage.log.owned_dir import Opening, OwnedDir
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_NAMES: Final = ("path", "topic", "force", "lockTimeoutMs", "allowUncompiled", "includeHeaders", "checkpointLocation")
-_KNOWN: Final = {name.lower(): name for name in _NAMES}
-_IGNORED_PREFIX: Final = "kafka."  # of Spark's Kafka sink, for its producers alone
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _LOCK_POLL_S: Final = 0.02
@@ -128,31 +124,20 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
     """The options as Spark hands them over, whatever the case of their names. InvalidOption."""
-    given = {name.lower(): value for name, value in options.items()}
-    for name in given:
-        if name not in _KNOWN and not name.startswith(_IGNORED_PREFIX):
-            near = get_close_matches(name, _KNOWN, 1)
-            hint = f": is {_KNOWN[near[0]]} meant?" if near else f"; known are {', '.join(_NAMES)}"
-            raise InvalidOption(f"unknown option {name!r}{hint}")
-    if not given.get("path", "").strip():
-        raise InvalidOption("no log directory: name it in save(path) or start(path), or as option 'path'")
+    given = by_lower_name(options, SINK, REFUSED_BY_SINK)
+    path, *more = directories(given, "save(path) or start(path)")
+    if more:
+        raise InvalidOption("a query writes to one log directory")
     timeout = given.get("locktimeoutms", "10000").strip()
     if not timeout.isdecimal():
         raise InvalidOption(f"option lockTimeoutMs takes a number of milliseconds, not {timeout!r}")
     return SinkOptions(
-        path=Path(given["path"]).absolute(),
+        path=path,
         topic=given.get("topic", "").strip() or None,
-        force=_flag(given, "force"),
+        force=flag(given, "force", default=False),
         lock_timeout_ms=int(timeout),
-        allow_uncompiled=_flag(given, "allowUncompiled"),
+        allow_uncompiled=flag(given, "allowUncompiled", default=False),
     )
-
-
-def _flag(given: Mapping[str, str], name: str) -> bool:
-    word = given.get(name.lower(), "false").strip().lower()
-    if word not in ("true", "false"):
-        raise InvalidOption(f"option {name} is true or false, not {given[name.lower()]!r}")
-    return word == "true"
 
 
 def check_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:

@@ -25,10 +25,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kafkafs.spark.directories import LogDirs, open_log_dirs
 from kafkafs.spark.kernels import require_compiled
-from kafkafs.spark.options import InvalidOption, OnCorruptBatch, SourceOptions, parse
+from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.options import OnCorruptBatch, SourceOptions, parse
 from kafkafs.spark.planning import LogRange, Split, plan
-from kafkafs.spark.ranges import batch_ranges, logger, open_log_dir, report_loss
+from kafkafs.spark.ranges import batch_ranges, logger, report_loss
 from kafkafs.spark.split_reader import read_split
 from kafkafs.spark.worker_start import WorkerStart
 from storage.format.decoder import Decoder
@@ -54,9 +56,10 @@ _TYPES: dict[str, DataType] = {
 
 @dataclass(frozen=True)
 class Task(InputPartition):
-    """What one task reads, in this order."""
+    """What one task reads, in this order, and of which of the query's directories each."""
 
     splits: tuple[Split, ...]
+    places: tuple[int, ...]
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
@@ -95,7 +98,8 @@ class BatchReader(DataSourceReader):
         collecting = gc.isenabled()
         gc.disable()
         try:
-            return tasks_for(batch_ranges(open_log_dir(self._options.path), self._options), self._options, self._cores)
+            log_dirs = open_log_dirs(self._options.paths)
+            return tasks_for(batch_ranges(log_dirs, self._options), log_dirs, self._options, self._cores)
         finally:
             if collecting:
                 gc.enable()
@@ -104,10 +108,13 @@ class BatchReader(DataSourceReader):
         return read_task(partition, self._options)
 
 
-def tasks_for(ranges: Sequence[LogRange], options: SourceOptions, cores: int) -> list[InputPartition]:
+def tasks_for(
+    ranges: Sequence[LogRange], log_dirs: LogDirs, options: SourceOptions, cores: int
+) -> list[InputPartition]:
     """The tasks that read the ranges."""
     tasks = plan(ranges, cores, least_tasks=options.min_partitions, most_records=options.max_records_per_partition)
-    return [Task(splits) for splits in tasks]
+    places = {log_range.snapshot.tp: log_dirs.place(log_range.snapshot.tp) for log_range in ranges}
+    return [Task(splits, tuple(places[split.tp] for split in splits)) for splits in tasks]
 
 
 def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -115,10 +122,10 @@ def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.Recor
     from kafkafs.spark.rows import arrow_batches
 
     require_compiled(options.allow_uncompiled)
-    return arrow_batches(_blocks(task.splits if isinstance(task, Task) else (), options), options.columns)
+    return arrow_batches(_blocks(task if isinstance(task, Task) else Task((), ()), options), options.columns)
 
 
-def _blocks(splits: Sequence[Split], options: SourceOptions) -> Iterator[tuple[TopicPartition, RecordBlock]]:
+def _blocks(task: Task, options: SourceOptions) -> Iterator[tuple[TopicPartition, RecordBlock]]:
     report = report_loss(options.fail_on_data_loss)
     decoder = Decoder()
 
@@ -130,8 +137,9 @@ def _blocks(splits: Sequence[Split], options: SourceOptions) -> Iterator[tuple[T
             raise damage.error
         logger.warning("skipped what does not read of %s (onCorruptBatch is skip): %s", tp, damage.error)
 
-    log_dir = open_log_dir(options.path)
-    for split in splits:
+    log_dirs = open_log_dirs(options.paths)
+    for split, place in zip(task.splits, task.places, strict=True):
+        log_dir = log_dirs.directories[place]
         for block in read_split(
             log_dir, split, decoder, on_loss=on_loss, on_damage=on_damage, isolation=options.isolation
         ):

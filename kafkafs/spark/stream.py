@@ -10,17 +10,20 @@ get to know.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from kafkafs.count import visible_end
-from kafkafs.spark.options import InvalidOption, SourceOptions
+from kafkafs.spark.directories import open_log_dirs
+from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.options import INITIAL, SourceOptions
 from kafkafs.spark.planning import LogRange
-from kafkafs.spark.ranges import chosen_partitions, open_log_dir, report_loss, starting_offsets, within
+from kafkafs.spark.ranges import chosen_partitions, report_loss, starting_offsets, within
 from kafkafs.spark.source import checked, read_task, tasks_for
 from kafkafs.spark.worker_start import WorkerStart
+from storage.clock import Clock, SystemClock
 from storage.errors import UnknownTopicOrPartition
 from storage.types import TopicPartition
 
@@ -28,34 +31,36 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_INITIAL: Final = "@initial"  # no topic's name
-
 _Offsets = Mapping[TopicPartition, int]
 
 
-def stream_reader(options: Mapping[str, str], schema: StructType, cores: int) -> DataSourceStreamReader:
+def stream_reader(
+    options: Mapping[str, str], schema: StructType, cores: int, clock: Clock | None = None
+) -> DataSourceStreamReader:
     """The reader of `spark.readStream.format("kafkafs")`. InvalidOption, UncompiledKernels."""
     parsed = checked(options, schema)
     if parsed.ending is not None:
         raise InvalidOption("a streaming query has no end: endingOffsets, endingTimestamp … are for batch queries")
-    return StreamReader(parsed, cores)
+    return StreamReader(parsed, cores, SystemClock() if clock is None else clock)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in a Python process beside the driver as long as the query runs; a copy of it reads in the workers."""
 
-    def __init__(self, options: SourceOptions, cores: int) -> None:
+    def __init__(self, options: SourceOptions, cores: int, clock: Clock) -> None:
         # Constant after construction.
         self._options = options
         self._cores = cores
+        self._clock = clock
         self._start = WorkerStart()
         # Changes with the calls.
         self._first: dict[str, Any] | None = None  # where this process was told to begin, if it was
         self._target: dict[TopicPartition, int] | None = None  # of Trigger.AvailableNow
         self._latest: dict[TopicPartition, int] = {}
+        self._last_batch_ms: int | None = None  # when the last one was planned, if any
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        self._first = _encoded(starting_offsets(open_log_dir(self._options.path), self._options))
+        self._first = _encoded(starting_offsets(open_log_dirs(self._options.paths), self._options))
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -72,6 +77,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the batch that begins at `start` ends; `start` itself when there is nothing for one."""
         begins = _decoded(start)
         ends = self._latest = self._ends() if self._target is None else self._target
+        if self._target is None and self._must_wait(begins, ends):
+            return start
         if isinstance(limit, ReadMaxRows):
             ends = self._limited(begins, ends, limit.max_rows)
         elif not isinstance(limit, ReadAllAvailable):
@@ -80,19 +87,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         encoded = _encoded(ends)
         if start == self._first:
-            encoded[_INITIAL] = start
+            encoded[INITIAL] = start
         return encoded
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begins, ends = _decoded(end.get(_INITIAL, start)), _decoded(end)
+        begins, ends = _decoded(end.get(INITIAL, start)), _decoded(end)
         report = report_loss(self._options.fail_on_data_loss)
-        log_dir = open_log_dir(self._options.path)
+        log_dirs = open_log_dirs(self._options.paths)
         if gone := sorted(begins.keys() - ends.keys()):
             report(f"{', '.join(map(str, gone))} gone, with what was not read of it")
         ranges: list[LogRange] = []
         for tp, last in sorted(ends.items()):
             try:
-                snapshot = log_dir.log(tp).snapshot()
+                snapshot = log_dirs.log(tp).snapshot()
             except UnknownTopicOrPartition:
                 if begins.get(tp, 0) < last:
                     report(f"{tp} is gone, with messages {begins.get(tp, 0)} to {last - 1}")
@@ -103,30 +110,47 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 report(f"{tp} was read up to {first} and ends at {last}: it was truncated, or is another one now")
                 continue
             ranges.append(within(snapshot, first, last, self._options))
-        return tasks_for(ranges, self._options, self._cores)
+        return tasks_for(ranges, log_dirs, self._options, self._cores)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(partition, self._options)
 
     def _ends(self) -> dict[TopicPartition, int]:
-        log_dir = open_log_dir(self._options.path)
-        found = chosen_partitions(log_dir, self._options)
-        return {tp: visible_end(log_dir.log(tp).snapshot(), self._options.isolation) for tp in found}
+        log_dirs = open_log_dirs(self._options.paths)
+        found = chosen_partitions(log_dirs, self._options)
+        return {tp: visible_end(log_dirs.log(tp).snapshot(), self._options.isolation) for tp in found}
+
+    def _must_wait(self, begins: _Offsets, ends: _Offsets) -> bool:
+        """Whether there is too little for a batch, and there was one not long ago (delayBatch of Spark's source). Not
+        asked with Trigger.AvailableNow: what is too little then stays so."""
+        least, now_ms = self._options.min_offsets_per_trigger, self._clock.now_ms()
+        if least is None:
+            return False
+        waited_ms = None if self._last_batch_ms is None else now_ms - self._last_batch_ms
+        is_soon = waited_ms is not None and waited_ms < self._options.max_trigger_delay_ms
+        if is_soon and sum(self._waiting(begins, ends).values()) < least:
+            return True
+        self._last_batch_ms = now_ms
+        return False
 
     def _limited(self, begins: _Offsets, ends: _Offsets, most: int) -> dict[TopicPartition, int]:
         """The limit shared out by what each partition has, at least one offset each (rateLimit of Spark's source)."""
-        log_dir = open_log_dir(self._options.path)
-        starts = dict(begins)
-        for tp in ends.keys() - begins.keys():
-            starts[tp] = log_dir.log(tp).snapshot().log_start_offset
-        waiting = {tp: end - starts[tp] for tp, end in ends.items() if end > starts[tp]}
+        waiting = self._waiting(begins, ends)
         total = sum(waiting.values())
         if total <= most:
             return dict(ends)
         return {
-            tp: min(end, starts[tp] + max(most * waiting[tp] // total, 1)) if tp in waiting else end
+            tp: min(end, end - waiting[tp] + max(most * waiting[tp] // total, 1)) if tp in waiting else end
             for tp, end in ends.items()
         }
+
+    def _waiting(self, begins: _Offsets, ends: _Offsets) -> dict[TopicPartition, int]:
+        """How many offsets of each partition are not read yet, where there are any; of one that came since, all."""
+        log_dirs = open_log_dirs(self._options.paths)
+        starts = dict(begins)
+        for tp in ends.keys() - begins.keys():
+            starts[tp] = log_dirs.log(tp).snapshot().log_start_offset
+        return {tp: end - starts[tp] for tp, end in ends.items() if end > starts[tp]}
 
 
 def _encoded(offsets: _Offsets) -> dict[str, Any]:
@@ -141,6 +165,6 @@ def _decoded(topics: Mapping[str, Any]) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, partitions in topics.items()
-        if topic != _INITIAL
+        if topic != INITIAL
         for partition, offset in partitions.items()
     }

@@ -136,6 +136,30 @@ class LogDir:
         """All that are here, by topic and partition, as of one moment: topics may go at any time."""
         return [TopicPartition(topic, number) for topic, numbers in self._topics.items() for number in numbers]
 
+    def absent(self) -> list[TopicPartition]:
+        """The partitions that are not here and that, for all that is known here, the cluster has: those that its
+        metadata names, or where there is none, whose numbers lie below that of one that is here.
+
+        They are in another log directory of this broker, on other brokers, or lost. A directory that is no broker's has
+        none: it may well hold some partitions of a topic alone. OSError.
+        """
+        if not self.is_broker:
+            return []
+        metadata = self.cluster_metadata()
+        known = {} if metadata is None else metadata.topics
+        found = [
+            TopicPartition(name, number)
+            for name, topic in known.items()
+            if name not in self._topics
+            for number in topic.partitions
+        ]
+        for topic in self.topics():
+            here = set(self.partitions(topic))
+            # None where the metadata are of a later topic of that name, or there are none.
+            count = self.topic_info(topic).partition_count or max(here) + 1
+            found += [TopicPartition(topic, number) for number in range(count) if number not in here]
+        return sorted(found)
+
     def hidden(self) -> list[HiddenDir]:
         """Directories that are no live partition, by name."""
         return list(self._hidden)

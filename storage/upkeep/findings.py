@@ -52,6 +52,7 @@ class Kind(Enum):
     TOPIC_ID_SHARED = "topic-id-shared", "topic id is that of another topic"
     TOPIC_CONFIG_CORRUPT = "topic-config-corrupt", "topic.properties does not parse"
     TOPIC_CONFIG_DIFFERS = "topic-config-differs", "configuration differs from that in another partition"
+    PARTITION_ABSENT = "partition-absent", "the cluster has a replica on this broker that is not in this directory"
     # Writes from elsewhere
     WRITES_CORRUPT = "writes-corrupt", "kafkafs-commits does not parse: nothing is committed"
     WRITE_PENDING = "write-pending", "write has begun and is not through"

@@ -99,6 +99,8 @@ def verify_log_dir(
     _check_checkpoints(directory, known)
     _check_topics(directory, partitions)
     _check_writes(directory, chosen)
+    if only is None:
+        _check_absent(directory)
     return findings.list()
 
 
@@ -274,6 +276,34 @@ def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> No
         if values != first:
             _differs(
                 findings, Kind.TOPIC_CONFIG_DIFFERS, properties, first, values, f"configuration differs from {where}"
+            )
+
+
+def _check_absent(directory: _Directory) -> None:
+    """Partitions that the cluster's metadata gives this broker, and that are not here. Notes: another one of its log
+    directories may have them."""
+    if not (directory.path / f"{names.CLUSTER_METADATA_TOPIC}-0").is_dir():
+        return
+    # It brings what it takes to read the metadata: only a broker's directory needs that.
+    from storage.log.log_dir import LogDir
+
+    log_dir = LogDir.open_read_only(directory.path)
+    metadata = log_dir.cluster_metadata()
+    path = directory.path / names.META_PROPERTIES
+    broker = read_small(Findings(), Kind.META_PROPERTIES, path, meta_properties.read, None)
+    if metadata is None or broker is None:
+        return
+    for tp in log_dir.absent():
+        topic = metadata.topics.get(tp.topic)
+        known = None if topic is None else topic.partitions.get(tp.partition)
+        if known is not None and broker.node_id in known.replicas:
+            directory.findings.add(
+                Kind.PARTITION_ABSENT,
+                directory.path / tp.dir_name,
+                found=None,
+                expected=f"{tp}, unless another log directory of this broker has it",
+                recovery="makes it anew, empty, and has it filled by another replica if there is one",
+                note=True,
             )
 
 

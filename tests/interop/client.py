@@ -172,6 +172,19 @@ class Client:
 
         return asyncio.run(run())
 
+    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Commit a group's offset."""
+
+        async def run() -> None:
+            tp = TopicPartition(topic, partition)
+            async with AIOKafkaConsumer(
+                bootstrap_servers=self.address, group_id=group, enable_auto_commit=False, request_timeout_ms=120_000
+            ) as consumer:
+                consumer.assign([tp])
+                await consumer.commit({tp: offset})
+
+        asyncio.run(run())
+
     def offsets(self, topic: str, partition: int = 0) -> tuple[int, int]:
         """(log start offset, high watermark)."""
 

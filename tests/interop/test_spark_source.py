@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,12 +16,11 @@ from storage.upkeep.findings import Severity
 from storage.upkeep.verify import verify_log_dir
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
-from tests.interop.spark_kafka import PYTHON, jars, requires_spark_kafka
+from tests.interop.spark_kafka import PYTHON, ask, jars, requires_spark_kafka
 
 pytest.importorskip("pyspark", reason="no pyspark: install the extra `spark`")
 pytestmark = [requires_kafka, requires_spark_kafka]
 
-SCRIPT = Path(__file__).with_name("spark_queries.py")
 START = 1_795_000_000_000
 DELETED = 60
 TOPICS = "sp-a,sp-tx,sp-empty,sp-log"
@@ -123,24 +118,13 @@ def topics(client: Client, broker: Broker) -> None:
         time.sleep(0.1)
 
 
-def ask(python: str | Path, source: str, more: dict[str, str], directory: Path, jars: Sequence[str] = ()) -> Any:
-    """The answers of a Spark of its own to all queries, by name."""
-    queries, answers = directory / f"{source}-queries.json", directory / f"{source}-answers.json"
-    queries.write_text(json.dumps([{**options, **more} for options in QUERIES.values()]))
-    command = [str(python), str(SCRIPT), source, str(queries), str(answers), *jars]
-    environment = {name: value for name, value in os.environ.items() if source == "kafkafs" or name != "PYTHONPATH"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    return dict(zip(QUERIES, json.loads(answers.read_text()), strict=True))
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("topics")
 def test_the_same_queries_give_the_same_rows(broker: Broker, tmp_path: Path) -> None:
-    theirs = ask(PYTHON, "kafka", {"kafka.bootstrap.servers": broker.address}, tmp_path, jars())
+    theirs = ask(PYTHON, "kafka", QUERIES, {"kafka.bootstrap.servers": broker.address}, tmp_path, jars())
     # Their options are ours: what is for their clients alone is passed over.
     files = {"kafka.bootstrap.servers": broker.address, "path": str(broker.log_dir)}
-    ours = ask(sys.executable, "kafkafs", files, tmp_path)
+    ours = ask(sys.executable, "kafkafs", QUERIES, files, tmp_path)
     failed = {name for name, answer in theirs.items() if "error" in answer}
     assert failed == ERRORS
     assert {name for name, answer in ours.items() if "error" in answer} == failed

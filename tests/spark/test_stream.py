@@ -18,6 +18,7 @@ from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir
 from tests.builders import ROLL, Batch, BuiltLogDir, build_log_dir, commit, many
 from tests.spark.session import run_to_end
+from tests.storage.log.owning import StandingClock
 
 StreamingQueryException = pytest.importorskip("pyspark.errors").StreamingQueryException
 
@@ -144,6 +145,40 @@ def test_the_beginning_stays_where_it_was(spark: SparkSession, built: BuiltLogDi
     ((split,),) = (task.splits for task in restarted.partitions(end, following))
     assert (split.start_offset, split.end_offset) == (33, 35)
     assert restarted.latestOffset(following, restarted.getDefaultReadLimit()) == following
+
+
+def test_too_few_messages_wait_for_more_but_not_for_ever(built: BuiltLogDir) -> None:
+    from kafkafs.spark import stream as source
+
+    options = {"path": str(built.path), "subscribe": "t", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "10s"}
+    clock = StandingClock(1_000_000)
+    reader = source.stream_reader(options, source_schema(options), cores=1, clock=clock)
+    start = {"t": {"0": 29, "1": 10}}
+    limit = reader.getDefaultReadLimit()
+    first = reader.latestOffset(start, limit)
+    assert first == {"t": {"0": 30, "1": 10}}, "the first batch waits for nothing"
+    append(built, T0, 4)
+    clock.time_ms += 9_999
+    assert reader.latestOffset(first, limit) == first
+    append(built, T1, 1)
+    second = reader.latestOffset(first, limit)
+    assert second == {"t": {"0": 34, "1": 11}}
+    append(built, T0, 1)
+    assert reader.latestOffset(second, limit) == second
+    clock.time_ms += 10_000
+    assert reader.latestOffset(second, limit) == {"t": {"0": 35, "1": 11}}
+    # What is there when a query runs for what is there is all there will be.
+    append(built, T0, 1)
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset({"t": {"0": 35, "1": 11}}, limit) == {"t": {"0": 36, "1": 11}}
+
+
+def test_the_first_end_is_a_beginning_too(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
+    """As the progress of a query shows it."""
+    given = json.dumps({"t": {"0": 27, "1": 10}, "@initial": {"t": {"0": 0, "1": 0}}})
+    stream = query(spark, built, tmp_path, startingOffsets=given)
+    stream.run()
+    assert stream.rows == pairs(0, range(27, 30))
 
 
 def source_schema(options: dict[str, str]) -> object:

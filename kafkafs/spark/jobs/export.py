@@ -24,7 +24,7 @@ from kafkafs.spark.jobs.quarantine import BadBytes
 from kafkafs.spark.jobs.tasks import run_tasks
 from kafkafs.spark.planning import LogRange, Split, plan
 from kafkafs.spark.split_reader import read_split
-from storage.errors import NotPermitted, OffsetOutOfRange, StorageError
+from storage.errors import NotPermitted, OffsetOutOfRange, StorageError, UnknownTopicOrPartition
 from storage.files.disk import RealDisk
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
@@ -46,7 +46,8 @@ class ExportOptions:
     """How to export.
 
     `keep_damage`: batches that fail their checks go to the quarantine table, instead of failing the export;
-    `allow_loss`: the same with messages that retention removed before they were exported (they are noted in the set).
+    `allow_loss`: the same with messages that retention removed before they were exported (they are noted in the set),
+    and with partitions that the cluster has and the directory lacks.
     `headers`: a column of that name, as Spark's Kafka source has with includeHeaders; a directory should have it in all
     its files or in none.
     """
@@ -79,7 +80,8 @@ class Lost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What a run has done, all its sets together. `undated`: messages whose timestamp microseconds cannot express, so
+    """What a run has done, all its sets together. `absent`: partitions that the cluster has and the directory
+    lacks. `undated`: messages whose timestamp microseconds cannot express, so
     that the column has null. `seconds`: of the whole run."""
 
     sets: int
@@ -88,6 +90,7 @@ class Exported:
     size_bytes: int
     quarantined: tuple[BadBytes, ...]
     lost: tuple[Lost, ...]
+    absent: tuple[TopicPartition, ...]
     undated: Mapping[TopicPartition, int]
     positions: dict[TopicPartition, int]
     seconds: float
@@ -128,9 +131,11 @@ def export(
     partitions: Iterable[TopicPartition] | None = None,
     options: ExportOptions | None = None,
     *,
+    absent: Iterable[TopicPartition] | None = None,
     disk: Disk | None = None,
 ) -> Exported:
     """Exports what is new in the partitions (None: all but those of internal topics) to Parquet below `directory`.
+    `absent`: partitions that should be among them and are not here; None: where all are exported, LogDir.absent.
 
     Both directories must be seen by the driver and the workers under the same names, and `disk` goes to both.
     StorageError: damage and lost messages that `options` do not allow, a topic that was made anew since, LogLocked
@@ -143,6 +148,9 @@ def export(
         raise NotPermitted("an export cannot lie within the log directory", path=target)
     logs = LogDir.open_read_only(source)
     chosen = list(_all_partitions(logs) if partitions is None else partitions)
+    missing = _all_absent(logs) if absent is None and partitions is None else tuple(absent or ())
+    if missing and not options.allow_loss:
+        raise _absent(missing, source)
     disk = RealDisk() if disk is None else disk
     commits = CommitList(target, disk)
     try:
@@ -161,7 +169,7 @@ def export(
                 allow_uncompiled=options.allow_uncompiled,
             )
             total.add(_commit(commits, staging, some, outcomes, fresh, options), outcomes)
-        return total.exported(commits.positions, time.monotonic() - began)
+        return total.exported(commits.positions, missing, time.monotonic() - began)
     finally:
         commits.close()
 
@@ -311,7 +319,9 @@ class _Total:
             self._damage += outcome.damage
             self._undated += outcome.undated
 
-    def exported(self, positions: dict[TopicPartition, Position], seconds: float) -> Exported:
+    def exported(
+        self, positions: dict[TopicPartition, Position], absent: tuple[TopicPartition, ...], seconds: float
+    ) -> Exported:
         files = [file for done in self._sets for file in done.files]
         data = [file for file in files if not file.path.startswith(QUARANTINE)]
         return Exported(
@@ -321,6 +331,7 @@ class _Total:
             size_bytes=sum(file.size_bytes for file in data),
             quarantined=tuple(quarantine.merged(self._damage)),
             lost=tuple(Lost(part.tp, gone) for done in self._sets for part in done.ranges for gone in part.lost),
+            absent=absent,
             undated=dict(self._undated),
             positions={tp: position.next_offset for tp, position in positions.items()},
             seconds=seconds,
@@ -334,6 +345,19 @@ def _lost(tp: TopicPartition, offsets: OffsetRange, why: str) -> OffsetOutOfRang
         found=f"offsets {offsets.start} to {offsets.end - 1} are gone: {why}",
         advice="Allow data loss to export what is left",
     )
+
+
+def _absent(missing: Sequence[TopicPartition], path: Path) -> UnknownTopicOrPartition:
+    are = "is" if len(missing) == 1 else "are"
+    return UnknownTopicOrPartition(
+        f"{', '.join(map(str, missing))} {are} known to the cluster and not in this directory",
+        path=path,
+        advice="Each log directory can be exported to the same place; allow data loss to go on without",
+    )
+
+
+def _all_absent(logs: LogDir) -> tuple[TopicPartition, ...]:
+    return tuple(tp for tp in logs.absent() if not tp.topic.startswith("__"))
 
 
 def _all_partitions(logs: LogDir) -> Iterator[TopicPartition]:

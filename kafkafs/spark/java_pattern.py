@@ -1,0 +1,307 @@
+"""Regular expressions of `subscribePattern`: Java's, as Spark's Kafka source takes them, made into Python's.
+
+Both languages share most of their syntax, and some of what they share means something else. Only names of topics are
+ever searched, which are of 65 characters: a class of characters is therefore worked out here, and becomes the set of
+those it holds. What has no counterpart in Python is an error: a pattern that is understood in another way than Java's
+reads other topics than the query means, or none. Source: java.util.regex.Pattern (JDK 17).
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections.abc import Callable, Iterable
+from typing import Final
+
+# Of names of topics (names.topic_name_problem).
+ALPHABET: Final = frozenset(string.ascii_letters + string.digits + "._-")
+
+_QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{[0-9]{1,9}(?:,(?:[0-9]{1,9})?)?\})[?+]?")
+_NAME: Final = "[a-zA-Z][a-zA-Z0-9]*"
+_GROUP: Final = re.compile(rf"\((?:\?(?:<({_NAME})>|[:=!>]|<[=!]|([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)])))?")
+# Flags that make no difference to names of one line of ASCII: lines (d, m, s) and Unicode's cases (u).
+_WITHOUT_EFFECT: Final = "dmsu"
+_CLASSES: Final[dict[str, Callable[[str], bool]]] = {
+    "d": str.isdigit,
+    "w": lambda c: c.isalnum() or c == "_",
+    "s": str.isspace,
+    "h": lambda c: c in " \t",
+    "v": lambda c: c in "\n\v\f\r",
+}
+_PROPERTIES: Final[dict[str, Callable[[str], bool]]] = {
+    "Lower": str.islower,
+    "Upper": str.isupper,
+    "ASCII": lambda c: True,
+    "Alpha": str.isalpha,
+    "Digit": str.isdigit,
+    "Alnum": str.isalnum,
+    "Punct": lambda c: c in string.punctuation,
+    "Graph": lambda c: True,
+    "Print": lambda c: True,
+    "Blank": lambda c: False,
+    "Cntrl": lambda c: False,
+    "XDigit": lambda c: c in string.hexdigits,
+    "Space": lambda c: False,
+    "javaLowerCase": str.islower,
+    "javaUpperCase": str.isupper,
+    "javaWhitespace": lambda c: False,
+    "IsAlphabetic": str.isalpha,
+    "IsLetter": str.isalpha,
+    "IsLowercase": str.islower,
+    "IsUppercase": str.isupper,
+    "IsDigit": str.isdigit,
+    "IsPunctuation": lambda c: c in "._-",
+    "IsWhite_Space": lambda c: False,
+    "IsLatin": str.isalpha,
+}
+_CATEGORY: Final = re.compile(r"(?:Is|general_category=|gc=)?([LMNPSZC][a-z]?)")
+_CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
+_HEX: Final = re.compile(r"x\{([0-9a-fA-F]{1,6})\}|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")
+_OCTAL: Final = re.compile("0([0-3]?[0-7]{1,2})")
+
+
+class UnknownPattern(ValueError):
+    """A regular expression that is malformed, or that Java has and Python has not."""
+
+
+def compiled(text: str) -> re.Pattern[str]:
+    """What finds in a name of a topic what Java's Pattern finds there. UnknownPattern."""
+    translation = _Translation(text)
+    python = translation.whole()
+    try:
+        return re.compile(python, re.ASCII)
+    except re.error as error:
+        raise UnknownPattern(f"{error.msg} in {text!r}") from None
+
+
+class _Translation:
+    """One expression, read once from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._ignoring_case = [False]  # of each group that is open
+
+    def whole(self) -> str:
+        out = []
+        while self._at < len(self._text):
+            out.append(self._element())
+        if len(self._ignoring_case) > 1:
+            raise self._wrong("a group is not closed")
+        return "".join(out)
+
+    def _element(self) -> str:
+        """What stands next: an atom with its quantifier, or one end of a group or alternative."""
+        char = self._text[self._at]
+        if char == "(":
+            return self._group()
+        if char == "|":
+            self._at += 1
+            return char
+        if char in "^$":
+            # Before an end of line is the end: names have none.
+            self._at += 1
+            return char + self._quantifier()
+        if char in "*+?{":
+            raise self._wrong(f"nothing stands before {char!r} that it could repeat")
+        if char == ")":
+            if len(self._ignoring_case) == 1:
+                raise self._wrong("a ) has no (")
+            self._ignoring_case.pop()
+            self._at += 1
+            atom = char
+        elif char == "[":
+            atom = self._set_of(self._class())
+        elif char == ".":
+            self._at += 1
+            atom = char
+        elif char == "\\":
+            quoted = self._quoted()
+            if quoted is not None:
+                # A quantifier is of the last character.
+                return re.escape(quoted) + (self._quantifier() if quoted else "")
+            atom = self._escape()
+        else:
+            self._at += 1
+            atom = re.escape(char)
+        return atom + self._quantifier()
+
+    def _quantifier(self) -> str:
+        found = _QUANTIFIER.match(self._text, self._at)
+        if found is None:
+            return ""
+        self._at = found.end()
+        return found.group()
+
+    def _group(self) -> str:
+        found = _GROUP.match(self._text, self._at)
+        if found is None or (self._text.startswith("(?", self._at) and found.end() == self._at + 1):
+            raise self._unknown("this kind of group")
+        name, on, off, end = found.groups()
+        case = self._ignoring_case[-1]
+        if end is None:
+            self._at = found.end()
+            self._ignoring_case.append(case)
+            return f"(?P<{name}>" if name else found.group()
+        if set((on or "") + (off or "")) - set(_WITHOUT_EFFECT + "i"):
+            raise self._unknown(f"the flags {found.group()}")
+        case = ("i" in (on or "") or case) and "i" not in (off or "")
+        if end == ")":
+            if "i" in (on or "") + (off or "") and self._at:
+                raise self._unknown(f"{found.group()} elsewhere than at the beginning")
+            self._at = found.end()
+            self._ignoring_case[-1] = case
+            return "(?i)" if case and len(self._ignoring_case) == 1 else ""
+        self._at = found.end()
+        self._ignoring_case.append(case)
+        before = self._ignoring_case[-2]
+        return "(?:" if case == before else "(?i:" if case else "(?-i:"
+
+    # Escapes
+
+    def _quoted(self) -> str | None:
+        """The characters of \\Q…\\E; None where something else stands."""
+        if not self._text.startswith("\\Q", self._at):
+            return None
+        end = self._text.find("\\E", self._at)
+        quoted = self._text[self._at + 2 : len(self._text) if end < 0 else end]
+        self._at = len(self._text) if end < 0 else end + 2
+        return quoted
+
+    def _escape(self) -> str:
+        """An escape outside of a class."""
+        rest = self._text[self._at + 1 :]
+        if rest[:1] in ("A", "b", "B"):
+            self._at += 2
+            return "\\" + rest[0]
+        if rest[:1] in ("z", "Z"):
+            self._at += 2
+            return r"\Z"
+        if named := re.match(rf"k<({_NAME})>", rest):
+            self._at += 1 + named.end()
+            return f"(?P={named[1]})"
+        if "1" <= rest[:1] <= "9":
+            if rest[1:2].isdigit():
+                raise self._unknown("a reference to a group of two digits")
+            self._at += 2
+            return f"(?:\\{rest[0]})"
+        found = self._escaped()
+        return re.escape(found) if isinstance(found, str) else self._set_of(found)
+
+    def _escaped(self) -> str | frozenset[str]:
+        """An escape that stands for a character, or for a set of them."""
+        start, rest = self._at, self._text[self._at + 1 :]
+        letter = rest[:1]
+        if not letter:
+            raise self._wrong("it ends in a backslash")
+        self._at += 2
+        if letter in "pP":
+            return self._property(rest, negated=letter == "P")
+        if letter.lower() in _CLASSES:
+            return _where(_CLASSES[letter.lower()], negated=letter.isupper())
+        if letter in _CONTROLS:
+            return _CONTROLS[letter]
+        if found := _HEX.match(rest):
+            self._at = start + 1 + found.end()
+            return chr(int(next(filter(None, found.groups())), 16))
+        if found := _OCTAL.match(rest):
+            self._at = start + 1 + found.end()
+            return chr(int(found[1], 8))
+        if letter.isascii() and letter.isalnum():
+            self._at = start
+            raise self._unknown(f"\\{letter}")
+        return letter
+
+    def _property(self, rest: str, *, negated: bool) -> frozenset[str]:
+        found = re.match(r"\{([A-Za-z_=]+)\}|([A-Z])", rest[1:])
+        if found is None:
+            raise self._wrong("a property has no name")
+        self._at += found.end()
+        name = found[1] or found[2]
+        test = _PROPERTIES.get(name)
+        if test is None:
+            category = _CATEGORY.fullmatch(name)
+            if category is None:
+                raise self._unknown(f"the property {name}")
+            beginning = category[1]
+            return _where(lambda c: unicodedata.category(c).startswith(beginning), negated=negated)
+        return _where(test, negated=negated)
+
+    # Classes
+
+    def _class(self) -> frozenset[str]:
+        """The characters of the class that begins here."""
+        self._at += 1
+        negated = self._text.startswith("^", self._at)
+        self._at += negated
+        found: frozenset[str] | None = None  # of what stands before the last &&
+        part: set[str] = set()
+        first = True
+        while first or not self._text.startswith("]", self._at):
+            if self._at >= len(self._text):
+                raise self._wrong("a class is not closed")
+            if self._text.startswith("&&", self._at):
+                self._at += 2
+                if first or self._text[self._at : self._at + 1] in ("]", "&", ""):
+                    raise self._unknown("&& with nothing on one side")
+                found = frozenset(part) if found is None else found & part
+                part = set()
+                continue
+            part |= self._item()
+            first = False
+        self._at += 1
+        whole = frozenset(part) if found is None else found & part
+        return ALPHABET - whole if negated else whole
+
+    def _item(self) -> frozenset[str]:
+        """A character, a range, an escape or a class within a class."""
+        if self._text[self._at] == "[":
+            return self._class()
+        quoted = self._quoted()
+        if quoted is not None:
+            return self._in_both_cases(quoted)
+        begin = self._character()
+        if isinstance(begin, frozenset):
+            return begin
+        after = self._text[self._at + 1 : self._at + 2]
+        if not self._text.startswith("-", self._at) or after in ("]", "[", ""):
+            return self._in_both_cases(begin)
+        self._at += 1
+        end = self._character()
+        if isinstance(end, frozenset) or end < begin:
+            raise self._wrong("a range of characters has no end, or ends before it begins")
+        return self._in_both_cases(c for c in ALPHABET if begin <= c <= end)
+
+    def _character(self) -> str | frozenset[str]:
+        char = self._text[self._at]
+        if char == "\\":
+            return self._escaped()
+        self._at += 1
+        return char
+
+    def _in_both_cases(self, chars: Iterable[str]) -> frozenset[str]:
+        found = set(chars)
+        if self._ignoring_case[-1]:
+            found |= {char.swapcase() for char in found}
+        return ALPHABET & found
+
+    @staticmethod
+    def _set_of(chars: frozenset[str]) -> str:
+        """Case is settled already, also where the rest disregards it."""
+        return f"(?-i:[{re.escape(''.join(sorted(chars)))}])" if chars else "(?!)"
+
+    # Errors
+
+    def _wrong(self, what: str) -> UnknownPattern:
+        return UnknownPattern(f"{what}, at position {self._at} of {self._text!r}")
+
+    def _unknown(self, what: str) -> UnknownPattern:
+        return UnknownPattern(
+            f"{what} is Java's alone or means something else there, at position {self._at} of {self._text!r}: "
+            "write it in another way, or name the topics with subscribe"
+        )
+
+
+def _where(test: Callable[[str], bool], *, negated: bool) -> frozenset[str]:
+    return frozenset(char for char in ALPHABET if test(char) != negated)

@@ -1,0 +1,156 @@
+"""What the options of the source and those of the sink have in common: their names, and the values that they take.
+
+A query may hand both the same options, as it may with Spark's Kafka source and sink: what only the other one knows is
+passed over. Other than there, a name that neither knows is refused: it is a mistake that nobody would notice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final, TypeVar
+
+# As they are documented; Spark compares them without regard to case.
+SOURCE: Final = (
+    "path",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "failOnDataLoss",
+    "includeHeaders",
+    "isolation.level",
+    "kafka.isolation.level",
+    "columns",
+    "onCorruptBatch",
+    "allowUncompiled",
+)
+SINK: Final = ("path", "topic", "force", "lockTimeoutMs", "allowUncompiled", "includeHeaders", "checkpointLocation")
+# Of Spark's Kafka source, for its clients alone.
+_IGNORED: Final = (
+    "groupIdPrefix",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
+    "kafkaConsumer.useDeprecatedOffsetFetching",
+    "producer.cache.timeout",
+)
+_CLIENTS: Final = "kafka."
+_KNOWN: Final = {name.lower(): name for name in (*SOURCE, *SINK, *_IGNORED)}
+
+# What Spark's Kafka source and sink refuse, and why. Source: KafkaSourceProvider.validateGeneralOptions,
+# kafkaParamsForProducer.
+REFUSED_BY_SOURCE: Final = {
+    "kafka.auto.offset.reset": "startingOffsets says where a query begins",
+    "kafka.key.deserializer": "keys are bytes: decode them with functions of the DataFrame",
+    "kafka.value.deserializer": "values are bytes: decode them with functions of the DataFrame",
+    "kafka.enable.auto.commit": "a query's offsets are in its checkpoint",
+    "kafka.interceptor.classes": "messages are read as they are",
+}
+REFUSED_BY_SINK: Final = {
+    "kafka.key.serializer": "a key is bytes or a string: encode it with functions of the DataFrame",
+    "kafka.value.serializer": "a value is bytes or a string: encode it with functions of the DataFrame",
+}
+
+_UNITS_MS: Final = {
+    "": 1, "us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
+}  # fmt: skip
+
+_URI: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host>[^/]*))?(?P<path>/.*)")
+
+_T = TypeVar("_T")
+
+
+class InvalidOption(ValueError):
+    """An option that is unknown, missing, malformed, or that another one forbids."""
+
+
+def by_lower_name(options: Mapping[str, str], own: tuple[str, ...], refused: Mapping[str, str]) -> dict[str, str]:
+    """The options by their names in lower case; `own`: the names to tell somebody who mistyped one. InvalidOption."""
+    given = {name.lower(): value for name, value in options.items()}
+    for name in given:
+        if name in refused:
+            raise InvalidOption(f"option {name} is not supported: {refused[name]}")
+        if name in _KNOWN or name.startswith(_CLIENTS) or name == "paths":
+            continue
+        near = get_close_matches(name, _KNOWN, 1)
+        hint = f": is {_KNOWN[near[0]]} meant?" if near else f"; known are {', '.join(own)}"
+        raise InvalidOption(f"unknown option {name!r}{hint}")
+    return given
+
+
+def directories(given: Mapping[str, str], where: str) -> tuple[Path, ...]:
+    """The log directories that `path` or `paths` (of a `load` of several) name, each once; at least one. `where`: the
+    calls that name them. InvalidOption."""
+    texts = [given["path"]] if "path" in given else []
+    if "paths" in given:
+        try:
+            texts += json.loads(given["paths"])
+        except ValueError:
+            raise InvalidOption(f"option paths takes a JSON list of log directories, not {given['paths']}") from None
+    if not texts or not all(text.strip() for text in texts):
+        raise InvalidOption(f"no log directory: name it in {where}, or as option 'path'")
+    return tuple(dict.fromkeys(_local(text) for text in texts))
+
+
+def _local(text: str) -> Path:
+    """A path, or a URI of this machine's files as Hadoop writes it: percent signs in it are themselves."""
+    found = _URI.match(text)
+    if found is None:
+        return Path(text).absolute()
+    if found["scheme"].lower() != "file" or found["host"] not in (None, "", "localhost"):
+        raise InvalidOption(
+            f"{text} is not a directory of this machine: a log directory is read as files, so mount it, or copy it here"
+        )
+    return Path(found["path"])
+
+
+def positive(given: Mapping[str, str], name: str) -> int | None:
+    """A positive number, if there is one. InvalidOption."""
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not re.fullmatch("[0-9]{1,18}", text.strip()) or int(text) == 0:
+        raise InvalidOption(f"option {name} takes a positive number, not {text!r}")
+    return int(text)
+
+
+def milliseconds(given: Mapping[str, str], name: str, default: int) -> int:
+    """A time as Spark writes it, `15m`. InvalidOption."""
+    text = given.get(name.lower())
+    if text is None:
+        return default
+    found = re.fullmatch("([0-9]{1,12}) *([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in _UNITS_MS:
+        raise InvalidOption(f"option {name} takes a time like 500ms, 30s or 15m, not {text!r}")
+    return int(int(found[1]) * _UNITS_MS[found[2]])
+
+
+def flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """true or false. InvalidOption."""
+    word = given.get(name.lower(), str(default)).strip().lower()
+    if word not in ("true", "false"):
+        raise InvalidOption(f"option {name} is true or false, not {given[name.lower()]!r}")
+    return word == "true"
+
+
+def one_of(given: Mapping[str, str], name: str, choices: Mapping[str, _T]) -> _T:
+    """The choice by its word; the first is the default. InvalidOption."""
+    word = given.get(name.lower(), next(iter(choices))).strip().lower()
+    if word not in choices:
+        raise InvalidOption(f"option {name} is {' or '.join(choices)}, not {given[name.lower()]!r}")
+    return choices[word]

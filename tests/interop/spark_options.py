@@ -1,0 +1,209 @@
+"""Options of batch queries, tried one after the other on Spark's own Kafka source and on ours (test_spark_options.py).
+
+All read the topics that `produce` makes: `clicks` (three partitions of PER_PARTITION messages, a second apart),
+`orders`, `tx` (transactions, some of them aborted), `acct` (compacted), `empty`; and whatever internal topics there
+are.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from tests.interop.client import Client, Message
+
+START: Final = 1_763_683_200_000
+PER_PARTITION: Final = 2000
+
+
+def _json(partitions: dict[str, object]) -> str:
+    return json.dumps({"clicks": partitions})
+
+
+def _at(seconds: int) -> int:
+    """The time of so many seconds after the first message."""
+    return START + seconds * 1000
+
+
+_LONG_AFTER: Final = str(_at(10_000_000))
+# What is not there is waited for, as long as these say.
+_IMPATIENT: Final = {
+    "fetchOffset.numRetries": "1",
+    "kafka.default.api.timeout.ms": "8000",
+    "kafka.request.timeout.ms": "7000",
+}
+_SOME_TIMES: Final = _json({"0": _at(3000), "1": _at(0), "2": _at(5000)})
+
+CASES: Final[dict[str, dict[str, str]]] = {
+    # Which topics and partitions.
+    "subscribe_one": {"subscribe": "clicks"},
+    "subscribe_two": {"subscribe": "clicks,orders"},
+    "subscribe_with_blanks": {"subscribe": " clicks , orders "},
+    "subscribe_with_a_comma_too_many": {"subscribe": "clicks,"},
+    "subscribe_no_such_topic": {"subscribe": "nosuch", **_IMPATIENT},
+    "subscribe_one_of_two_is_missing": {"subscribe": "clicks,nosuch", **_IMPATIENT},
+    "subscribe_a_topic_without_messages": {"subscribe": "empty"},
+    "subscribe_nothing": {"subscribe": ""},
+    "subscribe_compacted": {"subscribe": "acct"},
+    "subscribe_consumer_offsets": {"subscribe": "__consumer_offsets"},
+    "subscribe_transaction_state": {"subscribe": "__transaction_state"},
+    "subscribe_cluster_metadata": {"subscribe": "__cluster_metadata", **_IMPATIENT},
+    "pattern_matches_whole_name": {"subscribePattern": "cl.*"},
+    "pattern_finds_beginning_of_name": {"subscribePattern": "click"},
+    "pattern_finds_end_of_name": {"subscribePattern": "ders"},
+    "pattern_anchored_at_both_ends": {"subscribePattern": "^clicks$"},
+    "pattern_anchored_finds_no_part": {"subscribePattern": "^click$"},
+    "pattern_finds_nothing": {"subscribePattern": "zzz.*"},
+    "pattern_of_alternatives": {"subscribePattern": "clicks|tx"},
+    "pattern_finds_one_of_alternatives": {"subscribePattern": "lick|^x$"},
+    "pattern_with_blanks_around": {"subscribePattern": " clicks "},
+    "pattern_malformed": {"subscribePattern": "(cl"},
+    "pattern_of_everything": {"subscribePattern": ".*"},
+    "pattern_java_class": {"subscribePattern": r"\p{Lower}+"},
+    "pattern_java_intersection": {"subscribePattern": "cl[a-z&&[^x]]+"},
+    "pattern_java_possessive": {"subscribePattern": "cl[a-z]++"},
+    "pattern_java_named_group": {"subscribePattern": "(?<name>clicks)"},
+    "pattern_java_quoted": {"subscribePattern": r"\Qclick\E"},
+    "pattern_without_internal_topics": {"subscribePattern": ".*", "kafka.exclude.internal.topics": "false"},
+    "assign": {"assign": '{"clicks":[0,2]}'},
+    "assign_missing_partition": {"assign": '{"clicks":[0,9]}'},
+    "assign_no_json": {"assign": "clicks"},
+    "assign_twice_the_same": {"assign": '{"clicks":[0,0]}'},
+    "assign_strings": {"assign": '{"clicks":["0"]}'},
+    "assign_and_subscribe": {"assign": '{"clicks":[0,2]}', "subscribe": "clicks"},
+    "no_topic_option": {},
+    # From which offset, up to which one.
+    "starting_earliest": {"subscribe": "clicks", "startingOffsets": "earliest"},
+    "starting_in_capitals": {"subscribe": "clicks", "startingOffsets": "EARLIEST"},
+    "starting_latest": {"subscribe": "clicks", "startingOffsets": "latest"},
+    "starting_offsets": {"subscribe": "clicks", "startingOffsets": _json({"0": 10, "1": -2, "2": 1990})},
+    "starting_one_latest": {"subscribe": "clicks", "startingOffsets": _json({"0": 10, "1": -1, "2": 1990})},
+    "starting_one_missing": {"subscribe": "clicks", "startingOffsets": _json({"0": 10, "1": -2})},
+    "starting_one_too_many": {"subscribe": "clicks", "startingOffsets": _json({"0": 10, "1": -2, "2": 0, "3": 0})},
+    "starting_below_minus_two": {"subscribe": "clicks", "startingOffsets": _json({"0": -3, "1": -2, "2": 0})},
+    "starting_beyond": {"subscribe": "clicks", "startingOffsets": _json({"0": 99999, "1": -2, "2": 0})},
+    "starting_beyond_without_failing": {
+        "subscribe": "clicks",
+        "startingOffsets": _json({"0": 99999, "1": -2, "2": 0}),
+        "failOnDataLoss": "false",
+    },
+    "starting_is_a_word": {"subscribe": "clicks", "startingOffsets": "foo"},
+    "starting_is_a_number": {"subscribe": "clicks", "startingOffsets": "5"},
+    "ending_offsets": {"subscribe": "clicks", "endingOffsets": _json({"0": 10, "1": -1, "2": 1990})},
+    "ending_one_earliest": {"subscribe": "clicks", "endingOffsets": _json({"0": 10, "1": -2, "2": 1990})},
+    "ending_earliest": {"subscribe": "clicks", "endingOffsets": "earliest"},
+    "ending_beyond": {"subscribe": "clicks", "endingOffsets": _json({"0": 5000, "1": -1, "2": 1990})},
+    "ending_beyond_without_failing": {
+        "subscribe": "clicks",
+        "endingOffsets": _json({"0": 5000, "1": -1, "2": 1990}),
+        "failOnDataLoss": "false",
+    },
+    "starting_behind_ending": {
+        "subscribe": "clicks",
+        "startingOffsets": _json({"0": 100, "1": 0, "2": 0}),
+        "endingOffsets": _json({"0": 50, "1": 10, "2": 10}),
+    },
+    "starting_behind_ending_without_failing": {
+        "subscribe": "clicks",
+        "startingOffsets": _json({"0": 100, "1": 0, "2": 0}),
+        "endingOffsets": _json({"0": 50, "1": 10, "2": 10}),
+        "failOnDataLoss": "false",
+    },
+    # From which time, up to which one.
+    "time_starting": {"subscribe": "clicks", "startingTimestamp": str(_at(3000))},
+    "time_both": {"subscribe": "clicks", "startingTimestamp": str(_at(3000)), "endingTimestamp": str(_at(4000))},
+    "time_starting_beyond": {"subscribe": "clicks", "startingTimestamp": _LONG_AFTER},
+    "time_starting_beyond_latest": {
+        "subscribe": "clicks",
+        "startingTimestamp": _LONG_AFTER,
+        "startingOffsetsByTimestampStrategy": "latest",
+    },
+    "time_starting_beyond_error": {
+        "subscribe": "clicks",
+        "startingTimestamp": _LONG_AFTER,
+        "startingOffsetsByTimestampStrategy": "error",
+    },
+    "time_strategy_is_unknown": {
+        "subscribe": "clicks",
+        "startingTimestamp": str(START),
+        "startingOffsetsByTimestampStrategy": "foo",
+    },
+    "time_ending_beyond": {"subscribe": "clicks", "endingTimestamp": _LONG_AFTER},
+    "time_zero": {"subscribe": "clicks", "startingTimestamp": "0"},
+    "time_negative": {"subscribe": "clicks", "startingTimestamp": "-5"},
+    "time_is_a_date": {"subscribe": "clicks", "startingTimestamp": "2025-11-21"},
+    "times_starting": {"subscribe": "clicks", "startingOffsetsByTimestamp": _SOME_TIMES},
+    "times_starting_one_missing": {"subscribe": "clicks", "startingOffsetsByTimestamp": _json({"0": _at(3000)})},
+    "times_ending": {"subscribe": "clicks", "endingOffsetsByTimestamp": _SOME_TIMES},
+    "time_and_offsets": {
+        "subscribe": "clicks",
+        "startingTimestamp": str(_at(3000)),
+        "startingOffsets": _json({"0": 10, "1": -2, "2": 1990}),
+    },
+    # How much at once.
+    "min_partitions": {"subscribe": "clicks", "minPartitions": "10"},
+    "min_partitions_zero": {"subscribe": "clicks", "minPartitions": "0"},
+    "min_partitions_is_a_word": {"subscribe": "clicks", "minPartitions": "x"},
+    "max_records": {"subscribe": "clicks", "maxRecordsPerPartition": "100"},
+    "max_records_and_min_partitions": {
+        "subscribe": "clicks",
+        "maxRecordsPerPartition": "1000",
+        "minPartitions": "9",
+    },
+    "max_offsets_per_trigger_in_a_batch": {"subscribe": "clicks", "maxOffsetsPerTrigger": "10"},
+    "min_offsets_per_trigger_in_a_batch": {"subscribe": "clicks", "minOffsetsPerTrigger": "10"},
+    "max_trigger_delay_in_a_batch": {"subscribe": "clicks", "maxTriggerDelay": "5s"},
+    # Everything else.
+    "headers": {"subscribe": "clicks", "includeHeaders": "true"},
+    "headers_yes": {"subscribe": "clicks", "includeHeaders": "yes"},
+    "fail_on_data_loss_maybe": {"subscribe": "clicks", "failOnDataLoss": "maybe"},
+    "read_committed": {"subscribe": "tx", "kafka.isolation.level": "read_committed"},
+    "read_uncommitted": {"subscribe": "tx"},
+    "isolation_is_unknown": {"subscribe": "tx", "kafka.isolation.level": "foo"},
+    "group_id_prefix": {"subscribe": "clicks", "groupIdPrefix": "me"},
+    "kafka_group_id": {"subscribe": "clicks", "kafka.group.id": "me"},
+    "kafka_bootstrap_servers": {"subscribe": "clicks"},
+    "kafka_auto_offset_reset": {"subscribe": "clicks", "kafka.auto.offset.reset": "earliest"},
+    "kafka_key_deserializer": {"subscribe": "clicks", "kafka.key.deserializer": "org.foo"},
+    "kafka_enable_auto_commit": {"subscribe": "clicks", "kafka.enable.auto.commit": "true"},
+    "kafka_interceptors": {"subscribe": "clicks", "kafka.interceptor.classes": "org.foo"},
+    "kafka_max_poll_records": {"subscribe": "clicks", "kafka.max.poll.records": "10"},
+    "fetch_retries": {
+        "subscribe": "clicks",
+        "fetchOffset.numRetries": "3",
+        "fetchOffset.retryIntervalMs": "10",
+        "kafkaConsumer.pollTimeoutMs": "1000",
+    },
+    "the_sinks_topic": {"subscribe": "clicks", "topic": "orders"},
+    "include_timestamp": {"subscribe": "clicks", "includeTimestamp": "true"},
+    "unknown": {"subscribe": "clicks", "fooBar": "1"},
+    "misspelt": {"subscribe": "clicks", "startingOfsets": "latest"},
+}
+
+
+def produce(client: Client) -> None:
+    """The topics that the cases read."""
+    client.create_topic("clicks", 3, {"retention.ms": -1})
+    for partition in range(3):
+        messages = [
+            Message(
+                b"click %d" % number,
+                b"k%d" % (number % 20),
+                (("h", b"x"),) if number % 10 == 0 else (),
+                START + number * 1000,
+            )
+            for number in range(partition, 3 * PER_PARTITION, 3)
+        ]
+        client.produce("clicks", messages, partition, batch=500)
+    client.create_topic("orders", 2, {"retention.ms": -1})
+    for partition in range(2):
+        client.produce("orders", [Message(b"%d" % number, timestamp=START) for number in range(50)], partition)
+    client.create_topic("tx", 1, {"retention.ms": -1})
+    for commit in (True, False, True):
+        client.transactions("tx", [(commit, [Message(b"%d" % number, timestamp=START) for number in range(9)])])
+    # Spark's source waits two minutes for what follows a marker, where nothing does.
+    client.produce("tx", [Message(b"plain", timestamp=START)] * 3)
+    client.create_topic("acct", 1, {"cleanup.policy": "compact", "retention.ms": -1})
+    client.produce("acct", [Message(None if n % 7 == 0 else b"%d" % n, b"%d" % (n % 10)) for n in range(100)])
+    client.create_topic("empty", 2)
+    client.commit("readers", "clicks", 0, 5)  # so that there is __consumer_offsets
