@@ -16,6 +16,7 @@ from tests.mounts import detach, kafkafs_mounts
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "golden: reads the log directories of real brokers (tests/fixtures)")
     config.addinivalue_line("markers", "leaves_damage(*names): what verify finds, by name, in what the test leaves")
 
 

@@ -1,16 +1,19 @@
 """The log directories written by real brokers, and what real consumers read from them (the golden files).
 
-They lie outside the project: KAFKAFS_FIXTURES names the directory, by default `../shared/fixtures`. Where there are
-none the tests that need them are skipped, and say so; with CI=true they run all the same and fail.
+They are kept compressed in `tests/fixtures/` (its README says what is in them) and unpacked into the user's cache
+directory when this module is first imported. KAFKAFS_FIXTURES names a directory of unpacked ones instead.
 """
 
 from __future__ import annotations
 
 import base64
+import fcntl
 import gzip
+import hashlib
 import json
 import os
 import shutil
+import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -20,13 +23,11 @@ from typing import Any, NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FIXTURES = Path(os.environ.get("KAFKAFS_FIXTURES") or ROOT.parent / "shared" / "fixtures")
-
-HAVE_FIXTURES = (FIXTURES / "MANIFEST.json").is_file()
+ARCHIVES = ROOT / "tests" / "fixtures"
 REQUIRED = os.environ.get("CI", "").lower() in ("true", "1")
-NO_FIXTURES = f"no fixtures at {FIXTURES} (KAFKAFS_FIXTURES names another place)"
 
-requires_fixtures = pytest.mark.skipif(not HAVE_FIXTURES and not REQUIRED, reason=NO_FIXTURES)
+# Skips nothing: `-m golden` selects the tests that read the fixtures.
+requires_fixtures = pytest.mark.golden
 
 READ_UNCOMMITTED = "read_uncommitted"
 READ_COMMITTED = "read_committed"
@@ -35,6 +36,66 @@ READ_COMMITTED = "read_committed"
 KAFKA_SKIPS_DATA = frozenset(
     {"rec-f3-garbage-index-below-recovery-point", "rec-f4-plausible-index-below-recovery-point"}
 )
+
+
+def _digest(archives: Iterable[Path]) -> str:
+    """Of the archives' names and contents."""
+    digest = hashlib.sha256()
+    for archive in archives:
+        with archive.open("rb") as file:
+            digest.update(f"{archive.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _remove(tree: Path) -> None:
+    """Fixtures are read-only, directories too, so that shutil.rmtree alone could not remove them."""
+    for folder, _, _ in os.walk(tree):
+        Path(folder).chmod(0o755)
+    shutil.rmtree(tree)
+
+
+def unpacked(archives_dir: Path, cache: Path) -> Path:
+    """The directory below `cache` with the contents of all `*.tar.xz` of `archives_dir`, unpacked if it is missing.
+
+    It is named after the archives' digest: other archives are unpacked into another directory. Several processes may
+    call this at once; one unpacks and the others wait for its lock. The directory appears by a rename, so that it is
+    complete wherever it exists; what an interrupted process has left is removed by the next.
+    """
+    archives = sorted(archives_dir.glob("*.tar.xz"))
+    if not archives:
+        raise FileNotFoundError(f"no fixtures: expected archives *.tar.xz in {archives_dir}, found none")
+    wanted = cache / f"fixtures-{_digest(archives)}"
+    if wanted.is_dir():
+        return wanted
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "fixtures.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if wanted.is_dir():
+            return wanted
+        partial = wanted.with_suffix(".partial")
+        if partial.exists():
+            _remove(partial)
+        partial.mkdir()
+        # Early releases of Python 3.11 have no filters. "data" would add permission to write.
+        chosen: Any = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
+        for archive in archives:
+            with tarfile.open(archive) as tar:
+                tar.extractall(partial, **chosen)
+        partial.chmod(0o555)
+        return partial.rename(wanted)
+
+
+def _fixtures() -> Path:
+    named = os.environ.get("KAFKAFS_FIXTURES")
+    if not named:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return unpacked(ARCHIVES, Path(home) / "kafkafs")
+    if not Path(named).is_dir():
+        raise FileNotFoundError(f"no fixtures: KAFKAFS_FIXTURES is {named}, which is not a directory")
+    return Path(named)
+
+
+FIXTURES = _fixtures()
 
 
 class Golden(NamedTuple):
@@ -129,11 +190,7 @@ def topics_of(fixture: str) -> dict[str, Any]:
 
 @cache
 def golden_cases() -> tuple[GoldenCase, ...]:
-    """Every (fixture, topic, partition, isolation) that has a golden file; () without fixtures."""
-    if not HAVE_FIXTURES:
-        if REQUIRED:
-            raise FileNotFoundError(NO_FIXTURES)
-        return ()
+    """Every (fixture, topic, partition, isolation) that has a golden file."""
     cases = []
     for fixture in sorted(path.name for path in FIXTURES.iterdir() if (path / "golden").is_dir()):
         for golden in sorted((FIXTURES / fixture / "golden").glob("*.jsonl.gz")):
@@ -149,11 +206,9 @@ def golden_cases() -> tuple[GoldenCase, ...]:
 
 
 def case_params(cases: Iterable[GoldenCase] | None = None) -> list[Any]:
-    """For `@pytest.mark.parametrize("case", case_params())`: named cases, or one skipped one without fixtures."""
-    chosen = golden_cases() if cases is None else tuple(cases)
-    if not chosen:
-        return [pytest.param(None, id="no-fixtures", marks=pytest.mark.skip(reason=NO_FIXTURES))]
-    return [pytest.param(case, id=str(case)) for case in chosen]
+    """For `@pytest.mark.parametrize("case", case_params())`: named cases."""
+    chosen = golden_cases() if cases is None else cases
+    return [pytest.param(case, id=str(case), marks=requires_fixtures) for case in chosen]
 
 
 def copy_log_dir(source: Path, destination: Path) -> Path:

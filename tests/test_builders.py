@@ -26,16 +26,13 @@ from tests.builders import (
     commit,
     many,
 )
-from tests.fixtures import HAVE_FIXTURES, NO_FIXTURES, log_dir_of, requires_fixtures, topics_of
+from tests.fixtures import log_dir_of, requires_fixtures, topics_of
 
 # Their first segments are gone, or cleaned, so that a replay from the start is not what the broker did.
 NOT_FROM_THE_START = {"t-retention-ms", "t-retention-bytes", "t-deleted", "cmp-tomb"}
 
 
 def replayable() -> Iterator[Any]:
-    if not HAVE_FIXTURES:
-        yield pytest.param("", "", {}, marks=pytest.mark.skip(reason=NO_FIXTURES))
-        return
     for fixture in ("roll", "codecs", "transactions", "times", "compaction-before"):
         for topic, facts in topics_of(fixture).items():
             if topic not in NOT_FROM_THE_START:

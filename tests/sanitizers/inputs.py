@@ -87,7 +87,7 @@ def made_log(dice: random.Random) -> bytes:
 
 
 def fixture_batches() -> list[bytes]:
-    """Single small batches of real brokers, some of every log; none without fixtures."""
+    """Single small batches of real brokers, some of every log."""
     dice = random.Random(1)
     found = []
     for log in sorted(FIXTURES.glob("*/log/*/*.log")):

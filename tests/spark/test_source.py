@@ -63,8 +63,6 @@ def by_fixture() -> Iterator[pytest.param]:
             cases[case.fixture, case.isolation].append(case)
     for (fixture, isolation), several in cases.items():
         yield pytest.param(several, id=f"{fixture}-{isolation}")
-    if not cases:
-        yield pytest.param([], id="no-fixtures", marks=pytest.mark.skip(reason="no fixtures"))
 
 
 def assigned(partitions: Iterable[TopicPartition]) -> str:

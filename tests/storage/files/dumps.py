@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fixtures import FIXTURES, HAVE_FIXTURES, NO_FIXTURES, REQUIRED
+from tests.fixtures import FIXTURES
 
 
 class Dumped(NamedTuple):
@@ -30,11 +30,7 @@ class Dumped(NamedTuple):
 
 @cache
 def dumped(suffix: str) -> tuple[Dumped, ...]:
-    """All dumped files with this suffix, damaged ones (`recovery/before`) left out; () without fixtures."""
-    if not HAVE_FIXTURES:
-        if REQUIRED:
-            raise FileNotFoundError(NO_FIXTURES)
-        return ()
+    """All dumped files with this suffix, damaged ones (`recovery/before`) left out."""
     return tuple(_dumped(suffix))
 
 

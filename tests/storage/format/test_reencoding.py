@@ -17,7 +17,7 @@ from storage.format.control_records import ControlRecord, ControlType, EndTransa
 from storage.format.decoder import Decoder
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record, RecordColumns
-from tests.fixtures import FIXTURES, HAVE_FIXTURES, NO_FIXTURES, requires_fixtures
+from tests.fixtures import FIXTURES, requires_fixtures
 from tests.storage.format.outcomes import read_all
 from tests.storage.format.uncompiled import plain_kernels
 
@@ -40,8 +40,6 @@ def decoded(data: bytes, *, control: bool = True) -> RecordBlock:
 
 
 def partitions() -> list[Any]:
-    if not HAVE_FIXTURES:
-        return [pytest.param("", marks=pytest.mark.skip(reason=NO_FIXTURES))]
     logs = [p for d in ("log", "after") for p in FIXTURES.glob(f"*/{d}/*") if p.is_dir() and any(p.glob("*.log"))]
     return [
         pytest.param(str(p.relative_to(FIXTURES)), id=f"{p.parent.parent.name}:{p.name}")

@@ -19,7 +19,7 @@ from storage.log.reader import find_batch, read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TopicPartition
 from tests.builders import ROLL, Batch, BuiltPartition, Partition, build_log_dir, many
-from tests.fixtures import FIXTURES, HAVE_FIXTURES, NO_FIXTURES, REQUIRED, read_golden, requires_fixtures
+from tests.fixtures import FIXTURES, read_golden, requires_fixtures
 from tests.storage.log.reading import built, copy_partition, open_log, read_all, read_past_damage
 
 _RECOVERY = FIXTURES / "recovery"
@@ -40,8 +40,6 @@ _KAFKA_SKIPPED = {"f3-garbage-index-below-recovery-point", "f4-plausible-index-b
 
 
 def _cases() -> list[object]:
-    if not HAVE_FIXTURES and not REQUIRED:
-        return [pytest.param("", id="no-fixtures", marks=pytest.mark.skip(reason=NO_FIXTURES))]
     return list(_facts())
 
 

@@ -24,7 +24,7 @@ from storage.log.partition_log import PartitionLog
 from storage.log.reader import read_blocks
 from storage.types import TopicPartition
 from tests.faults import FaultyDisk, full_disk
-from tests.fixtures import FIXTURES, HAVE_FIXTURES, NO_FIXTURES, REQUIRED, log_dir_of, topics_of
+from tests.fixtures import FIXTURES, log_dir_of, topics_of
 from tests.storage.log.owning import StandingClock, append, close_clean, opened, read, tree_of, values_of
 
 TP = TopicPartition("t", 0)
@@ -39,8 +39,6 @@ _NOT_WHOLE = {"cmp-tomb", "t-deleted", "t-retention-ms", "t-retention-bytes"}
 
 def replayed() -> list[Any]:
     """Every partition that must come out byte for byte."""
-    if not HAVE_FIXTURES and not REQUIRED:
-        return [pytest.param("", "", id="no-fixtures", marks=pytest.mark.skip(reason=NO_FIXTURES))]
     found = []
     for fixture in ("roll", "codecs", "times", "transactions", "compaction-before"):
         topics = topics_of(fixture)

@@ -20,7 +20,7 @@ from storage.log.recovery import RecoveryPlan, RecoveryReport
 from storage.log.rehearsal import rehearse
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir
-from tests.fixtures import FIXTURES, HAVE_FIXTURES, NO_FIXTURES, REQUIRED, copy_log_dir, topics_of
+from tests.fixtures import FIXTURES, copy_log_dir, topics_of
 from tests.storage.log.crashing import Sessions, every_crash
 from tests.storage.log.owning import ONE_THREAD, StandingClock, append, close_clean, opened, read, tree_of
 
@@ -45,8 +45,6 @@ _BESIDE = ("leader-epoch-checkpoint", "topic.properties")
 
 def cases() -> list[Any]:
     """The names of the damaged partitions' directories."""
-    if not HAVE_FIXTURES and not REQUIRED:
-        return [pytest.param("", id="no-fixtures", marks=pytest.mark.skip(reason=NO_FIXTURES))]
     found = []
     for path in sorted(BEFORE.iterdir()):
         if path.is_dir():
@@ -278,8 +276,6 @@ def test_several_partitions_with_progress(tmp_path: Path) -> None:
 
 
 def test_cases_json_is_as_the_tests_expect() -> None:
-    if not HAVE_FIXTURES and not REQUIRED:
-        pytest.skip(NO_FIXTURES)
     assert json.loads((FIXTURES / "recovery" / "cases.json").read_text())
     assert len(cases()) == 33
 
