@@ -258,9 +258,10 @@ class ActiveSegment:
         return self._paths
 
     def close(self) -> None:
-        """Closes the descriptors, nothing more."""
-        for file in (self._log, self._offset_file, self._time_file):
-            file.close()
+        """Closes the descriptors, nothing more; all of them, whatever is wrong with one."""
+        with contextlib.ExitStack() as closing:
+            for file in (self._time_file, self._offset_file, self._log):
+                closing.callback(file.close)
 
 
 @contextlib.contextmanager

@@ -175,6 +175,38 @@ def test_a_full_disk(tmpfs: Path, tmp_path: Path) -> None:
     assert len(values(tmpfs / "logs")) == before.count(b"\n") + 1
 
 
+def test_a_disk_that_is_full_when_a_partition_is_first_opened(tmpfs: Path, tmp_path: Path) -> None:
+    """It is told as that, to readers and writers, and the first use that finds room works."""
+    make(tmpfs / "logs")
+    before = values(tmpfs / "logs")
+    (tmpfs / "logs" / names.CLEAN_SHUTDOWN).unlink()
+    for index in (tmpfs / "logs" / "t-0").glob("*index"):
+        index.unlink()
+    with contextlib.suppress(OSError), (tmpfs / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+    with mounted(tmpfs / "logs", tmp_path / "mnt", read_only=False) as mount, killed_after(PATIENCE, mount.process):
+        partition = mount.path / "t" / "0"
+        for _ in range(2):
+            with fails_with(errno.ENOSPC), (partition / "@append").open("ab", buffering=0) as file:
+                file.write(b"no room\n")
+            with fails_with(errno.ENOSPC):
+                (partition / "messages.txt").read_bytes()
+        told = json.loads((mount.path / "@status.json").read_bytes())["partitions"]["t/0"]
+        assert told["state"] == "failed"
+        assert "No space left" in told["error"]
+        (tmpfs / "filler").unlink()
+        deadline = time.monotonic() + PATIENCE
+        while True:  # no sooner than after as long as the last try took
+            with contextlib.suppress(OSError), (partition / "@append").open("ab", buffering=0) as file:
+                file.write(b"room\n")
+                break
+            assert time.monotonic() < deadline
+        assert (partition / "messages.txt").read_bytes() == b"room\n"
+    assert values(tmpfs / "logs") == [*before, b"room"]
+    assert (tmpfs / "logs" / names.CLEAN_SHUTDOWN).exists()
+
+
 def test_a_disk_that_starts_to_fail(tmp_path: Path) -> None:
     """It refuses to let a file grow, with an error that nobody expects: that partition is offline, the others go on."""
     make(tmp_path / "logs")
