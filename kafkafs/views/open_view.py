@@ -1,9 +1,9 @@
 """One open handle of a range's file: which layout its reads are answered from, and when they must not be.
 
 A handle is given the messages of one history of the log. What retention and compaction take away leaves positions as
-they are. A truncation takes bytes away, and others come in their place: a reader that was given some of what is gone, and
-goes on behind the cut, would take the new for a sequel of the old. It gets an error; one that begins anew, at the cut or
-before it, reads on. Nothing of this is needed for a handle through the page cache: it has the layout of its open, or an
+they are. A truncation takes bytes away, and others come in their place: a reader that was given some of what is gone,
+and goes on behind the cut, would take the new for a sequel of the old. It gets an error; one that begins anew, at the
+cut or before it, reads on. A handle through the page cache needs none of this: it has the layout of its open, or an
 error. A log whose topic was made again answers nothing any more (ReadOnlyLog), so that its handles' reads fail too.
 """
 

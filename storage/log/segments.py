@@ -88,10 +88,13 @@ def load(
         path = f"{place}/{names.segment_file(base, _LOG, state)}"
         status = os.stat(path)  # noqa: PTH116
         identity = FileIdentity.of(status)
-        if old is not None and old.log.identity == identity:
-            # One that was sealed and is the last now has lost what came after it, and may have lost its own end.
-            if not old.sealed or (base != last and old.log.is_as_fixed(status)):
-                return old
+        # One that was sealed and is the last now has lost what came after it, and may have lost its own end.
+        if (
+            old is not None
+            and old.log.identity == identity
+            and (not old.sealed or (base != last and old.log.is_as_fixed(status)))
+        ):
+            return old
         file = LogFile(path, identity)
         if base != last:
             file.fix(status, on_change)
