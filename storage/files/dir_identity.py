@@ -55,6 +55,11 @@ class DirIdentity:
             and _may_equal(self.topic_id, other.topic_id)
         )
 
+    def may_be_seen_elsewhere_as(self, other: DirIdentity) -> bool:
+        """As `may_be`, when the other was perhaps looked at from another machine: numbers of devices are not the same
+        there, and of inodes need not be."""
+        return _may_equal(self.born_ns, other.born_ns) and _may_equal(self.topic_id, other.topic_id)
+
     def with_known(self, other: DirIdentity) -> DirIdentity:
         """This identity and what another look at the same directory tells more: a broker writes the id a while after
         it has made the directory."""
