@@ -232,3 +232,28 @@ def test_a_log_cut_across_a_segment_and_rolled_unwatched(
         finally:
             os.close(fd)
     assert path.read_bytes() == expected
+
+
+def test_a_topic_of_ours_removed_and_made_again(tmp_path: Path) -> None:
+    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", read_only=False) as mount:
+        topic = mount.path / "t"
+        view = topic / "0/messages.txt"
+        for number in range(3):
+            topic.mkdir()
+            assert view.read_bytes() == b""
+            if number < 2:
+                topic.rmdir()
+                with pytest.raises(FileNotFoundError):
+                    view.stat()
+        held = view.open("rb", buffering=0)
+        assert held.read() == b""
+        topic.rmdir()
+        topic.mkdir()
+        (topic / "0/@append").write_bytes(b"new\n")
+        assert view.read_bytes() == b"new\n"
+        assert view.stat().st_size == 4
+        with held:  # of the topic before: an error, or its own end of file
+            try:
+                assert held.read() == b""
+            except OSError as error:
+                assert error.errno in (errno.ENOENT, errno.ERANGE)  # noqa: PT017
