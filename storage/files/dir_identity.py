@@ -42,7 +42,7 @@ class DirIdentity:
         status = os.stat(directory)  # noqa: PTH116
         try:
             topic_id = partition_metadata.read(directory / names.PARTITION_METADATA)
-        except (CorruptCheckpoint, PermissionError):
+        except (CorruptCheckpoint, OSError):  # whoever needs it will say so
             topic_id = None
         return DirIdentity(status.st_dev, status.st_ino, _born_ns(directory), topic_id)
 
