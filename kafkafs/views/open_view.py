@@ -25,8 +25,8 @@ Read = Callable[[int, int], bytes]
 
 
 class OpenView:
-    """Reads may come from several threads; what is kept of the last is right for a reader that reads in order, as one of
-    a direct_io handle does."""
+    """Reads may come from several threads; what is kept of the last is right for a reader that reads in order, as that
+    of a direct_io handle does."""
 
     def __init__(self, state: ViewState) -> None:
         """Opens the file. StorageError as ViewState.open and PathPages.open."""
