@@ -7,10 +7,11 @@ offset index names. An index that lies makes unequal tasks, never wrong ones: an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from storage.files.dir_identity import DirIdentity
     from storage.log.segment import Segment
     from storage.log.snapshot import LogSnapshot
     from storage.types import TopicPartition
@@ -33,13 +34,15 @@ class LogRange:
 class Split:
     """Offsets of a partition from `start_offset` (included) to `end_offset` (excluded).
 
-    `size_bytes`: about what they take in the log's files.
+    `size_bytes`: about what they take in the log's files. `identity`: of the log that they are offsets of; the same
+    ones of a topic that was made again since are other messages.
     """
 
     tp: TopicPartition
     start_offset: int
     end_offset: int
     size_bytes: int
+    identity: DirIdentity | None = field(default=None, compare=False)
 
 
 class _Piece(NamedTuple):
@@ -72,7 +75,7 @@ def plan(
         limits.append(max(offsets // least_tasks, 1))
     packer = _Packer(max(-(-total_bytes // tasks), 1), min(limits, default=None))
     for log_range, pieces in logs:
-        packer.add(log_range.snapshot.tp, pieces)
+        packer.add(log_range.snapshot, pieces)
     return packer.done()
 
 
@@ -87,8 +90,9 @@ class _Packer:
         self._bytes = 0
         self._records = 0
 
-    def add(self, tp: TopicPartition, pieces: list[_Piece]) -> None:
+    def add(self, snapshot: LogSnapshot, pieces: list[_Piece]) -> None:
         """One log's pieces, ascending."""
+        tp, identity = snapshot.tp, snapshot.identity
         start = pieces[0].start_offset
         size_bytes = 0
         for piece in pieces:
@@ -99,12 +103,12 @@ class _Packer:
                 size_bytes += cut_position - position
                 at, position = cut, cut_position
                 if at < piece.end_offset or self._is_full(size_bytes, at - start):
-                    self._put(Split(tp, start, at, size_bytes))
+                    self._put(Split(tp, start, at, size_bytes, identity))
                     self._close()
                     start, size_bytes = at, 0
         end = pieces[-1].end_offset
         if start < end:
-            self._put(Split(tp, start, end, size_bytes))
+            self._put(Split(tp, start, end, size_bytes, identity))
 
     def done(self) -> list[tuple[Split, ...]]:
         self._close()

@@ -48,6 +48,10 @@ def read_split(
         except UnknownTopicOrPartition:
             on_loss(split.tp, OffsetRange(position, end), "the partition was removed")
             return
+        planned, found = split.identity, snapshot.identity
+        if planned is not None and found is not None and not planned.may_be_seen_elsewhere_as(found):
+            on_loss(split.tp, OffsetRange(position, end), "the topic was deleted and made again since it was planned")
+            return
         if position < snapshot.log_start_offset:
             lost = OffsetRange(position, min(snapshot.log_start_offset, end))
             on_loss(split.tp, lost, f"the log begins at {snapshot.log_start_offset}")

@@ -1,23 +1,32 @@
 """One open handle of a range's file: which layout its reads are answered from, and when they must not be.
 
 A handle is given the messages of one history of the log. What retention and compaction take away leaves positions as
-they are. A truncation takes bytes away, and others come in their place: a reader that was given some of what is gone, and
-goes on behind the cut, would take the new for a sequel of the old. It gets an error; one that begins anew, at the cut or
-before it, reads on. Nothing of this is needed for a handle through the page cache: it has the layout of its open, or an
-error. A log whose topic was made again answers nothing any more (ReadOnlyLog), so that its handles' reads fail too.
+they are. A truncation takes bytes away, and others come in their place: a reader that was given some of what is gone,
+and goes on where it stopped, would take the new for a sequel of the old. So the last bytes that a handle gave are kept,
+and when the layout was cut they must still stand where they stood; else going on there is an error. A reader that goes
+elsewhere begins anew. A handle through the page cache needs none of this: it has the layout of its open, or an error. A
+log whose topic was made again answers nothing any more (ReadOnlyLog), so that its handles' reads fail too.
 """
 
 from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
 
 from kafkafs.views.layout import Layout
 from kafkafs.views.state import ViewState
 from storage.errors import SegmentGone
 
 LOOK_S = 0.1  # how long a reader believes that the log still has the files it reads from
+_KEPT_BYTES = 256  # of what was given last
+
+Read = Callable[[int, int], bytes]
+"""Of the handle itself: bytes by position and size."""
 
 
 class OpenView:
-    """Reads may come from several threads; `_furthest` is exact for a reader that reads in order."""
+    """Reads may come from several threads; what is kept of the last is right for a reader that reads in order, as that
+    of a direct_io handle does."""
 
     def __init__(self, state: ViewState) -> None:
         """Opens the file. StorageError as ViewState.open and PathPages.open."""
@@ -35,7 +44,8 @@ class OpenView:
         # of one reader
         self._seen = layout
         self._cuts = state.cuts
-        self._furthest = 0
+        self._next = 0  # where the last read ended
+        self._given = b""  # the last bytes of it
         self._is_open = True
 
     @property
@@ -46,24 +56,30 @@ class OpenView:
     def size(self) -> int:
         return self.state.shared_layout.size if self._own is None else self._own.size
 
-    def layout_to_read(self, offset: int, size: int) -> Layout:
+    def layout_to_read(self, offset: int, size: int, read: Read) -> Layout:
         """The layout to answer a read from. SegmentGone when the handle's place in it is no more."""
         state = self.state
         layout = state.shared_layout
         if offset + size > layout.size or state.is_older_than(LOOK_S):
             layout = state.refresh()
         # After the layout: a cut shows before the layout that it made.
-        if state.cuts is not self._cuts and self._own is None:
-            self._begin_anew(offset, state.cuts)
+        if state.cuts != self._cuts and self._own is None:
+            self._after_cut(offset, layout, read)
         if self._own is not None and layout is not self._seen:
             if layout.runs != self._own.runs:
-                raise self._gone(layout.size)
+                raise _gone()
             self._seen = layout
         return layout
 
-    def gave(self, end: int) -> None:
-        """To be told up to which position a read was answered."""
-        self._furthest = max(self._furthest, end)
+    def gave(self, start: int, count: int, address: int) -> None:
+        """To be told of each answer: `count` bytes from the position `start` on, which lie at `address`."""
+        if self._own is not None or not count:
+            return
+        kept = min(count, _KEPT_BYTES)
+        given = ctypes.string_at(address + count - kept, kept)
+        if kept < _KEPT_BYTES and start == self._next:
+            given = (self._given + given)[-_KEPT_BYTES:]
+        self._next, self._given = start + count, given
 
     def close(self) -> None:
         if self._is_open:
@@ -72,16 +88,25 @@ class OpenView:
                 self.state.pages.close(self._own.runs, self._own.size)
             self.state.close()
 
-    def _begin_anew(self, offset: int, cuts: tuple[int, ...]) -> None:
-        lowest = min(cuts[len(self._cuts) :])
-        if offset > lowest and self._furthest > lowest:
-            raise self._gone(lowest)
-        self._cuts = cuts
-        self._furthest = min(self._furthest, lowest)
+    def _after_cut(self, offset: int, layout: Layout, read: Read) -> None:
+        """SegmentGone if the reader goes on at `offset` behind bytes that are not there any more."""
+        before, self._cuts = self._cuts, self.state.cuts
+        place, given = self._next, self._given
+        if offset != place or not given:
+            return
+        try:
+            start = place - len(given)
+            if layout.size < place or read(start, len(given)) != given:
+                raise _gone()
+        except BaseException:
+            self._cuts = before
+            raise
+        finally:
+            self._next, self._given = place, given
 
-    def _gone(self, size: int) -> SegmentGone:
-        return SegmentGone(
-            "the log was truncated while this file was open: what was read of it is in it no more",
-            found=f"{size} bytes that are as they were",
-            advice="Read it from the beginning",
-        )
+
+def _gone() -> SegmentGone:
+    return SegmentGone(
+        "the log was truncated while this file was open: what was read of it last is in it no more",
+        advice="Read it from the beginning",
+    )

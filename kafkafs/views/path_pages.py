@@ -6,8 +6,8 @@ share its pages and its size. So that no reader is given a mixture of what a pat
 1. A buffered handle is given the content that it was opened with, or an error, by reads and so by the pages they fill.
 2. An open whose content is not the one that the pages were last filled with makes the kernel drop them (no keep_cache).
 3. While a buffered handle with another content is open, new handles are direct_io: they neither see nor fill pages.
-4. The kernel ends a buffered reader at the size that the path shows, without asking us. So while such a handle is open,
-   the path cannot show a smaller size than that handle's: looking at it, and opening it, is an error until it is closed.
+4. The kernel ends a buffered reader at the size that the path shows, without asking us. So while such a handle is
+   open, the path cannot show a smaller size than its: looking at the path, and opening it, is an error until it closes.
 """
 
 from __future__ import annotations

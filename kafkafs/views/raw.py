@@ -94,7 +94,7 @@ class RawHandle:
         return read_through(self, offset, size)
 
     def read_into(self, address: int, offset: int, size: int) -> int:
-        layout = self._view.layout_to_read(offset, size)
+        layout = self._view.layout_to_read(offset, size, self.read)
         end = min(offset + size, layout.size)
         position = offset
         while position < end:
@@ -106,8 +106,8 @@ class RawHandle:
                 if position > offset:
                     break
                 raise
+            self._view.gave(position, count, address + position - offset)
             position += count
-            self._view.gave(position)
             if count < wanted:
                 break
         return max(0, position - offset)

@@ -74,7 +74,7 @@ class RenderedHandle:
         return read_through(self, offset, size)
 
     def read_into(self, address: int, offset: int, size: int) -> int:
-        layout = self._view.layout_to_read(offset, size)
+        layout = self._view.layout_to_read(offset, size, self.read)
         end = min(offset + size, layout.size)
         position = offset
         while position < end:
@@ -87,8 +87,8 @@ class RenderedHandle:
                 if position > offset:
                     return position - offset  # up to the damage; the next read meets it
                 raise
+            self._view.gave(position, count, address + position - offset)
             position += count
-            self._view.gave(position)
             if position < min(end, place.end):
                 return position - offset
         if self._workers.running:

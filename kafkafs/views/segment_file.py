@@ -50,9 +50,8 @@ class SeenFiles:
             pages = self._seen.pop(path, None) or PathPages()
             self._seen[path] = pages
             if len(self._seen) > _REMEMBERED:
-                unused = next((path for path, one in self._seen.items() if not one.is_in_use and one is not pages), None)
-                if unused is not None:
-                    del self._seen[unused]
+                unused = (path for path, one in self._seen.items() if not one.is_in_use and one is not pages)
+                self._seen.pop(next(unused, ""), None)
             return pages, *pages.open(content, content.size, sealed=sealed)
 
 

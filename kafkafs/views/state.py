@@ -75,7 +75,7 @@ class ViewState:
         self.pages = PathPages() if pages is None else pages
         # replaced as a whole, guarded by the lock for writing
         self.layout: Layout | None = None
-        self.cuts: tuple[int, ...] = ()  # the sizes that truncations left of layouts that were open, since ever
+        self.cuts = 0  # how often a truncation took something away from the layout
         # guarded by the lock
         self._lock = threading.Lock()
         self.handles = 0
@@ -168,7 +168,7 @@ class ViewState:
             whole, layout = layout, shrunk(layout, before, snapshot)
             if layout is not whole:
                 # Before the layout: who sees that must know of the cut.
-                self.cuts = (*self.cuts, layout.size)
+                self.cuts += 1
         layout = self._grow_locked(layout, snapshot)
         self.layout, self._snapshot, self._looked = layout, snapshot, now
         self._settled = not self.handles

@@ -13,6 +13,7 @@ from storage.config import NEW_TOPIC_OVERRIDES
 from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
 from storage.files import names
 from storage.log import reader
+from storage.log.isolation import Transactions
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import OwnedDir
 from storage.log.partition_log import PartitionLog
@@ -50,6 +51,9 @@ class Mirror:
     progress: Progress = field(default_factory=NoProgress)
     force: bool = False
     results: dict[TopicPartition, Mirrored] = field(default_factory=dict)
+    # Of which log, and which generation of it, a partition is known to be a copy: a topic may be made again, or lose
+    # messages and get others, between two passes.
+    _copied_of: dict[TopicPartition, tuple[Transactions, int]] = field(default_factory=dict)
 
     def run(self) -> int:
         """One pass over all partitions; returns the bytes copied. Errors of a partition are in `results`; those of the
@@ -83,10 +87,14 @@ class Mirror:
                 log = self.target.log(tp)  # a copy of theirs: nobody coordinates anything here
             else:
                 log = self.target.appendable(tp, force=self.force)
+            source = (snapshot.transactions, snapshot.generation)
             if result is None:
                 result = self.results[tp] = Mirrored(tp, log.log_end_offset, log.log_end_offset)
+            if self._copied_of.get(tp) != source:
                 fresh = _begin(log, snapshot)
-                result.first_offset = log.log_end_offset
+                self._copied_of[tp] = source
+                if not result.size_bytes:
+                    result.first_offset = log.log_end_offset
             before = result.size_bytes
             try:
                 for size in copy_batches(snapshot, log):

@@ -20,7 +20,7 @@ from storage.files.log_file import FileIdentity, LogFile
 from storage.files.metadata_records import decode
 from storage.files.metadata_replay import ClusterMetadata, PartitionMetadata, Replay, TopicMetadata
 from storage.files.names import FileKind, FileState
-from storage.format.batches import BatchTable, ScanStop, scan
+from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
 from storage.types import MAX_OFFSET
@@ -55,6 +55,9 @@ class ClusterMetadataReader:
         self._identity: FileIdentity | None = None
         self._base_offset = 0
         self._position = 0
+        # The header of the last batch read, and its position: an inode number alone does not tell that it is still
+        # there, for a quorum's log may be truncated and written on, and a directory formatted anew.
+        self._last_batch: tuple[int, bytes] | None = None
         # A sound batch whose records make no sense: reading it again would not help.
         self._stuck: StorageError | None = None
 
@@ -106,10 +109,14 @@ class ClusterMetadataReader:
         return segments, snapshots
 
     def _follows(self, segments: list[_Segment]) -> bool:
-        """Whether the segment read last is still there, and has not shrunk."""
-        return self._identity is not None and any(
-            segment.file.identity == self._identity and segment.size_bytes >= self._position for segment in segments
-        )
+        """Whether the segment read last is still there, and what was read of it."""
+        for segment in segments:
+            if segment.file.identity == self._identity and segment.size_bytes >= self._position:
+                if self._last_batch is None:
+                    return segment.base_offset == self._base_offset
+                position, header = self._last_batch
+                return bytes(segment.file.read(position, len(header))) == header
+        return False
 
     def _start(self, snapshots: list[tuple[names.MetadataSnapshotName, LogFile]]) -> StorageError | None:
         """Begins with the latest snapshot that can be read; with nothing when there is none."""
@@ -157,9 +164,12 @@ class ClusterMetadataReader:
                 )
             else:
                 self._identity, self._base_offset, self._position = segment.file.identity, segment.base_offset, 0
+                self._last_batch = None
             for end, problem in self._read_file(segment.file, self._position, self._end_offset):
                 self._position = end
                 if self._table.rows:
+                    last = int(self._table.position[self._table.rows - 1])
+                    self._last_batch = last, bytes(segment.file.read(last, BATCH_HEADER_SIZE))
                     self._end_offset = max(self._end_offset, int(self._table.last_offset[self._table.rows - 1]) + 1)
                 if self._stuck is not None and self._stuck.offset is not None:
                     self._end_offset = self._stuck.offset

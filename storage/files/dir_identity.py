@@ -42,7 +42,7 @@ class DirIdentity:
         status = os.stat(directory)  # noqa: PTH116
         try:
             topic_id = partition_metadata.read(directory / names.PARTITION_METADATA)
-        except (CorruptCheckpoint, PermissionError):
+        except (CorruptCheckpoint, OSError):  # whoever needs it will say so
             topic_id = None
         return DirIdentity(status.st_dev, status.st_ino, _born_ns(directory), topic_id)
 
@@ -54,6 +54,11 @@ class DirIdentity:
             and _may_equal(self.born_ns, other.born_ns)
             and _may_equal(self.topic_id, other.topic_id)
         )
+
+    def may_be_seen_elsewhere_as(self, other: DirIdentity) -> bool:
+        """As `may_be`, when the other was perhaps looked at from another machine: numbers of devices are not the same
+        there, and of inodes need not be."""
+        return _may_equal(self.born_ns, other.born_ns) and _may_equal(self.topic_id, other.topic_id)
 
     def with_known(self, other: DirIdentity) -> DirIdentity:
         """This identity and what another look at the same directory tells more: a broker writes the id a while after

@@ -108,21 +108,21 @@ class ReadOnlyLog:
         for _ in range(_LISTING_TRIES):
             mark = FileMark.of(self._dir_status())
             try:
-                identity = self._identify_locked()
+                self._identity = self._identify_locked()
                 found = segment_list.load(self.path, segment_list.list_logs(self.path), held, self._look_again)
                 if FileMark.of(self._dir_status()) != mark:
                     continue  # Perhaps seen half-way through a replacement.
                 snapshot = self._look_locked(before, found)
             except (FileNotFoundError, SegmentGone):
                 continue  # Renamed or removed since the listing.
-            self._dir_mark, self._identity = mark, identity
+            self._dir_mark = mark
             return snapshot
         raise SegmentGone("the directory changes faster than it can be listed", path=self.path, advice="Try again")
 
     def _identify_locked(self) -> DirIdentity:
         """The directory's identity, as far as it is known by now. UnknownTopicOrPartition when it is another one."""
         now, before = DirIdentity.of(self.path), self._identity
-        if before is None:
+        if before is None or self._snapshot is None:
             return now
         if not before.may_be(now):
             raise UnknownTopicOrPartition(
@@ -164,6 +164,7 @@ class ReadOnlyLog:
             active_size=active_size,
             generation=0 if before is None else before.generation + (not kept),
             transactions=self._transactions,
+            identity=self._identity,
         )
         self._tail, self._active_mark = end, mark
         if before is not None and _same(before, snapshot):

@@ -89,8 +89,10 @@ def load(
         status = os.stat(path)  # noqa: PTH116
         identity = FileIdentity.of(status)
         # One that was sealed and is the last now has lost what came after it, and may have lost its own end.
-        if old is not None and old.log.identity == identity and (
-            not old.sealed or (base != last and old.log.is_as_fixed(status))
+        if (
+            old is not None
+            and old.log.identity == identity
+            and (not old.sealed or (base != last and old.log.is_as_fixed(status)))
         ):
             return old
         file = LogFile(path, identity)

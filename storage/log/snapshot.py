@@ -15,6 +15,7 @@ from storage.log.segment import Segment
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
+    from storage.files.dir_identity import DirIdentity
     from storage.log.isolation import Transactions
 
 
@@ -26,7 +27,8 @@ class LogSnapshot:
     (excluded) is what may be read: records below it may still be in the files, and a batch may begin below it.
     `active_end`: bytes of the last segment that are whole valid batches; `active_size`: bytes of its file, more where
     the tail is torn, garbage, preallocated or being written. `generation`: grows with each truncation that was seen;
-    within one, an offset below `log_end_offset` keeps its meaning.
+    within one, an offset below `log_end_offset` keeps its meaning. `identity`: of the directory, as far as it is known
+    to a log that is followed from outside.
     """
 
     tp: TopicPartition
@@ -37,6 +39,7 @@ class LogSnapshot:
     active_size: int
     generation: int
     transactions: Transactions = field(repr=False, compare=False)
+    identity: DirIdentity | None = field(default=None, repr=False, compare=False)
 
     @property
     def active(self) -> Segment | None:

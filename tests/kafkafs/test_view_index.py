@@ -14,11 +14,12 @@ from kafkafs.tree import Tree
 from kafkafs.view_index import measure, store
 from kafkafs.view_index.extent import Extent
 from kafkafs.view_index.index import ViewIndex
-from kafkafs.view_index.pieces import PIECE_BYTES, Piece, PieceBuilder, Pieces
+from kafkafs.view_index.pieces import PIECE_BYTES, POSITION, Piece, PieceBuilder, Pieces
 from kafkafs.view_index.store import Store, default_directory
 from kafkafs.view_index.workbench import Rendition
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
+from storage.log.segment import Segment
 from storage.types import Isolation, TopicPartition
 from tests.kafkafs.views.live_log import LiveLog
 from tests.kafkafs.views.reference import content, tree_of
@@ -176,6 +177,39 @@ def test_the_cache_lies_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the specification: ignore it
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert default_directory() == tmp_path / "home" / ".cache" / "kafkafs" / "views"
+
+
+def test_pieces_of_other_messages_are_neither_kept_nor_believed(tmp_path: Path, live: LiveLog) -> None:
+    """Segments of a topic that was made again may have the same names, sizes and inode numbers."""
+    snapshot = LogDir.open_read_only(live.path.parent).log(TP).snapshot()
+    segment = snapshot.segments[0]
+    extent = ViewIndex(Workers(0), None).whole(snapshot, segment, TXT, segment.size)
+    path = live.log(0)
+    own = path.read_bytes()
+    kept = Store(tmp_path / "kept", 1 << 20)
+    assert kept.save(segment, TXT.name, extent.pieces)
+    (file,) = files(tmp_path / "kept")
+
+    def again(first_byte: int, times: os.stat_result) -> Segment:
+        """Another CRC in the header of the batch that begins there."""
+        with path.open("r+b") as log:
+            log.write(own)
+            log.seek(first_byte + 17)
+            log.write(b"\0\1\2\3")
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        return LogDir.open_read_only(live.path.parent).log(TP).snapshot().segments[0]
+
+    times = path.stat()
+    last = int(extent.pieces.columns[POSITION, -1])
+    assert last > 0
+    # Even where all that the file is told by is the same: the last piece tells.
+    other = again(last, times)
+    assert path.stat().st_mtime_ns == times.st_mtime_ns
+    assert kept.load(other, TXT.name) is None
+    file.unlink()
+    for position in (0, last):
+        kept.save(again(position, times), TXT.name, extent.pieces)
+        assert files(tmp_path / "kept") == []
 
 
 def test_cache_files_are_private(live: LiveLog, cache: Path) -> None:

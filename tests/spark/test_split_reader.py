@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
+import shutil
 from pathlib import Path
 
 import pytest
 
-from kafkafs.spark.planning import Split
+from kafkafs.spark.planning import LogRange, Split, plan
 from kafkafs.spark.split_reader import read_split
 from storage.errors import CorruptBatch, SegmentGone
+from storage.files import partition_metadata
 from storage.files.log_file import LogFile
+from storage.files.names import PARTITION_METADATA
 from storage.format.block import Damage
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, OffsetRange, TopicPartition
-from tests.builders import ROLL, Batch, BuiltPartition, abort, build_log_dir, many
+from tests.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, many
 
 TP = TopicPartition("t", 0)
 
@@ -104,6 +109,33 @@ def test_truncation(built: BuiltPartition) -> None:
     reading = Reading(built, 45, 55)
     assert reading.rest() == []
     assert reading.lost == [(OffsetRange(45, 55), "the log ends at 30")]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_the_topic_was_made_again(built: BuiltPartition, tmp_path: Path, begun: bool) -> None:
+    """Messages of the same offsets in another topic of that name are not what was planned."""
+    snapshot = LogDir.open_read_only(built.path.parent).log(TP).snapshot()
+    planned = plan([LogRange(snapshot, 5, 45)], cores=1)[0][0]
+    assert planned.identity is not None
+    split = dataclasses.replace(pickle.loads(pickle.dumps(planned)), end_offset=45)
+    lost: list[tuple[OffsetRange, str]] = []
+    blocks = read_split(
+        LogDir.open_read_only(built.path.parent),
+        split,
+        Decoder(),
+        on_loss=lambda tp, offsets, why: lost.append((offsets, why)),
+        on_damage=lambda tp, damage: pytest.fail(str(damage)),
+    )
+    read = list(next(blocks).offset.tolist()) if begun else []
+    other = Partition(
+        [Batch(many(60, 30))], extra={PARTITION_METADATA: partition_metadata.encode(partition_metadata.random_id())}
+    )
+    again = build_log_dir(tmp_path / "again", {"t": [other]})["t", 0]
+    shutil.rmtree(built.path)
+    shutil.copytree(again.path, built.path)
+    read += [offset for block in blocks for offset in block.offset.tolist()]
+    assert read == list(range(5, 10 if begun else 5))
+    assert lost == [(OffsetRange(len(read) + 5, 45), "the topic was deleted and made again since it was planned")]
 
 
 def test_the_partition_is_gone(built: BuiltPartition) -> None:

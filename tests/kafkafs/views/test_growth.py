@@ -249,6 +249,56 @@ def test_a_truncation_of_a_log_view(live: LiveLog, tree: Tree) -> None:
     assert read_all(tail.handle) == live.log(0).read_bytes()
 
 
+@pytest.mark.parametrize("ext", ["txt", "log"])
+@pytest.mark.parametrize("regrown", [False, True])
+def test_a_reader_behind_a_cut_is_not_given_the_new_as_a_sequel_of_the_old(
+    live: LiveLog, tree: Tree, ext: str, regrown: bool
+) -> None:
+    live.write(40)
+    path = f"/t/0/messages.{ext}"
+    behind, before = opened(tree, path), opened(tree, path)
+    whole = read_all(behind)
+    live.write(10)
+    start = before.read(0, 100)
+    live.truncate(20)
+    kept = size_of(tree, path)
+    if regrown:
+        live.write(200, size=33)
+    for _ in range(2):
+        with pytest.raises(SegmentGone):
+            behind.read(len(whole), 65_536)
+    # One that was given nothing of what is gone goes on, and so does one that begins anew at the cut or before it.
+    now = content(tree_of(live.path.parent), path)
+    assert start + before.read(100, 1 << 20) == now
+    assert behind.read(kept, 1 << 20) == now[kept:]
+    assert behind.read(0, 1 << 20) == now
+    assert behind.read(len(now), 10) == b""
+
+
+def test_a_sealed_range_is_what_it_was_when_it_was_opened_or_an_error(live: LiveLog, tree: Tree) -> None:
+    live.write(40)
+    live.roll()
+    live.write(40)
+    path = "/t/0/offsets/10-30.txt"
+    handle = opened(tree, path)
+    assert not handle.direct_io
+    own = read_all(handle)
+    live.truncate(25)
+    live.write(30, size=200)
+    live.roll()
+    live.write(5)
+    beside = opened(tree, path)
+    assert beside.direct_io
+    assert read_all(beside) == live.text(lambda offset, _: 10 <= offset <= 30) != own
+    for position in (0, len(own) // 2, len(own)):
+        with pytest.raises(SegmentGone):
+            handle.read(position, 10)
+    handle.close()
+    again = opened(tree, path)
+    assert (again.direct_io, again.keep_cache) == (False, False)
+    assert read_all(again) == read_all(beside)
+
+
 Wanted = Callable[[int, int], bool]
 
 

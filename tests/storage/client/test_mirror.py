@@ -133,6 +133,32 @@ def test_another_log_of_that_name_is_refused(source: OwnedDir, target: OwnedDir)
     target.close()
 
 
+@pytest.mark.parametrize("again", ["made again", "truncated"])
+def test_another_log_under_the_same_name_between_two_passes(tmp_path: Path, target: OwnedDir, again: str) -> None:
+    built = build_log_dir(tmp_path / "source", {"t": [[Batch(many(10)), Batch(many(10))]]})
+    mirror = mirrored(built.path, target)
+    assert mirror.results[TP].log_end_offset == 20
+    copied = read(target, "t")
+    log = built["t", 0].log(0)
+    items = [Batch(many(10, 30)), Batch(many(10, 30)), Batch(many(10, 30))]
+    other = build_log_dir(tmp_path / "other", {"t": [items]})
+    if again == "made again":
+        shutil.rmtree(log.parent)
+        shutil.copytree(other["t", 0].path, log.parent)
+    else:
+        cut = built["t", 0].batches[1].position
+        data = other["t", 0].log(0).read_bytes()[other["t", 0].batches[1].position :]
+        with log.open("r+b") as file:
+            file.truncate(cut)
+            file.seek(cut)
+            file.write(data)
+    for _ in range(2):
+        mirror.run()
+        assert isinstance(mirror.results[TP].error, InvalidRecord)
+        assert "other messages" in str(mirror.results[TP].error)
+        assert read(target, "t") == copied
+
+
 def test_damage_stops_one_partition(tmp_path: Path, target: OwnedDir) -> None:
     path = tmp_path / "built"
     one = Partition([Batch(many(5)), Batch(many(5)), Batch(many(5))])

@@ -30,6 +30,8 @@ from storage.files.metadata_records import (
 from storage.files.metadata_replay import Replay
 from storage.format.batches import BatchTable, scan
 from storage.format.decoder import Decoder
+from storage.format.record_batch import encode_batch
+from storage.format.record_columns import Record
 
 DATA = Path(__file__).parent / "data" / "cluster-metadata"
 LOG = "__cluster_metadata-0/00000000000000000000.log"
@@ -272,6 +274,31 @@ def test_begins_anew_when_the_log_was_replaced(tmp_path: Path) -> None:
     cut = reader.refresh()
     assert cut is not None
     assert cut.end_offset < 64
+
+
+def test_begins_anew_when_the_log_was_truncated_and_written_on(tmp_path: Path) -> None:
+    """A quorum's follower gives up what was not committed; the file and its inode stay."""
+    directory = copy_of("log-only", tmp_path)
+    log = directory / LOG
+    whole = log.read_bytes()
+    table = BatchTable.empty(1000)
+    scan(whole, 0, table)
+    cut = int(table.position[table.rows // 2])
+    reader = ClusterMetadataReader(directory)
+    # Other batches, which make no topics, stand there first.
+    other = bytearray(whole[:cut])
+    for row in range(table.rows // 2, table.rows):
+        batch = encode_batch([Record(None, None)], base_offset=int(table.base_offset[row]))
+        other += batch
+    with log.open("r+b") as file:
+        file.truncate(0)
+        file.write(other)
+    before = reader.refresh()
+    with log.open("r+b") as file:
+        file.write(whole)
+    after = reader.refresh()
+    assert before != after
+    check(after, DATA / "log-only")
 
 
 def test_unchanged_topics_are_shared(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,38 @@ def test_directory_gone(path: Path) -> None:
     path.parent.rename(path.parent.with_name("elsewhere"))
     with pytest.raises(SegmentGone):
         file.read(0, 4)
+
+
+def test_a_fixed_file_is_read_only_as_it_was(path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    file = LogFile(path)
+    os.utime(path, ns=(1_600_000_000_500_000_000,) * 2)
+    told: list[bool] = []
+    file.fix(path.stat(), lambda: told.append(True))
+    assert file.is_as_fixed(path.stat())
+    assert file.read(0, 4) == _CONTENT[:4]
+    renamed = path.rename(path.with_name(path.name + ".deleted"))
+    assert file.read(0, 4) == _CONTENT[:4]
+    with renamed.open("r+b") as content:
+        content.write(b"others")
+    assert renamed.stat().st_ino == file.identity.inode
+    assert not file.is_as_fixed(renamed.stat())
+    with pytest.raises(SegmentGone, match="written over"):
+        file.read(0, 4)
+    with pytest.raises(SegmentGone, match="written over"):
+        file.stat()
+    assert told == [True, True]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize(("ns", "proof"), [(0, False), (1, True)])
+def test_whole_seconds_prove_nothing_of_a_file_that_was_written_just_now(path: Path, ns: int, proof: bool) -> None:
+    second = int(time.time())
+    os.utime(path, ns=(second * 1_000_000_000 + ns,) * 2)
+    file = LogFile(path)
+    file.fix(path.stat())
+    assert file.is_as_fixed(path.stat()) == proof
+    assert file.read(0, 4) == _CONTENT[:4]
 
 
 def test_no_descriptor_is_kept(path: Path) -> None:
