@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kafkafs import background
+from kafkafs import allocator, background
 from kafkafs.background import Onlooker
 from kafkafs.errnos import data_errors
 from kafkafs.mount_options import MountOptions, escaped
@@ -95,6 +95,8 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _Log, onlooker: Onl
         raise MountError(f"libfuse 2 is not installed ({error}); on Debian: apt install fuse3 libfuse2") from None
     from kafkafs.status import help_text
     from kafkafs.tree import Tree
+
+    allocator.keep_little()
 
     def start() -> None:
         tree.start()

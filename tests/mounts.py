@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +46,17 @@ def run_kafkafs(*arguments: str | Path, check: bool = True, timeout: float = 120
     if check and result.returncode != 0:
         raise AssertionError(f"kafkafs {arguments}: exit {result.returncode}\n{result.stderr.decode()}")
     return result
+
+
+def status_when(mountpoint: Path, holds: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+    """@status.json as soon as something is told in it: on a busy machine it is a look from a while ago."""
+    deadline = time.monotonic() + 120
+    while True:
+        status: dict[str, Any] = json.loads((mountpoint / "@status.json").read_bytes())
+        if holds(status):
+            return status
+        assert time.monotonic() < deadline, f"waited in vain for {what}: {status}"
+        time.sleep(0.02)
 
 
 class Mounted:

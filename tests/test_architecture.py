@@ -33,7 +33,7 @@ NAMES = ("kafkafs.paths", "kafkafs.ranges", "kafkafs.formats", "kafkafs.count", 
 WRITING = ("kafkafs.append", "kafkafs.targets", "kafkafs.lines", "kafkafs.retries")
 VIEWS = (*NAMES, "kafkafs.view_index", *WRITING, "kafkafs.handles", "kafkafs.views", "kafkafs.status")
 MOUNTING = ("kafkafs.errnos", "kafkafs.operations", "kafkafs.mount_options", "kafkafs.mountpoint", "kafkafs.background")
-MOUNT = (*VIEWS, "kafkafs.tree", *MOUNTING, "kafkafs.mount")
+MOUNT = (*VIEWS, "kafkafs.tree", *MOUNTING, "kafkafs.allocator", "kafkafs.mount")
 FLOORS: dict[str, tuple[str, ...]] = {
     "storage.errors": (),
     "storage.types": (),
@@ -67,8 +67,9 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "kafkafs.mount_options": ("storage.types",),
     "kafkafs.mountpoint": (),
     "kafkafs.recovery_progress": ("storage.progress",),
+    "kafkafs.allocator": (),
     "kafkafs.background": ("storage.progress", "kafkafs.mountpoint"),
-    "kafkafs.mount": (*STORAGE, *VIEWS, "kafkafs.tree", *MOUNTING, "kafkafs.recovery_progress"),
+    "kafkafs.mount": (*STORAGE, *VIEWS, "kafkafs.tree", *MOUNTING, "kafkafs.allocator", "kafkafs.recovery_progress"),
     "kafkafs.spark": (*STORAGE, *NAMES, "kafkafs.view_index"),
     "kafkafs.cli": (*STORAGE, *MOUNT, "kafkafs.read", "kafkafs.record_filters", "kafkafs.spark", "kafkafs"),
     "kafkafs.__main__": ("kafkafs.cli",),

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_a_small_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.bench", "--messages", "20000", "--runs", "1", "--gigabytes", "0.005"]
     done = subprocess.run(
-        [*command, "--only", "process,mount,large,writing,paced,recover"],
+        [*command, "--only", "process,mount,large,writing,paced,recover,topics"],
         cwd=ROOT,
         # No broker: it starts slowly.
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), "KAFKAFS_KAFKA": str(tmp_path)},
@@ -26,6 +26,7 @@ def test_a_small_run(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     rows = [line.split("|")[1].strip() for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert {"du cold", "find -newermt, no-op mount"} <= set(rows)
     assert {"decode, CRC", "aiokafka", "no-op mount", "txt cold", "jsonl warm", "kafkafs cat txt"} <= set(rows)
     assert {"line by line, no-op", "open, write, close, kafkafs", "paced at 100 MB/s", "recover", "mirror"} <= set(rows)
     assert list((tmp_path / "kafkafs" / "bench").glob("partial-*")) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +23,10 @@ from storage.log.segment import Segment
 from storage.types import Isolation
 
 WINDOW_BYTES = 1 << 20
-_KEPT = 4  # benches that wait for their next use; each holds a few MiB
+# A bench grows to some 20 MiB, so there are no more of them than processors can use, however many files are read at
+# once: two for each, since a thread may wait for a disk.
+_MOST = 2 * max(2, os.cpu_count() or 1)
+_KEPT = 4  # benches that wait for their next use
 _KEPT_BYTES = 8 << 20  # what a huge batch has made larger is not kept; a group of pieces fits
 _KEPT_RECORDS = 1 << 17
 
@@ -116,17 +121,22 @@ class Workbench:
 
 
 _free: deque[Workbench] = deque(maxlen=_KEPT)
+_in_use = threading.BoundedSemaphore(_MOST)
 
 
 @contextmanager
 def workbench() -> Iterator[Workbench]:
-    """A bench for the calling thread. Thread-safe: a deque's ends are."""
-    try:
-        bench = _free.pop()
-    except IndexError:
-        bench = Workbench()
-    try:
-        yield bench
-    finally:
-        bench.trim()
-        _free.append(bench)
+    """A bench for the calling thread, which waits while the most are in use. Thread-safe: a deque's ends are.
+
+    Whoever has a bench takes no second one and waits for nobody who may need one: all threads would wait for ever.
+    """
+    with _in_use:
+        try:
+            bench = _free.pop()
+        except IndexError:
+            bench = Workbench()
+        try:
+            yield bench
+        finally:
+            bench.trim()
+            _free.append(bench)

@@ -22,7 +22,7 @@ from tests.bench.measure import Report, Row, run_seconds
 from tests.bench.noop_fuse import noop_mount
 from tests.bench.through_mount import fresh
 
-TOPICS = 2_000
+MESSAGES_A_TOPIC = 2_500  # of those asked for; there are fewer in it, but it scales this case too
 SEGMENTS = 2
 _MESSAGES = 20  # of a segment
 _COMMANDS = {
@@ -32,7 +32,7 @@ _COMMANDS = {
 }
 
 
-def write_topics(log_dir: Path, topics: int = TOPICS) -> None:
+def write_topics(log_dir: Path, topics: int) -> None:
     """Topics of one partition of two small segments each, as a broker would have left them."""
     model = log_dir / "topic-0000-0"
     model.mkdir(parents=True)
@@ -58,7 +58,7 @@ def many_topics(context: Context) -> None:
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="topics-") as temporary:
         log_dir, shape = Path(temporary) / "log", Path(temporary) / "shape"
-        write_topics(log_dir)
+        write_topics(log_dir, max(1, context.messages // MESSAGES_A_TOPIC))
         with fresh(log_dir) as tree:
             found = subprocess.run(
                 ["find", ".", "-printf", "%y %P\n"], cwd=tree.path, check=True, capture_output=True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -318,7 +320,11 @@ def test_a_pipe_that_does_not_block(tmp_path: Path) -> None:
     os.set_blocking(writing, False)
     cat = process("cat", tmp_path, "t", stdout=writing)
     os.close(writing)
-    time.sleep(0.5)  # until the pipe is full
+    capacity = fcntl.fcntl(reading, fcntl.F_GETPIPE_SZ)
+    deadline = time.monotonic() + 120
+    while int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder) < capacity:
+        assert time.monotonic() < deadline, "the pipe does not fill"
+        time.sleep(0.01)
     with os.fdopen(reading, "rb") as pipe:
         assert len(pipe.read()) == 40_000 * 101
     assert cat.wait(timeout=120) == 0

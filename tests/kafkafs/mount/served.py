@@ -17,6 +17,9 @@ import pytest
 from tests.fixtures import ROOT
 from tests.mounts import Mounted, detach, kafkafs_mounts, mounted
 
+# After so long a server hangs, also on a busy machine: one may serve all tests of a module. Only then it is killed.
+PATIENCE_S = 1200
+
 
 @dataclass(frozen=True)
 class Served:
@@ -28,7 +31,7 @@ class Served:
 
 
 @contextmanager
-def killed_after(seconds: float, process: subprocess.Popen[bytes]) -> Iterator[None]:
+def killed_after(process: subprocess.Popen[bytes], seconds: float = PATIENCE_S) -> Iterator[None]:
     """Kills the server of a mount when a test takes too long: nobody can interrupt a read whose server hangs."""
     timer = threading.Timer(seconds, process.kill)
     timer.start()
@@ -40,7 +43,7 @@ def killed_after(seconds: float, process: subprocess.Popen[bytes]) -> Iterator[N
 
 
 @contextmanager
-def served_fake(mountpoint: Path, *, seconds: float = 120) -> Iterator[Served]:
+def served_fake(mountpoint: Path) -> Iterator[Served]:
     """The tree of fake_tree.py, which must end with exit code 0."""
     mountpoint.mkdir()
     messages = mountpoint.with_suffix(".messages")
@@ -53,7 +56,7 @@ def served_fake(mountpoint: Path, *, seconds: float = 120) -> Iterator[Served]:
             assert process.poll() is None, messages.read_text()
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        with killed_after(seconds, process):
+        with killed_after(process):
             yield Served(mountpoint, process, messages)
         subprocess.run(["fusermount", "-u", str(mountpoint)], check=True)
         assert process.wait(timeout=120) == 0, messages.read_text()
@@ -66,9 +69,9 @@ def served_fake(mountpoint: Path, *, seconds: float = 120) -> Iterator[Served]:
 
 
 @contextmanager
-def watched(log_dir: Path, mountpoint: Path, *options: str, seconds: float = 240) -> Iterator[Mounted]:
+def watched(log_dir: Path, mountpoint: Path, *options: str) -> Iterator[Mounted]:
     """`mounted`, read-only, with a server that is killed when the test takes too long."""
-    with mounted(log_dir, mountpoint, *options) as mount, killed_after(seconds, mount.process):
+    with mounted(log_dir, mountpoint, *options) as mount, killed_after(mount.process):
         yield mount
 
 

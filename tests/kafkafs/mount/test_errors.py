@@ -13,7 +13,7 @@ import pytest
 from tests.builders import ROLL, Batch, BuiltLogDir, Partition, build_log_dir, many
 from tests.kafkafs.mount.logs import txt
 from tests.kafkafs.mount.served import fails_with, watched
-from tests.mounts import Mounted, requires_fuse
+from tests.mounts import Mounted, requires_fuse, status_when
 
 pytestmark = requires_fuse
 
@@ -129,8 +129,7 @@ def test_damage(mnt: Path, mount: Mounted, built: BuiltLogDir, topic: str, numbe
     assert any(f"position {place.position}" in line for line in lines)
     assert any("found" in line for line in lines)
     assert "Traceback" not in messages
-    status = json.loads((mnt / "@status.json").read_bytes())
-    assert status["errors"]["count"] > 0
+    status = status_when(mnt, lambda status: status["errors"]["count"] > 0, "the errors to be counted")
     assert status["errors"]["bugs"] == 0
 
 

@@ -32,7 +32,7 @@ def groups() -> list[Any]:
 def mnt(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     cases: list[GoldenCase] = request.getfixturevalue("cases")
     isolation = f"isolation={cases[0].isolation}"
-    with watched(cases[0].log_dir, tmp_path / "mnt", "-o", isolation, seconds=250) as mount:
+    with watched(cases[0].log_dir, tmp_path / "mnt", "-o", isolation) as mount:
         yield mount.path
 
 

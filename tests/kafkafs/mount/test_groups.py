@@ -30,7 +30,7 @@ def test_a_directory_of_ours(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     with (
         mounted(logs, tmp_path / "mnt", "--create", read_only=False) as mount,
-        killed_after(100, mount.process),
+        killed_after(mount.process),
     ):
         root = mount.path
         assert shell("ls @groups", root) == ("", "")

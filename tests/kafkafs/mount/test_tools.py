@@ -29,7 +29,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
 
 @pytest.fixture(scope="module")
 def mnt(built: BuiltLogDir) -> Iterator[Path]:
-    with watched(built.path, built.path.with_name("mnt"), seconds=250) as mount:
+    with watched(built.path, built.path.with_name("mnt")) as mount:
         yield mount.path
 
 

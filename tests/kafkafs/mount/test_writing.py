@@ -27,7 +27,7 @@ pytestmark = requires_fuse
 def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     """One mount for all tests of this module: each makes a topic of its own."""
     path = tmp_path_factory.mktemp("writing")
-    with mounted(path / "logs", path / "mnt", "--create", read_only=False) as mount, killed_after(120, mount.process):
+    with mounted(path / "logs", path / "mnt", "--create", read_only=False) as mount, killed_after(mount.process):
         yield mount
     assert (path / "logs" / names.CLEAN_SHUTDOWN).exists()
     assert verify_log_dir(path / "logs") == []

@@ -158,7 +158,7 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk(tmpfs: Path, tmp_path: Path) -> None:
     make(tmpfs / "logs")
     line = b"x" * 999 + b"\n"
-    with mounted(tmpfs / "logs", tmp_path / "mnt", read_only=False) as mount, killed_after(PATIENCE, mount.process):
+    with mounted(tmpfs / "logs", tmp_path / "mnt", read_only=False) as mount, killed_after(mount.process):
         append = mount.path / "t" / "@append"
         result = subprocess.run(["bash", "-c", f"yes {'y' * 999} > {append}"], capture_output=True, check=False)
         assert b"No space left on device" in result.stderr
@@ -368,7 +368,7 @@ def writable(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
             assert process.poll() is None, process.communicate()[1].decode()
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        with killed_after(2 * PATIENCE, process):
+        with killed_after(process):
             yield process
         if process.poll() is None:
             run_kafkafs("umount", mnt)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -221,12 +221,26 @@ def test_a_read_only_file_system_will_do(tmp_path: Path) -> None:
         subprocess.run(["umount", mountpoint], check=True)
 
 
-def test_ten_thousand_partitions_open_at_once(tmp_path: Path) -> None:
+def test_ten_thousand_partitions_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One directory is listed; none of the partitions is looked at."""
     for number in range(10_000):
         (tmp_path / f"topic-{number % 500}-{number // 500}").mkdir()
-    started = time.perf_counter()
+    looked_at: dict[str, list[Path]] = {name: [] for name in ("scandir", "listdir", "open", "stat")}
+    for name, places in looked_at.items():
+        monkeypatch.setattr(os, name, _noting(getattr(os, name), places))
     log_dir = LogDir.open_read_only(tmp_path)
-    elapsed = time.perf_counter() - started
+    monkeypatch.undo()
     assert len(log_dir.topics()) == 500
     assert sum(len(log_dir.partitions(topic)) for topic in log_dir.topics()) == 10_000
-    assert elapsed < 0.5
+    assert looked_at["scandir"] == [tmp_path]
+    assert set(looked_at["stat"]) <= {tmp_path, tmp_path / "meta.properties"}
+    assert looked_at["open"] == looked_at["listdir"] == []
+    assert log_dir.opened() == []
+
+
+def _noting(call: Callable[..., Any], places: list[Path]) -> Callable[..., Any]:
+    def noted(place: Path | str, *arguments: object, **more: object) -> Any:
+        places.append(Path(place))
+        return call(place, *arguments, **more)
+
+    return noted
