@@ -65,8 +65,10 @@ from pathlib import Path
 root = Path(sys.argv[1])
 modules = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
 sources = [root / source for module in modules for source in module["sources"]]
+# Cython makes one of the sources while building.
+changed = {source: source.stat().st_mtime if source.exists() else 0 for source in sources}
 fresh = all(
-    any(built.stat().st_mtime >= source.stat().st_mtime for built in source.parent.glob(source.stem + ".*.so"))
+    any(built.stat().st_mtime >= changed[source] for built in source.parent.glob(source.stem + ".*.so"))
     for source in sources
 )
 sys.exit(fresh)

@@ -23,9 +23,11 @@ SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 
 def extension_modules(root: Path) -> dict[str, Path]:
-    """Module name → source file, of all ext-modules in pyproject.toml."""
+    """Module name → source file, of all kernels in pyproject.toml's ext-modules."""
     project = tomllib.loads((root / "pyproject.toml").read_text())
-    return {module["name"]: root / module["sources"][0] for module in project["tool"]["setuptools"]["ext-modules"]}
+    sources = {module["name"]: root / module["sources"][0] for module in project["tool"]["setuptools"]["ext-modules"]}
+    # Without the module of Cython's own code: here each kernel is compiled with all that it uses.
+    return {name: source for name, source in sources.items() if source.suffix == ".py"}
 
 
 def copy_packages(root: Path, destination: Path) -> None:

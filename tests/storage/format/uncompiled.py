@@ -29,7 +29,8 @@ def uncompiled(name: str) -> ModuleType:
 def extension_modules() -> tuple[str, ...]:
     """The kernels that pyproject.toml names."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    return tuple(module["name"] for module in project["tool"]["setuptools"]["ext-modules"])
+    modules = project["tool"]["setuptools"]["ext-modules"]
+    return tuple(module["name"] for module in modules if module["sources"][0].endswith(".py"))
 
 
 @contextmanager
