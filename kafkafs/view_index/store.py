@@ -34,7 +34,7 @@ from storage.log.segment import Segment
 _log = logging.getLogger(__name__)
 
 # The last byte is raised with any change of the layout, of what is measured, or of a format's rendering.
-_MAGIC: Final = b"KFSVIEW\x01"
+_MAGIC: Final = b"KFSVIEW\x02"
 _HEAD: Final = struct.Struct("<8sII")
 _SPAN: Final = struct.Struct("<qqq")
 _SUFFIX: Final = ".view"
@@ -79,8 +79,11 @@ class Store:
         return pieces
 
     def save(self, segment: Segment, rendition: str, pieces: Pieces) -> None:
-        """Keeps the pieces of a whole segment, if the file still is what was measured."""
-        if pieces.start != 0 or pieces.file_end < _LEAST_BYTES:
+        """Keeps the pieces of a whole segment, if the file still is what was measured.
+
+        Not of a damaged one: it may be repaired, and be given the time that it had before.
+        """
+        if pieces.is_damaged or pieces.start != 0 or pieces.file_end < _LEAST_BYTES:
             return
         try:
             key = _key(segment, rendition)

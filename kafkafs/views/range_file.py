@@ -25,9 +25,11 @@ from kafkafs.views.layout import Layout
 from kafkafs.views.plans import OffsetPlan, Plan, TimePlan
 from kafkafs.views.raw import RawHandle, RawPlan, RawTimePlan
 from kafkafs.views.rendered import RenderedHandle
+from kafkafs.views.segment_file import Content
 from kafkafs.views.services import RangeNode, Services
 from kafkafs.views.state import Question, ViewState
 from kafkafs.views.times import file_mtime_ns, first_timestamp, mtime_ns, newest_timestamp
+from storage.errors import StorageError
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP
@@ -60,12 +62,35 @@ class RangeFile(File):
 
     def open(self) -> Handle:
         state = self._obtain()
+        if self._forget_repaired(state.layout):
+            self._services.states.forget(self._node, state)
+            state = self._obtain()
         unchanged = state.open()
-        sealed = state.is_sealed
-        if self._is_raw:
-            return RawHandle(state, sealed=sealed, unchanged=unchanged)
+        layout = state.shared_layout
+        # Where damage is known a read is to end just before it, which the page cache does not allow.
+        sealed = state.is_sealed and not layout.is_damaged
         services = self._services
+        if self._is_raw:
+            return RawHandle(state, sealed=sealed, unchanged=sealed and unchanged and self._same_files(layout))
         return RenderedHandle(state, services.cache, services.workers, sealed=sealed, unchanged=unchanged)
+
+    def _forget_repaired(self, layout: Layout | None) -> bool:
+        """Whether the layout shows damage in a file that was changed in place since: that is measured anew."""
+        found = False
+        for run in () if layout is None else layout.runs:
+            if run.extent is not None and run.extent.is_outdated():
+                self._services.index.forget(run.segment)
+                found = True
+        return found
+
+    def _same_files(self, layout: Layout) -> bool:
+        """Whether the files of a `.log` view are as they were: what they hold is shown as it is, damage and all."""
+        segments = dict.fromkeys(run.segment for run in layout.runs)
+        try:
+            content = [Content.of(segment.log.stat()) for segment in segments]
+        except (StorageError, OSError):
+            return False  # The reader meets it.
+        return self._services.seen.same_as_before(self._node, *content)
 
     def xattrs(self) -> Mapping[str, bytes]:
         snapshot = self._question.log.snapshot()

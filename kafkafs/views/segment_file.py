@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from kafkafs.paths import NoSuchPath
@@ -22,24 +22,29 @@ _IMMUTABLE = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
-    """What tells one state of a file from another."""
+class Content:
+    """What tells one state of a file from another. The mtime may be set to what it was: the ctime may not."""
 
     identity: FileIdentity
     size: int
-    mtime_ns: int
+    ctime_ns: int
+
+    @staticmethod
+    def of(status: os.stat_result) -> Content:
+        return Content(FileIdentity.of(status), status.st_size, status.st_ctime_ns)
 
 
 class SeenFiles:
-    """The state of each file at its last open: the page cache may keep what it has only if that is still it."""
+    """The state of the files behind each path at its last open: the page cache may keep what it has only if that is
+    still it."""
 
     def __init__(self) -> None:
         # guarded by the lock
         self._lock = threading.Lock()
-        self._seen: OrderedDict[str, _Content] = OrderedDict()
+        self._seen: OrderedDict[Hashable, tuple[Content, ...]] = OrderedDict()
 
-    def same_as_before(self, path: str, content: _Content) -> bool:
-        """Whether the file was in this state when it was last opened; remembers it for the next time."""
+    def same_as_before(self, path: Hashable, *content: Content) -> bool:
+        """Whether its files were in this state when it was last opened; remembers it for the next time."""
         with self._lock:
             before = self._seen.pop(path, None)
             self._seen[path] = content
@@ -69,8 +74,7 @@ class SegmentFile(File):
         status = self._status()
         file = LogFile(self._path, FileIdentity.of(status))
         sealed = self._is_sealed()
-        content = _Content(file.identity, status.st_size, status.st_mtime_ns)
-        unchanged = sealed and self._seen.same_as_before(str(self._path), content)
+        unchanged = sealed and self._seen.same_as_before(str(self._path), Content.of(status))
         return SegmentFileHandle(file, status.st_size, sealed=sealed, unchanged=unchanged)
 
     def _status(self) -> os.stat_result:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from kafkafs.handles import BlockCache, Workers
 from kafkafs.paths import Messages, OffsetsView, TimeView
 from kafkafs.view_index.index import ViewIndex
+from kafkafs.views.segment_file import SeenFiles
 from kafkafs.views.state import Clocks, ViewState
 from storage.types import Isolation
 
@@ -42,6 +43,14 @@ class StateTable:
                 self._forget_locked()
             return state
 
+    def forget(self, node: RangeNode, state: ViewState) -> bool:
+        """Begins anew at the next look; False if somebody has the file open, whose positions stay."""
+        with self._lock:
+            if state.handles or self._states.get(node) is not state:
+                return False
+            del self._states[node]
+            return True
+
     def status(self) -> dict[str, int]:
         """For @status.json."""
         with self._lock:
@@ -69,3 +78,4 @@ class Services:
     isolation: Isolation
     clamp: bool
     states: StateTable = field(default_factory=StateTable)
+    seen: SeenFiles = field(default_factory=SeenFiles)

@@ -43,7 +43,9 @@ def first_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
         head = segment.log.read(0, min(BATCH_HEADER_SIZE, end))
     except (StorageError, OSError):
         return NO_TIMESTAMP
-    found = _timestamp(head) if segment.batch_size(head) is not None else NO_TIMESTAMP
+    if segment.batch_size(head) is None:
+        return NO_TIMESTAMP  # and not for good: damage may be repaired
+    found = _timestamp(head)
     if end > 0:
         with _lock:
             _first[segment] = found
