@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from kafkafs.ranges import MalformedRange, day_name, offsets_name
@@ -11,6 +10,7 @@ from kafkafs.views.base import DIRECTORY_MODE, Attributes, Directory, Entry, Kin
 from kafkafs.views.info import partition_xattrs, topic_xattrs
 from kafkafs.views.times import first_timestamp, mtime_ns, newest_timestamp
 from storage.errors import StorageError
+from storage.files.listing import scan_quietly
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, TopicPartition
@@ -129,7 +129,7 @@ class SegmentsDirectory(Directory):
         return _directory(self._log.path.stat().st_mtime_ns, 0)
 
     def list(self) -> Iterable[Entry]:
-        with os.scandir(self._log.path) as entries:
+        with scan_quietly(self._log.path) as entries:
             names = sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
         return [Entry(name, Kind.FILE) for name in names]
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from storage.clock import Clock, SystemClock
 from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartition
 from storage.files import checkpoints, names
+from storage.files.listing import scan_quietly
 from storage.files.names import DirKind
 from storage.log.file_mark import NEVER, FileMark
 from storage.types import TopicPartition
@@ -98,7 +99,7 @@ class LogDir:
             mark = FileMark.of(status)
             topics: dict[str, list[int]] = {}
             hidden = []
-            with os.scandir(self.path) as entries:
+            with scan_quietly(self.path) as entries:
                 for entry in entries:
                     if not entry.is_dir():
                         continue

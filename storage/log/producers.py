@@ -12,6 +12,7 @@ import numpy as np
 
 from storage.errors import CorruptCheckpoint
 from storage.files import names, producer_state
+from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
 from storage.format.batches import BatchTable
 from storage.log.scanning import scan_batches
@@ -83,7 +84,7 @@ class OpenTransactions:
 def _snapshot_offsets(directory: Path, snapshot: LogSnapshot) -> list[int]:
     """Offsets of the .snapshot files that may be used, the newest first."""
     found = []
-    for path in directory.iterdir():
+    for path in paths_in(directory):
         parsed = names.parse_segment_file(path.name)
         if parsed is not None and parsed.kind is FileKind.PRODUCER_SNAPSHOT and parsed.state is FileState.LIVE:
             found.append(parsed.offset)
