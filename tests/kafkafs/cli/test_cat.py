@@ -13,8 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.ranges import parse_offset_spec
+from kafkafs.read import PartitionReader, Wanted
+from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
 from storage.format.record_columns import Record
+from storage.log.log_dir import LogDir
+from storage.types import TopicPartition
 from tests.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, commit, many
 from tests.kafkafs.cli.running import output_of, process, run
 
@@ -256,6 +261,46 @@ def test_follow_ends_with_its_range(growing: tuple[Path, list[Follower]]) -> Non
         assert rest.endswith(b"three\n")
         assert errors == b""
         assert follower.process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "printed"),
+    [
+        (["--offsets", "4-5"], b"four\nfive\n"),
+        (["--offsets", "4"], b"four\n"),
+        (["--offsets", "4+2"], b"four\nfive\n"),
+        (["--offsets", "4+2", "--time", "0000000000000--0000000001005"], b"four\n"),
+        (["--offsets", "2-5", "--time", "0000000001005--"], b"five\n"),
+    ],
+)
+def test_follow_waits_for_its_range(growing: tuple[Path, list[Follower]], wanted: list[str], printed: bytes) -> None:
+    """It begins above the log end, which is out of range for everybody who does not follow."""
+    logdir, followers = growing
+    if wanted[1].startswith("4"):
+        assert run("cat", logdir, "t", *wanted).exit_code == 4
+    log = LogDir.open_read_only(logdir).log(TopicPartition("t", 0))
+    reader = PartitionReader(log, Wanted(parse_offset_spec(wanted[1])), 0, Decoder(), follow=True)
+    assert [list(reader.blocks()), list(reader.raw()), reader.done] == [[], [], False]  # before anything comes
+    follower = Follower(logdir, "t", *wanted)
+    followers.append(follower)
+    for offset, value in ((2, b"two and a half"), (3, b"three"), (4, b"four"), (5, b"five"), (6, b"six")):
+        append(logdir, value, offset)
+    rest, errors = follower.process.communicate(timeout=120)
+    assert (rest, errors, follower.process.returncode) == (printed, b"", 0)
+
+
+def test_follow_from_above_the_end_on(growing: tuple[Path, list[Follower]]) -> None:
+    logdir, followers = growing
+    followers.append(Follower(logdir, "t", "--offsets", "4-"))
+    followers.append(Follower(logdir, "t", "--time", "0000000001004--0000000002000"))
+    for offset, value in ((2, b"two and a half"), (3, b"three"), (4, b"four")):
+        append(logdir, value, offset)
+    for follower in followers:
+        assert follower.line() == b"four\n"
+    append(logdir, b"five", 5)
+    for follower in followers:
+        assert follower.line() == b"five\n"
+        assert follower.end(signal.SIGINT) == (-signal.SIGINT, b"")
 
 
 def test_follow_batches_verbatim(growing: tuple[Path, list[Follower]]) -> None:
