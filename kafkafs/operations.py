@@ -30,6 +30,7 @@ from typing import Any, NoReturn, Protocol
 import fuse
 
 from kafkafs.errnos import answer
+from kafkafs.ranges import plain_offsets_name
 from kafkafs.views.base import Attributes, Handle, Kind, Syncs, View, WriteHandle
 from storage.errors import StorageError
 
@@ -404,7 +405,10 @@ def libfuse_version() -> str:
 
 
 def inode(path: str) -> int:
-    """A number for `path` that stays the same from mount to mount."""
+    """A number for `path` that stays the same from mount to mount. Leading zeros in an offset range mean nothing."""
+    folder, slash, name = path.rpartition("/")
+    if folder.endswith("/offsets"):
+        path = folder + slash + plain_offsets_name(name)
     return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little") >> 1 or 1
 
 

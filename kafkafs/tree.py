@@ -24,8 +24,9 @@ from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.store import Store, default_directory
 from kafkafs.views import directories, info
 from kafkafs.views.append_files import AppendFile
-from kafkafs.views.base import GeneratedFile, Kind, View
+from kafkafs.views.base import Kind, View
 from kafkafs.views.config_file import ConfigFile
+from kafkafs.views.generated import MOMENT_S, GeneratedFile, GeneratedTexts
 from kafkafs.views.groups import GroupNode, GroupTree
 from kafkafs.views.range_file import RangeFile
 from kafkafs.views.segment_file import SeenFiles, SegmentFile
@@ -87,6 +88,7 @@ class Tree:
             self.options.isolation,
             self.options.clamp,
         )
+        self._texts = GeneratedTexts()
         self._seen = SeenFiles()
         self._groups = GroupTree(log_dir, owned)
 
@@ -127,10 +129,14 @@ class Tree:
             case paths.TopicConfig():
                 self.log_dir.partitions(node.topic)
                 return GeneratedFile(
-                    lambda: info.topic_config(self.log_dir.topic_info(node.topic)), self._log_dir_mtime_ns
+                    self._texts,
+                    path,
+                    lambda: info.topic_config(self.log_dir.topic_info(node.topic)),
+                    self._log_dir_mtime_ns,
                 )
             case paths.Help() | paths.StatusJson() | paths.Metrics():
-                return GeneratedFile(self._files[_ROOT_NAMES[type(node)]], self._now_ns)
+                make = self._files[_ROOT_NAMES[type(node)]]
+                return GeneratedFile(self._texts, path, make, self._now_ns, MOMENT_S)
             case paths.Groups() | paths.Group() | paths.GroupTopic() | paths.GroupOffset():
                 return self._groups.view(node)
         raise NoSuchPath(path)
@@ -203,6 +209,8 @@ class Tree:
                 return directories.PartitionDirectory(self.log_dir, log, writable=self._writable)
             case paths.PartitionInfo():
                 return GeneratedFile(
+                    self._texts,
+                    f"{node.tp}/@info.json",
                     lambda: info.partition_info(self.log_dir, log, self.options.isolation),
                     lambda: directories.newest_mtime_ns(log),
                 )

@@ -182,17 +182,3 @@ class SyncHandle(BytesHandle):
 
     def sync(self) -> None:
         self._sync()
-
-
-class GeneratedFile(File):
-    """A small text made at each open: `@info.json`, `@config`, `@help`, `@status.json`, `@metrics`."""
-
-    def __init__(self, make: Callable[[], bytes], mtime_ns: Callable[[], int]) -> None:
-        self._make = make
-        self._mtime_ns = mtime_ns
-
-    def attributes(self) -> Attributes:
-        return Attributes(Kind.FILE, len(self._make()), self._mtime_ns(), FILE_MODE)
-
-    def open(self) -> Handle:
-        return BytesHandle(self._make())

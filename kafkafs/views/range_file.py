@@ -58,7 +58,7 @@ class RangeFile(File):
         snapshot = self._question.log.snapshot()
         segments = estimated_segments(snapshot, self._spec, clamp=self._services.clamp)
         size = estimated_size(snapshot, segments, self._spec)
-        return Attributes(Kind.FILE, size, _estimated_mtime_ns(snapshot, segments, self._spec), FILE_MODE)
+        return Attributes(Kind.FILE, size, self._estimated_mtime_ns(snapshot, segments), FILE_MODE)
 
     def open(self) -> Handle:
         state = self._obtain()
@@ -129,7 +129,19 @@ class RangeFile(File):
         segments = dict.fromkeys(run.segment for run in layout.runs)
         if self._is_raw and segments:
             return mtime_ns(self._question.log.snapshot(), segments)
-        return file_mtime_ns(segments or self._question.log.snapshot().segments)
+        chosen = segments or self._question.log.snapshot().segments
+        return file_mtime_ns(chosen) if chosen else self._directory_mtime_ns()
+
+    def _estimated_mtime_ns(self, snapshot: LogSnapshot, segments: tuple[Segment, ...]) -> int:
+        chosen = segments or snapshot.segments[-1:]
+        found = mtime_ns(snapshot, chosen) if chosen else self._directory_mtime_ns()
+        if isinstance(self._spec, TimeBetween) and self._spec.end_ms is not None:
+            return min(found, (self._spec.end_ms - 1) * 1_000_000)
+        return found
+
+    def _directory_mtime_ns(self) -> int:
+        """Of a partition that has no file of messages."""
+        return self._question.log.path.stat().st_mtime_ns
 
 
 def estimated_segments(
@@ -187,12 +199,3 @@ def _overlaps(snapshot: LogSnapshot, segment: Segment, spec: TimeBetween) -> boo
         return False
     return spec.end_ms is None or min(first_timestamp(snapshot, segment), newest) < spec.end_ms
 
-
-def _estimated_mtime_ns(
-    snapshot: LogSnapshot, segments: tuple[Segment, ...], spec: OffsetSpec | TimeSpec | None
-) -> int:
-    chosen = segments or snapshot.segments[-1:]
-    found = mtime_ns(snapshot, chosen)
-    if isinstance(spec, TimeBetween) and spec.end_ms is not None:
-        return min(found, (spec.end_ms - 1) * 1_000_000)
-    return found
