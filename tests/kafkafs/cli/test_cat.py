@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -167,6 +168,52 @@ def test_damage_after_what_precedes(tmp_path: Path) -> None:
     assert result.stdout == "a\nd\n"
     assert str(log) in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("indexes", ["kept", "none", "of what is left"])
+@pytest.mark.parametrize("where", ["middle", "tail", "whole segment"])
+@pytest.mark.parametrize("harm", ["zeros", "crc"])
+def test_a_time_range_within_damage(tmp_path: Path, where: str, harm: str, indexes: str) -> None:
+    """The hour that was destroyed is no empty hour; later ones, and earlier ones in other segments, can be read."""
+    hour = 3_600_000
+
+    def batches(first: int, last: int) -> list[Batch]:
+        return [
+            Batch([Record(None, b"%d " % number + b"v" * 2000, (), START_MS + number * hour)] * 3)
+            for number in range(first, last)
+        ]
+
+    built = build_log_dir(tmp_path, {"t": [[*batches(0, 5), ROLL, *batches(5, 10), ROLL, *batches(10, 15)]]})
+    partition = built["t", 0]
+    log = partition.log(1)
+    chosen = {"middle": [7], "tail": [8, 9], "whole segment": [5, 6, 7, 8, 9]}[where]
+    data = bytearray(log.read_bytes())
+    for number in chosen:
+        batch = partition.batches[number]
+        if harm == "zeros":
+            data[batch.position : batch.position + batch.size] = bytes(batch.size)
+        else:
+            data[batch.position + 40] ^= 0x40  # the greatest timestamp is some other
+    log.write_bytes(data)
+    if indexes != "kept":
+        for kind in ("index", "timeindex"):
+            log.with_suffix(f".{kind}").unlink()
+    if indexes == "of what is left":
+        left = [partition.batches[number] for number in range(5, 10) if number not in chosen]
+        entries = [(START_MS + (5 + row) * hour, 3 * row + 2) for row, batch in enumerate(left) if where != "middle"]
+        log.with_suffix(".timeindex").write_bytes(b"".join(struct.pack(">qi", *entry) for entry in entries))
+    for number in chosen:
+        start = START_MS + number * hour
+        for options in ([], ["--format", "jsonl"]):
+            found = run("cat", tmp_path, "t", "--time", f"{start}--{start + hour}", *options)
+            assert found.exit_code == 4, number
+            assert str(log) in found.stderr
+        raw = output_of("cat", tmp_path, "t", "--time", f"{start}--{start + hour}", "--format", "log")
+        batch = partition.batches[number]
+        assert bytes(data[batch.position : batch.position + batch.size]) in raw
+    for number in (11, 14):
+        start = START_MS + number * hour
+        assert output_of("cat", tmp_path, "t", "--time", f"{start}--{start + hour}").startswith(b"%d v" % number)
 
 
 def test_a_record_larger_than_any_buffer(tmp_path: Path) -> None:
