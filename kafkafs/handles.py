@@ -36,11 +36,13 @@ _FINISHED_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class DamagedPlace:
-    """Bytes of a block, `start` to `end` (excluded), that stand for what cannot be read, and why."""
+    """Bytes of a block, `start` to `end` (excluded), that stand for what cannot be read, and why. `read_at`: the ctime
+    of the file (ns) before it was read; one that has another since may have been repaired."""
 
     start: int
     end: int
     error: StorageError
+    read_at: int = -1
 
 
 class Buffer:
@@ -174,10 +176,13 @@ class BlockCache:
         with self._lock:
             return key in self._blocks or key in self._pending
 
-    def release(self, block: Block, *, finished: bool = False) -> None:
-        """Ends a pin. `finished`: by a sequential reader that has read the block to its end."""
+    def release(self, block: Block, *, finished: bool = False, outdated: bool = False) -> None:
+        """Ends a pin. `finished`: by a sequential reader that has read the block to its end. `outdated`: by one who
+        knows that it is to be rendered anew."""
         with self._lock:
             block.pins -= 1
+            if outdated and self._blocks.get(block.key) is block:
+                del self._blocks[block.key]
             if finished and not block.finished:
                 block.finished = True
                 self._finished.append(block)

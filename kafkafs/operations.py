@@ -31,6 +31,7 @@ from typing import Any, NoReturn, Protocol
 import fuse
 
 from kafkafs.errnos import answer
+from kafkafs.ranges import plain_offsets_name
 from kafkafs.views.base import Directory, Handle, HasHoles, Kind, Syncs, View, WriteHandle
 from storage.errors import StorageError
 
@@ -431,6 +432,9 @@ def libfuse_version() -> str:
 
 @lru_cache(maxsize=4096)  # A listing asks three times for each entry, one after the other.
 def inode(path: str) -> int:
-    """A number for `path` that stays the same from mount to mount."""
+    """A number for `path` that stays the same from mount to mount. Leading zeros in an offset range mean nothing."""
+    folder, slash, name = path.rpartition("/")
+    if folder.endswith("/offsets"):
+        path = folder + slash + plain_offsets_name(name)
     return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little") >> 1 or 1
 

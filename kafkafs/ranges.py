@@ -140,9 +140,15 @@ def parse_time_spec(text: str) -> TimeSpec:
     )
 
 
-def offsets_name(first: int, last: int | None = None) -> str:
-    """The name of the range from `first` to `last`, both included; without `last` the one that grows."""
-    return f"{first}-" if last is None else f"{first}-{last}"
+def offsets_name(first: int, last: int | None = None, digits: int = 0) -> str:
+    """The name of the range from `first` to `last`, both included; without `last` the one that grows. Each number has
+    leading zeros up to `digits`, so that the names of one log are in order."""
+    return f"{first:0{digits}d}-" if last is None else f"{first:0{digits}d}-{last:0{digits}d}"
+
+
+def plain_offsets_name(name: str) -> str:
+    """The name of an offset range, or of its file, without leading zeros."""
+    return re.sub(r"(?<![0-9])0+(?=[0-9])", "", name)
 
 
 def day_name(timestamp_ms: int) -> str:

@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kafkafs.count import visible_end
-from kafkafs.ranges import LastDuration, LastMessages, OffsetSpec, TimeSpec
+from kafkafs.ranges import (
+    LastDuration,
+    LastMessages,
+    OffsetsBetween,
+    OffsetsCount,
+    OffsetsFrom,
+    OffsetSpec,
+    SingleOffset,
+    TimeSpec,
+)
 from kafkafs.record_filters import header_rows, key_rows
 from kafkafs.select import Selection, resolve, time_mask
 from storage.errors import OffsetOutOfRange, SegmentGone
@@ -40,6 +49,13 @@ class Wanted:
     key: bytes | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
+    def begins_behind(self, snapshot: LogSnapshot) -> bool:
+        """Whether the range of offsets begins above the log end: out of range, unless one waits for it."""
+        spec = self.offsets
+        if isinstance(spec, SingleOffset):
+            return spec.offset > snapshot.log_end_offset
+        return isinstance(spec, OffsetsBetween | OffsetsFrom | OffsetsCount) and spec.first > snapshot.log_end_offset
+
     def select(self, snapshot: LogSnapshot, now_ms: int, *, follow: bool) -> Selection:
         """What that is in a log as it is now. Raises OffsetOutOfRange."""
         by_offset = resolve(snapshot, self.offsets, self.isolation, now_ms, find_nth=False)
@@ -60,8 +76,9 @@ class Wanted:
 class PartitionReader:
     """Reads what is wanted of one log. Not thread-safe.
 
-    `follow`: what comes later belongs to it too, and what is lost meanwhile is told to `note` instead of being an
-    error. `decoder` may be shared with readers that are not read at the same time. `done`: nothing more can come.
+    `follow`: what comes later belongs to it too, a range above the log end is waited for, and what is lost meanwhile
+    is told to `note` instead of being an error. `decoder` may be shared with readers that are not read at the same
+    time. `done`: nothing more can come.
     """
 
     def __init__(
@@ -105,6 +122,8 @@ class PartitionReader:
         self._may_retry = True
         while not self.done:
             snapshot = self._log.snapshot()
+            if self._selection is None and self._follow and self._wanted.begins_behind(snapshot):
+                return  # The log has not come so far yet.
             selection = self._settle(snapshot)
             before = self._next
             try:

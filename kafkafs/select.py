@@ -23,7 +23,7 @@ from kafkafs.ranges import (
     TimeSpec,
 )
 from storage.errors import OffsetOutOfRange
-from storage.log.timestamps import greatest_timestamp, position_for_timestamp
+from storage.log.timestamps import may_reach, position_for_timestamp
 from storage.types import NO_TIMESTAMP, Isolation, TimeRange
 
 if TYPE_CHECKING:
@@ -148,11 +148,14 @@ def _start_of_last(snapshot: LogSnapshot, count: int, end: int, isolation: Isola
 
 
 def _start_of_time(snapshot: LogSnapshot, start_ms: int | None) -> int:
-    """An offset below which no message has a timestamp >= `start_ms`; the log end when there is none at all."""
+    """An offset below which no message has a timestamp >= `start_ms`; the log end when there is none at all.
+
+    Damage that may hide such a message is not passed over: reading meets it, and does not end without a word.
+    """
     if start_ms is None:
         return snapshot.log_start_offset
     for segment in snapshot.segments:
-        if greatest_timestamp(snapshot, segment).timestamp >= start_ms:
+        if may_reach(snapshot, segment, start_ms):
             return max(snapshot.log_start_offset, _start_in_segment(snapshot, segment, start_ms))
     return snapshot.log_end_offset
 

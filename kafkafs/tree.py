@@ -24,8 +24,9 @@ from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.store import Store, default_directory
 from kafkafs.views import directories
 from kafkafs.views.append_files import AppendFile
-from kafkafs.views.base import GeneratedFile, Kind, View
+from kafkafs.views.base import Kind, View
 from kafkafs.views.config_file import ConfigFile
+from kafkafs.views.generated import MOMENT_S, GeneratedFile, GeneratedTexts
 from kafkafs.views.groups import GroupNode, GroupTree
 from kafkafs.views.info import InfoTexts
 from kafkafs.views.range_file import RangeFile
@@ -88,8 +89,9 @@ class Tree:
             self.options.isolation,
             self.options.clamp,
         )
+        self._texts = GeneratedTexts()
         self._seen = SeenFiles()
-        self._texts = InfoTexts(log_dir, self.options.isolation)
+        self._infos = InfoTexts(log_dir, self.options.isolation)
         self._groups = GroupTree(log_dir, owned)
 
     def start(self) -> None:
@@ -125,14 +127,15 @@ class Tree:
             case paths.Topic():
                 return directories.TopicDirectory(self.log_dir, node.topic, writable=self._writable)
             case paths.TopicConfig() if self.owned is not None:
-                return ConfigFile(self.owned, self._texts, node.topic)
+                return ConfigFile(self.owned, self._infos, node.topic)
             case paths.TopicConfig():
                 self.log_dir.partitions(node.topic)
                 return GeneratedFile(
-                    lambda: self._texts.topic_config(node.topic), self._log_dir_mtime_ns
+                    self._texts, path, lambda: self._infos.topic_config(node.topic), self._log_dir_mtime_ns
                 )
             case paths.Help() | paths.StatusJson() | paths.Metrics():
-                return GeneratedFile(self._files[_ROOT_NAMES[type(node)]], self._now_ns)
+                make = self._files[_ROOT_NAMES[type(node)]]
+                return GeneratedFile(self._texts, path, make, self._now_ns, MOMENT_S)
             case paths.Groups() | paths.Group() | paths.GroupTopic() | paths.GroupOffset():
                 return self._groups.view(node)
         raise NoSuchPath(path)
@@ -205,7 +208,9 @@ class Tree:
                 return directories.PartitionDirectory(self.log_dir, log, writable=self._writable)
             case paths.PartitionInfo():
                 return GeneratedFile(
-                    lambda: self._texts.partition_info(log),
+                    self._texts,
+                    f"{node.tp}/@info.json",
+                    lambda: self._infos.partition_info(log),
                     lambda: directories.newest_mtime_ns(log),
                 )
             case paths.OffsetsDir():

@@ -15,7 +15,9 @@ from kafkafs.cli.signals import die_like_a_filter
 from kafkafs.cli.stdout import stdout_sink
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import names
+from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
+from storage.files.whole_file import read_existing
 
 if TYPE_CHECKING:
     from kafkafs.cli.pump import Output
@@ -96,7 +98,7 @@ def _damage(error: StorageError | OSError) -> Facts:
 
 def _files_of(path: Path) -> list[tuple[Path, _Reader]]:
     if path.is_dir():
-        known = [(file, _reader_of(file.name)) for file in sorted(path.iterdir()) if file.is_file()]
+        known = [(file, _reader_of(file.name)) for file in paths_in(path) if file.is_file()]
         return [(file, reader) for file, reader in known if reader is not None]
     reader = _reader_of(path.name)
     if reader is None:
@@ -181,7 +183,7 @@ def _end_of_index(output: Output, path: Path, used: int, problem: StorageError |
 def _producer_snapshot(output: Output, path: Path, _: bool) -> bool:
     from storage.files import producer_state
 
-    for entry in producer_state.parse(path.read_bytes(), path).entries():
+    for entry in producer_state.parse(read_existing(path), path).entries():
         facts = {
             "producerId": entry.producer_id,
             "producerEpoch": entry.epoch,
@@ -199,7 +201,7 @@ def _producer_snapshot(output: Output, path: Path, _: bool) -> bool:
 def _checkpoint(output: Output, path: Path, _: bool) -> bool:
     from storage.files import checkpoints
 
-    offsets = checkpoints.parse(path.read_bytes(), path)
+    offsets = checkpoints.parse(read_existing(path), path)
     lines = ({"topic": tp.topic, "partition": tp.partition, "offset": offset} for tp, offset in offsets.items())
     return _lines(output, path, "checkpoint", lines)
 
@@ -207,14 +209,14 @@ def _checkpoint(output: Output, path: Path, _: bool) -> bool:
 def _leader_epochs(output: Output, path: Path, _: bool) -> bool:
     from storage.files import leader_epochs
 
-    entries = leader_epochs.parse(path.read_bytes(), path).entries
+    entries = leader_epochs.parse(read_existing(path), path).entries
     return _lines(output, path, "leaderEpoch", ({"epoch": e.epoch, "startOffset": e.start_offset} for e in entries))
 
 
 def _partition_metadata(output: Output, path: Path, _: bool) -> bool:
     from storage.files import partition_metadata
 
-    put(output, path, "partitionMetadata", {"topicId": partition_metadata.parse(path.read_bytes(), path)})
+    put(output, path, "partitionMetadata", {"topicId": partition_metadata.parse(read_existing(path), path)})
     return True
 
 
@@ -222,7 +224,7 @@ def _properties(output: Output, path: Path, _: bool) -> bool:
     from storage.format import properties
 
     try:
-        found = properties.parse(path.read_bytes())
+        found = properties.parse(read_existing(path))
     except CorruptCheckpoint as error:
         error.path = path
         raise

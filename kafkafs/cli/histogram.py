@@ -40,7 +40,8 @@ def histogram(
 
     From index entries and batch headers alone: ten gigabytes take no second. Bytes are exact. Messages are counted as
     offsets, so that what compaction took and the markers of transactions count; a batch counts at its greatest
-    timestamp, and one that comes late where those before it do.
+    timestamp, and one that comes late where those before it do. Times beyond the year 9999 (of a producer that writes
+    nanoseconds, say) count as none.
 
     \b
     kafkafs histogram /var/kafka orders

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 _ANY_WIDTH = 1000
+_ALIGNED = 48  # a longer text pushes its own row to the right, and not those of all others
 
 
 def print_json(value: object) -> None:
@@ -18,14 +19,18 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Numbers to the right. In a pipe: a line of headings, two spaces between columns."""
+    """Numbers to the right. In a pipe: a line of headings, two spaces between columns. The same on a terminal if a text
+    is so long that others are not aligned with it."""
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
     numeric = [all(_is_number(row[i]) for row in texts) for i in range(len(columns))]
-    if sys.stdout.isatty():
+    lines = [list(columns), *texts]
+    widths = [
+        max(len(line[i]) for line in lines if numeric[i] or line is lines[0] or len(line[i]) <= _ALIGNED)
+        for i in range(len(columns))
+    ]
+    if sys.stdout.isatty() and all(len(row[i]) <= widths[i] for row in texts for i in range(len(columns) - 1)):
         _draw(columns, texts, numeric)
         return
-    lines = [list(columns), *texts]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     for line in lines:
         cells = [
             text.rjust(width) if right else text.ljust(width)

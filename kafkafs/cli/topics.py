@@ -154,9 +154,10 @@ def _seconds(moment: str | None) -> str | None:
 
 def _log_bytes(directory: Path) -> int:
     """Bytes of the .log files in a directory, 0 if it cannot be listed."""
+    from storage.files.listing import paths_in
     from storage.files.names import FileKind
 
     try:
-        return sum(path.stat().st_size for path in directory.iterdir() if path.suffix == FileKind.LOG.value)
+        return sum(path.stat().st_size for path in paths_in(directory) if path.suffix == FileKind.LOG.value)
     except OSError:
         return 0

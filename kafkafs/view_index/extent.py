@@ -49,6 +49,7 @@ class Extent:
         # replaced as a whole, guarded by the lock for writing
         self._lock = threading.Lock()
         self.pieces = Pieces.none(start) if known is None else known
+        self._measured: tuple[int, int] | None = None  # ctime and size of the file before it was measured
         self._task: Task | None = None
 
     def extend(self, snapshot: LogSnapshot, end: int, workers: Workers, on_bytes: OnBytes) -> None:
@@ -58,6 +59,7 @@ class Extent:
         with self._lock:
             task = task_of(snapshot, self.segment, self._rendition, self.wanted)
             if end > self.pieces.file_end:
+                self._measured = self.segment.changed_ns(), self.segment.size
                 self.pieces = measure.extend(self.pieces, task, end, workers, on_bytes)
             self._task = task
 
@@ -69,6 +71,16 @@ class Extent:
         with self._lock:
             if self.pieces.file_end == start:
                 self.pieces = Pieces(self.pieces.columns, self.pieces.start, end)
+
+    def is_outdated(self) -> bool:
+        """Whether damage was measured in a file that was changed in place since: it may have been repaired.
+
+        Not of a file that has grown since, which changes it all the time.
+        """
+        measured = self._measured
+        if not self.pieces.is_damaged or measured is None or measured[1] != self.segment.size:
+            return False
+        return measured[0] != self.segment.changed_ns()
 
     @property
     def task(self) -> Task:

@@ -104,6 +104,14 @@ class ViewIndex:
         with self._scan(extent, end) as scan:
             extent.extend(snapshot, end, self.workers, lambda done: self._advance(scan, done))
 
+    def forget(self, segment: Segment) -> None:
+        """What was measured of a segment is not to be used for new layouts."""
+        with self._lock:
+            for whole in [key for key in self._whole if key[0] is segment]:
+                del self._whole[whole]
+            for stretch in [key for key in self._stretches if key[0] is segment]:
+                del self._stretches[stretch]
+
     def start(self) -> None:
         """Scans may begin (again)."""
         self._stopping = False

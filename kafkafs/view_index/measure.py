@@ -1,7 +1,10 @@
 """Measuring: one pass over a segment's batches that tells what each renders to, cut into pieces. Nothing is rendered.
 
-CRCs are not checked here but whenever bytes are served. A batch that does not decode counts as one byte, the place of
-its error; so does a stretch where no batch begins, up to where the offset index finds the next one.
+Damage makes pieces of its own. A batch that fails its CRC but decodes counts as what it renders to, one that does not
+decode as one byte, the place of its error; so does a stretch where no batch begins, up to where the offset index finds
+the next one. CRCs are checked here, and again whenever bytes are served: a batch whose timestamps are damaged would
+else be missing from a range of times without a word. Which times
+it may hide: see `hidden_times`.
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ import numpy.typing as npt
 from kafkafs.formats.base import Format
 from kafkafs.handles import Workers
 from kafkafs.view_index import kernel
+from kafkafs.view_index.hidden_times import Times, between, of_damaged_rows, times_at_ends
 from kafkafs.view_index.pieces import (
     NO_CRC,
-    NO_GREATEST,
     NO_LEAST,
     NOT_SPLIT,
+    OPEN_ABOVE,
+    OPEN_BELOW,
     PIECE_BYTES,
     SPLIT_BYTES,
     Piece,
@@ -34,6 +39,8 @@ from storage.format.batches import BatchTable
 from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
+from storage.log.timestamps import times_of
+from storage.types import NO_TIMESTAMP
 
 _CHUNK_BYTES = 8 << 20  # what one thread measures at a time, at least
 _CHUNKS = 8  # at most, for one segment
@@ -98,12 +105,13 @@ def measure(bench: Workbench, task: Task, start: int, stop: int, on_bytes: OnByt
     """
     pieces: list[Piece] = []
     reached = start
+    before: Times | None = None  # of the last batch that reads
     for window in scan_batches(task.snapshot, task.segment, start, stop, window=_WINDOW_BYTES):
         if window.damage is not None:
-            pieces.append(_damaged(window.damage.position, window.damage.end))
+            pieces.append(_no_batch(window.damage.position, window.damage.end, before))
             behind = window.damage.end
         else:
-            pieces += _measure_window(bench, task, window)
+            before = _measure_window(bench, task, window, pieces, before)
             behind = int(window.table.position[-1] + window.table.size[-1])
         on_bytes(behind - reached)
         reached = behind
@@ -111,11 +119,12 @@ def measure(bench: Workbench, task: Task, start: int, stop: int, on_bytes: OnByt
 
 
 def measure_row(bench: Workbench, task: Task, data: memoryview, table: BatchTable, row: int, origin: int) -> int:
-    """Rendered bytes of one batch, as `measure` counts it."""
+    """Rendered bytes of a damaged batch: as if its CRC was right, if it decodes; else 1 if its header says that it may
+    hold what is wanted."""
     skip = None if task.skips is None else task.skips(table)
     block = bench.unchecked.decode(data, table, row, row + 1, origin=origin, skip=skip)
     if block.damage is not None:
-        return int(task.filter is None or task.filter.may_hold(table, row))
+        return int(task.filter is None or task.filter.may_hold(table, row, times_of(table, row)))
     sizes = bench.sizes(len(block))
     if not len(block):
         return 0
@@ -124,14 +133,18 @@ def measure_row(bench: Workbench, task: Task, data: memoryview, table: BatchTabl
     return int((sizes if mask is None else sizes[mask]).sum())
 
 
-def _measure_window(bench: Workbench, task: Task, window: Window) -> list[Piece]:
+def _measure_window(
+    bench: Workbench, task: Task, window: Window, pieces: list[Piece], before: Times | None
+) -> Times | None:
+    """Adds the pieces of a window. `before`, and what is returned: the times of the last batch that reads."""
     table = window.table
     totals = bench.totals(table.rows)
     cuts: dict[int, list[int]] = {}
+    damaged: list[int] = []
     skip = None if task.skips is None else task.skips(table)
     row = 0
     while row < table.rows:
-        block = bench.unchecked.decode(window.buffer, table, row, origin=window.origin, skip=skip)
+        block = bench.checked.decode(window.buffer, table, row, origin=window.origin, skip=skip)
         bench.note(block)
         row = block.next_row
         if len(block):
@@ -146,10 +159,30 @@ def _measure_window(bench: Workbench, task: Task, window: Window) -> list[Piece]
                         chosen = block.batch == huge if mask is None else (block.batch == huge) & mask
                         cuts[huge] = _split(sizes[chosen])
         if block.damage is not None:
-            row = block.damage.row
-            totals[_SIZE, row] = int(task.filter is None or task.filter.may_hold(table, row))
-            row += 1
-    return _cut(bench, table, totals, cuts)
+            damaged.append(block.damage.row)
+            row = block.damage.row + 1
+    hidden = of_damaged_rows(table, damaged, before) if damaged else {}
+    for row, times in hidden.items():
+        size = measure_row(bench, task, window.buffer, table, row, window.origin)
+        # Nothing that its header says is certain, so it is shown even if there seems to be nothing in it.
+        shown = task.filter is None or task.filter.may_hold(table, row, times)
+        totals[_SIZE, row] = min(max(size, int(shown)), SPLIT_BYTES)
+    ends = times_at_ends(table, damaged)
+    if ends is not None:
+        _close_above(pieces, ends[0])
+    pieces += _cut(bench, table, totals, cuts, hidden)
+    return before if ends is None else ends[1]
+
+
+def _close_above(pieces: list[Piece], behind: Times) -> None:
+    """Tells the damaged pieces at the end what follows them."""
+    slot = len(pieces)
+    while slot and pieces[slot - 1].crc == NO_CRC and pieces[slot - 1].greatest == OPEN_ABOVE:
+        slot -= 1
+        least = pieces[slot].least
+        before = None if least == OPEN_BELOW else (NO_TIMESTAMP, NO_TIMESTAMP) if least == NO_LEAST else (least, least)
+        least, greatest = between(before, behind)
+        pieces[slot] = pieces[slot]._replace(least=least, greatest=greatest)
 
 
 def _split(sizes: npt.NDArray[np.int64]) -> list[int]:
@@ -166,20 +199,29 @@ def _split(sizes: npt.NDArray[np.int64]) -> list[int]:
 
 
 def _cut(
-    bench: Workbench, table: BatchTable, totals: npt.NDArray[np.int64], cuts: dict[int, list[int]]
+    bench: Workbench,
+    table: BatchTable,
+    totals: npt.NDArray[np.int64],
+    cuts: dict[int, list[int]],
+    damaged: dict[int, Times],
 ) -> list[Piece]:
-    """A measured window in pieces of even size; huge batches apart."""
+    """A measured window in pieces of even size; huge and damaged batches apart."""
     pieces: list[Piece] = []
     first = 0
-    for row in sorted(cuts):
+    for row in sorted({*cuts, *damaged}):
         pieces += _even_pieces(bench, table, totals, first, row)
+        first = row + 1
+        if row in damaged:
+            least, greatest = damaged[row]
+            for piece in _even_pieces(bench, table, totals, row, row + 1, whole=True):
+                pieces.append(piece._replace(crc=NO_CRC, least=least, greatest=greatest, records=0))
+            continue
         (whole,) = _even_pieces(bench, table, totals, row, row + 1, whole=True)
         before = 0
         for cut in cuts[row]:
             records = whole.records if cut == cuts[row][-1] else 0  # of one batch, so counted with one of its pieces
             pieces.append(whole._replace(size=cut - before, skip=before, records=records))
             before = cut
-        first = row + 1
     return pieces + _even_pieces(bench, table, totals, first, table.rows)
 
 
@@ -194,9 +236,9 @@ def _even_pieces(
     return [Piece._make(line) for line in lines[:count].tolist()]
 
 
-def _damaged(position: int, file_end: int) -> Piece:
-    # Which messages stood there is unknown: no offsets, no timestamps.
-    return Piece(0, 1, position, file_end, NOT_SPLIT, -1, NO_CRC, NO_LEAST, NO_GREATEST, 0)
+def _no_batch(position: int, file_end: int, before: Times | None) -> Piece:
+    # Which messages stood there is unknown: no offsets.
+    return Piece(0, 1, position, file_end, NOT_SPLIT, -1, NO_CRC, *between(before, None), 0)
 
 
 def _chunks(segment: Segment, start: int, end: int) -> list[Chunk]:

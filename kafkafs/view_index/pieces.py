@@ -25,9 +25,12 @@ GROUP_SPAN_BYTES = 8 << 20
 SPLIT_BYTES = 4 << 20  # a batch that renders to more is cut between records
 
 NOT_SPLIT = -1  # `Piece.skip` of a piece of whole batches
-NO_CRC = -1  # `Piece.crc` where no batch begins
+NO_CRC = -1  # `Piece.crc` of damage: of a batch that cannot be read, or where none begins
 NO_LEAST = 2**63 - 1  # least and greatest timestamp of no message at all
 NO_GREATEST = -(2**63 - 1)
+# Least and greatest timestamp of damage that may have held any that is lower, or higher, than what is beside it.
+OPEN_BELOW = NO_GREATEST
+OPEN_ABOVE = NO_LEAST
 
 
 class Piece(NamedTuple):
@@ -40,7 +43,7 @@ class Piece(NamedTuple):
     skip: int  # of a part of one huge batch: rendered bytes that earlier parts give; else NOT_SPLIT
     base_offset: int  # of the batch at `position`: checked before use, with the CRC it has
     crc: int
-    least: int  # timestamps; NO_LEAST, NO_GREATEST when no message is in it
+    least: int  # timestamps; NO_LEAST, NO_GREATEST when no message is in it; of damage what it may have held
     greatest: int
     records: int
 
@@ -60,13 +63,14 @@ class Pieces:
     `columns`: int64, shape (COLUMNS, pieces), see Piece.
     """
 
-    __slots__ = ("columns", "file_end", "size", "start")
+    __slots__ = ("columns", "file_end", "is_damaged", "size", "start")
 
     def __init__(self, columns: npt.NDArray[np.int64], start: int, file_end: int) -> None:
         self.columns = columns
         self.start = start
         self.file_end = file_end
         self.size = int(columns[END, -1]) if columns.shape[1] else 0
+        self.is_damaged = bool((columns[CRC] == NO_CRC).any())
 
     @staticmethod
     def none(start: int) -> Pieces:
@@ -108,6 +112,12 @@ class Pieces:
             records=int(part[RECORDS].sum()),
         )
 
+    def is_damaged_in(self, start: int, end: int) -> bool:
+        """Whether damage stands between these rendered positions."""
+        if not self.is_damaged or start >= end:
+            return False
+        return bool((self.columns[CRC, self.row_at(start) : self.row_at(end - 1) + 1] == NO_CRC).any())
+
     def row_at(self, rendered: int) -> int:
         """The piece that holds the byte at this rendered position; the number of pieces when that is the end."""
         return int(self.columns[END].searchsorted(rendered, side="right"))
@@ -128,7 +138,12 @@ class Pieces:
     @property
     def greatest_timestamp(self) -> int:
         """-1 when no message has one."""
-        return max(int(self.columns[GREATEST].max()), NO_TIMESTAMP) if len(self) else NO_TIMESTAMP
+        return self.greatest_in(0, len(self))
+
+    def greatest_in(self, first: int, last: int) -> int:
+        """The greatest timestamp in the pieces [first, last) that can be read; -1 when no message has one."""
+        greatest = self.columns[GREATEST, first:last][self.columns[CRC, first:last] != NO_CRC]
+        return max(int(greatest.max()), NO_TIMESTAMP) if len(greatest) else NO_TIMESTAMP
 
     @property
     def memory_bytes(self) -> int:
@@ -205,15 +220,20 @@ class RecordFilter:
             mask = within if mask is None else mask & within
         return None if mask is None or mask.all() else mask
 
-    def may_hold(self, table: BatchTable, row: int) -> bool:
-        """Whether the batch in `row`, which does not decode, may hold a wanted message, by its header."""
+    def may_hold(self, table: BatchTable, row: int, times: tuple[int, int]) -> bool:
+        """Whether the batch in `row`, which is damaged, may hold a wanted message: by the offsets in its header, and
+        `times`, the least and greatest timestamp that it may have held."""
         base_offset, last_offset = int(table.base_offset[row]), int(table.last_offset[row])
         if last_offset < self.first or (self.end is not None and base_offset >= self.end):
             return False
-        if self.times is None or table.magic[row] == 0:
-            return self.times is None
-        greatest = int(table.max_timestamp[row])
-        if self.times.start_ms is not None and greatest < self.times.start_ms:
-            return False
-        least = int(table.base_timestamp[row]) if table.magic[row] == 2 else greatest
-        return self.times.end_ms is None or min(least, greatest) < self.times.end_ms
+        return self.times is None or may_lie_in(self.times, *times)
+
+
+def may_lie_in(times: TimeRange, least: int, greatest: int) -> bool:
+    """Whether something from `least` to `greatest` (both included) may lie in a range of times; NO_LEAST, NO_GREATEST
+    (or -1 for both) when it has no timestamp at all."""
+    if greatest <= NO_TIMESTAMP and least >= NO_TIMESTAMP:
+        return False
+    if times.start_ms is not None and greatest < times.start_ms:
+        return False
+    return times.end_ms is None or least < times.end_ms

@@ -35,7 +35,7 @@ from storage.log.segment import Segment
 _log = logging.getLogger(__name__)
 
 # The last byte is raised with any change of the layout, of what is measured, or of a format's rendering.
-_MAGIC: Final = b"KFSVIEW\x01"
+_MAGIC: Final = b"KFSVIEW\x02"
 _HEAD: Final = struct.Struct("<8sII")
 _SPAN: Final = struct.Struct("<qqq")
 _SUFFIX: Final = ".view"
@@ -92,9 +92,10 @@ class Store:
 
         What was measured and what is kept under the file's identity must be one: the pieces are looked at again when
         the identity was taken, and the identity once more after that. Where times are whole seconds, a file that was
-        written a moment ago may be written again without their showing it.
+        written a moment ago may be written again without their showing it. Those of a damaged segment are not kept: it
+        may be repaired, and be given the time that it had before.
         """
-        if pieces.start != 0 or pieces.file_end < _LEAST_BYTES:
+        if pieces.is_damaged or pieces.start != 0 or pieces.file_end < _LEAST_BYTES:
             return True
         try:
             mark = FileMark.of(segment.log.stat())

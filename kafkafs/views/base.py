@@ -54,14 +54,21 @@ class Handle(Protocol):
 
     @property
     def direct_io(self) -> bool:
-        """Do not go through the kernel's page cache: the file grows, or is made anew at each open."""
+        """Do not go through the kernel's page cache: the file grows, is made anew at each open, or is damaged.
+
+        What a short answer to a read means hangs on it. Without the page cache it is a short read(2), and the next one
+        meets the error. In the page cache it is the end of the file: the kernel takes the inode's size down to it, and
+        keeps the rest of the pages as zeros. So a handle that goes through the page cache answers a read that touches
+        damage with the error, whole; the kernel then asks for its pages one by one, and only those fail that do too.
+        """
 
     @property
     def keep_cache(self) -> bool:
         """What the page cache holds of this path, from an earlier open, is still right."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from the byte position `offset`; fewer before damage or at the end, none at the end."""
+        """Up to `size` bytes from the byte position `offset`; fewer at the end, none at the end. Before damage fewer
+        too, if `direct_io`; else the error."""
 
     def read_into(self, address: int, offset: int, size: int) -> int:
         """The same into memory at `address`, which has room for `size` bytes. Returns how many were put there."""
@@ -187,17 +194,3 @@ class SyncHandle(BytesHandle):
 
     def sync(self) -> None:
         self._sync()
-
-
-class GeneratedFile(File):
-    """A small text made at each open: `@info.json`, `@config`, `@help`, `@status.json`, `@metrics`."""
-
-    def __init__(self, make: Callable[[], bytes], mtime_ns: Callable[[], int]) -> None:
-        self._make = make
-        self._mtime_ns = mtime_ns
-
-    def attributes(self) -> Attributes:
-        return Attributes(Kind.FILE, len(self._make()), self._mtime_ns(), FILE_MODE)
-
-    def open(self) -> Handle:
-        return BytesHandle(self._make())

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from kafkafs.ranges import MalformedRange, day_name, offsets_name
 from kafkafs.views.append_files import APPEND_FILES
 from kafkafs.views.base import DIRECTORY_MODE, Attributes, Directory, Entry, Kind
 from kafkafs.views.info import partition_xattrs, topic_xattrs
-from kafkafs.views.times import first_timestamp, mtime_ns, newest_timestamp
+from kafkafs.views.times import (
+    first_shown_timestamp,
+    first_timestamp,
+    mtime_ns,
+    newest_timestamp,
+    shown_segments,
+)
 from storage.errors import StorageError
+from storage.files.listing import scan_quietly
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, TopicPartition
@@ -64,8 +70,7 @@ class TopicDirectory(Directory):
             tp = TopicPartition(self._topic, partition)
             try:
                 if len(self._partitions) <= _LOOKED_INTO:
-                    snapshot = self._log_dir.log(tp).snapshot()
-                    yield mtime_ns(snapshot, snapshot.segments[-1:])
+                    yield newest_mtime_ns(self._log_dir.log(tp))
                 else:
                     yield (self._log_dir.path / tp.dir_name).stat().st_mtime_ns
             except (StorageError, OSError):
@@ -129,7 +134,7 @@ class SegmentsDirectory(Directory):
         return _directory(self._log.path.stat().st_mtime_ns, 0)
 
     def list(self) -> Iterable[Entry]:
-        with os.scandir(self._log.path) as entries:
+        with scan_quietly(self._log.path) as entries:
             names = sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
         return [Entry(name, Kind.FILE) for name in names]
 
@@ -143,21 +148,23 @@ def newest_mtime_ns(log: Log) -> int:
 
 
 def segment_ranges(snapshot: LogSnapshot) -> Iterator[str]:
-    """The names of the offset ranges that are a segment each, from the log start on."""
-    start = snapshot.log_start_offset
+    """The names of the offset ranges that are a segment each, from the log start on; as many digits as the log end has,
+    so that a shell's `offsets/*` is in order."""
+    start, digits = snapshot.log_start_offset, len(str(snapshot.log_end_offset))
     for index, segment in enumerate(snapshot.segments):
         first = max(segment.base_offset, start)
         if segment is snapshot.active:
-            yield offsets_name(first)
+            yield offsets_name(first, digits=digits)
         elif (behind := snapshot.segments[index + 1].base_offset) > first:
-            yield offsets_name(first, behind - 1)
+            yield offsets_name(first, behind - 1, digits)
 
 
 def known_days(snapshot: LogSnapshot) -> list[str]:
     """The names of the days from each segment's first to its greatest known timestamp, ascending."""
     days: set[int] = set()
-    for segment in snapshot.segments:
-        first, newest = first_timestamp(snapshot, segment), newest_timestamp(snapshot, segment)
+    for slot, segment in enumerate(shown_segments(snapshot)):
+        newest = newest_timestamp(snapshot, segment)
+        first = first_timestamp(snapshot, segment) if slot else first_shown_timestamp(snapshot)
         if newest == NO_TIMESTAMP:
             continue
         low, high = sorted((newest if first == NO_TIMESTAMP else first, newest))

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from kafkafs.count import count_messages
 from kafkafs.ranges import timestamp_text
-from kafkafs.views.times import first_timestamp, newest_timestamp
+from kafkafs.views.times import first_shown_timestamp, newest_timestamp, shown_segments
 from storage.errors import StorageError
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
@@ -174,11 +174,12 @@ def recovery_point(log_dir: LogDir, tp: TopicPartition) -> int | None:
 
 
 def _timestamps(snapshot: LogSnapshot) -> tuple[int | None, int | None]:
-    """The first batch's and the greatest known timestamp."""
-    if not snapshot.segments:
+    """The first message's and the greatest known timestamp, from the log start on."""
+    segments = shown_segments(snapshot)
+    if not segments:
         return None, None
-    first = first_timestamp(snapshot, snapshot.segments[0])
-    last = max(newest_timestamp(snapshot, segment) for segment in snapshot.segments)
+    first = first_shown_timestamp(snapshot)
+    last = max(newest_timestamp(snapshot, segment) for segment in segments)
     return (None if first == NO_TIMESTAMP else first), (None if last == NO_TIMESTAMP else last)
 
 

@@ -53,6 +53,15 @@ class Layout:
         """Bytes of the view."""
         return self.runs[-1].end if self.runs else 0
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it was damaged when it was measured. `.log` views are bytes, whatever is in them."""
+        return any(
+            run.extent is not None
+            and run.extent.pieces.is_damaged_in(run.source_start, run.source_start + run.end - run.start)
+            for run in self.runs
+        )
+
     def run_at(self, position: int) -> Run:
         """The run that holds the byte at `position`, which must lie below `size`."""
         return self.runs[bisect_right(self.starts, position) - 1]

@@ -28,11 +28,17 @@ class OpenView:
     """Reads may come from several threads; what is kept of the last is right for a reader that reads in order, as that
     of a direct_io handle does."""
 
-    def __init__(self, state: ViewState) -> None:
-        """Opens the file. StorageError as ViewState.open and PathPages.open."""
+    def __init__(self, state: ViewState, content_of: Callable[[Layout], object] = lambda layout: layout.runs) -> None:
+        """Opens the file. StorageError as ViewState.open and PathPages.open.
+
+        `content_of`: what tells the bytes of one layout from those of another; called once.
+        """
         layout, sealed = state.open()
         try:
-            direct_io, keep_cache = state.pages.open(layout.runs, layout.size, sealed=sealed)
+            # Where damage is known a read is to end just before it, which the page cache does not allow.
+            sealed = sealed and not layout.is_damaged
+            content = content_of(layout) if sealed else None
+            direct_io, keep_cache = state.pages.open(content, layout.size, sealed=sealed)
         except BaseException:
             state.close()
             raise
@@ -41,6 +47,7 @@ class OpenView:
         self.direct_io = direct_io
         self.keep_cache = keep_cache
         self._own = None if direct_io else layout
+        self._content = content
         # of one reader
         self._seen = layout
         self._cuts = state.cuts
@@ -85,7 +92,7 @@ class OpenView:
         if self._is_open:
             self._is_open = False
             if self._own is not None:
-                self.state.pages.close(self._own.runs, self._own.size)
+                self.state.pages.close(self._content, self._own.size)
             self.state.close()
 
     def _after_cut(self, offset: int, layout: Layout, read: Read) -> None:

@@ -24,15 +24,19 @@ from kafkafs.view_index.pieces import (
     GREATEST,
     LEAST,
     NO_CRC,
+    OPEN_ABOVE,
+    OPEN_BELOW,
     POSITION,
     Pieces,
     RecordFilter,
+    may_lie_in,
 )
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.views.layout import Run
 from kafkafs.views.spans import Span
+from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-from storage.log.timestamps import greatest_timestamp
+from storage.log.timestamps import first_times_behind, greatest_timestamp, may_reach
 from storage.types import NO_TIMESTAMP, TimeRange
 
 _SKIP, _WHOLE, _PART = range(3)
@@ -116,7 +120,7 @@ class OffsetPlan:
         start, end = pieces.rendered_start(first), int(pieces.columns[END, last - 1])
         run = Run(0, 0, span.segment, held, start, span.end if grows and span.natural else -1)
         append_run(runs, run, end - start)
-        greatest = max(greatest, int(pieces.columns[GREATEST, first:last].max()))
+        greatest = max(greatest, pieces.greatest_in(first, last))
         behind = int(file_end[last - 1])
         if behind < span.end and not span.natural:
             edge = Span(span.segment, behind, span.end, span.wanted, False)
@@ -153,11 +157,11 @@ class TimePlan:
             last = int(pieces.columns[POSITION].searchsorted(int(pieces.columns[POSITION, -1])))
         first_offset = 0 if span.wanted is None else span.wanted.first
         greatest = NO_TIMESTAMP
-        for start, stop, kind in _groups(self._kinds(pieces, span)[:last]):
+        for start, stop, kind in _groups(self._kinds(snapshot, pieces, span)[:last]):
             if kind == _WHOLE:
                 begin, end = pieces.rendered_start(start), int(pieces.columns[END, stop - 1])
                 append_run(runs, Run(0, 0, span.segment, extent, begin, -1), end - begin)
-                greatest = max(greatest, int(pieces.columns[GREATEST, start:stop].max()))
+                greatest = max(greatest, pieces.greatest_in(start, stop))
             elif kind == _PART:
                 position = max(span.start, int(pieces.columns[POSITION, start]))
                 file_end = int(pieces.columns[FILE_END, stop - 1])
@@ -212,7 +216,7 @@ class TimePlan:
         append_run(runs, Run(0, 0, span.segment, part, 0, -1), part.pieces.size)
         return part.pieces.greatest_timestamp
 
-    def _kinds(self, pieces: Pieces, span: Span) -> npt.NDArray[np.int64]:
+    def _kinds(self, snapshot: LogSnapshot, pieces: Pieces, span: Span) -> npt.NDArray[np.int64]:
         """By piece: wholly in the range, partly, or not at all."""
         columns = pieces.columns
         least, greatest = columns[LEAST], columns[GREATEST]
@@ -224,10 +228,11 @@ class TimePlan:
             inside &= greatest < self._times.end_ms
             outside |= least >= self._times.end_ms
         kinds = np.where(outside, _SKIP, np.where(inside, _WHOLE, _PART))
-        # Damage shows where the messages around it do: what it hides may have lain in the range.
+        # Damage is shown, as a whole, where what it hides may have lain in the range: there is never nothing in its
+        # place without an error.
         for row in np.flatnonzero(columns[CRC] == NO_CRC).tolist():
-            near = kinds[max(0, row - 1) : row + 2]
-            kinds[row] = _WHOLE if (near != _SKIP).any() else _SKIP
+            held = may_have_held(snapshot, span.segment, pieces, row)
+            kinds[row] = _WHOLE if may_lie_in(self._times, *held) else _SKIP
         first = pieces.row_of(span.start)
         kinds[:first] = _SKIP
         if first < len(pieces) and (span.wanted is not None or int(columns[POSITION, first]) < span.start):
@@ -237,10 +242,39 @@ class TimePlan:
 
 
 def lies_before(snapshot: LogSnapshot, span: Span, times: TimeRange) -> bool:
-    """Whether all messages of a sealed segment are known to be older than the range."""
-    if times.start_ms is None:
+    """Whether all messages of a sealed segment are known to be older than the range; damage may hide others."""
+    if times.start_ms is None or greatest_timestamp(snapshot, span.segment).timestamp == NO_TIMESTAMP:
         return False
-    return NO_TIMESTAMP < greatest_timestamp(snapshot, span.segment).timestamp < times.start_ms
+    return not may_reach(snapshot, span.segment, times.start_ms)
+
+
+def may_have_held(snapshot: LogSnapshot, segment: Segment, pieces: Pieces, row: int) -> tuple[int, int]:
+    """Least and greatest timestamp that the damaged piece `row` may have held: what its neighbours in other chunks or
+    segments tell where it is open at an end."""
+    least, greatest = int(pieces.columns[LEAST, row]), int(pieces.columns[GREATEST, row])
+    good = pieces.columns[CRC] != NO_CRC
+    if least == OPEN_BELOW:
+        before = np.flatnonzero(good[:row])
+        if len(before):
+            least = min(int(pieces.columns[LEAST, before[-1]]), greatest)
+        else:
+            least = _greatest_before(snapshot, segment)
+    if greatest == OPEN_ABOVE:
+        behind = np.flatnonzero(good[row:])
+        if len(behind):
+            greatest = max(int(pieces.columns[GREATEST, row + behind[0]]), least)
+        elif (first := first_times_behind(snapshot, segment)) is not None:
+            greatest = max(first[1], least)
+    return least, greatest
+
+
+def _greatest_before(snapshot: LogSnapshot, segment: Segment) -> int:
+    slot = snapshot.segment_index(segment.base_offset)
+    for earlier in reversed(snapshot.segments[:slot]):
+        timestamp = greatest_timestamp(snapshot, earlier).timestamp
+        if timestamp > NO_TIMESTAMP:
+            return timestamp
+    return OPEN_BELOW
 
 
 def continues(runs: list[Run], span: Span) -> bool:

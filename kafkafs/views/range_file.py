@@ -27,6 +27,7 @@ from kafkafs.views.path_pages import PathPages
 from kafkafs.views.plans import OffsetPlan, Plan, TimePlan
 from kafkafs.views.raw import RawHandle, RawPlan, RawTimePlan
 from kafkafs.views.rendered import RenderedHandle
+from kafkafs.views.segment_file import Content
 from kafkafs.views.services import RangeNode, Services
 from kafkafs.views.state import Question, ViewState
 from kafkafs.views.times import file_mtime_ns, first_timestamp, mtime_ns, newest_timestamp
@@ -64,13 +65,25 @@ class RangeFile(File):
         size = estimated_size(snapshot, segments, self._spec)
         if state is not None:
             state.pages.check(size)
-        return Attributes(Kind.FILE, size, _estimated_mtime_ns(snapshot, segments, self._spec), FILE_MODE)
+        return Attributes(Kind.FILE, size, self._estimated_mtime_ns(snapshot, segments), FILE_MODE)
 
     def open(self) -> Handle:
-        view = OpenView(self._obtain())
+        state = self._obtain()
+        if self._forget_repaired(state.layout):
+            self._services.states.forget(self._node, state)
+            state = self._obtain()
         if self._is_raw:
-            return RawHandle(view)
-        return RenderedHandle(view, self._services.cache, self._services.workers)
+            return RawHandle(OpenView(state, _files))
+        return RenderedHandle(OpenView(state), self._services.cache, self._services.workers)
+
+    def _forget_repaired(self, layout: Layout | None) -> bool:
+        """Whether the layout shows damage in a file that was changed in place since: that is measured anew."""
+        found = False
+        for run in () if layout is None else layout.runs:
+            if run.extent is not None and run.extent.is_outdated():
+                self._services.index.forget(run.segment)
+                found = True
+        return found
 
     def xattrs(self) -> Mapping[str, bytes]:
         snapshot = self._question.log.snapshot()
@@ -122,7 +135,19 @@ class RangeFile(File):
         segments = dict.fromkeys(run.segment for run in layout.runs)
         if self._is_raw and segments:
             return mtime_ns(self._question.log.snapshot(), segments)
-        return file_mtime_ns(segments or self._question.log.snapshot().segments)
+        chosen = segments or self._question.log.snapshot().segments
+        return file_mtime_ns(chosen) if chosen else self._directory_mtime_ns()
+
+    def _estimated_mtime_ns(self, snapshot: LogSnapshot, segments: tuple[Segment, ...]) -> int:
+        chosen = segments or snapshot.segments[-1:]
+        found = mtime_ns(snapshot, chosen) if chosen else self._directory_mtime_ns()
+        if isinstance(self._spec, TimeBetween) and self._spec.end_ms is not None:
+            return min(found, (self._spec.end_ms - 1) * 1_000_000)
+        return found
+
+    def _directory_mtime_ns(self) -> int:
+        """Of a partition that has no file of messages."""
+        return self._question.log.path.stat().st_mtime_ns
 
 
 def estimated_segments(
@@ -181,11 +206,7 @@ def _overlaps(snapshot: LogSnapshot, segment: Segment, spec: TimeBetween) -> boo
     return spec.end_ms is None or min(first_timestamp(snapshot, segment), newest) < spec.end_ms
 
 
-def _estimated_mtime_ns(
-    snapshot: LogSnapshot, segments: tuple[Segment, ...], spec: OffsetSpec | TimeSpec | None
-) -> int:
-    chosen = segments or snapshot.segments[-1:]
-    found = mtime_ns(snapshot, chosen)
-    if isinstance(spec, TimeBetween) and spec.end_ms is not None:
-        return min(found, (spec.end_ms - 1) * 1_000_000)
-    return found
+def _files(layout: Layout) -> object:
+    """What tells the bytes of a `.log` view: they are the files' own, damage and all, so their ctimes too."""
+    segments = dict.fromkeys(run.segment for run in layout.runs)
+    return layout.runs, tuple(Content.of(segment.log.stat()) for segment in segments)

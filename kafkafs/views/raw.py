@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import closing
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from kafkafs.select import time_mask
-from kafkafs.view_index.pieces import RecordFilter
+from kafkafs.view_index.hidden_times import Times, between, of_damaged_rows, times_at_ends
+from kafkafs.view_index.pieces import RecordFilter, may_lie_in
 from kafkafs.view_index.workbench import Workbench, workbench
 from kafkafs.views.base import read_through
 from kafkafs.views.layout import Run
@@ -16,9 +19,10 @@ from kafkafs.views.open_view import OpenView
 from kafkafs.views.plans import append_run, lies_before
 from kafkafs.views.spans import Span
 from storage.errors import SegmentGone
-from storage.log.scanning import Window, scan_batches
+from storage.log.scanning import SpanDamage, Window, scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
+from storage.log.timestamps import first_times_behind
 from storage.types import NO_TIMESTAMP, TimeRange
 
 
@@ -30,8 +34,18 @@ class RawPlan:
         return NO_TIMESTAMP
 
 
+class _Chosen(NamedTuple):
+    """Of a window: by row whether the batch holds something of a range of times, or may; the greatest timestamp in it;
+    the times of the first and last batch that read (None: none does)."""
+
+    holds: npt.NDArray[np.bool_]
+    greatest: int
+    ends: tuple[Times, Times] | None
+
+
 class RawTimePlan:
-    """Of a range of times: the batches that hold a message of it."""
+    """Of a range of times: the batches that hold a message of it. Damage is bytes like all else: those that may have
+    held one are there, and whoever reads them as batches meets it."""
 
     def __init__(self, times: TimeRange) -> None:
         self._times = times
@@ -40,33 +54,52 @@ class RawTimePlan:
         if span.segment.sealed and lies_before(snapshot, span, self._times):
             return NO_TIMESTAMP
         greatest = NO_TIMESTAMP
+        before: Times | None = None
+        waiting: list[SpanDamage] = []  # for the batch that follows
         with workbench() as bench, closing(scan_batches(snapshot, span.segment, span.start, span.end)) as windows:
             for window in windows:
-                if window.damage is None:
-                    greatest = max(greatest, self._add_window(bench, runs, span, window))
+                if window.damage is not None:
+                    waiting.append(window.damage)
+                    continue
+                chosen = self._choose(bench, span, window, before)
+                if chosen.ends is not None:
+                    self._add_damage(runs, span, waiting, between(before, chosen.ends[0]))
+                    before = chosen.ends[1]
+                for row in np.flatnonzero(chosen.holds).tolist():
+                    start = int(window.table.position[row])
+                    add_bytes(runs, span.segment, start, start + int(window.table.size[row]))
+                greatest = max(greatest, chosen.greatest)
+        self._add_damage(runs, span, waiting, between(before, first_times_behind(snapshot, span.segment)))
         return greatest
 
-    def _add_window(self, bench: Workbench, runs: list[Run], span: Span, window: Window) -> int:
+    def _add_damage(self, runs: list[Run], span: Span, waiting: list[SpanDamage], hidden: Times) -> None:
+        """The bytes of what is no batch, where it may have been some of the range: not nothing in its place."""
+        if may_lie_in(self._times, *hidden):
+            for damage in waiting:
+                add_bytes(runs, span.segment, damage.position, damage.end)
+        waiting.clear()
+
+    def _choose(self, bench: Workbench, span: Span, window: Window, before: Times | None) -> _Chosen:
         table = window.table
+        wanted = RecordFilter(0 if span.wanted is None else span.wanted.first, None, self._times)
         holds = np.zeros(table.rows, dtype=np.bool_)
+        damaged: list[int] = []
         greatest = NO_TIMESTAMP
         row = 0
         while row < table.rows:
-            block = bench.unchecked.decode(window.buffer, table, row, origin=window.origin)
+            block = bench.checked.decode(window.buffer, table, row, origin=window.origin)
             row = block.next_row
-            mask = time_mask(block.timestamp, self._times)
-            if span.wanted is not None:
-                mask &= block.offset >= span.wanted.first
+            mask = time_mask(block.timestamp, self._times) & (block.offset >= wanted.first)
             if mask.any():
                 holds[block.batch[mask]] = True
                 greatest = max(greatest, int(block.timestamp[mask].max()))
             if block.damage is not None:
-                row = block.damage.row
-                holds[row] = RecordFilter(times=self._times).may_hold(table, row)
-                row += 1
-        for row in np.flatnonzero(holds).tolist():
-            add_bytes(runs, span.segment, int(table.position[row]), int(table.position[row] + table.size[row]))
-        return greatest
+                damaged.append(block.damage.row)
+                row = block.damage.row + 1
+        if damaged:
+            for row, hidden in of_damaged_rows(table, damaged, before).items():
+                holds[row] = wanted.may_hold(table, row, hidden)
+        return _Chosen(holds, greatest, times_at_ends(table, damaged))
 
 
 def add_bytes(runs: list[Run], segment: Segment, start: int, end: int) -> None:
@@ -103,12 +136,12 @@ class RawHandle:
             try:
                 count = _read(run, position, address + position - offset, wanted)
             except SegmentGone:
-                if position > offset:
-                    break
+                if position > offset and self.direct_io:
+                    break  # The next read tells.
                 raise
             self._view.gave(position, count, address + position - offset)
             position += count
-            if count < wanted:
+            if count < wanted and self.direct_io:
                 break
         return max(0, position - offset)
 

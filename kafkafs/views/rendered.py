@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kafkafs.handles import Block, BlockCache, Workers
+from kafkafs.handles import Block, BlockCache, Buffer, DamagedPlace, Workers
 from kafkafs.view_index.extent import Extent
 from kafkafs.view_index.pieces import Piece
 from kafkafs.views.base import read_through
@@ -84,12 +84,13 @@ class RenderedHandle:
                     place.run.segment.log.stat()  # what is cached of a file goes with it
                 count = self._copy(place, position, end, address + position - offset)
             except StorageError:
-                if position > offset:
-                    return position - offset  # up to the damage; the next read meets it
+                # Up to the damage; the next read meets it. Not through the page cache: see Handle.direct_io.
+                if position > offset and self.direct_io:
+                    return position - offset
                 raise
             self._view.gave(position, count, address + position - offset)
             position += count
-            if position < min(end, place.end):
+            if position < min(end, place.end) and self.direct_io:
                 return position - offset
         if self._workers.running:
             self._render_ahead(layout, offset, position)
@@ -121,9 +122,17 @@ class RenderedHandle:
 
     def _block(self, place: Place, while_waiting: Callable[[], object] | None = None) -> Block:
         extent, piece = place.extent, place.piece
-        return self._cache.get(
-            extent.key(piece), piece.size, lambda buffer: render_piece(extent.task, piece, buffer), while_waiting
-        )
+        key = extent.key(piece)
+
+        def fill(buffer: Buffer) -> list[DamagedPlace]:
+            return render_piece(extent.task, piece, buffer)
+
+        block = self._cache.get(key, piece.size, fill, while_waiting)
+        if block.damage and block.damage[0].read_at != place.run.segment.changed_ns():
+            # A damaged block is believed as long as its file is not touched: it may have been repaired in place.
+            self._cache.release(block, outdated=True)
+            block = self._cache.get(key, piece.size, fill, while_waiting)
+        return block
 
     def _render_ahead(self, layout: Layout, offset: int, position: int) -> None:
         if abs(offset - self._next) <= _NEAR_BYTES:

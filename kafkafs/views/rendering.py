@@ -6,6 +6,7 @@ Where a batch is damaged, as many bytes as it was measured to stand for its erro
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +26,14 @@ def render_piece(task: Task, piece: Piece, buffer: Buffer) -> list[DamagedPlace]
 
     SegmentGone when the file is gone, or no longer holds the batches that were measured.
     """
-    if piece.crc == NO_CRC:
-        return [DamagedPlace(0, piece.size, _why_damaged(task, piece))]
+    read_at = task.segment.changed_ns()
+    return [replace(place, read_at=read_at) for place in _fill(task, piece, buffer)]
+
+
+def _fill(task: Task, piece: Piece, buffer: Buffer) -> list[DamagedPlace]:
     out = buffer.array.data[: piece.size]
+    if piece.crc == NO_CRC:
+        return _render_damaged(task, piece, out)
     if piece.skip != NOT_SPLIT:
         return _huge.render(task, piece, out)
     with workbench() as bench:
@@ -144,8 +150,39 @@ def _check(task: Task, piece: Piece, table: BatchTable) -> None:
     )
 
 
-def _why_damaged(task: Task, piece: Piece) -> StorageError:
-    for window in scan_batches(task.snapshot, task.segment, piece.position, piece.file_end):
-        if window.damage is not None:
+def _render_damaged(task: Task, piece: Piece, out: memoryview) -> list[DamagedPlace]:
+    """Of what was damaged when it was measured: its error, or what stands there if it was repaired and fits."""
+    error = _no_batch(task, piece)
+    if error is not None:
+        return [DamagedPlace(0, piece.size, error)]
+    with workbench() as bench:
+        data = bench.read(task.segment, piece.position, piece.file_end)
+        bench.scan(data, piece.position)
+        block = bench.checked.decode(data, bench.table, origin=piece.position)
+        if block.damage is not None:
+            block.damage.error.path = task.segment.log.path
+            return [DamagedPlace(0, piece.size, block.damage.error)]
+        sizes = sum(measure_row(bench, task, data, bench.table, row, piece.position) for row in range(bench.table.rows))
+        if sizes == piece.size:
+            _, places = _render(bench, task, piece, data, out)
+            return places
+    repaired = CorruptBatch(
+        "a damaged batch was repaired, and does not fit where its error stood",
+        path=task.segment.log.path,
+        position=piece.position,
+        expected=f"{piece.size} rendered bytes",
+        found=sizes,
+        advice="Close all that have this file open, and open it again",
+    )
+    return [DamagedPlace(0, piece.size, repaired)]
+
+
+def _no_batch(task: Task, piece: Piece) -> StorageError | None:
+    """Why no batch begins at a piece's position; None if one does. The scan begins at a batch before, so that the error
+    names the offset that follows it."""
+    segment = task.segment
+    start = segment.floor_position(piece.position, task.snapshot.end_position(segment))
+    for window in scan_batches(task.snapshot, segment, start, piece.file_end):
+        if window.damage is not None and window.damage.position == piece.position:
             return window.damage.error
-    return CorruptBatch("no record batch began here", path=task.segment.log.path, position=piece.position)
+    return None

@@ -23,12 +23,16 @@ _IMMUTABLE = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
-    """What tells one state of a file from another."""
+class Content:
+    """What tells one state of a file from another. The mtime may be set to what it was: the ctime may not."""
 
     identity: FileIdentity
     size: int
-    mtime_ns: int
+    ctime_ns: int
+
+    @staticmethod
+    def of(status: os.stat_result) -> Content:
+        return Content(FileIdentity.of(status), status.st_size, status.st_ctime_ns)
 
 
 class SeenFiles:
@@ -44,7 +48,7 @@ class SeenFiles:
         with self._lock:
             return self._seen.get(path)
 
-    def open(self, path: str, content: _Content, *, sealed: bool) -> tuple[PathPages, bool, bool]:
+    def open(self, path: str, content: Content, *, sealed: bool) -> tuple[PathPages, bool, bool]:
         """Of a file that is being opened: what PathPages.open tells comes with it."""
         with self._lock:
             pages = self._seen.pop(path, None) or PathPages()
@@ -78,7 +82,7 @@ class SegmentFile(File):
     def open(self) -> Handle:
         status = self._status()
         file = LogFile(self._path, FileIdentity.of(status))
-        content = _Content(file.identity, status.st_size, status.st_mtime_ns)
+        content = Content.of(status)
         sealed = self._is_sealed()
         if sealed:
             file.fix(status)  # what another generation of the topic, or a truncation, puts there is not read
@@ -109,7 +113,7 @@ class SegmentFileHandle:
     """An open real file."""
 
     def __init__(
-        self, file: LogFile, content: _Content, pages: PathPages, direct_io: bool, keep_cache: bool
+        self, file: LogFile, content: Content, pages: PathPages, direct_io: bool, keep_cache: bool
     ) -> None:
         self._file = file
         self._content = content

@@ -60,6 +60,14 @@ class StateTable:
         state = self._states[node] = make(before.pages)
         return state
 
+    def forget(self, node: RangeNode, state: ViewState) -> bool:
+        """Begins anew at the next look; False if somebody has the file open, whose positions stay."""
+        with self._lock:
+            if state.handles or self._states.get(node) is not state:
+                return False
+            del self._states[node]
+            return True
+
     def status(self) -> dict[str, int]:
         """For @status.json."""
         with self._lock:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from storage.errors import StorageError
 from storage.format.batches import BATCH_HEADER_SIZE, DELETE_HORIZON_MASK, TIMESTAMP_TYPE_MASK
+from storage.log.reader import batch_records, find_batch
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import greatest_timestamp
@@ -45,11 +46,37 @@ def first_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
         head = segment.log.read(0, min(BATCH_HEADER_SIZE, end))
     except (StorageError, OSError):
         return NO_TIMESTAMP
-    found = _timestamp(head) if segment.batch_size(head) is not None else NO_TIMESTAMP
+    if segment.batch_size(head) is None:
+        return NO_TIMESTAMP  # and not for good: damage may be repaired
+    found = _timestamp(head)
     if end > 0:
         with _lock:
             _first[segment] = found
     return found
+
+
+def first_shown_timestamp(snapshot: LogSnapshot) -> int:
+    """The timestamp of the first message from the log start on: as `first_timestamp`, but not of one below it."""
+    start = snapshot.log_start_offset
+    segments = shown_segments(snapshot)
+    if segments and segments[0].base_offset >= start:
+        return first_timestamp(snapshot, segments[0])
+    try:
+        found = find_batch(snapshot, start) if segments else None
+        if found is None:
+            return NO_TIMESTAMP
+        with batch_records(snapshot, found.segment, found.position) as block:
+            shown = block.timestamp[block.offset >= start]
+            return int(shown[0]) if len(shown) else NO_TIMESTAMP
+    except (StorageError, OSError):
+        return NO_TIMESTAMP
+
+
+def shown_segments(snapshot: LogSnapshot) -> tuple[Segment, ...]:
+    """The segments that hold something from the log start on; others wait to be removed."""
+    if snapshot.log_start_offset >= snapshot.log_end_offset:
+        return ()
+    return snapshot.segments[max(snapshot.segment_index(snapshot.log_start_offset), 0) :]
 
 
 def newest_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:

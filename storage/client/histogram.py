@@ -7,10 +7,14 @@ is all there is to know; else the few batches in between are looked at. What is 
 - bytes, each batch at its greatest timestamp; one that comes late, with a lower timestamp than another before it in its
   segment, counts where that does
 - messages as offsets: those that compaction took, and transactions' markers, may count
+
+Some producers write microseconds or nanoseconds where milliseconds belong. A time beyond the year 9999 is none of a
+calendar: a batch with one counts as if it had no timestamp, and the others of its segment where they belong.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -37,13 +41,14 @@ WIDTHS: Final = (
     *(n * _HOUR for n in (1, 2, 3, 6, 12)),
     *(n * _DAY for n in (1, 2, 7, 14, 28, 91, 364, 3640)),
 )
+_LAST_MS: Final = 253_402_300_799_999  # of the year 9999
 _SMALL_WINDOW: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
     """`messages` and `size_bytes` (int64) of each bucket of `width_ms` from `start_ms` (epoch milliseconds) on; what
-    has no timestamp is apart. Without any timestamp there is no bucket."""
+    has no timestamp of a calendar is apart. Without any timestamp there is no bucket."""
 
     start_ms: int
     width_ms: int
@@ -122,7 +127,8 @@ def _correct_neighbours(pieces: _Pieces, row: int, told: int, looked_at: _Pieces
 
 
 def _width(first: int, last: int, buckets: int) -> int:
-    return next((width for width in WIDTHS if last // width - first // width < buckets), WIDTHS[-1])
+    further = (WIDTHS[-1] << doubled for doubled in itertools.count(1))  # from the year 1 to 9999 in few buckets
+    return next(width for width in itertools.chain(WIDTHS, further) if last // width - first // width < buckets)
 
 
 def _add(totals: _Int64s, pieces: _Pieces, chosen: npt.NDArray[np.bool_], start: int, width: int) -> None:
@@ -136,7 +142,7 @@ def _add(totals: _Int64s, pieces: _Pieces, chosen: npt.NDArray[np.bool_], start:
 def _pieces(snapshot: LogSnapshot, segment: Segment) -> _Pieces | None:
     """What the indexes tell of a segment, and the headers of what lies before their first entry and behind their last.
 
-    All of it from headers where there is no index to believe. None for a segment of which nothing may be read.
+    All of it from headers where there is no index to go by. None for a segment of which nothing may be read.
     """
     end = snapshot.end_position(segment)
     start = 0
@@ -151,7 +157,9 @@ def _pieces(snapshot: LogSnapshot, segment: Segment) -> _Pieces | None:
     positions, offsets = index.positions, index.offsets
     chosen = (positions > start) & (positions < end)
     positions, offsets = positions[chosen], offsets[chosen]
-    if index.problem is not None or times.problem is not None or not len(times) or len(positions) < 2:
+    # From a time of no calendar on, the time index tells of nothing else: none is greater.
+    usable = len(times) > 0 and times.last.timestamp <= _LAST_MS
+    if index.problem is not None or times.problem is not None or not usable or len(positions) < 2:
         return _from_headers(snapshot, segment, start, end)
     first, last = segment.batch_at(int(positions[0]), end), segment.batch_at(int(positions[-1]), end)
     if first is None or last is None:
@@ -194,8 +202,11 @@ def _from_headers(
         last = table.last_offset
         previous = np.concatenate(([last[0] - 1 if before is None else before], last[:-1]))
         count = last - np.where(table.base_offset < 0, previous + 1, table.base_offset) + 1
-        greatest = np.maximum.accumulate(np.maximum(table.max_timestamp, greatest_ms))
-        columns.append(np.stack((count, table.size, table.position, greatest, greatest)))
+        beyond = table.max_timestamp > _LAST_MS
+        stamps = np.where(beyond, NO_TIMESTAMP, table.max_timestamp)
+        greatest = np.maximum.accumulate(np.maximum(stamps, greatest_ms))
         before, greatest_ms = int(last[-1]), int(greatest[-1])
+        greatest = np.where(beyond, NO_TIMESTAMP, greatest)
+        columns.append(np.stack((count, table.size, table.position, greatest, greatest)))
     found = np.concatenate(columns, axis=1) if columns else np.empty((5, 0), np.int64)
     return _Pieces(found[0], found[1], found[2], found[3], found[4], np.ones(found.shape[1], np.bool_))

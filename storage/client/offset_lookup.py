@@ -11,11 +11,11 @@ from enum import IntEnum
 import numpy as np
 
 from storage.log.isolation import last_stable_offset
-from storage.log.reader import batch_records
+from storage.log.reader import batch_records, read_blocks
 from storage.log.scanning import scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-from storage.log.timestamps import greatest_timestamp, position_for_timestamp, retention_timestamp_ms
+from storage.log.timestamps import greatest_timestamp, may_reach, position_for_timestamp, retention_timestamp_ms
 from storage.types import NO_TIMESTAMP, Isolation, TimestampOffset
 
 
@@ -53,12 +53,21 @@ def offset_for_timestamp(
 
     Kafka's rule to the letter: where timestamps are out of order, later segments are not asked (a segment that lies
     below the log start, or without timestamps but with a late mtime, may hide them), and a control record may be the
-    answer. StorageError when the batch that decides is damaged.
+    answer. StorageError when the batch that decides is damaged, or may be: nobody is sent past it without a word.
     """
     for segment in snapshot.segments:
         if retention_timestamp_ms(snapshot, segment) >= timestamp_ms:
             return _below_end(snapshot, isolation, _first_at(snapshot, segment, timestamp_ms))
+        if may_reach(snapshot, segment, timestamp_ms):
+            _check(snapshot, segment)
     return None
+
+
+def _check(snapshot: LogSnapshot, segment: Segment) -> None:
+    """Raises the damage in a segment, which may hide the message that is asked for."""
+    for block in read_blocks(snapshot, segment, 0):
+        if block.damage is not None:
+            raise block.damage.error
 
 
 def _first_at(snapshot: LogSnapshot, segment: Segment, timestamp_ms: int) -> TimestampOffset | None:

@@ -9,13 +9,13 @@ Nothing here locks: a reader belongs to one thread at a time; what it returns is
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import CorruptBatch, CorruptCheckpoint, SegmentGone, StorageError
 from storage.files import names
+from storage.files.listing import scan_quietly
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.metadata_records import decode
 from storage.files.metadata_replay import ClusterMetadata, PartitionMetadata, Replay, TopicMetadata
@@ -91,17 +91,17 @@ class ClusterMetadataReader:
     def _list(self) -> tuple[list[_Segment], list[tuple[names.MetadataSnapshotName, LogFile]]]:
         segments = []
         snapshots = []
-        with os.scandir(self._directory) as entries:
+        with scan_quietly(self._directory) as entries:
             for entry in entries:
                 name = names.parse_segment_file(entry.name)
                 snapshot = names.parse_metadata_snapshot(entry.name)
                 try:
                     if name is not None and name.kind is FileKind.LOG and name.state is FileState.LIVE:
                         status = entry.stat()
-                        file = LogFile(entry.path, FileIdentity.of(status))
+                        file = LogFile(self._directory / entry.name, FileIdentity.of(status))
                         segments.append(_Segment(name.offset, file, status.st_size))
                     elif snapshot is not None:
-                        snapshots.append((snapshot, LogFile(entry.path)))
+                        snapshots.append((snapshot, LogFile(self._directory / entry.name)))
                 except FileNotFoundError:
                     continue
         segments.sort(key=lambda segment: segment.base_offset)

@@ -18,6 +18,7 @@ from storage.clock import Clock, SystemClock
 from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartition
 from storage.files import checkpoints, names
 from storage.files.file_mark import NEVER, FileMark
+from storage.files.listing import scan_quietly
 from storage.files.names import DirKind
 from storage.types import TopicPartition
 
@@ -100,7 +101,7 @@ class LogDir:
             mark = FileMark.of(status)
             topics: dict[str, list[int]] = {}
             hidden = []
-            with os.scandir(self.path) as entries:
+            with scan_quietly(self.path) as entries:
                 for entry in entries:
                     if not entry.is_dir():
                         continue

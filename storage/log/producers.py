@@ -5,7 +5,6 @@ Sources: Kafka's ProducerStateManager, UnifiedLog.rebuildProducerState.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from storage.errors import CorruptCheckpoint
 from storage.files import names, producer_state
+from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
 from storage.format.batches import BatchTable
 from storage.log.scanning import scan_batches
@@ -84,10 +84,10 @@ class OpenTransactions:
 def _snapshot_offsets(directory: Path, snapshot: LogSnapshot) -> list[int]:
     """Offsets of the .snapshot files that may be used, the newest first."""
     found = []
-    for name in os.listdir(directory):  # noqa: PTH208 - a Path for each name takes longer than all else
-        if not name.endswith(FileKind.PRODUCER_SNAPSHOT.value):
+    for path in paths_in(directory):
+        if path.suffix != FileKind.PRODUCER_SNAPSHOT.value:
             continue
-        parsed = names.parse_segment_file(name)
+        parsed = names.parse_segment_file(path.name)
         if parsed is not None and parsed.kind is FileKind.PRODUCER_SNAPSHOT and parsed.state is FileState.LIVE:
             found.append(parsed.offset)
     return sorted(

@@ -6,8 +6,6 @@ links to the real ones, which are read and never written: a cut is only noted. S
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,9 @@ from pathlib import Path
 from storage.clock import Clock
 from storage.files import names
 from storage.files.disk import Buffer, DiskFile, RealDisk
+from storage.files.listing import paths_in
 from storage.files.names import FileKind
+from storage.files.whole_file import read_whole
 from storage.log.recovery import Recovery, RecoveryPlan, RecoveryReport
 from storage.progress import Progress
 
@@ -25,13 +25,12 @@ def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = No
     with tempfile.TemporaryDirectory(prefix="kafkafs-recover-") as place:
         shadow = Path(place) / plan.directory.name
         shadow.mkdir()
-        for path in plan.directory.iterdir():
+        for path in paths_in(plan.directory):
             parsed = names.parse_segment_file(path.name)
             if parsed is not None and parsed.kind is FileKind.LOG:
                 (shadow / path.name).symlink_to(path.resolve())
-            elif path.is_file():
-                with contextlib.suppress(FileNotFoundError):
-                    shutil.copyfile(path, shadow / path.name)
+            elif path.is_file() and (content := read_whole(path)) is not None:
+                (shadow / path.name).write_bytes(content)
         recovery = Recovery(replace(plan, directory=shadow), disk=_ShadowDisk(), clock=clock, progress=progress)
         recovery.run()
         return recovery.report

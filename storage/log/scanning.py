@@ -18,6 +18,7 @@ from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 
 _ROWS: Final = 4096
+_LOOK_BYTES: Final = 64 << 10  # between two index entries there is rarely more
 _HEAD_BYTES: Final = 17  # up to the magic, which a batch's size is not believed without; no batch is as small
 _ADVICE: Final = "`kafkafs verify` tells more, `kafkafs salvage` copies what is intact"
 
@@ -60,6 +61,7 @@ def scan_batches(
     end = limit if end_position is None else min(end_position, limit)
     position = start_position
     last_offset, end_offset = segment.base_offset - 1, _end_offset(snapshot, segment)
+    is_known = start_position == 0  # whether `last_offset` is that of the batch before: errors name what follows it
     table = BatchTable.empty(min(_ROWS, 1 + min(window, max(end - position, 0)) // BATCH_HEADER_SIZE))
     buffer = buffers.take(window)
     needed = 0  # for a batch that is larger than a window, or reaches over the end
@@ -73,12 +75,14 @@ def scan_batches(
                 damage = None
                 good = ascending_rows(table, table.rows, last_offset, end_offset)
                 if good < table.rows:
+                    if not is_known:
+                        is_known, last_offset = True, _last_offset_before(snapshot, segment, position)
                     good = _wrong_row(table, good, last_offset, end_offset)
                     before = int(table.last_offset[good - 1]) if good else last_offset
                     damage = _wrong_offset(segment, table, good, limit, before)
                     table.rows = good
                 if table.rows:
-                    last_offset = int(table.last_offset[-1])
+                    is_known, last_offset = True, int(table.last_offset[-1])
                     yield Window(data, position, table)
                 start = outcome.next_start
                 if damage is not None or outcome.stop is not ScanStop.FULL:
@@ -91,8 +95,12 @@ def scan_batches(
                         buffers.give(buffer)
                         buffer = buffers.take(needed)
                     continue
+                if not is_known:
+                    is_known, last_offset = True, _last_offset_before(snapshot, segment, position)
                 damage = _no_batch(segment, position, limit, last_offset)
             elif damage is None and outcome.stop in (ScanStop.CORRUPT, ScanStop.UNSUPPORTED):
+                if not is_known:
+                    is_known, last_offset = True, _last_offset_before(snapshot, segment, position + start)
                 damage = _no_batch(segment, position + start, limit, last_offset)
             if damage is None:
                 position += start
@@ -109,6 +117,16 @@ def last_offset_of(segment: Segment, snapshot: LogSnapshot) -> int:
     end = snapshot.end_position(segment)
     last = segment.base_offset - 1
     for window in scan_batches(snapshot, segment, segment.floor(snapshot.log_end_offset, end), end):
+        if window.table.rows:
+            last = int(window.table.last_offset[-1])
+    return last
+
+
+def _last_offset_before(snapshot: LogSnapshot, segment: Segment, position: int) -> int:
+    """The last offset before a position, for a scan that began there and met damage at once."""
+    last = segment.base_offset - 1
+    start = segment.floor_position(position, snapshot.end_position(segment))
+    for window in scan_batches(snapshot, segment, start, position, window=_LOOK_BYTES):
         if window.table.rows:
             last = int(window.table.last_offset[-1])
     return last

@@ -10,6 +10,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
+from storage.errors import StorageError
 from storage.files import names, offset_index, time_index
 from storage.files.log_file import LogFile
 from storage.files.names import FileKind, FileState
@@ -77,6 +78,14 @@ class Segment:
         """Modification time of the .log in epoch milliseconds, Kafka's stand-in where messages carry no timestamp."""
         return self.log.stat().st_mtime_ns // 1_000_000
 
+    def changed_ns(self) -> int:
+        """The .log's ctime: another one than before tells of any change in place, whatever mtime was given to it since.
+        -1 where the file is gone or cannot be looked at: whoever reads it will tell."""
+        try:
+            return self.log.stat().st_ctime_ns
+        except (StorageError, OSError):
+            return -1
+
     def offset_index(self, end: int | None = None) -> OffsetIndex:
         """The .index as found, unverified. `end`: the valid end of the .log, by default its size."""
         log_end = self.size if end is None else end
@@ -112,6 +121,15 @@ class Segment:
             # Perhaps one bad entry, but more likely a bad index: one further down, then by halves.
             below = entry.offset - 1 if attempt == 0 else (self.base_offset + entry.offset) // 2
             entry = index.floor(below)
+        return 0
+
+    def floor_position(self, position: int, end: int) -> int:
+        """The last position before `position` that the index names, and where a batch truly begins; 0 without one."""
+        positions = self.offset_index(end).positions
+        slot = int(positions.searchsorted(position))
+        for entry in positions[max(0, slot - _INDEX_TRIES) : slot][::-1].tolist():
+            if self.batch_at(entry, end) is not None:
+                return int(entry)
         return 0
 
     def resume_after(self, position: int, offset: int, end: int) -> int | None:

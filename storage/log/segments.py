@@ -27,6 +27,7 @@ from typing import Final
 
 from storage.errors import SegmentGone
 from storage.files import names
+from storage.files.listing import scan_quietly
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
 from storage.log import tail
@@ -50,7 +51,7 @@ def list_logs(directory: Path) -> Listing:
     live: set[int] = set()
     swap: set[int] = set()
     first_cleaned: int | None = None
-    with os.scandir(directory) as entries:
+    with scan_quietly(directory) as entries:
         for entry in entries:
             name = entry.name
             if name.endswith(_LOG_ENDS):

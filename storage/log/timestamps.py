@@ -4,14 +4,20 @@ A time index entry (t, o) says: t is the greatest timestamp up to offset o. The 
 timestamp of all should stand, but an index that has lost its end, or has not got it yet, does not show it. So what
 comes after that entry's batch is looked at too: next to nothing where timestamps rise, as they mostly do.
 Source: Kafka's LogSegment.maxTimestampSoFar, largestTimestamp.
+
+Where damage hides batches, what is found is only the greatest of what can be read. Whoever wants to pass over a
+segment, because all in it is older, must ask `may_reach`: what damage hides is taken to lie between its neighbours.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from storage.errors import StorageError
+from storage.format.batches import DELETE_HORIZON_MASK, TIMESTAMP_TYPE_MASK
 from storage.log.scanning import scan_batches
 from storage.log.segment import Segment
 from storage.types import NO_TIMESTAMP, TimestampOffset
@@ -22,27 +28,45 @@ if TYPE_CHECKING:
 
 _LOOKUP_WINDOW = 64 << 10
 
-# What was found, and up to which position of the .log: a growing segment is looked at from there on.
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found, and up to which position of the .log: a growing segment is looked at from there on.
+
+    `unborne`: the last timestamp of a time index that the log does not bear out, -1 if it does. `damaged_at`: the
+    file's ctime (ns) if damage was met; a file that was changed since is looked at anew. None: no damage was met.
+    """
+
+    greatest: TimestampOffset
+    end: int
+    unborne: int
+    damaged_at: int | None
+
+
 _lock = Lock()
-_found: WeakKeyDictionary[Segment, tuple[TimestampOffset, int]] = WeakKeyDictionary()
+_found: WeakKeyDictionary[Segment, _Found] = WeakKeyDictionary()
 
 
 def greatest_timestamp(snapshot: LogSnapshot, segment: Segment) -> TimestampOffset:
     """The greatest timestamp in a segment and the last offset of the first batch that has it.
 
-    (-1, base offset) when its messages carry none, or it has none.
+    (-1, base offset) when its messages carry none, or it has none. Damage is passed over.
     """
-    end = snapshot.end_position(segment)
-    with _lock:
-        known = _found.get(segment)
-    if known is not None and known[1] >= end:
-        return known[0]
-    if known is None:
-        known = _from_index(snapshot, segment, end)
-    greatest = _scan(snapshot, segment, known[1], end, known[0])
-    with _lock:
-        _found[segment] = (greatest, end)
-    return greatest
+    return _find(snapshot, segment).greatest
+
+
+def may_reach(snapshot: LogSnapshot, segment: Segment, timestamp: int) -> bool:
+    """Whether a segment holds a message with this timestamp or a later one, or may have held one where it is damaged.
+
+    Damage is taken to hide nothing later than what the time index tells, or the batch that follows it.
+    """
+    found = _find(snapshot, segment)
+    if max(found.greatest.timestamp, found.unborne) >= timestamp:
+        return True
+    if found.damaged_at is None:
+        return False
+    behind = first_times_behind(snapshot, segment)
+    return behind is None or behind[1] >= timestamp
 
 
 def retention_timestamp_ms(snapshot: LogSnapshot, segment: Segment) -> int:
@@ -62,13 +86,63 @@ def position_for_timestamp(snapshot: LogSnapshot, segment: Segment, timestamp: i
     return 0 if position is None else position
 
 
-def _from_index(snapshot: LogSnapshot, segment: Segment, end: int) -> tuple[TimestampOffset, int]:
+def first_times_behind(snapshot: LogSnapshot, segment: Segment) -> tuple[int, int] | None:
+    """Least and greatest timestamp that the header of the first batch behind a segment names, -1 for messages without;
+    None where nothing follows, or it cannot be read."""
+    for later in snapshot.segments[snapshot.segment_index(segment.base_offset) + 1 :]:
+        end = snapshot.end_position(later)
+        if not end:
+            continue
+        try:
+            batch = later.batch_at(0, end)
+        except (StorageError, OSError):
+            return None
+        return None if batch is None else times_of(batch, 0)
+    return None
+
+
+def times_of(table: BatchTable, row: int) -> tuple[int, int]:
+    """Least and greatest timestamp that a batch's header names; the first message's may not be the least of all.
+
+    Equal where the header names one alone. (-1, -1) for messages without a timestamp.
+    """
+    greatest = int(table.max_timestamp[row])
+    base = int(table.base_timestamp[row])
+    # With a delete horizon, or append time, the base is something else.
+    plain = int(table.magic[row]) == 2 and not int(table.attributes[row]) & (DELETE_HORIZON_MASK | TIMESTAMP_TYPE_MASK)
+    return (base, greatest) if plain and NO_TIMESTAMP < base < greatest else (greatest, greatest)
+
+
+def _find(snapshot: LogSnapshot, segment: Segment) -> _Found:
+    end = snapshot.end_position(segment)
+    with _lock:
+        known = _found.get(segment)
+    if known is not None and known.damaged_at is not None:
+        # One that is still written changes all the time: it is looked at anew when it is sealed.
+        known = known if not segment.sealed or known.damaged_at == segment.changed_ns() else None
+    if known is not None and known.end >= end:
+        return known
+    changed_at = segment.changed_ns()  # before it is read
+    if known is None:
+        known = _from_index(snapshot, segment, end)
+    greatest, damaged = known.greatest, known.damaged_at is not None
+    for window in scan_batches(snapshot, segment, known.end, end):
+        if window.table.rows:
+            greatest = _greater(window.table, greatest)
+        damaged |= window.damage is not None
+    found = _Found(greatest, end, known.unborne, changed_at if damaged else None)
+    with _lock:
+        _found[segment] = found
+    return found
+
+
+def _from_index(snapshot: LogSnapshot, segment: Segment, end: int) -> _Found:
     """What the time index knows, if the log bears it out, and the position up to which it knows."""
     entry = segment.time_index(end).last
     position = None if entry.timestamp < 0 else _position_of(snapshot, segment, entry, end)
     if position is None:
-        return TimestampOffset(NO_TIMESTAMP, segment.base_offset), 0
-    return entry, position
+        return _Found(TimestampOffset(NO_TIMESTAMP, segment.base_offset), 0, max(entry.timestamp, NO_TIMESTAMP), None)
+    return _Found(entry, position, NO_TIMESTAMP, None)
 
 
 def _position_of(snapshot: LogSnapshot, segment: Segment, entry: TimestampOffset, end: int) -> int | None:
@@ -86,13 +160,6 @@ def _position_of(snapshot: LogSnapshot, segment: Segment, entry: TimestampOffset
             good = int(table.base_offset[row]) <= entry.offset and int(table.max_timestamp[row]) == entry.timestamp
             return int(table.position[row]) if good else None
     return None
-
-
-def _scan(snapshot: LogSnapshot, segment: Segment, start: int, end: int, greatest: TimestampOffset) -> TimestampOffset:
-    for window in scan_batches(snapshot, segment, start, end):
-        if window.table.rows:
-            greatest = _greater(window.table, greatest)
-    return greatest
 
 
 def _greater(table: BatchTable, greatest: TimestampOffset) -> TimestampOffset:

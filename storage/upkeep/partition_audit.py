@@ -12,6 +12,7 @@ import numpy as np
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import leader_epochs, names, producer_state
 from storage.files.leader_epochs import LeaderEpochs
+from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
 from storage.files.producer_state import ProducerEntry
 from storage.files.transaction_index import AbortedTxn
@@ -145,7 +146,7 @@ class PartitionAudit:
         """Live files by kind and offset; whatever else is there, and should not be, is found."""
         files: dict[FileKind, set[int]] = {kind: set() for kind in FileKind}
         findings, clean = self._findings, self._plan.clean
-        for entry in sorted(self._plan.directory.iterdir()):
+        for entry in paths_in(self._plan.directory):
             parsed = names.parse_segment_file(entry.name)
             if parsed is None:
                 if names.is_misnamed(entry.name):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from storage.files import checkpoints, dir_lock, meta_properties, names, partition_metadata, topic_properties
+from storage.files.listing import paths_in
 from storage.files.names import DirKind, FileKind
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
@@ -114,7 +115,7 @@ def verify_partition(directory: Path, *, clean: bool = True) -> list[Finding]:
 def _check_names(directory: _Directory) -> list[TopicPartition]:
     """The partitions that are there; whatever else is, and should not be, is found."""
     partitions, findings = [], directory.findings
-    for entry in sorted(directory.path.iterdir()):
+    for entry in paths_in(directory.path):
         if not entry.is_dir():
             if entry.name.endswith(names.TEMPORARY_SUFFIX):
                 findings.add(Kind.CHECKPOINT_UNFINISHED, entry, recovery="leaves it", repair=OPENING, note=True)
@@ -309,7 +310,7 @@ def _check_absent(directory: _Directory) -> None:
 
 def _check_writes(directory: _Directory, chosen: Iterable[TopicPartition]) -> None:
     """Writes from elsewhere, where there were any."""
-    staged = [file for tp in chosen for file in sorted((directory.path / tp.dir_name).glob("*" + names.STAGED_SUFFIX))]
+    staged = [file for tp in chosen for file in _ending(directory.path / tp.dir_name, names.STAGED_SUFFIX)]
     if staged or (directory.path / names.COMMITS).exists():
         # It brings what it takes to carry them out: as much again as all the rest.
         from storage.upkeep.write_audit import check_writes
@@ -324,4 +325,12 @@ def _differs(
 
 
 def _size(directory: Path) -> int:
-    return sum(entry.stat().st_size for entry in directory.glob("*" + FileKind.LOG.value))
+    return sum(entry.stat().st_size for entry in _ending(directory, FileKind.LOG.value))
+
+
+def _ending(directory: Path, ending: str) -> list[Path]:
+    """The files of a partition with this ending; none where it is gone."""
+    try:
+        return [path for path in paths_in(directory) if path.name.endswith(ending)]
+    except FileNotFoundError:
+        return []

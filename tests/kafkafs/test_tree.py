@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import json
 from pathlib import Path
 
@@ -67,7 +68,23 @@ def test_a_topic_and_a_partition(tree: Tree) -> None:
 
 
 def test_offset_ranges_are_listed_one_a_segment(tree: Tree) -> None:
-    assert names(tree, "/t/0/offsets") == ["0-29.txt", "30-59.txt", "60-.txt"]
+    assert names(tree, "/t/0/offsets") == ["00-29.txt", "30-59.txt", "60-.txt"]
+
+
+def test_offset_ranges_are_listed_in_order(live: LiveLog, tree: Tree) -> None:
+    """Sorted by their names, as a shell sorts them; without leading zeros they are the same files."""
+    for _ in range(4):
+        live.write(40)
+        live.roll()
+    listed = names(tree, "/t/0/offsets")
+    ranges = ["000-029", "030-059", "060-104", "105-144", "145-184", "185-224", "225-"]
+    assert listed == sorted(listed) == [f"{name}.txt" for name in ranges]
+    assert b"".join(content(tree, f"/t/0/offsets/{name}") for name in sorted(listed)) == live.text()
+    handles = [tree.lookup(f"/t/0/offsets/{name}.txt").open() for name in ("000-029", "0-29", "0000-29", "0-0029")]
+    assert tree.status()["views"]["open"] == 1
+    assert tree.status()["views"]["handles"] == 4
+    for handle in handles:
+        handle.close()
 
 
 def test_days_are_listed_that_segments_reach(tree: Tree) -> None:
@@ -230,6 +247,22 @@ def test_info_json(live: LiveLog, tree: Tree) -> None:
     assert facts["bytes"] == sum(live.log(base).stat().st_size for base in live.segments)
 
 
+def test_info_begins_at_the_log_start(live: LiveLog, tree: Tree) -> None:
+    """The first message is the first that can be read, wherever its segment and its batch begin."""
+    path = live.path.parent / "log-start-offset-checkpoint"
+    for start in (0, 29, 30, 44, 61):
+        path.write_text(f"0\n1\nt 0 {start}\n")
+        facts = json.loads(content(tree, "/t/0/@info.json"))
+        first = next(timestamp for offset, timestamp, _ in live.messages if offset >= start)
+        last = max(timestamp for offset, timestamp, _ in live.messages if offset >= min(start, 60))
+        assert (facts["first_timestamp"], facts["last_timestamp"]) == (first, last), start
+        assert tree.lookup("/t/0").xattrs()["user.kafka.first_timestamp"] == str(first).encode()
+    path.write_text("0\n1\nt 0 65\n")
+    facts = json.loads(content(tree, "/t/0/@info.json"))
+    assert (facts["first_timestamp"], facts["last_timestamp"], facts["last_time"]) == (None, None, None)
+    assert names(tree, "/t/0/time") == []
+
+
 def test_config_lines(live: LiveLog, tree: Tree) -> None:
     (live.path / "topic.properties").write_text("retention.ms=1234\ncleanup.policy=compact\n")
     lines = content(tree, "/t/@config").decode().splitlines()
@@ -250,6 +283,31 @@ def test_small_files_are_frozen_when_they_are_opened(live: LiveLog, tree: Tree) 
     assert buffer.raw[:10] == before[3:13]
     assert (handle.direct_io, handle.keep_cache) == (True, False)
     assert json.loads(content(tree, "/t/0/@info.json"))["log_end_offset"] == 70
+
+
+def test_what_is_seen_of_a_small_file_hangs_together(live: LiveLog) -> None:
+    """`tar` stats, opens, stats, reads and stats: one text, whatever the next one will be; then it is a new one."""
+    texts = itertools.count()
+    tree = Tree(
+        LogDir.open_read_only(live.path.parent),
+        TreeOptions(index_bytes=0),
+        files={"@metrics": lambda: b"x" * next(texts)},
+    )
+    sizes = []
+    for _ in range(3):
+        before = tree.lookup("/@metrics").attributes()
+        handle = tree.lookup("/@metrics").open()
+        inside = tree.lookup("/@metrics").attributes()
+        assert len(read_all(handle)) == handle.size == inside.size
+        assert tree.lookup("/@metrics").attributes() == inside == before
+        sizes.append(handle.size)
+        handle.close()
+    assert sizes == sorted(set(sizes))
+    first, second = tree.lookup("/@metrics").open(), tree.lookup("/@metrics").open()
+    assert first.size < second.size == tree.lookup("/@metrics").attributes().size
+    for handle in (second, first, first):
+        handle.close()
+    assert tree.lookup("/@metrics").attributes().size > second.size
 
 
 def test_files_at_the_root_come_from_whoever_knows(live: LiveLog) -> None:
@@ -292,6 +350,9 @@ def test_empty_topics_and_directories(tmp_path: Path) -> None:
     assert tree.lookup("/empty/0/messages.txt").attributes().size == 0
     assert content(tree, "/empty/0/messages.log") == b""
     assert names(tree, "/empty/0/offsets") == []
+    now = (tmp_path / "log" / "empty-0").stat().st_mtime_ns
+    for path in ("", "/0", "/0/messages.txt", "/0/messages.jsonl", "/0/messages.log", "/0/time/9999--.txt"):
+        assert tree.lookup(f"/empty{path}").attributes().mtime_ns == now, path
     assert names(tree, "/empty/0/time") == []
     assert json.loads(content(tree, "/empty/0/@info.json"))["messages"] == 0
 

@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import termios
@@ -15,8 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.ranges import parse_offset_spec
+from kafkafs.read import PartitionReader, Wanted
+from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
 from storage.format.record_columns import Record
+from storage.log.log_dir import LogDir
+from storage.types import TopicPartition
 from tests.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, commit, many
 from tests.kafkafs.cli.running import output_of, process, run
 
@@ -166,6 +172,52 @@ def test_damage_after_what_precedes(tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("indexes", ["kept", "none", "of what is left"])
+@pytest.mark.parametrize("where", ["middle", "tail", "whole segment"])
+@pytest.mark.parametrize("harm", ["zeros", "crc"])
+def test_a_time_range_within_damage(tmp_path: Path, where: str, harm: str, indexes: str) -> None:
+    """The hour that was destroyed is no empty hour; later ones, and earlier ones in other segments, can be read."""
+    hour = 3_600_000
+
+    def batches(first: int, last: int) -> list[Batch]:
+        return [
+            Batch([Record(None, b"%d " % number + b"v" * 2000, (), START_MS + number * hour)] * 3)
+            for number in range(first, last)
+        ]
+
+    built = build_log_dir(tmp_path, {"t": [[*batches(0, 5), ROLL, *batches(5, 10), ROLL, *batches(10, 15)]]})
+    partition = built["t", 0]
+    log = partition.log(1)
+    chosen = {"middle": [7], "tail": [8, 9], "whole segment": [5, 6, 7, 8, 9]}[where]
+    data = bytearray(log.read_bytes())
+    for number in chosen:
+        batch = partition.batches[number]
+        if harm == "zeros":
+            data[batch.position : batch.position + batch.size] = bytes(batch.size)
+        else:
+            data[batch.position + 40] ^= 0x40  # the greatest timestamp is some other
+    log.write_bytes(data)
+    if indexes != "kept":
+        for kind in ("index", "timeindex"):
+            log.with_suffix(f".{kind}").unlink()
+    if indexes == "of what is left":
+        left = [partition.batches[number] for number in range(5, 10) if number not in chosen]
+        entries = [(START_MS + (5 + row) * hour, 3 * row + 2) for row, batch in enumerate(left) if where != "middle"]
+        log.with_suffix(".timeindex").write_bytes(b"".join(struct.pack(">qi", *entry) for entry in entries))
+    for number in chosen:
+        start = START_MS + number * hour
+        for options in ([], ["--format", "jsonl"]):
+            found = run("cat", tmp_path, "t", "--time", f"{start}--{start + hour}", *options)
+            assert found.exit_code == 4, number
+            assert str(log) in found.stderr
+        raw = output_of("cat", tmp_path, "t", "--time", f"{start}--{start + hour}", "--format", "log")
+        batch = partition.batches[number]
+        assert bytes(data[batch.position : batch.position + batch.size]) in raw
+    for number in (11, 14):
+        start = START_MS + number * hour
+        assert output_of("cat", tmp_path, "t", "--time", f"{start}--{start + hour}").startswith(b"%d v" % number)
+
+
 def test_a_record_larger_than_any_buffer(tmp_path: Path) -> None:
     large = b"x" * 3_000_000
     build_log_dir(tmp_path, {"t": [[b"before", large, b"after"]]})
@@ -258,6 +310,46 @@ def test_follow_ends_with_its_range(growing: tuple[Path, list[Follower]]) -> Non
         assert rest.endswith(b"three\n")
         assert errors == b""
         assert follower.process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "printed"),
+    [
+        (["--offsets", "4-5"], b"four\nfive\n"),
+        (["--offsets", "4"], b"four\n"),
+        (["--offsets", "4+2"], b"four\nfive\n"),
+        (["--offsets", "4+2", "--time", "0000000000000--0000000001005"], b"four\n"),
+        (["--offsets", "2-5", "--time", "0000000001005--"], b"five\n"),
+    ],
+)
+def test_follow_waits_for_its_range(growing: tuple[Path, list[Follower]], wanted: list[str], printed: bytes) -> None:
+    """It begins above the log end, which is out of range for everybody who does not follow."""
+    logdir, followers = growing
+    if wanted[1].startswith("4"):
+        assert run("cat", logdir, "t", *wanted).exit_code == 4
+    log = LogDir.open_read_only(logdir).log(TopicPartition("t", 0))
+    reader = PartitionReader(log, Wanted(parse_offset_spec(wanted[1])), 0, Decoder(), follow=True)
+    assert [list(reader.blocks()), list(reader.raw()), reader.done] == [[], [], False]  # before anything comes
+    follower = Follower(logdir, "t", *wanted)
+    followers.append(follower)
+    for offset, value in ((2, b"two and a half"), (3, b"three"), (4, b"four"), (5, b"five"), (6, b"six")):
+        append(logdir, value, offset)
+    rest, errors = follower.process.communicate(timeout=120)
+    assert (rest, errors, follower.process.returncode) == (printed, b"", 0)
+
+
+def test_follow_from_above_the_end_on(growing: tuple[Path, list[Follower]]) -> None:
+    logdir, followers = growing
+    followers.append(Follower(logdir, "t", "--offsets", "4-"))
+    followers.append(Follower(logdir, "t", "--time", "0000000001004--0000000002000"))
+    for offset, value in ((2, b"two and a half"), (3, b"three"), (4, b"four")):
+        append(logdir, value, offset)
+    for follower in followers:
+        assert follower.line() == b"four\n"
+    append(logdir, b"five", 5)
+    for follower in followers:
+        assert follower.line() == b"five\n"
+        assert follower.end(signal.SIGINT) == (-signal.SIGINT, b"")
 
 
 def test_follow_batches_verbatim(growing: tuple[Path, list[Follower]]) -> None:

@@ -90,6 +90,18 @@ def test_topics_list(logdir: Path) -> None:
     assert [entry["directory"] for entry in found["hidden"]] == [f"gone-0.{'a' * 32}-stray", "lost+found"]
 
 
+def test_a_long_name_is_long_alone(tmp_path: Path) -> None:
+    """The others' rows are as wide as ever, in a pipe and on a terminal."""
+    long = "n" * 240
+    build_log_dir(tmp_path, {"short": [[b"one"]], long: [[b"one"]]})
+    lines = output_of("topics", "list", tmp_path).decode().splitlines()
+    assert [len(line) < 40 for line in lines] == [True, False, True]
+    assert lines[0].split() == ["TOPIC", "PARTITIONS", "BYTES"]
+    assert [line.split()[0] for line in lines[1:]] == [long, "short"]
+    (short,) = [line for line in on_a_terminal(tmp_path, "short").splitlines() if line.startswith("short")]
+    assert len(short.rstrip()) < 40
+
+
 def test_topics_describe(logdir: Path) -> None:
     (logdir / "orders-0" / "topic.properties").write_text("retention.ms=1000\n")
     text = output_of("topics", "describe", logdir, "orders").decode().splitlines()
@@ -118,6 +130,11 @@ def test_describe_nothing_and_problems(logdir: Path) -> None:
 
 
 def test_tables_are_drawn_on_a_terminal(logdir: Path) -> None:
+    assert "─" in on_a_terminal(logdir, "lost+found")
+
+
+def on_a_terminal(logdir: Path, last: str) -> str:
+    """What `topics list` shows there; `last` is in its last line."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     with subprocess.Popen(
@@ -125,8 +142,8 @@ def test_tables_are_drawn_on_a_terminal(logdir: Path) -> None:
     ) as listing:
         os.close(theirs)
         shown = b""
-        while b"lost+found" not in shown:
+        while not shown.rpartition(last.encode())[2].count(b"\n"):
             shown += os.read(ours, 65536)
         assert listing.wait(timeout=120) == 0
     os.close(ours)
-    assert "─".encode() in shown
+    return shown.decode()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.format.record_columns import Record
-from tests.builders import Batch, Partition, build_log_dir
+from tests.builders import ROLL, Batch, Partition, build_log_dir
 from tests.kafkafs.cli.running import output_of, run
 
 START = 1_700_000_040_000
@@ -54,6 +54,24 @@ def test_for_programs(logs: Path) -> None:
         (START + n * 60_000, size) for n, size in enumerate([1, 1, 20, 1])
     ]
     assert told["no_timestamp"] == {"messages": 0, "bytes": 0}
+
+
+@pytest.mark.parametrize("wrong", [START * 1_000_000, START * 1_000, 2**63 - 1, 253_402_300_799_999])
+@pytest.mark.parametrize("place", ["first", "middle", "last", "small"])
+def test_times_of_no_calendar(tmp_path: Path, wrong: int, place: str) -> None:
+    """One batch with nanoseconds costs nobody the chart, and the others are where they belong."""
+    count = 5 if place == "small" else 2000  # with and without entries in the indexes
+    items = [at(START + n * 60_000, 3) for n in range(count)]
+    items.insert({"first": 0, "middle": count // 2, "last": count, "small": 2}[place], at(wrong, 7))
+    build_log_dir(tmp_path / "logs", {"t": [Partition([*items, ROLL, at(START + count * 60_000, 1)])]})
+    told = json.loads(output_of("histogram", tmp_path / "logs", "t", "--buckets", "40", "--json"))
+    assert len(told["buckets"]) <= 40
+    dated = sum(one["messages"] for one in told["buckets"])
+    assert (dated, told["no_timestamp"]["messages"]) in [(3 * count + 1, 7), (3 * count + 8, 0)]
+    if told["no_timestamp"]["messages"]:
+        assert told["buckets"][0]["start_ms"] > START - 2 * told["width_ms"]
+        assert told["width_ms"] <= 3_600_000
+    assert output_of("histogram", tmp_path / "logs", "t").decode().splitlines()[-1].startswith(f"{3 * count + 8:,}")
 
 
 def test_pictures(logs: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import shutil
@@ -182,6 +183,30 @@ def test_a_whole_tree_by_tar_cp_and_rsync(mnt: Path, built: BuiltLogDir, tmp_pat
             assert copy.read_bytes() == txt(built["codecs", number].records)
         assert (tmp_path / name / "empty/0/messages.txt").read_bytes() == b""
         run(f"chmod -R u+w {name}", tmp_path)  # so that pytest may remove it
+
+
+def test_tar_of_all(mnt: Path, tmp_path: Path) -> None:
+    """With the files that tell of the mount itself, which change with every request."""
+    for number in range(3):
+        archive = tmp_path / f"{number}.tar"
+        result = subprocess.run(["tar", "-cf", archive, "."], cwd=mnt, capture_output=True, check=False, timeout=240)
+        assert (result.returncode, result.stderr) == (0, b"")
+    run("tar -xf 2.tar ./@status.json ./@metrics", tmp_path)
+    assert json.loads((tmp_path / "@status.json").read_bytes())["uptime_seconds"] > 0
+    assert (tmp_path / "@metrics").read_bytes().endswith(b"\n")
+    assert b"\0" not in (tmp_path / "@metrics").read_bytes()
+
+
+def test_offsets_in_order(mnt: Path, records: list[BuiltRecord]) -> None:
+    """As a shell sorts the listed names; the plain ones are the same files."""
+    offsets = mnt / "t/0/offsets"
+    assert run("cat *", offsets) == txt(records)
+    listed = sorted(path.name for path in offsets.iterdir())
+    assert listed[0].startswith("00")
+    for name in listed:
+        plain = "-".join(str(int(number)) if number else "" for number in name.removesuffix(".txt").split("-"))
+        assert (offsets / f"{plain}.txt").samefile(offsets / name)
+        assert (offsets / f"{plain}.txt").read_bytes() == (offsets / name).read_bytes()
 
 
 def test_find_by_message_time(mnt: Path, built: BuiltLogDir) -> None:

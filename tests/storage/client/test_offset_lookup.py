@@ -208,3 +208,22 @@ def test_damage_in_the_batch_that_decides(tmp_path: Path) -> None:
     with pytest.raises(CorruptBatch) as error:
         offset_for_timestamp(open_log(partition.path).snapshot(), 0)
     assert error.value.path == partition.log()
+
+
+@pytest.mark.parametrize(("harm", "indexed"), [("zeros", True), ("zeros", False), ("crc", True)])
+def test_damage_that_may_hide_the_answer(tmp_path: Path, harm: str, indexed: bool) -> None:
+    """The end of a segment is destroyed: the next segment is not where messages of that time begin."""
+    items: list[Item] = [Batch([Record(None, b"v", (), 1000 * n)]) for n in (1, 2, 3)]
+    items += [ROLL, Batch([Record(None, b"v", (), 4000)])]
+    partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
+    batch = partition.batches[2]
+    with partition.log().open("r+b") as file:
+        file.seek(batch.position if harm == "zeros" else batch.position + 35)
+        file.write(bytes(batch.size if harm == "zeros" else 8))  # 35: the greatest timestamp
+    if not indexed:
+        partition.log().with_suffix(".timeindex").unlink()
+    snapshot = open_log(partition.path).snapshot()
+    with pytest.raises(CorruptBatch):
+        offset_for_timestamp(snapshot, 2500)
+    assert offset_for_timestamp(snapshot, 1500) == TimestampOffset(2000, 1)
+    assert offset_for_timestamp(snapshot, 4001) is None

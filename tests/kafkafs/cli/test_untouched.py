@@ -1,0 +1,88 @@
+"""Commands that only look leave a log directory as it was: not even the time of the last access changes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.builders import ROLL, Batch, Partition, abort, build_log_dir, many
+from tests.kafkafs.cli.running import process
+from tests.kafkafs.mount.served import watched
+from tests.mounts import requires_fuse
+
+LONG_AGO_NS = 10**18  # so that a file system mounted `relatime` notes any access
+
+COMMANDS = {
+    "topics list": ["topics", "list", "LOGS"],
+    "topics describe": ["topics", "describe", "LOGS"],
+    "cat": ["cat", "LOGS", "t"],
+    "cat log": ["cat", "LOGS", "t/0", "--format", "log"],
+    "cat committed": ["cat", "LOGS", "t/0", "--isolation", "read_committed", "--time", "2020--"],
+    "count": ["count", "LOGS", "--isolation", "read_committed"],
+    "groups": ["groups", "LOGS"],
+    "verify": ["verify", "LOGS"],
+    "recover": ["recover", "LOGS", "--dry-run"],
+    "compact": ["compact", "LOGS", "t", "--dry-run"],
+    "retain": ["retain", "LOGS", "t", "--dry-run"],
+    "fetch": ["fetch", "LOGS", "t/0", "--offset", "3", "--max-bytes", "1000"],
+    "histogram": ["histogram", "LOGS", "t"],
+    "mirror": ["mirror", "LOGS", "ELSEWHERE"],
+    "salvage": ["salvage", "LOGS", "t/0", "--to", "ELSEWHERE"],
+    "dump files": ["dump", "FILES"],
+    "dump a directory": ["dump", "LOGS/t-0", "LOGS"],
+}
+
+
+class Logs:
+    """A log directory, and who looked at what in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.paths = [path, *sorted(path.rglob("*"))]
+        for one in self.paths:
+            os.utime(one, ns=(LONG_AGO_NS, one.stat().st_mtime_ns))
+
+    def accessed(self) -> list[str]:
+        """Files and directories that were read."""
+        return [str(one.relative_to(self.path)) for one in self.paths if one.stat().st_atime_ns != LONG_AGO_NS]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Logs:
+    """Two segments, with a transaction, and a torn tail behind the recovery point."""
+    transaction = [Batch(many(5), producer_id=7, transactional=True), abort(7)]
+    items = [Batch(many(30)), *transaction, ROLL, Batch(many(30))]
+    built = build_log_dir(
+        tmp_path / "logs",
+        {"t": [Partition(items, recovery_point=10, tail=b"\0\0\0torn"), [b"one"]], "__consumer_offsets": [[]]},
+        clean=False,
+        extra={"t-0/topic.properties": b"cleanup.policy=compact\n"},
+    )
+    return Logs(built.path)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_look_changes_nothing(logs: Logs, tmp_path: Path, command: str) -> None:
+    words: list[str] = []
+    for word in COMMANDS[command]:
+        if word == "FILES":
+            words += [str(path) for path in logs.paths if path.suffix or "checkpoint" in path.name if path.is_file()]
+        else:
+            words.append(word.replace("LOGS", str(logs.path)).replace("ELSEWHERE", str(tmp_path / "elsewhere")))
+    found = process(*words)
+    _, messages = found.communicate(timeout=120)
+    # 4: `dump` shows the torn tail.
+    assert found.returncode in (0, 4 if words[0] == "dump" else 1), messages
+    assert logs.accessed() == []
+
+
+@requires_fuse
+def test_a_read_only_mount_changes_nothing(logs: Logs, tmp_path: Path) -> None:
+    with watched(logs.path, tmp_path / "mnt") as mount:
+        for folder, _, files in os.walk(mount.path):
+            for name in files:
+                Path(folder, name).read_bytes()
+        assert (mount.path / "t/0/time/2020--.log").read_bytes()
+    assert logs.accessed() == []
