@@ -41,8 +41,8 @@ _ERRNO: tuple[tuple[type[Exception], int], ...] = (
 
 def errno_of(error: BaseException) -> int | None:
     """The positive errno that stands for `error`; None for what nobody has foreseen."""
-    if isinstance(error, errors.PartitionUnavailable):
-        return error.reason.errno or errno.EIO  # a full disk is told as one
+    if isinstance(error, errors.PartitionUnavailable) and error.reason is not None:
+        error = error.reason  # a full disk is told as one
     for kind, number in _ERRNO:
         if isinstance(error, kind):
             return number

@@ -124,6 +124,13 @@ class PartitionUnavailable(PartitionOffline):
     """The partition could not be opened for want of something that may come back: room on the disk, memory,
     descriptors. `reason` is the system's error. The next use tries it again."""
 
-    def __init__(self, what: str, reason: OSError, *, path: Path | str, advice: str) -> None:
-        super().__init__(what, path=path, found=str(reason), advice=advice)
+    def __init__(
+        self,
+        what: str,
+        *,
+        reason: OSError | None = None,
+        path: Path | str | None = None,
+        advice: str | None = None,
+    ) -> None:
+        super().__init__(what, path=path, found=reason, advice=advice)
         self.reason = reason

@@ -113,6 +113,11 @@ class HeldFiles:
             chosen = self._choose_locked(len(self._open) - self._limit())
         self._close(chosen)
 
+    def kept(self, file: HeldFile) -> None:
+        """It has a descriptor still, although it was chosen to lose it; called under its lock."""
+        with self._lock:
+            self._open[file.ref] = None
+
     def closed(self, file: HeldFile) -> None:
         """It has none any more; called under its lock."""
         with self._lock:
@@ -205,8 +210,12 @@ class HeldFile:
     def write_at(self, position: int, *buffers: Buffer) -> int:
         """See DiskFile."""
         with self.lock:
-            file = self._file or self._descriptor_locked()
+            file = self._file
+            if file is None:
+                file = self._descriptor_locked()
             self.used = self._unsynced = True
+            if len(buffers) == 1:  # mostly, and then worth a quicker call
+                return file.write_at(position, buffers[0])
             return file.write_at(position, *buffers)
 
     def truncate(self, size_bytes: int) -> None:
@@ -246,20 +255,28 @@ class HeldFile:
 
     def let_go_locked(self) -> None:
         """Closes the descriptor, and keeps what goes wrong with that."""
-        file, self._file = self._file, None
+        file = self._file
         if file is None:
             return
         try:
-            try:
-                if self._unsynced:
-                    file.sync()
-                    self._unsynced = False
-                self._left = _marks(file)
-            finally:
-                file.close()
+            if self._unsynced:
+                file.sync()
+                self._unsynced = False
+            self._left = _marks(file)
         except OSError as error:
-            self._failure = error
-            self._held.failed(self.path, error)
+            self._lost(error)
+        except BaseException:  # interrupted: it is as it was
+            self._held.kept(self)
+            raise
+        self._file = None
+        try:
+            file.close()
+        except OSError as error:
+            self._lost(error)
+
+    def _lost(self, error: OSError) -> None:
+        self._failure = error
+        self._held.failed(self.path, error)
 
     def _descriptor_locked(self) -> DiskFile:
         if self._file is None:

@@ -453,6 +453,6 @@ def _offline(tp: TopicPartition, directory: Path, error: StorageError | OSError)
     what = f"{tp} cannot be opened"
     if isinstance(error, OSError) and error.errno in PASSING_ERRORS:
         advice = "It is tried again when it is next used"
-        return PartitionUnavailable(what, error, path=directory, advice=advice)
+        return PartitionUnavailable(what, reason=error, path=directory, advice=advice)
     advice = "Mend it, then open the log directory again"
     return PartitionOffline(what, path=directory, found=str(error), advice=advice)
