@@ -97,11 +97,11 @@ def scan_batches(
                     continue
                 if not is_known:
                     is_known, last_offset = True, _last_offset_before(snapshot, segment, position)
-                damage = _no_batch(segment, position, limit, last_offset)
+                damage = _no_batch(segment, position, limit, last_offset, end_offset)
             elif damage is None and outcome.stop in (ScanStop.CORRUPT, ScanStop.UNSUPPORTED):
                 if not is_known:
                     is_known, last_offset = True, _last_offset_before(snapshot, segment, position + start)
-                damage = _no_batch(segment, position + start, limit, last_offset)
+                damage = _no_batch(segment, position + start, limit, last_offset, end_offset)
             if damage is None:
                 position += start
                 continue
@@ -197,10 +197,11 @@ def _wrong_offset(segment: Segment, table: BatchTable, row: int, limit: int, las
     return SpanDamage(position, _resume(segment, position, limit, last_offset), error)
 
 
-def _no_batch(segment: Segment, position: int, limit: int, last_offset: int) -> SpanDamage:
+def _no_batch(segment: Segment, position: int, limit: int, last_offset: int, end_offset: int) -> SpanDamage:
     """What is wrong at a position where a batch should begin, and where reading can go on."""
     head = segment.log.read(position, min(BATCH_HEADER_SIZE, limit - position))
     length = int.from_bytes(head[8:12], "big", signed=True)
+    claimed = int.from_bytes(head[:8], "big", signed=True)
     magic = head[16] if len(head) > 16 else None
     end = _resume(segment, position, limit, last_offset)
     error: StorageError
@@ -213,7 +214,8 @@ def _no_batch(segment: Segment, position: int, limit: int, last_offset: int) -> 
             "record batch has an unknown format version",
             path=segment.log.path,
             position=position,
-            offset=int.from_bytes(head[:8], "big", signed=True),
+            # Readers go by it: what is none of this place would make them pass over the damage.
+            offset=claimed if last_offset < claimed < end_offset else last_offset + 1,
             expected="magic 0, 1 or 2",
             found=magic,
             advice=_ADVICE,

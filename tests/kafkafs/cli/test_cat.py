@@ -172,6 +172,20 @@ def test_damage_after_what_precedes(tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("claimed", [2**62, 0, -7])
+def test_a_batch_of_no_known_format_is_not_passed_over(tmp_path: Path, claimed: int) -> None:
+    """Whatever offset its header claims."""
+    partition = build_log_dir(tmp_path, {"t": [[*[Batch(many(5))] * 3, ROLL, Batch(many(5))]]})["t", 0]
+    with partition.log().open("r+b") as file:
+        file.seek(partition.batches[1].position)
+        file.write(struct.pack(">q", claimed))
+        file.seek(partition.batches[1].position + 16)
+        file.write(b"\x09")
+    found = run("cat", tmp_path, "t", "--offsets", "3-12")
+    assert found.exit_code == 4
+    assert f"position {partition.batches[1].position}, offset 5" in found.stderr
+
+
 @pytest.mark.parametrize("indexes", ["kept", "none", "of what is left"])
 @pytest.mark.parametrize("where", ["middle", "tail", "whole segment"])
 @pytest.mark.parametrize("harm", ["zeros", "crc"])
