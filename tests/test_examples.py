@@ -83,7 +83,7 @@ def example(name: str, *arguments: Path | str) -> list[str]:
 
 def test_every_example_is_tested() -> None:
     here = Path(__file__).read_text()
-    scripts = {path.name for path in (ROOT / "examples").glob("*.sh") if os.access(path, os.X_OK)}
+    scripts = {path.name for path in (ROOT / "examples").glob("*.*") if os.access(path, os.X_OK)}
     assert len(scripts) >= 5
     assert not {name for name in scripts if f'"{name}"' not in here}
 
@@ -136,6 +136,18 @@ def test_a_local_log_for_shell_scripts(tmp_path: Path) -> None:
         "slow does job 3",
     ]
     assert [line.split()[:4] for line in said[-2:]] == [["fast", "1", "1", "0"], ["slow", "1", "1", "3"]]
+
+
+@requires_fuse
+def test_the_picture_of_the_readme(tmp_path: Path) -> None:
+    """It shows what the commands print today, and fetches nothing."""
+    kept = (ROOT / "examples" / "picture.svg").read_text()
+    assert "(examples/picture.svg)" in (ROOT / "README.md").read_text()
+    assert set(re.findall(r"\w+://[^\s\"')]*", kept)) == {"http://www.w3.org/2000/svg"}
+    example("picture.py", tmp_path / "made.svg")
+    words = [re.findall(r"<text[^>]*>([^<]*)", text) for text in (kept, (tmp_path / "made.svg").read_text())]
+    assert len(words[0]) > 60
+    assert words[0] == words[1]
 
 
 @requires_fuse

@@ -165,12 +165,14 @@ def test_every_name_that_a_broker_wrote() -> None:
         names.REPLICATION_CHECKPOINT,
         names.CLEANER_CHECKPOINT,
         names.BOOTSTRAP_CHECKPOINT,
+        names.QUORUM_STATE,
     }
     files = 0
     for log_dir in (*FIXTURES.glob("*/log"), FIXTURES / "recovery" / "before", FIXTURES / "recovery" / "after"):
         for path in log_dir.iterdir():
             if path.is_dir():
-                assert names.parse_dir(path.name).kind in (DirKind.PARTITION, DirKind.DELETED), path
+                kinds = (DirKind.PARTITION, DirKind.DELETED, DirKind.CLUSTER_METADATA)
+                assert names.parse_dir(path.name).kind in kinds, path
         for path in log_dir.rglob("*"):
             if path.is_file():
                 parsed = names.parse_segment_file(path.name)
