@@ -22,7 +22,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from ctypes import addressof, c_int, c_ssize_t, c_void_p, py_object, pythonapi, string_at
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -139,7 +139,12 @@ class Operations(fuse.Operations):  # type: ignore[misc]
 
     def getattr(self, path: str | None, info: Any = None) -> dict[str, int]:
         path = self._paths[info.fh] if path is None else path
-        return self._stat(path, self._tree.lookup(path).attributes())
+        attributes = self._tree.lookup(path).attributes()
+        # Asked with a handle (lseek(2) to the end; fstat(2) comes without), it is the open file's size that counts.
+        handle = None if info is None or info.fh in self._writing else self.handles.get(info.fh)
+        if handle is not None:
+            attributes = replace(attributes, size=handle.size)
+        return self._stat(path, attributes)
 
     def opendir(self, path: str) -> int:
         if self._tree.lookup(path).attributes().kind is not Kind.DIRECTORY:
@@ -315,6 +320,11 @@ class Operations(fuse.Operations):  # type: ignore[misc]
             "st_mtime": attributes.mtime_ns,
             "st_ctime": attributes.mtime_ns,
         }
+
+
+def asking_thread() -> int:
+    """The id of the thread whose request is being answered; 0 when it lives in another pid namespace."""
+    return int(fuse.fuse_get_context()[2])
 
 
 class ThreadStates:

@@ -21,12 +21,13 @@ from kafkafs.ranges import (
 from kafkafs.select import Selection
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.views.base import FILE_MODE, Attributes, File, Handle, Kind
+from kafkafs.views.growth import Question
 from kafkafs.views.layout import Layout
 from kafkafs.views.plans import OffsetPlan, Plan, TimePlan
 from kafkafs.views.raw import RawHandle, RawPlan, RawTimePlan
 from kafkafs.views.rendered import RenderedHandle
 from kafkafs.views.services import RangeNode, Services
-from kafkafs.views.state import Question, ViewState
+from kafkafs.views.state import ViewState
 from kafkafs.views.times import file_mtime_ns, first_timestamp, mtime_ns, newest_timestamp
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
@@ -59,13 +60,10 @@ class RangeFile(File):
         return Attributes(Kind.FILE, size, _estimated_mtime_ns(snapshot, segments, self._spec), FILE_MODE)
 
     def open(self) -> Handle:
-        state = self._obtain()
-        unchanged = state.open()
-        sealed = state.is_sealed
+        opened = self._obtain().open()
         if self._is_raw:
-            return RawHandle(state, sealed=sealed, unchanged=unchanged)
-        services = self._services
-        return RenderedHandle(state, services.cache, services.workers, sealed=sealed, unchanged=unchanged)
+            return RawHandle(opened)
+        return RenderedHandle(opened, self._services.cache, self._services.workers)
 
     def xattrs(self) -> Mapping[str, bytes]:
         snapshot = self._question.log.snapshot()
@@ -86,8 +84,9 @@ class RangeFile(File):
         return {f"user.kafka.{name}": str(value).encode() for name, value in facts.items()}
 
     def _obtain(self) -> ViewState:
-        return self._services.states.obtain(
-            self._node, lambda: ViewState(self._question, self._plan, self._services.clocks)
+        services = self._services
+        return services.states.obtain(
+            self._node, lambda: ViewState(self._question, self._plan, services.clocks, services.callers)
         )
 
     def _plan(self, selection: Selection) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 
 import numpy as np
@@ -14,7 +15,7 @@ from kafkafs.views.base import read_through
 from kafkafs.views.layout import Run
 from kafkafs.views.plans import append_run, lies_before
 from kafkafs.views.spans import Span
-from kafkafs.views.state import ViewState
+from kafkafs.views.state import Opened
 from storage.errors import SegmentGone
 from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment
@@ -28,6 +29,12 @@ class RawPlan:
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         add_bytes(runs, span.segment, span.start, span.end)
         return NO_TIMESTAMP
+
+    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
+        return tuple(runs)
+
+    def count(self, runs: Sequence[Run]) -> int | None:
+        return None
 
 
 class RawTimePlan:
@@ -45,6 +52,12 @@ class RawTimePlan:
                 if window.damage is None:
                     greatest = max(greatest, self._add_window(bench, runs, span, window))
         return greatest
+
+    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
+        return tuple(runs)
+
+    def count(self, runs: Sequence[Run]) -> int | None:
+        return None
 
     def _add_window(self, bench: Workbench, runs: list[Run], span: Span, window: Window) -> int:
         table = window.table
@@ -81,23 +94,24 @@ def add_bytes(runs: list[Run], segment: Segment, start: int, end: int) -> None:
 class RawHandle:
     """An open `.log` view. Each read opens the file, checks that it is the one that was meant, and closes it."""
 
-    def __init__(self, state: ViewState, *, sealed: bool, unchanged: bool) -> None:
-        self._state = state
+    def __init__(self, opened: Opened) -> None:
+        self._positions = opened.positions
+        self._owner = opened.owner
         self._open = True
-        self.direct_io = not sealed
-        self.keep_cache = sealed and unchanged
+        self.direct_io = not opened.sealed
+        self.keep_cache = opened.sealed and opened.unchanged
 
     @property
     def size(self) -> int:
-        return self._state.shared_layout.size
+        return self._positions.glance().size
 
     def read(self, offset: int, size: int) -> bytes:
         return read_through(self, offset, size)
 
     def read_into(self, address: int, offset: int, size: int) -> int:
-        layout = self._state.shared_layout
+        layout = self._positions.layout
         if offset + size > layout.size:
-            layout = self._state.refresh()
+            layout = self._positions.refresh()
         end = min(offset + size, layout.size)
         position = offset
         while position < end:
@@ -117,7 +131,7 @@ class RawHandle:
     def close(self) -> None:
         if self._open:
             self._open = False
-            self._state.close()
+            self._positions.close(self._owner)
 
 
 def _read(run: Run, position: int, address: int, size: int) -> int:

@@ -12,7 +12,7 @@ from kafkafs.view_index.pieces import Piece
 from kafkafs.views.base import read_through
 from kafkafs.views.layout import Layout, Run
 from kafkafs.views.rendering import render_piece
-from kafkafs.views.state import ViewState
+from kafkafs.views.state import Opened
 from storage.errors import StorageError
 
 _AHEAD_BYTES = 12 << 20  # rendered before they are asked for, once a reader has shown that it goes on
@@ -56,10 +56,9 @@ def place_at(layout: Layout, position: int, *, grouped: bool) -> Place:
 class RenderedHandle:
     """An open rendered view. Reads may come from several threads; the fields that they share are hints."""
 
-    def __init__(
-        self, state: ViewState, cache: BlockCache, workers: Workers, *, sealed: bool, unchanged: bool
-    ) -> None:
-        self._state = state
+    def __init__(self, opened: Opened, cache: BlockCache, workers: Workers) -> None:
+        self._positions = opened.positions
+        self._owner = opened.owner
         self._cache = cache
         self._workers = workers
         self._open = True
@@ -67,20 +66,20 @@ class RenderedHandle:
         self._next = 0  # where a sequential reader goes on
         self._streak = 0  # how often it did
         self._ahead = 0  # up to where pieces were asked for
-        self.direct_io = not sealed
-        self.keep_cache = sealed and unchanged
+        self.direct_io = not opened.sealed
+        self.keep_cache = opened.sealed and opened.unchanged
 
     @property
     def size(self) -> int:
-        return self._state.shared_layout.size
+        return self._positions.glance().size
 
     def read(self, offset: int, size: int) -> bytes:
         return read_through(self, offset, size)
 
     def read_into(self, address: int, offset: int, size: int) -> int:
-        layout = self._state.shared_layout
-        if offset + size > layout.size or self._state.is_older_than(_LOOK_S):
-            layout = self._state.refresh()
+        layout = self._positions.layout
+        if offset + size > layout.size or self._positions.is_older_than(_LOOK_S):
+            layout = self._positions.refresh()
         end = min(offset + size, layout.size)
         position = offset
         while position < end:
@@ -103,7 +102,7 @@ class RenderedHandle:
     def close(self) -> None:
         if self._open:
             self._open = False
-            self._state.close()
+            self._positions.close(self._owner)
 
     def _find(self, layout: Layout, position: int) -> Place:
         held = self._place
