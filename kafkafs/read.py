@@ -106,6 +106,9 @@ class PartitionReader:
         while not self.done:
             snapshot = self._log.snapshot()
             selection = self._settle(snapshot)
+            if self._next > snapshot.log_end_offset:  # truncated below where the range begins
+                self.done = not self._follow
+                return
             before = self._next
             try:
                 yield from one_pass(snapshot, selection)
@@ -133,9 +136,9 @@ class PartitionReader:
                 raise OffsetOutOfRange(lost)
             self._say(lost)
             self._next = snapshot.log_start_offset
-        elif self._next > snapshot.log_end_offset:
+        elif self._next > max(snapshot.log_end_offset, self._selection.start_offset):
             self._say(f"{snapshot.tp} was truncated to {snapshot.log_end_offset}")
-            self._next = snapshot.log_end_offset
+            self._next = max(snapshot.log_end_offset, self._selection.start_offset)
         return self._selection
 
     def _say(self, text: str) -> None:
