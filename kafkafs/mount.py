@@ -90,11 +90,12 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _Log, onlooker: Onl
     """Opens, mounts, serves, closes; tells the onlooker when the tree is there."""
     # Here and not at the top: libfuse may be missing, and the process that forks should be small.
     try:
-        from kafkafs.operations import Operations, Traffic, serve
+        from kafkafs.operations import Operations, Traffic, asking_thread, serve
     except OSError as error:
         raise MountError(f"libfuse 2 is not installed ({error}); on Debian: apt install fuse3 libfuse2") from None
     from kafkafs.status import help_text
     from kafkafs.tree import Tree
+    from kafkafs.views.callers import Processes
 
     allocator.keep_little()
 
@@ -119,7 +120,8 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _Log, onlooker: Onl
             "@status.json": lambda: report.status_json(),
             "@metrics": lambda: report.metrics(),
         }
-        tree = Tree(log_dir, _tree_options(request.options), files=files, owned=owned)
+        callers = Processes(asking_thread)
+        tree = Tree(log_dir, _tree_options(request.options), files=files, owned=owned, callers=callers)
         upkeep = None if owned is None else _upkeep(owned)
         report: Report = _report_on(request, log, tree, traffic, upkeep, recovery)
         serving = _serving(request)

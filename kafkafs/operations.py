@@ -146,14 +146,19 @@ class Operations(fuse.Operations):  # type: ignore[misc]
             assert number is not None, "libfuse leaves the path out only for what is open"
             path = self._paths[number]
         attributes = self._tree.lookup(path).attributes()
+        size = attributes.size
+        # Asked with a handle (lseek(2) to the end; fstat(2) comes without), it is the open file's size that counts.
+        handle = None if number is None or number in self._writing else self.handles.get(number)
+        if handle is not None:
+            size = handle.size
         seconds, nanos = divmod(attributes.mtime_ns, 1_000_000_000)
         status.st_mode = _TYPE[attributes.kind] | attributes.mode
         status.st_ino = inode(path)
         status.st_nlink = attributes.nlink
         status.st_uid = self._serving.uid
         status.st_gid = self._serving.gid
-        status.st_size = attributes.size
-        status.st_blocks = -(-attributes.size // 512)
+        status.st_size = size
+        status.st_blocks = -(-size // 512)
         status.st_blksize = _BLOCK_BYTES
         for times in (status.st_atimespec, status.st_mtimespec, status.st_ctimespec):
             times.tv_sec, times.tv_nsec = seconds, nanos
@@ -324,6 +329,11 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         number = next(self._numbers)
         self._paths[number] = path
         return number
+
+
+def asking_thread() -> int:
+    """The id of the thread whose request is being answered; 0 when it lives in another pid namespace."""
+    return int(fuse.fuse_get_context()[2])
 
 
 class ThreadStates:

@@ -125,6 +125,9 @@ class PartitionReader:
             if self._selection is None and self._follow and self._wanted.begins_behind(snapshot):
                 return  # The log has not come so far yet.
             selection = self._settle(snapshot)
+            if self._next > snapshot.log_end_offset:  # truncated below where the range begins
+                self.done = not self._follow
+                return
             before = self._next
             try:
                 yield from one_pass(snapshot, selection)
@@ -152,9 +155,9 @@ class PartitionReader:
                 raise OffsetOutOfRange(lost)
             self._say(lost)
             self._next = snapshot.log_start_offset
-        elif self._next > snapshot.log_end_offset:
+        elif self._next > max(snapshot.log_end_offset, self._selection.start_offset):
             self._say(f"{snapshot.tp} was truncated to {snapshot.log_end_offset}")
-            self._next = snapshot.log_end_offset
+            self._next = max(snapshot.log_end_offset, self._selection.start_offset)
         return self._selection
 
     def _say(self, text: str) -> None:

@@ -25,6 +25,7 @@ from kafkafs.view_index.store import Store, default_directory
 from kafkafs.views import directories
 from kafkafs.views.append_files import AppendFile
 from kafkafs.views.base import Kind, View
+from kafkafs.views.callers import Callers, OneCaller
 from kafkafs.views.config_file import ConfigFile
 from kafkafs.views.generated import MOMENT_S, GeneratedFile, GeneratedTexts
 from kafkafs.views.groups import GroupNode, GroupTree
@@ -68,10 +69,11 @@ class Tree:
         files: Mapping[str, Callable[[], bytes]] | None = None,
         clock: Clock | None = None,
         owned: OwnedDir | None = None,
+        callers: Callers | None = None,
     ) -> None:
         """`files` makes the content of files at the root by name, in place of ours: `@status.json`, `@metrics`…
 
-        `owned`: whose `log_dir` this is, when it may be written to.
+        `owned`: whose `log_dir` this is, when it may be written to. `callers`: who asks; by default always the same.
         """
         # constant after construction
         self.log_dir = log_dir
@@ -88,6 +90,7 @@ class Tree:
             Clocks(self._clock.now_ms),
             self.options.isolation,
             self.options.clamp,
+            callers or OneCaller(),
         )
         self._texts = GeneratedTexts()
         self._seen = SeenFiles()

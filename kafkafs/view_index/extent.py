@@ -1,4 +1,11 @@
-"""An extent: the messages of one segment from a batch on, in one rendition, measured as far as anybody has asked."""
+"""An extent: the messages of one segment from a batch on, in one rendition, measured as far as anybody has asked.
+
+Under read_committed that is more than the segment's own business: markers in it or in later segments decide which
+batches show, and where the last stable offset lies, how far. All that only moves forward until a truncation takes
+markers away. So an extent belongs to an epoch, the generation of the snapshots that it is measured for, and it names
+the last marker that decided about it. In the next epoch it has a successor, with what still holds of it: all, while
+that marker's segment is in the log. A reader of all messages asks for none of this, and has one epoch.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +16,8 @@ from kafkafs.handles import Workers
 from kafkafs.view_index import measure
 from kafkafs.view_index.measure import OnBytes, Task
 from kafkafs.view_index.pieces import Piece, Pieces, RecordFilter
-from kafkafs.view_index.workbench import Rendition, Skips
-from storage.log.isolation import AbortedTransactions
+from kafkafs.view_index.workbench import Rendition
+from storage.log.isolation import AbortedTransactions, Decider, last_stable_offset
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation
@@ -22,10 +29,22 @@ BlockKey = tuple[int, int, int, int]
 
 def task_of(snapshot: LogSnapshot, segment: Segment, rendition: Rendition, wanted: RecordFilter | None) -> Task:
     """What to measure or render of a segment, as the log is in `snapshot`."""
-    skips: Skips | None = None
-    if rendition.isolation is Isolation.READ_COMMITTED:
-        skips = AbortedTransactions(snapshot, segment).skip_rows
-    return Task(snapshot, segment, rendition.format, skips, wanted)
+    return _task(snapshot, segment, rendition, wanted)[0]
+
+
+def epoch_of(snapshot: LogSnapshot, rendition: Rendition) -> int:
+    """Extents of one epoch may be measured for any of its snapshots."""
+    return snapshot.generation if rendition.isolation is Isolation.READ_COMMITTED else 0
+
+
+def _task(
+    snapshot: LogSnapshot, segment: Segment, rendition: Rendition, wanted: RecordFilter | None
+) -> tuple[Task, AbortedTransactions | None]:
+    if rendition.isolation is not Isolation.READ_COMMITTED:
+        return Task(snapshot, segment, rendition.format, None, wanted), None
+    # Asked for now: when a piece is rendered, what the log consisted of may be gone.
+    aborted = AbortedTransactions(snapshot, segment, last_stable_offset(snapshot))
+    return Task(snapshot, segment, rendition.format, aborted.skip_rows, wanted), aborted
 
 
 class Extent:
@@ -38,6 +57,7 @@ class Extent:
         wanted: RecordFilter | None,
         start: int,
         known: Pieces | None = None,
+        decider: Decider | None = None,
     ) -> None:
         # set once by the view index: whether the pieces are kept on disk
         self.kept = False
@@ -50,6 +70,8 @@ class Extent:
         self._lock = threading.Lock()
         self.pieces = Pieces.none(start) if known is None else known
         self._measured: tuple[int, int] | None = None  # ctime and size of the file before it was measured
+        # the last marker that said of a transaction in the pieces whether it was aborted; None: there was none to say
+        self.decider = decider
         self._task: Task | None = None
 
     def extend(self, snapshot: LogSnapshot, end: int, workers: Workers, on_bytes: OnBytes) -> None:
@@ -57,10 +79,14 @@ class Extent:
         if end <= self.pieces.file_end and self._task is not None:
             return
         with self._lock:
-            task = task_of(snapshot, self.segment, self._rendition, self.wanted)
+            task, aborted = _task(snapshot, self.segment, self._rendition, self.wanted)
             if end > self.pieces.file_end:
-                self._measured = self.segment.changed_ns(), self.segment.size
-                self.pieces = measure.extend(self.pieces, task, end, workers, on_bytes)
+                changed_ns, size = self.segment.changed_ns(), self.segment.size
+                pieces = measure.extend(self.pieces, task, end, workers, on_bytes)
+                if aborted is not None:
+                    self.decider = _later_of(self.decider, aborted.decider)
+                self._measured = changed_ns, size
+                self.pieces = pieces
             self._task = task
 
     def pass_over(self, start: int, end: int) -> None:
@@ -82,12 +108,36 @@ class Extent:
             return False
         return measured[0] != self.segment.changed_ns()
 
+    def successor(self, snapshot: LogSnapshot) -> Extent:
+        """The extent that takes this one's place in the snapshot's epoch, when all of it still holds and its segment is
+        in the log. Whoever still has an older snapshot may go on measuring this one."""
+        if self._rendition.isolation is not Isolation.READ_COMMITTED:
+            return self
+        with self._lock:
+            pieces, decider = self.pieces, self.decider
+        extent = Extent(self.segment, self._rendition, self.wanted, pieces.start, pieces, decider)
+        extent.kept = self.kept
+        extent._measured = self._measured
+        extent._task = task_of(snapshot, self.segment, self._rendition, self.wanted)
+        return extent
+
     @property
     def task(self) -> Task:
         """As of the last `extend`."""
         assert self._task is not None, "an extent is extended before it is read"
         return self._task
 
+    @property
+    def snapshot(self) -> LogSnapshot | None:
+        """That of the last `extend`; None if none has come to its end."""
+        return None if self._task is None else self._task.snapshot
+
     def key(self, piece: Piece) -> BlockKey:
         """What a piece's rendered bytes are cached under. The last piece grows, so its end is part of it."""
         return (self.number, piece.position, piece.file_end, piece.skip)
+
+
+def _later_of(one: Decider | None, other: Decider | None) -> Decider | None:
+    if one is None or other is None:
+        return one or other
+    return one if one.offset > other.offset else other

@@ -10,12 +10,14 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kafkafs.handles import Workers
-from kafkafs.view_index.extent import Extent
+from kafkafs.view_index.carrying import carried, decider_of, marker_of
+from kafkafs.view_index.extent import Extent, epoch_of
 from kafkafs.view_index.pieces import RecordFilter
-from kafkafs.view_index.store import Store
+from kafkafs.view_index.store import NO_MARKER, Store
 from kafkafs.view_index.workbench import Rendition
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
@@ -23,6 +25,10 @@ from storage.log.snapshot import LogSnapshot
 _KEPT_BYTES = 32 << 20  # of pieces in memory, beside those that open views hold
 _KEPT_STRETCHES = 1024
 _SHOWN_BYTES = 32 << 20  # scans of more than this are worth a line in @status.json
+
+
+_WholeKey = tuple[Segment, str, int]  # segment, name of the rendition, epoch
+_Place = tuple[Path, int, str]  # directory, base offset, name of the rendition
 
 
 @dataclass(slots=True)
@@ -44,8 +50,9 @@ class ViewIndex:
         self._kept_bytes = kept_bytes
         # guarded by the lock
         self._lock = threading.Lock()
-        self._whole: OrderedDict[tuple[Segment, str], Extent] = OrderedDict()
-        self._stretches: OrderedDict[tuple[Segment, str, int, int | None, RecordFilter | None], Extent] = OrderedDict()
+        self._whole: OrderedDict[_WholeKey, Extent] = OrderedDict()
+        self._newest: dict[_Place, _WholeKey] = {}  # of those that were held in one place in the log, the last one
+        self._stretches: OrderedDict[tuple[_WholeKey, int, int | None, RecordFilter | None], Extent] = OrderedDict()
         self._scans: dict[int, Scan] = {}
         self._numbers = itertools.count()
         self._scanned_bytes = 0
@@ -53,25 +60,59 @@ class ViewIndex:
 
     def held(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent | None:
         """A whole segment, measured at least up to the position `end`, if not all of it has to be measured now."""
-        key = (segment, rendition.name)
+        key = (segment, rendition.name, epoch_of(snapshot, rendition))
         with self._lock:
             extent = self._whole.get(key)
             if extent is not None:
                 self._whole.move_to_end(key)
         if extent is None:
-            pieces = None if self._store is None else self._store.load(segment, rendition.name)
-            if pieces is None:
+            extent = self._carried(snapshot, key, rendition, end) or self._loaded(snapshot, segment, rendition)
+            if extent is None:
                 return None
-            extent = self._hold(key, Extent(segment, rendition, None, 0, pieces))
-            extent.kept = True
+            extent = self._hold(key, extent)
         self._extend_whole(extent, snapshot, rendition, end)
         return extent
+
+    def _carried(self, snapshot: LogSnapshot, key: _WholeKey, rendition: Rendition, end: int) -> Extent | None:
+        """What is still right of what was measured of a segment before a truncation."""
+        segment = key[0]
+        with self._lock:
+            before = self._whole.get(self._newest.get((segment.directory, segment.base_offset, key[1]), key))
+        pieces = None if before is None else carried(before, snapshot, segment, end)
+        if before is None or pieces is None:
+            return None
+        extent = Extent(segment, rendition, None, 0, pieces, before.decider)
+        extent.kept = before.kept and before.segment is segment and pieces is before.pieces
+        return extent
+
+    def _loaded(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> Extent | None:
+        """What was kept of a segment by an earlier mount."""
+        found = None if self._store is None else self._store.load(segment, rendition.name)
+        if found is None:
+            return None
+        pieces, marker = found
+        decider = None if marker == NO_MARKER else decider_of(snapshot, marker)
+        if marker != NO_MARKER and decider is None:
+            return None
+        extent = Extent(segment, rendition, None, 0, pieces, decider)
+        extent.kept = True
+        return extent
+
+    def _save(self, extent: Extent, rendition: str) -> bool:
+        """Keeps a whole segment for later mounts; not one whose marker cannot be found again. False if it is too early
+        to tell that its file is at rest."""
+        pieces, decider, snapshot = extent.pieces, extent.decider, extent.snapshot
+        if self._store is None or snapshot is None:
+            return True
+        marker = NO_MARKER if decider is None else marker_of(snapshot, decider)
+        return marker is None or self._store.save(extent.segment, rendition, pieces, marker)
 
     def whole(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent:
         """A whole segment, measured at least up to the position `end`: a scan of what is not known yet."""
         extent = self.held(snapshot, segment, rendition, end)
         if extent is None:
-            extent = self._hold((segment, rendition.name), Extent(segment, rendition, None, 0))
+            key = (segment, rendition.name, epoch_of(snapshot, rendition))
+            extent = self._hold(key, Extent(segment, rendition, None, 0))
             self._extend_whole(extent, snapshot, rendition, end)
         return extent
 
@@ -90,7 +131,8 @@ class ViewIndex:
 
         One that `grows` may be measured further than `end`.
         """
-        key = (segment, rendition.name, start, None if grows else end, wanted)
+        place = (segment, rendition.name, epoch_of(snapshot, rendition))
+        key = (place, start, None if grows else end, wanted)
         with self._lock:
             extent = self._stretches.setdefault(key, Extent(segment, rendition, wanted, start))
             self._stretches.move_to_end(key)
@@ -109,7 +151,10 @@ class ViewIndex:
         with self._lock:
             for whole in [key for key in self._whole if key[0] is segment]:
                 del self._whole[whole]
-            for stretch in [key for key in self._stretches if key[0] is segment]:
+                place = (segment.directory, segment.base_offset, whole[1])
+                if self._newest.get(place) == whole:
+                    del self._newest[place]
+            for stretch in [key for key in self._stretches if key[0][0] is segment]:
                 del self._stretches[stretch]
 
     def start(self) -> None:
@@ -121,10 +166,9 @@ class ViewIndex:
         self._stopping = True
         with self._lock:
             measured = list(self._whole.items())
-        if self._store is not None:
-            for (segment, rendition), extent in measured:
-                if not extent.kept:
-                    self._store.save(segment, rendition, extent.pieces)
+        for (_, rendition, _), extent in measured:
+            if not extent.kept:
+                self._save(extent, rendition)
 
     def status(self) -> dict[str, Any]:
         """For @status.json: what is held, and the scans under way with their progress."""
@@ -165,13 +209,20 @@ class ViewIndex:
         segment = extent.segment
         self.extend(extent, snapshot, end)
         if segment.sealed and extent.pieces.file_end == segment.size and not extent.kept and self._store is not None:
-            extent.kept = self._store.save(segment, rendition.name, extent.pieces)
+            extent.kept = self._save(extent, rendition.name)
 
-    def _hold(self, key: tuple[Segment, str], extent: Extent) -> Extent:
+    def _hold(self, key: _WholeKey, extent: Extent) -> Extent:
         """The extent to use for `key`: this one, or the one that another thread put there meanwhile."""
+        place = (key[0].directory, key[0].base_offset, key[1])
         with self._lock:
             extent = self._whole.setdefault(key, extent)
+            before = self._newest.get(place, key)
+            self._newest[place] = key
+            if before != key:
+                self._whole.pop(before, None)
             held = sum(other.pieces.memory_bytes for other in self._whole.values())
             while held > self._kept_bytes and len(self._whole) > 1:
-                held -= self._whole.popitem(last=False)[1].pieces.memory_bytes
+                dropped, other = self._whole.popitem(last=False)
+                held -= other.pieces.memory_bytes
+                self._newest.pop((dropped[0].directory, dropped[0].base_offset, dropped[1]), None)
         return extent

@@ -135,6 +135,20 @@ class Pieces:
         """Messages in all pieces."""
         return int(self.columns[RECORDS].sum())
 
+    def records_between(self, start: int, end: int) -> int | None:
+        """Messages in the pieces between these rendered positions; None where the last one lies within a piece."""
+        last = self.row_at(end)
+        if start < end and self.rendered_start(last) != end:
+            return None
+        return int(self.columns[RECORDS, self.row_at(start) : last].sum())
+
+    def until(self, position: int) -> Pieces:
+        """The pieces that end by a file position."""
+        if self.file_end <= position:
+            return self
+        rows = self.row_of(position)
+        return Pieces(self.columns[:, :rows], self.start, int(self.columns[FILE_END, rows - 1]) if rows else self.start)
+
     @property
     def greatest_timestamp(self) -> int:
         """-1 when no message has one."""

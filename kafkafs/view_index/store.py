@@ -7,7 +7,8 @@ there. All may be removed at any time; where none can be written, segments are m
     4 bytes   CRC-32C of all that follows
     4 bytes   length of the key
     ...       the key: what the pieces were made of, JSON
-    24 bytes  start, file end, number of pieces
+    40 bytes  start, file end, number of pieces; offset and CRC of the last marker that decided about a transaction in
+              them (-1: none): it may lie in a later segment, which the key says nothing of
     ...       the columns of Pieces, int64 one after the other, little-endian like all numbers here
 """
 
@@ -21,7 +22,7 @@ import os
 import struct
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -35,9 +36,9 @@ from storage.log.segment import Segment
 _log = logging.getLogger(__name__)
 
 # The last byte is raised with any change of the layout, of what is measured, or of a format's rendering.
-_MAGIC: Final = b"KFSVIEW\x02"
+_MAGIC: Final = b"KFSVIEW\x04"
 _HEAD: Final = struct.Struct("<8sII")
-_SPAN: Final = struct.Struct("<qqq")
+_SPAN: Final = struct.Struct("<qqqqq")
 _SUFFIX: Final = ".view"
 # Of a batch's header.
 _MAGIC_AT: Final = 16
@@ -55,6 +56,16 @@ def default_directory() -> Path:
     return base / "kafkafs" / "views"
 
 
+class Marker(NamedTuple):
+    """A transaction's marker, by which it is recognised."""
+
+    offset: int
+    crc: int
+
+
+NO_MARKER: Final = Marker(-1, -1)
+
+
 class Store:
     """Measured segments by what identifies their file. Thread-safe. Never raises for the state of its directory."""
 
@@ -67,8 +78,9 @@ class Store:
         self._used_bytes: int | None = None
         self._complained = False
 
-    def load(self, segment: Segment, rendition: str) -> Pieces | None:
-        """The pieces of a whole segment, if they were kept and its file is the same. SegmentGone."""
+    def load(self, segment: Segment, rendition: str) -> tuple[Pieces, Marker] | None:
+        """The pieces of a whole segment, if they were kept and its file is the same; and the marker that must be in the
+        log for them to be right. SegmentGone."""
         if segment.size < _LEAST_BYTES:
             return None
         key = _key(segment, rendition)
@@ -77,17 +89,17 @@ class Store:
             data = path.read_bytes()
         except OSError:
             return None
-        pieces = _decode(data, key)
-        if pieces is None:
+        found = _decode(data, key)
+        if found is None:
             _log.info("%s: not a view index of this version, or damaged: measuring again", path)
-        elif not _describes(pieces, segment):
+        elif not _describes(found[0], segment):
             _log.info("%s: speaks of other batches than %s has: measuring again", path, segment.log.path)
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # recently used
-        return pieces
+        return found
 
-    def save(self, segment: Segment, rendition: str, pieces: Pieces) -> bool:
+    def save(self, segment: Segment, rendition: str, pieces: Pieces, marker: Marker = NO_MARKER) -> bool:
         """Keeps the pieces of a whole segment; False if it is too early to tell that its file is at rest.
 
         What was measured and what is kept under the file's identity must be one: the pieces are looked at again when
@@ -106,7 +118,7 @@ class Store:
                 return False
         except SegmentGone:
             return True
-        data = _encode(key, pieces)
+        data = _encode(key, pieces, marker)
         with self._lock:
             try:
                 self._make_room_locked(len(data))
@@ -200,23 +212,24 @@ def _is_header_of(head: memoryview, piece: Piece) -> bool:
     return bool(_BASE_AND_CRC.unpack_from(head) == (piece.base_offset, piece.crc))
 
 
-def _encode(key: bytes, pieces: Pieces) -> bytes:
+def _encode(key: bytes, pieces: Pieces, marker: Marker) -> bytes:
     columns = np.ascontiguousarray(pieces.columns, dtype="<i8").tobytes()
-    body = struct.pack("<I", len(key)) + key + _SPAN.pack(pieces.start, pieces.file_end, len(pieces)) + columns
+    span = _SPAN.pack(pieces.start, pieces.file_end, len(pieces), *marker)
+    body = struct.pack("<I", len(key)) + key + span + columns
     return _MAGIC + struct.pack("<I", crc32c(body)) + body
 
 
-def _decode(data: bytes, key: bytes) -> Pieces | None:
+def _decode(data: bytes, key: bytes) -> tuple[Pieces, Marker] | None:
     if len(data) < _HEAD.size + len(key) + _SPAN.size:
         return None
     magic, crc, length = _HEAD.unpack_from(data)
     if magic != _MAGIC or crc32c(data[12:]) != crc or data[_HEAD.size : _HEAD.size + length] != key:
         return None
-    start, file_end, count = _SPAN.unpack_from(data, _HEAD.size + length)
+    start, file_end, count, offset, marker_crc = _SPAN.unpack_from(data, _HEAD.size + length)
     columns = np.frombuffer(data, dtype="<i8", offset=_HEAD.size + length + _SPAN.size).astype(np.int64)
     if count < 0 or len(columns) != count * COLUMNS:
         return None
     columns = columns.reshape(COLUMNS, count)
     if count and ((columns[SIZE] <= 0).any() or int(columns[FILE_END, -1]) > file_end):
         return None
-    return Pieces(columns, start, file_end)
+    return Pieces(columns, start, file_end), Marker(offset, marker_crc)

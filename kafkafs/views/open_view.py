@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
+from kafkafs.views.growth import Shown
 from kafkafs.views.layout import Layout
 from kafkafs.views.state import ViewState
 from storage.errors import SegmentGone
@@ -33,24 +34,27 @@ class OpenView:
 
         `content_of`: what tells the bytes of one layout from those of another; called once.
         """
-        layout, sealed = state.open()
+        opened = state.open()
+        layout = opened.positions.layout
         try:
             # Where damage is known a read is to end just before it, which the page cache does not allow.
-            sealed = sealed and not layout.is_damaged
+            sealed = opened.sealed and not layout.is_damaged
             content = content_of(layout) if sealed else None
             direct_io, keep_cache = state.pages.open(content, layout.size, sealed=sealed)
         except BaseException:
-            state.close()
+            opened.positions.close(opened.owner)
             raise
         # constant after construction
-        self.state = state
+        self.positions = opened.positions
         self.direct_io = direct_io
         self.keep_cache = keep_cache
+        self._owner = opened.owner
+        self._pages = state.pages
         self._own = None if direct_io else layout
         self._content = content
         # of one reader
         self._seen = layout
-        self._cuts = state.cuts
+        self._cuts = opened.positions.shown.cuts
         self._next = 0  # where the last read ended
         self._given = b""  # the last bytes of it
         self._is_open = True
@@ -61,17 +65,17 @@ class OpenView:
 
     @property
     def size(self) -> int:
-        return self.state.shared_layout.size if self._own is None else self._own.size
+        return self.positions.glance().size if self._own is None else self._own.size
 
     def layout_to_read(self, offset: int, size: int, read: Read) -> Layout:
         """The layout to answer a read from. SegmentGone when the handle's place in it is no more."""
-        state = self.state
-        layout = state.shared_layout
-        if offset + size > layout.size or state.is_older_than(LOOK_S):
-            layout = state.refresh()
-        # After the layout: a cut shows before the layout that it made.
-        if state.cuts != self._cuts and self._own is None:
-            self._after_cut(offset, layout, read)
+        positions = self.positions
+        if offset + size > positions.layout.size or positions.is_older_than(LOOK_S):
+            positions.refresh()
+        shown = positions.shown  # once: its layout and its cuts belong together
+        layout = shown.layout
+        if shown.cuts != self._cuts and self._own is None:
+            self._after_cut(offset, shown, read)
         if self._own is not None and layout is not self._seen:
             if layout.runs != self._own.runs:
                 raise _gone()
@@ -92,18 +96,18 @@ class OpenView:
         if self._is_open:
             self._is_open = False
             if self._own is not None:
-                self.state.pages.close(self._content, self._own.size)
-            self.state.close()
+                self._pages.close(self._content, self._own.size)
+            self.positions.close(self._owner)
 
-    def _after_cut(self, offset: int, layout: Layout, read: Read) -> None:
+    def _after_cut(self, offset: int, shown: Shown, read: Read) -> None:
         """SegmentGone if the reader goes on at `offset` behind bytes that are not there any more."""
-        before, self._cuts = self._cuts, self.state.cuts
+        before, self._cuts = self._cuts, shown.cuts
         place, given = self._next, self._given
         if offset != place or not given:
             return
         try:
             start = place - len(given)
-            if layout.size < place or read(start, len(given)) != given:
+            if shown.layout.size < place or read(start, len(given)) != given:
                 raise _gone()
         except BaseException:
             self._cuts = before

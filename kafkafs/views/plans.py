@@ -8,7 +8,7 @@ through a filter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -51,7 +51,14 @@ class Plan(Protocol):
 
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         """Adds the runs of a span behind `runs`, or makes the last one longer. Returns the greatest timestamp in them,
-        -1 if unknown. `grows`: the span's end is where the view will go on. May raise Raced."""
+        -1 if unknown. `grows`: the span's end is where the view will go on. When it raises (Raced too), `runs` is of
+        no more use."""
+
+    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
+        """Runs that a truncation has left as they were, for the log as it is behind that. None is made longer."""
+
+    def count(self, runs: Sequence[Run]) -> int | None:
+        """How many messages are in these runs; None where they do not tell."""
 
 
 def append_run(runs: list[Run], run: Run, size: int) -> None:
@@ -126,6 +133,12 @@ class OffsetPlan:
             edge = Span(span.segment, behind, span.end, span.wanted, False)
             greatest = max(greatest, self._add_stretch(snapshot, runs, edge, span.wanted, grows=False))
         return greatest
+
+    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
+        return kept_runs(snapshot, runs)
+
+    def count(self, runs: Sequence[Run]) -> int | None:
+        return count_of(runs)
 
 
 class TimePlan:
@@ -216,6 +229,12 @@ class TimePlan:
         append_run(runs, Run(0, 0, span.segment, part, 0, -1), part.pieces.size)
         return part.pieces.greatest_timestamp
 
+    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
+        return kept_runs(snapshot, runs)
+
+    def count(self, runs: Sequence[Run]) -> int | None:
+        return count_of(runs)
+
     def _kinds(self, snapshot: LogSnapshot, pieces: Pieces, span: Span) -> npt.NDArray[np.int64]:
         """By piece: wholly in the range, partly, or not at all."""
         columns = pieces.columns
@@ -239,6 +258,30 @@ class TimePlan:
             same = columns[POSITION] == columns[POSITION, first]
             kinds[same & (kinds == _WHOLE)] = _PART
         return kinds
+
+
+def kept_runs(snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
+    """See Plan.kept. Of segments that the log names no more all stays, their decisions about transactions too."""
+    listed = set(snapshot.segments)
+    kept: list[Run] = []
+    for run in runs:
+        extent = run.extent
+        if extent is not None and run.segment in listed:
+            extent = extent.successor(snapshot)
+        kept.append(run._replace(extent=extent, file_end=-1))
+    return tuple(kept)
+
+
+def count_of(runs: Sequence[Run]) -> int | None:
+    """See Plan.count. None too where a run ends within a piece that grew for somebody else."""
+    total = 0
+    for run in runs:
+        end = run.source_start + run.end - run.start
+        count = None if run.extent is None else run.extent.pieces.records_between(run.source_start, end)
+        if count is None:
+            return None
+        total += count
+    return total
 
 
 def lies_before(snapshot: LogSnapshot, span: Span, times: TimeRange) -> bool:

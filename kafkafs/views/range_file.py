@@ -21,6 +21,7 @@ from kafkafs.ranges import (
 from kafkafs.select import Selection
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.views.base import FILE_MODE, Attributes, File, Handle, Kind
+from kafkafs.views.growth import Question
 from kafkafs.views.layout import Layout
 from kafkafs.views.open_view import OpenView
 from kafkafs.views.path_pages import PathPages
@@ -29,7 +30,7 @@ from kafkafs.views.raw import RawHandle, RawPlan, RawTimePlan
 from kafkafs.views.rendered import RenderedHandle
 from kafkafs.views.segment_file import Content
 from kafkafs.views.services import RangeNode, Services
-from kafkafs.views.state import Question, ViewState
+from kafkafs.views.state import ViewState
 from kafkafs.views.times import file_mtime_ns, first_timestamp, mtime_ns, newest_timestamp
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
@@ -119,7 +120,7 @@ class RangeFile(File):
         return self._services.states.find(self._node, self._question.log, self._make_state)
 
     def _make_state(self, pages: PathPages | None) -> ViewState:
-        return ViewState(self._question, self._plan, self._services.clocks, pages)
+        return ViewState(self._question, self._plan, self._services.clocks, self._services.callers, pages)
 
     def _plan(self, selection: Selection) -> Plan:
         if self._is_raw:

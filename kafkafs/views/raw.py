@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -32,6 +33,12 @@ class RawPlan:
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         add_bytes(runs, span.segment, span.start, span.end)
         return NO_TIMESTAMP
+
+    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
+        return tuple(runs)
+
+    def count(self, runs: Sequence[Run]) -> int | None:
+        return None
 
 
 class _Chosen(NamedTuple):
@@ -71,6 +78,12 @@ class RawTimePlan:
                 greatest = max(greatest, chosen.greatest)
         self._add_damage(runs, span, waiting, between(before, first_times_behind(snapshot, span.segment)))
         return greatest
+
+    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
+        return tuple(runs)
+
+    def count(self, runs: Sequence[Run]) -> int | None:
+        return None
 
     def _add_damage(self, runs: list[Run], span: Span, waiting: list[SpanDamage], hidden: Times) -> None:
         """The bytes of what is no batch, where it may have been some of the range: not nothing in its place."""

@@ -71,7 +71,10 @@ class _HugeBatch:
                 return [DamagedPlace(0, piece.size, block.damage.error)]
             first = int(ends.searchsorted(piece.skip, side="right"))
             last = int(ends.searchsorted(piece.skip + piece.size, side="right"))
-            end = task.format.render(block.select(slice(first, last)), out)
+            shown = block.select(slice(first, last))
+            row, end = task.format.render_rows(shown, out)
+            if row < len(shown):
+                raise _rewritten(task, piece, f"more than {len(out)}")
             if last == len(ends):
                 self._forget_locked()
         if end != piece.size:
@@ -115,7 +118,10 @@ def _render(
         row, damage = block.next_row, block.damage
         if len(block):
             mask = None if task.filter is None else task.filter.mask(block)
-            at = task.format.render(block if mask is None else block.select(mask), out, at)
+            shown = block if mask is None else block.select(mask)
+            done, at = task.format.render_rows(shown, out, at)
+            if done < len(shown):
+                raise _rewritten(task, piece, f"more than {len(out)}")
         if damage is not None:
             damage.error.path = task.segment.log.path
             size = measure_row(bench, task, data, table, damage.row, piece.position)
@@ -123,10 +129,12 @@ def _render(
                 places.append(DamagedPlace(at, at + size, damage.error))
             at += size
             row = damage.row + 1
+            if at > len(out):
+                raise _rewritten(task, piece, f"more than {len(out)}")
     return at, places
 
 
-def _rewritten(task: Task, piece: Piece, end: int) -> SegmentGone:
+def _rewritten(task: Task, piece: Piece, end: int | str) -> SegmentGone:
     return SegmentGone(
         "segment was rewritten since its messages were measured",
         path=task.segment.log.path,

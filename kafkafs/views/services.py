@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from kafkafs.handles import BlockCache, Workers
 from kafkafs.paths import Messages, OffsetsView, TimeView
 from kafkafs.view_index.index import ViewIndex
+from kafkafs.views.callers import Callers, OneCaller
 from kafkafs.views.path_pages import PathPages
 from kafkafs.views.state import Clocks, ViewState
 from storage.log.snapshot import Log
@@ -94,4 +95,5 @@ class Services:
     clocks: Clocks
     isolation: Isolation
     clamp: bool
+    callers: Callers = field(default_factory=OneCaller)
     states: StateTable = field(default_factory=StateTable)

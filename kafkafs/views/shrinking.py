@@ -1,56 +1,65 @@
-"""What a truncation leaves of an open view: a follower's log may lose its last messages, and get others there."""
+"""What a truncation leaves of an open view: a follower's log may lose its last messages, and get others there.
+
+A view is made of covers, one a segment: "from this offset on, what it shows was made of this segment". A cover stays or
+goes whole, whether it gave bytes or not (other messages may stand there now, and show). From the first one on that
+reaches over the offset up to which the log has not changed, the view is made anew. What is still in the log renders to
+the same bytes, so positions before the truncation stay, and no place has to be found in a file that was written over.
+Segments that retention or compaction took are another matter: their places keep their bytes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from kafkafs.view_index.pieces import BASE_OFFSET, CRC, FILE_END, NO_CRC, POSITION, Pieces
-from kafkafs.views.layout import Layout, Run
-from kafkafs.views.spans import Cursor
-from storage.errors import StorageError
-from storage.format.batches import UNKNOWN
+from kafkafs.count import visible_end
+from storage.log.isolation import stable_offset_before
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
+from storage.types import Isolation
 
 
-class _Kept(NamedTuple):
-    """What is left of a run, and where the log goes on behind it."""
+class Cover(NamedTuple):
+    """What a view shows from `first_offset` on, to where the next cover or the cursor is, was made of `segment`."""
 
-    run: Run | None
-    cursor: Cursor
+    first_offset: int
+    segment: Segment
 
 
-def shrunk(layout: Layout, before: LogSnapshot, snapshot: LogSnapshot) -> Layout:
-    """The layout without what was truncated: runs end where the log as it is now last agrees with them.
+def agreed_end(before: LogSnapshot, snapshot: LogSnapshot, isolation: Isolation) -> int:
+    """Up to which offset (excluded) what a reader saw in the snapshot `before` is as it was.
 
-    Runs whose segments retention or compaction removed stay: their places keep their bytes. `before`: the snapshot that
-    the layout was made for.
+    For a reader of committed messages that is not where the log was cut: a marker that was cut decided about messages
+    before it, and without it the last stable offset lies before them.
     """
-    runs = list(layout.runs)
-    cursor = layout.cursor
-    while runs:
-        run = runs[-1]
-        if any(run.segment is segment for segment in snapshot.segments):
-            break
-        twin = next((one for one in snapshot.segments if one.base_offset == run.segment.base_offset), None)
-        if _was_removed(run.segment, before, snapshot) if twin is None else _was_compacted(run.segment, twin):
-            break
-        runs.pop()
-        if twin is None:
-            cursor = Cursor(min(cursor.next_offset, run.segment.base_offset))
-            continue
-        kept = _common_part(run, twin, snapshot)
-        cursor = kept.cursor
-        if kept.run is not None:
-            runs.append(kept.run)
-            break
-    if cursor.next_offset > snapshot.log_end_offset:
-        cursor = Cursor(snapshot.log_end_offset)
-    if tuple(runs) == layout.runs and cursor == layout.cursor:
-        return layout
-    if runs:
-        runs[-1] = runs[-1]._replace(file_end=-1)
-    return Layout.of(cursor, runs, layout.greatest, complete=False)
+    agreed = visible_end(snapshot, isolation)
+    cut = _first_cut(before, snapshot)
+    if cut is None:
+        return agreed
+    if isolation is Isolation.READ_COMMITTED:
+        cut = stable_offset_before(snapshot, cut)
+    return min(agreed, cut)
+
+
+def kept_covers(covers: Sequence[Cover], next_offset: int, agreed: int) -> int:
+    """How many covers end by the offset `agreed`; the last one ends where the cursor is, at `next_offset`."""
+    for index in range(len(covers)):
+        end = covers[index + 1].first_offset if index + 1 < len(covers) else next_offset
+        if end > agreed:
+            return index
+    return len(covers)
+
+
+def _first_cut(before: LogSnapshot, snapshot: LogSnapshot) -> int | None:
+    """The base offset of the first segment that a truncation has touched; None if it was something else that happened.
+
+    A segment stays the same object while its file only grows.
+    """
+    listed = set(snapshot.segments)
+    for segment in before.segments:
+        if segment not in listed and not _was_removed(segment, before, snapshot):
+            return segment.base_offset
+    return None
 
 
 def _was_removed(segment: Segment, before: LogSnapshot, snapshot: LogSnapshot) -> bool:
@@ -58,67 +67,12 @@ def _was_removed(segment: Segment, before: LogSnapshot, snapshot: LogSnapshot) -
     if segment.base_offset >= snapshot.log_end_offset:
         return False
     slot = snapshot.segment_index(segment.base_offset)
+    if slot < 0:
+        return True
+    there = snapshot.segments[slot]
+    if there.base_offset == segment.base_offset:
+        # Compaction puts another file in its place, but never in that of the last one. A truncation cuts the file.
+        return there is not snapshot.active and segment.log.identity != there.log.identity
     # Its offsets lie in another file now: in a new one (compacted), or in one that ended before it and was cut and
     # written on.
-    return slot < 0 or all(snapshot.segments[slot].log.identity != one.log.identity for one in before.segments)
-
-
-def _was_compacted(segment: Segment, twin: Segment) -> bool:
-    """Whether compaction put another file in a segment's place. A truncation cuts the file that is there."""
-    return segment.sealed and segment.log.identity != twin.log.identity
-
-
-def _common_part(run: Run, twin: Segment, snapshot: LogSnapshot) -> _Kept:
-    """Of a run of a segment that was truncated (and perhaps written on): what is still there, in whole pieces."""
-    end = snapshot.end_position(twin)
-    if run.extent is None:
-        size = max(0, min(run.end - run.start, end - run.source_start))
-        # Offsets are those of the batch that begins there, or will.
-        cursor = Cursor(snapshot.log_end_offset, twin, run.source_start + size)
-        return _Kept(run._replace(end=run.start + size, segment=twin) if size else None, cursor)
-    pieces = run.extent.pieces
-    first = pieces.row_at(run.source_start)
-    last = _agreeing(pieces, first, twin, end)
-    if last == len(pieces):
-        position, next_offset = pieces.file_end, snapshot.log_end_offset
-    else:
-        position, next_offset = int(pieces.columns[POSITION, last]), int(pieces.columns[BASE_OFFSET, last])
-        if next_offset == UNKNOWN:  # compressed, of an old format; the position tells where to go on
-            next_offset = run.segment.base_offset
-    if run.extent.wanted is not None:
-        next_offset = max(next_offset, run.extent.wanted.first)
-    size = pieces.rendered_start(last) - run.source_start
-    if last <= first or size <= 0:
-        return _Kept(None, Cursor(next_offset))
-    return _Kept(run._replace(end=run.start + size), Cursor(next_offset, twin, position))
-
-
-def _agreeing(pieces: Pieces, first: int, twin: Segment, end: int) -> int:
-    """The first piece from `first` on that is not in `twin` as it was measured: by its end, and its first batch."""
-    low, high = first, int(pieces.columns[FILE_END].searchsorted(end, side="right"))
-    # If a piece's first batch is still there, so is all before it: a truncation leaves what lies before it alone.
-    while low < high:
-        middle = (low + high) // 2
-        if _begins_with(pieces, middle, twin, end):
-            low = middle + 1
-        else:
-            high = middle
-    # The last piece that begins alike may end otherwise, and the pieces of one huge batch stand together.
-    if low > first:
-        low -= 1
-        low = int(pieces.columns[POSITION].searchsorted(int(pieces.columns[POSITION, low])))
-    return max(low, first)
-
-
-def _begins_with(pieces: Pieces, row: int, twin: Segment, end: int) -> bool:
-    if int(pieces.columns[CRC, row]) == NO_CRC:
-        return False
-    try:
-        batch = twin.batch_at(int(pieces.columns[POSITION, row]), end)
-    except StorageError:
-        return False
-    return (
-        batch is not None
-        and int(batch.base_offset[0]) == int(pieces.columns[BASE_OFFSET, row])
-        and int(batch.crc[0]) == int(pieces.columns[CRC, row])
-    )
+    return all(there.log.identity != one.log.identity for one in before.segments)

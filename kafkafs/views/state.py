@@ -1,9 +1,20 @@
-"""The state of a range's file, shared by all handles on its path: how it begins, grows, shrinks and is forgotten.
+"""The state of a range's file: who has it open, and from which positions each of them reads.
 
-    first open          the name is resolved, positions begin at its first message
-    while any is open   positions stay: what the log loses keeps its bytes, new messages come behind; only a truncation
-                        (a follower's) takes bytes away
-    after the last close  positions begin anew at the next look, unless that would give the same
+Positions are fixed while they are held: what the log loses keeps its bytes, new messages come behind (growth.py). Who
+opens the file later gets these positions too, as long as a beginning now would give the same; else others. So a
+forgotten `tail -f` does not keep anybody from what retention has left. The positions of a path, oldest first:
+
+                 handles   a look at them
+    older        some      follows the log; forgotten at the last close
+    the last     any       follows the log, if a beginning now would give the same. If not, it begins anew: nobody held
+                           them, and they are replaced; or somebody does, and they are older ones from now on
+    none yet               begins
+
+What every look goes by (`Shown`) is one immutable value, replaced as a whole once the next one is made: a look that
+fails has changed nothing.
+
+The kernel has one inode for a path, and fstat asks for it by its path. A stat is answered to whom it is for: to one who
+holds older positions (or whose process, or parent, does) with their size, to all others with what an open now gives.
 """
 
 from __future__ import annotations
@@ -11,41 +22,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from kafkafs.count import count_messages, nth_message, visible_end
-from kafkafs.ranges import LastDuration, LastMessages, OffsetSpec, TimeSpec
-from kafkafs.select import Selection, resolve
+from kafkafs.ranges import LastDuration
+from kafkafs.select import Selection
+from kafkafs.views.callers import Callers, OneCaller
+from kafkafs.views.growth import Growth, Question, Shown
 from kafkafs.views.layout import Layout
 from kafkafs.views.path_pages import PathPages
 from kafkafs.views.plans import Plan, Raced
-from kafkafs.views.shrinking import shrunk
-from kafkafs.views.spans import Cursor, spans_from
 from storage.errors import SegmentGone
 from storage.log.snapshot import Log, LogSnapshot
-from storage.types import NO_TIMESTAMP, Isolation
 
 _TRIES = 20  # to catch a log between two changes
+_RACES = 1000  # somebody else was faster each time: the log is well
 _PATIENCE_S = 0.1
-_FIXED_S = 1.0  # how long `last-15m` is believed while nobody has it open
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a path asks of a log. `spec` None is all of it. `clamp`: see kafkafs.select."""
-
-    log: Log
-    spec: OffsetSpec | TimeSpec | None
-    isolation: Isolation
-    clamp: bool
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether it means what is there when it is opened, and nothing that comes later."""
-        return isinstance(self.spec, LastMessages | LastDuration)
-
-    def resolve(self, snapshot: LogSnapshot, now_ms: int) -> Selection:
-        return resolve(snapshot, self.spec, self.isolation, now_ms, clamp=self.clamp)
+_FIXED_S = 1.0  # how long `last-15m` is believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,161 +49,212 @@ class Clocks:
     monotonic: Callable[[], float] = time.monotonic
 
 
+class Positions:
+    """Where each byte of a view stands, for those who opened it while it began with the same message.
+
+    Thread-safe. `shown` is replaced as a whole, under the lock of the view; it may be read without.
+    """
+
+    def __init__(self, view: ViewState, shown: Shown, now: float) -> None:
+        # constant after construction
+        self._view = view
+        self.begun = now
+        # replaced as a whole, guarded by the view's lock for writing
+        self.shown = shown
+        self.looked = now
+        self.owners: tuple[int, ...] = ()  # the threads that opened them, one for each handle
+
+    @property
+    def layout(self) -> Layout:
+        """The layout as it was last looked at."""
+        return self.shown.layout
+
+    def refresh(self) -> Layout:
+        """The layout as of now, for holders of a handle."""
+        return self._view.follow(self)
+
+    def glance(self) -> Layout:
+        """The layout as of now, or the one before if making it takes another thread long."""
+        return self._view.glance_at(self)
+
+    def is_older_than(self, age_s: float) -> bool:
+        """Whether nobody has looked at the log for so long."""
+        return self._view.clocks.monotonic() - self.looked > age_s
+
+    def close(self, owner: int) -> None:
+        """Ends the use of a handle."""
+        self._view.close(self, owner)
+
+
+class Opened(NamedTuple):
+    """What an open gives. `sealed`: nothing that is appended can change it; `owner`: to be told at close."""
+
+    positions: Positions
+    owner: int
+    sealed: bool
+
+
 class ViewState:
-    """Thread-safe. `layout` may be read without a lock; it is None until somebody opened the file."""
+    """The positions of one path. Thread-safe."""
 
     def __init__(
         self,
         question: Question,
         plan: Callable[[Selection], Plan],
         clocks: Clocks,
+        callers: Callers | None = None,
         pages: PathPages | None = None,
     ) -> None:
         """`pages`: of the path, if another log stood behind it before."""
         # constant after construction
+        self.clocks = clocks
+        self._callers = callers or OneCaller()
         self._question = question
-        self._make_plan = plan
-        self._clocks = clocks
+        self._growth = Growth(question, plan)
         # has its own locking
         self.pages = PathPages() if pages is None else pages
         # replaced as a whole, guarded by the lock for writing
-        self.layout: Layout | None = None
-        self.cuts = 0  # how often a truncation took something away from the layout
+        self._positions: tuple[Positions, ...] = ()
         # guarded by the lock
         self._lock = threading.Lock()
-        self.handles = 0
-        self._snapshot: LogSnapshot | None = None
-        self._selection = Selection(0, None)
-        self._plan: Plan | None = None
-        self._missing: int | None = None  # of an A+N that is not complete: messages still to come
-        self._looked = 0.0
-        self._settled = False  # the layout would come out the same if it was made anew: it was not kept for a handle
+        self._fresh_at: LogSnapshot | None = None  # the last ones are what a beginning at this snapshot would give
 
     @property
     def log(self) -> Log:
         """What is shown. When its topic is made again, the path is another log's: see StateTable."""
         return self._question.log
 
-    def open(self) -> tuple[Layout, bool]:
-        """Counts a handle, and makes the layout. Also tells whether it is sealed."""
-        with self._lock:
-            layout = self._refresh_locked()
-            self.handles += 1
-            return layout, self._is_sealed_locked(layout)
-
-    def close(self) -> None:
-        with self._lock:
-            self.handles -= 1
+    @property
+    def handles(self) -> int:
+        """How many are open."""
+        return sum(len(positions.owners) for positions in self._positions)
 
     @property
-    def shared_layout(self) -> Layout:
-        """The layout as it was last looked at, for holders of a handle."""
-        layout = self.layout
-        assert layout is not None, "a handle is open"
-        return layout
+    def layout(self) -> Layout | None:
+        """What the last look at the last positions found; None if nobody has looked yet."""
+        positions = self._positions
+        return positions[-1].layout if positions else None
 
-    def refresh(self) -> Layout:
-        """The layout as of now."""
+    def open(self) -> Opened:
+        """Counts a handle, and makes the layout."""
+        owner = self._callers.thread()
         with self._lock:
-            return self._refresh_locked()
+            positions = self._current_locked()
+            positions.owners += (owner,)
+            # The page cache has one content for a path. It is for the positions of all who use it.
+            alone = positions is self._positions[0]
+            sealed = alone and _is_sealed(positions.shown) and not self._question.is_fixed
+            return Opened(positions, owner, sealed)
 
-    def glance(self) -> Layout | None:
-        """The layout as of now, or the one before if making it anew takes another thread long: a stat must not wait."""
+    def close(self, positions: Positions, owner: int) -> None:
+        """Ends the use of a handle on these positions."""
+        with self._lock:
+            owners = list(positions.owners)
+            owners.remove(owner)
+            positions.owners = tuple(owners)
+            *older, last = self._positions
+            self._positions = (*(one for one in older if one.owners), last)
+
+    def follow(self, positions: Positions) -> Layout:
+        """The layout of positions that are held, as of now."""
+        with self._lock:
+            return self._retried(lambda snapshot: self._follow_locked(positions, snapshot)).layout
+
+    def glance_at(self, positions: Positions) -> Layout:
+        """The same, or the one before if making it takes another thread long."""
         if self._lock.acquire(timeout=_PATIENCE_S):
             try:
-                return self._refresh_locked()
+                return self._retried(lambda snapshot: self._follow_locked(positions, snapshot)).layout
             finally:
                 self._lock.release()
-        return self.layout
+        return positions.layout
 
-    def is_older_than(self, age_s: float) -> bool:
-        """Whether nobody has looked at the log for so long."""
-        return self._clocks.monotonic() - self._looked > age_s
+    def glance(self) -> Layout | None:
+        """For a stat: the layout as of now for the one who asks, or the one before if making it takes another thread
+        long: a stat must not wait."""
+        if self._lock.acquire(timeout=_PATIENCE_S):
+            try:
+                return self._retried(self._for_caller_locked).layout
+            finally:
+                self._lock.release()
+        held = self._of_caller()
+        return self.layout if held is None else held.layout
 
-    def _is_sealed_locked(self, layout: Layout) -> bool:
-        """Whether the range is complete and ends below the active segment: nothing appended can change it.
-
-        A range of times never is: a message that is appended may have any timestamp.
-        """
-        snapshot = self._snapshot
-        if snapshot is None or snapshot.active is None or self._question.is_fixed:
-            return False
-        return layout.complete and all(run.segment is not snapshot.active for run in layout.runs)
-
-    def _refresh_locked(self) -> Layout:
-        for attempt in range(_TRIES):
+    def _retried(self, look: Callable[[LogSnapshot], Positions]) -> Positions:
+        """What `look` gives with the log as it is now; asked again when the log has changed meanwhile."""
+        failures = races = 0
+        while True:
             snapshot = self._question.log.snapshot()
             try:
-                layout = self._adopt_locked(snapshot)
+                return look(snapshot)
             except Raced:
-                continue
+                races += 1
+                if races == _RACES:
+                    raise SegmentGone(
+                        "log changes faster than it is measured", path=self._question.log.path, advice="Try again"
+                    ) from None
             except SegmentGone:
-                if attempt == _TRIES - 1:
-                    raise
-                continue  # The next snapshot will not name it any more.
-            return layout
-        raise SegmentGone("log changes faster than it is measured", path=self._question.log.path, advice="Try again")
+                failures += 1
+                if failures == _TRIES:
+                    raise  # otherwise the next snapshot does not name it any more
 
-    def _adopt_locked(self, snapshot: LogSnapshot) -> Layout:
-        layout, before = self.layout, self._snapshot
-        now = self._clocks.monotonic()
-        still = self._settled and not self._is_outdated(now)
-        if layout is not None and snapshot is before and (self.handles or still):
-            self._looked = now
-            return layout
-        if layout is None or before is None or not (self.handles or self._goes_on_locked(layout, before, snapshot)):
-            self.layout = None
-            self._selection = self._question.resolve(snapshot, self._clocks.now_ms())
-            self._missing = self._selection.limit
-            self._plan = self._make_plan(self._selection)
-            layout = Layout.of(Cursor(self._selection.start_offset), (), NO_TIMESTAMP, complete=False)
-        elif snapshot.generation != before.generation:
-            whole, layout = layout, shrunk(layout, before, snapshot)
-            if layout is not whole:
-                # Before the layout: who sees that must know of the cut.
-                self.cuts += 1
-        layout = self._grow_locked(layout, snapshot)
-        self.layout, self._snapshot, self._looked = layout, snapshot, now
-        self._settled = not self.handles
-        return layout
+    def _current_locked(self) -> Positions:
+        return self._retried(self._fresh_locked)
 
-    def _grow_locked(self, layout: Layout, snapshot: LogSnapshot) -> Layout:
-        assert self._plan is not None
-        runs, greatest, cursor, complete = list(layout.runs), layout.greatest, layout.cursor, layout.complete
-        if not complete:
-            visible = visible_end(snapshot, self._question.isolation)
-            if self._missing is not None and self._selection.end_offset is None:
-                self._count_on_locked(snapshot, cursor.next_offset, visible)
-            end_offset = self._selection.end_offset
-            spans, cursor = spans_from(snapshot, cursor, end_offset, visible)
-            complete = self._question.is_fixed or (end_offset is not None and cursor.next_offset >= end_offset)
-            for span in spans:
-                grows = span is spans[-1] and not complete
-                greatest = max(greatest, self._plan.add(snapshot, runs, span, grows=grows))
-            if complete:
-                runs = [run for run in runs if run.end > run.start]  # without those that were to grow
-        listed = set(snapshot.segments)
-        unlisted = frozenset(run.segment for run in runs if run.segment not in listed)
-        return Layout.of(cursor, runs, greatest, complete, unlisted)
+    def _for_caller_locked(self, snapshot: LogSnapshot) -> Positions:
+        """The positions that a stat speaks of."""
+        positions = self._positions
+        if len(positions) > 1 or (positions and positions[-1].owners and not self._is_fresh_locked(snapshot)):
+            held = self._of_caller()
+            if held is not None:
+                return self._follow_locked(held, snapshot)
+        return self._fresh_locked(snapshot)
 
-    def _count_on_locked(self, snapshot: LogSnapshot, start_offset: int, visible: int) -> None:
-        """Sets the selection's end if what was appended makes an A+N complete."""
-        assert self._missing is not None
-        nth = nth_message(snapshot, start_offset, self._missing, self._question.isolation)
-        if nth is not None:
-            self._selection = replace(self._selection, end_offset=nth + 1, complete=True)
+    def _fresh_locked(self, snapshot: LogSnapshot) -> Positions:
+        """The positions that an open gives."""
+        if self._is_fresh_locked(snapshot):
+            positions = self._follow_locked(self._positions[-1], snapshot)
         else:
-            self._missing -= count_messages(snapshot, start_offset, visible, self._question.isolation)
+            shown = self._growth.begin(snapshot, self.clocks.now_ms())
+            positions = Positions(self, shown, self.clocks.monotonic())
+            self._positions = (*(one for one in self._positions if one.owners), positions)
+        self._fresh_at = snapshot
+        return positions
 
-    def _goes_on_locked(self, layout: Layout, before: LogSnapshot, snapshot: LogSnapshot) -> bool:
-        """Whether a layout that nobody has open would come out the same if it was made anew, but for what is new."""
-        if self._question.is_fixed or self._missing is not None or snapshot.generation != before.generation:
+    def _is_fresh_locked(self, snapshot: LogSnapshot) -> bool:
+        """Whether the last positions, followed to this snapshot, are what a beginning would give."""
+        if not self._positions:
             return False
-        listed = set(snapshot.segments)
-        if not all(run.segment in listed for run in layout.runs):
-            return False
-        now = self._question.resolve(snapshot, self._clocks.now_ms())
-        return now.start_offset == self._selection.start_offset
+        last = self._positions[-1]
+        if isinstance(self._question.spec, LastDuration):
+            return snapshot is last.shown.snapshot and self.clocks.monotonic() - last.begun <= _FIXED_S
+        if snapshot is self._fresh_at and snapshot is last.shown.snapshot:
+            return True
+        return self._growth.would_begin_alike(last.shown, snapshot, self.clocks.now_ms())
 
-    def _is_outdated(self, now: float) -> bool:
-        return isinstance(self._question.spec, LastDuration) and now - self._looked > _FIXED_S
+    def _follow_locked(self, positions: Positions, snapshot: LogSnapshot) -> Positions:
+        positions.shown = self._growth.follow(positions.shown, snapshot)
+        positions.looked = self.clocks.monotonic()
+        return positions
+
+    def _of_caller(self) -> Positions | None:
+        """The positions that the one who asks holds, or his process, or a parent: of several the last. Of those whom we
+        cannot tell apart, the first: to see a file end too late does less harm than to see it shrink."""
+        positions = self._positions
+        if not any(one.owners for one in positions):
+            return None
+        in_order = positions if self._callers.thread() == 0 else positions[::-1]
+        for threads in self._callers.kin():
+            for one in in_order:
+                if any(owner in threads for owner in one.owners):
+                    return one
+        return None
+
+
+def _is_sealed(shown: Shown) -> bool:
+    """Whether the range is complete and ends below the active segment: nothing appended can change it.
+
+    A range of times never is: a message that is appended may have any timestamp.
+    """
+    active = shown.snapshot.active
+    return active is not None and shown.layout.complete and all(run.segment is not active for run in shown.layout.runs)

@@ -11,10 +11,10 @@ as any of its batches is there (CleanedTransactionMetadata), so the rule holds o
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,19 +46,58 @@ def last_stable_offset(snapshot: LogSnapshot) -> int:
     return snapshot.transactions.last_stable_offset(snapshot)
 
 
+def stable_offset_before(snapshot: LogSnapshot, offset: int) -> int:
+    """The first offset of the earliest transaction that is open at `offset`, where a segment begins or the log ends;
+    `offset` when none is. What lies below was decided by markers below `offset`.
+    """
+    return snapshot.transactions.stable_offset_before(snapshot, offset)
+
+
+class Decider(NamedTuple):
+    """A marker that decided about a transaction, of some the last in the log: its segment, and its offset."""
+
+    segment: Segment
+    offset: int
+
+
 class AbortedTransactions:
-    """Says of a segment's batches which are of aborted transactions."""
+    """Says of a segment's batches which are of aborted transactions. Thread-safe.
 
-    __slots__ = ("_segment", "_snapshot")
+    `decider`: the last of the markers that the answers came from so far. As long as it is in the log, a truncation has
+    taken away none of the others: it takes from the end.
+    """
 
-    def __init__(self, snapshot: LogSnapshot, segment: Segment) -> None:
+    __slots__ = ("_deciders", "_lock", "_segment", "_snapshot", "_stable_offset")
+
+    def __init__(self, snapshot: LogSnapshot, segment: Segment, stable_offset: int | None = None) -> None:
+        """`stable_offset`: the snapshot's last stable offset, where the answers are to outlive the files that tell it;
+        by default found when it is first needed."""
         self._snapshot = snapshot
         self._segment = segment
+        self._stable_offset = stable_offset
+        self._deciders: dict[Segment, int] = {}
+        self._lock = Lock()  # guards the deciders
+
+    @property
+    def decider(self) -> Decider | None:
+        with self._lock:
+            return max(map(Decider._make, self._deciders.items()), key=_offset_of, default=None)
 
     def skip_rows(self, table: BatchTable) -> npt.NDArray[np.uint8] | None:
         """1 for each row (of batches of the segment, below the last stable offset) whose transaction was aborted; None
         when none was."""
-        return self._snapshot.transactions.aborted_rows(self._snapshot, self._segment, table)
+        rows = np.flatnonzero(table.is_transactional & ~table.is_control)
+        if not len(rows):
+            return None
+        if self._stable_offset is None:
+            self._stable_offset = last_stable_offset(self._snapshot)
+        # From the last stable offset on nothing is decided, and looking for markers would lead to the log's end.
+        rows = rows[table.last_offset[rows] < self._stable_offset]
+        skip, deciders = self._snapshot.transactions.aborted_rows(self._snapshot, self._segment, table, rows)
+        with self._lock:
+            for decider in deciders:
+                self._deciders[decider.segment] = max(decider.offset, self._deciders.get(decider.segment, -1))
+        return skip if skip.any() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +109,19 @@ class Markers:
     aborts: npt.NDArray[np.bool_]
     end: int
 
-    def outcomes(self, producer_id: int, offsets: Int64s) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Of a producer's batches (their last offsets): which have a later marker here, and which are aborted by it."""
+    def outcomes(self, producer_id: int, offsets: Int64s) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], int]:
+        """Of a producer's batches (their last offsets): which have a later marker here, and which are aborted by it;
+        and the offset of the last of these markers, -1 without one."""
         first, last = np.searchsorted(self.producer_id, [producer_id, producer_id + 1]).tolist()
         slots = first + np.searchsorted(self.offset[first:last], offsets, side="right")
         decided = slots < last
         aborted = np.zeros(len(offsets), np.bool_)
         aborted[decided] = self.aborts[slots[decided]]
-        return decided, aborted
+        return decided, aborted, int(self.offset[slots[decided]].max()) if decided.any() else -1
+
+
+def _offset_of(decider: Decider) -> int:
+    return decider.offset
 
 
 _NO_MARKERS: Final = Markers(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_), 0)
@@ -95,17 +139,15 @@ class Transactions:
         self._kept = 0
         self._open: OpenTransactions | None = None
         self._generation = -1
-        self._stable: OrderedDict[int, int] = OrderedDict()
+        self._stable: OrderedDict[int, int] = OrderedDict()  # by log end
+        self._stable_before: dict[int, int] = {}  # by offset, the few at which the log was cut
         self._decoder: Decoder | None = None
 
     def last_stable_offset(self, snapshot: LogSnapshot) -> int:
         """See the function of this name."""
         end = snapshot.log_end_offset
         with self._lock:
-            if snapshot.generation != self._generation:
-                self._open = None
-                self._generation = snapshot.generation
-                self._stable.clear()
+            self._enter_locked(snapshot.generation)
             known = self._stable.get(end)
             if known is None:
                 known = self._stable_end_locked(snapshot)
@@ -113,6 +155,14 @@ class Transactions:
                 if len(self._stable) > _STABLE_KEPT:
                     self._stable.popitem(last=False)
         return min(max(known, snapshot.log_start_offset), end)
+
+    def _enter_locked(self, generation: int) -> None:
+        """Forgets what a truncation may have changed. Somebody may still ask with a snapshot of before."""
+        if generation != self._generation:
+            self._open = None
+            self._generation = generation
+            self._stable.clear()
+            self._stable_before.clear()
 
     def _stable_end_locked(self, snapshot: LogSnapshot) -> int:
         state = self._open
@@ -124,27 +174,50 @@ class Transactions:
         unstable = state.first_unstable_offset
         return snapshot.log_end_offset if unstable is None else unstable
 
-    def aborted_rows(self, snapshot: LogSnapshot, segment: Segment, table: BatchTable) -> npt.NDArray[np.uint8] | None:
-        """See AbortedTransactions.skip_rows."""
-        rows = np.flatnonzero(table.is_transactional & ~table.is_control)
-        if not len(rows):
-            return None
-        # From the last stable offset on nothing is decided, and looking for markers would lead to the log's end.
-        rows = rows[table.last_offset[rows] < self.last_stable_offset(snapshot)]
+    def stable_offset_before(self, snapshot: LogSnapshot, offset: int) -> int:
+        """See the function of this name."""
+        with self._lock:
+            self._enter_locked(snapshot.generation)
+            known = self._stable_before.get(offset)
+            if known is None:
+                known = self._stable_before[offset] = self._stable_before_locked(snapshot, offset)
+        return min(max(known, snapshot.log_start_offset), offset)
+
+    def _stable_before_locked(self, snapshot: LogSnapshot, offset: int) -> int:
+        below = tuple(segment for segment in snapshot.segments if segment.base_offset < offset)
+        if not below:
+            return offset
+        end = snapshot.end_position(below[-1])
+        part = replace(snapshot, segments=below, log_end_offset=offset, active_end=end, active_size=end)
+        state = OpenTransactions.at_best_snapshot(self._directory, part)
+        state.replay(part)
+        unstable = state.first_unstable_offset
+        return offset if unstable is None else unstable
+
+    def aborted_rows(
+        self, snapshot: LogSnapshot, segment: Segment, table: BatchTable, rows: npt.NDArray[np.intp]
+    ) -> tuple[npt.NDArray[np.uint8], list[Decider]]:
+        """1 for those of the transactional `rows` of a segment's batches that were aborted, by row of the table; and by
+        segment the last of the markers that say so, or that they were committed."""
         skip = np.zeros(table.rows, np.uint8)
+        deciders: list[Decider] = []
         for later in snapshot.segments[max(snapshot.segment_index(segment.base_offset), 0) :]:
             if not len(rows):
                 break
             markers = self._markers_of(snapshot, later)
             undecided = []
+            last_marker = -1
             producers = table.producer_id[rows]
             for producer in np.unique(producers).tolist():
                 own = rows[producers == producer]
-                decided, aborted = markers.outcomes(producer, table.last_offset[own])
+                decided, aborted, marker = markers.outcomes(producer, table.last_offset[own])
+                last_marker = max(last_marker, marker)
                 skip[own[aborted]] = 1
                 undecided.append(own[~decided])
             rows = np.sort(np.concatenate(undecided))
-        return skip if skip.any() else None
+            if last_marker >= 0:
+                deciders.append(Decider(later, last_marker))
+        return skip, deciders
 
     def _markers_of(self, snapshot: LogSnapshot, segment: Segment) -> Markers:
         end = snapshot.end_position(segment)

@@ -13,6 +13,7 @@ from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.builders import ROLL, START_MS, STEP_MS, Batch, BuiltPartition, Partition, build_log_dir, many
+from tests.kafkafs.views.live_log import LiveLog
 
 
 @pytest.fixture
@@ -105,6 +106,23 @@ def test_following_goes_on_behind_what_was_read(built: BuiltPartition) -> None:
     assert b"".join(reading.raw()) == b""
     assert not reading.done
     assert not notes
+
+
+def test_a_truncation_below_where_a_follower_began(tmp_path: Path) -> None:
+    """What is written in place of the cut messages is not in the range until the log has come to it again."""
+    live = LiveLog(tmp_path)
+    live.write(60)
+    notes: list[str] = []
+    log = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0))
+    wanted = Wanted(offsets=parse_offset_spec("45-"))
+    reading = PartitionReader(log, wanted, START_MS, Decoder(), follow=True, note=notes.append)
+    assert offsets(reading) == list(range(45, 60))
+    live.truncate(30)
+    assert offsets(reading) == []
+    assert offsets(reading) == []
+    live.write(20, size=70)
+    assert offsets(reading) == [45, 46, 47, 48, 49]
+    assert notes == ["t/0 was truncated to 30"]
 
 
 def test_times_of_a_follower_are_open_above(built: BuiltPartition) -> None:

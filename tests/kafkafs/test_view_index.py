@@ -15,7 +15,7 @@ from kafkafs.view_index import measure, store
 from kafkafs.view_index.extent import Extent
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.pieces import PIECE_BYTES, POSITION, Piece, PieceBuilder, Pieces
-from kafkafs.view_index.store import Store, default_directory
+from kafkafs.view_index.store import NO_MARKER, Store, default_directory
 from kafkafs.view_index.workbench import Rendition
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
@@ -223,8 +223,10 @@ def test_what_is_kept_is_read_back(tmp_path: Path, live: LiveLog) -> None:
     extent = ViewIndex(Workers(0), None).whole(snapshot, snapshot.segments[0], TXT, snapshot.segments[0].size)
     kept = Store(tmp_path / "kept", 1 << 20)
     kept.save(snapshot.segments[0], TXT.name, extent.pieces)
-    read = kept.load(snapshot.segments[0], TXT.name)
-    assert read is not None
+    found = kept.load(snapshot.segments[0], TXT.name)
+    assert found is not None
+    read, marker = found
+    assert marker == NO_MARKER
     assert np.array_equal(read.columns, extent.pieces.columns)
     assert (read.start, read.file_end, read.size) == (0, snapshot.segments[0].size, extent.pieces.size)
     assert kept.load(snapshot.segments[0], "jsonl:read_uncommitted") is None

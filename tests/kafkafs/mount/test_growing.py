@@ -220,6 +220,54 @@ def test_retention_under_a_reader(mount: Mounted, built: BuiltLogDir, appender: 
     assert view.read_bytes() == content[third:] + b"new\n"
 
 
+def test_one_forgotten_tail_f_keeps_nobody_from_what_retention_has_left(
+    mount: Mounted, built: BuiltLogDir, appender: Appender, tmp_path: Path
+) -> None:
+    """The file begins anew for who opens it, whatever he uses; tail goes on where it was."""
+    view = mount.path / "t/0/messages.txt"
+    partition = built["t", 0]
+    whole = txt(partition.records)
+    with tail("-f", "-n", "0", view) as running, view.open("rb", buffering=0) as held:
+        wait_until(lambda: handles(mount) == 2, "both are open")
+        _remove(partition.log(0))
+        for number in range(2):
+            appender.append(numbered(number, 1))
+            running.wait_for(b"new-%d" % number)
+            fresh = whole[len(whole) // 3 :] + b"".join(line + b"\n" for line in numbered(0, number + 1))
+            for name, wanted in _reads_of(view, fresh, tmp_path).items():
+                assert wanted == subprocess.run(["bash", "-c", name], capture_output=True, check=True).stdout, name
+            assert view.stat().st_size == os.fstat(held.fileno()).st_size == len(whole) + 6 * (number + 1)
+            assert held.seek(0, os.SEEK_END) == len(whole) + 6 * (number + 1)
+            with view.open("rb", buffering=0) as other:
+                assert os.fstat(other.fileno()).st_size == other.seek(0, os.SEEK_END) == len(fresh)
+                assert held.seek(-6, os.SEEK_END) == len(whole) + 6 * number
+                assert held.read() == b"new-%d\n" % number
+    assert running.lines == [line + b"\n" for line in numbered(0, 2)]
+    assert running.complaints == b""
+
+
+def _reads_of(view: Path, content: bytes, scratch: Path) -> dict[str, bytes]:
+    """Commands in which a process reads the file that it, or its parent, has opened; and what they must print."""
+    lines = content.splitlines(keepends=True)
+    size = b"%d\n" % len(content)
+    copy = scratch / "copy"
+    return {
+        f"cat {view}": content,
+        f"wc -c < {view}": size,
+        f"wc -l < {view}": b"%d\n" % len(lines),
+        f"tail -n 2 {view}": b"".join(lines[-2:]),
+        f"tail -c 20 {view}": content[-20:],
+        f"tail -n +3 {view}": b"".join(lines[2:]),
+        f"head -c -7 {view}": content[:-7],
+        f"tac {view}": b"".join(reversed(lines)),
+        f"cp {view} {copy}; cat {copy}": content,
+        f"rsync {view} {copy}; cat {copy}": content,
+        f"tar cf - -C {view.parent} {view.name} | tar xf - -O": content,
+        f"exec 3< {view}; wc -c <&3; (cat <&3)": size + content,
+        f"python3 -c 'import shutil; shutil.copyfile(\"{view}\", \"{copy}\")'; cat {copy}": content,
+    }
+
+
 def test_tail_f_over_retention(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
     view = mount.path / "t/0/messages.txt"
     with tail("-f", "-n", "0", view) as running:

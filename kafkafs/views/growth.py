@@ -1,0 +1,175 @@
+"""How what a view shows begins, grows with its log, and shrinks with it: from one immutable value to the next.
+
+    begin     the name is resolved, positions begin at its first message
+    follow    positions stay: what the log loses keeps its bytes, new messages come behind; only a truncation (a
+              follower's) takes bytes away
+
+Each takes a snapshot and returns a new value, or raises and has changed nothing: whoever keeps the last value may try
+again with another snapshot. What views share (extents) only ever learns more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import NamedTuple
+
+from kafkafs.count import count_messages, nth_message, visible_end
+from kafkafs.ranges import LastDuration, LastMessages, OffsetSpec, TimeBetween, TimeSpec
+from kafkafs.select import Selection, resolve
+from kafkafs.views.layout import Layout
+from kafkafs.views.plans import Plan
+from kafkafs.views.shrinking import Cover, agreed_end, kept_covers
+from kafkafs.views.spans import Cursor, spans_from
+from storage.errors import OffsetOutOfRange
+from storage.log.snapshot import Log, LogSnapshot
+from storage.types import NO_TIMESTAMP, Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a path asks of a log. `spec` None is all of it. `clamp`: see kafkafs.select."""
+
+    log: Log
+    spec: OffsetSpec | TimeSpec | None
+    isolation: Isolation
+    clamp: bool
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it means what is there when it is opened, and nothing that comes later."""
+        return isinstance(self.spec, LastMessages | LastDuration)
+
+    def resolve(self, snapshot: LogSnapshot, now_ms: int, *, find_nth: bool = True) -> Selection:
+        return resolve(snapshot, self.spec, self.isolation, now_ms, clamp=self.clamp, find_nth=find_nth)
+
+
+class Tally(NamedTuple):
+    """How far an A+N is counted that is not complete: below `offset` it holds so many `messages`."""
+
+    offset: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """All that a view showed at one look. `layout` was made for `snapshot`, out of what `covers` says.
+
+    `cuts`: how often a truncation took something away from it.
+    """
+
+    snapshot: LogSnapshot
+    selection: Selection
+    plan: Plan
+    layout: Layout
+    covers: tuple[Cover, ...]
+    tally: Tally
+    cuts: int = 0
+
+
+class Growth:
+    """The steps of one view. Holds no state."""
+
+    def __init__(self, question: Question, plan: Callable[[Selection], Plan]) -> None:
+        self._question = question
+        self._make_plan = plan
+
+    def begin(self, snapshot: LogSnapshot, now_ms: int) -> Shown:
+        """What an open file shows now. OffsetOutOfRange; SegmentGone and Raced: try again with a newer snapshot."""
+        selection = self._question.resolve(snapshot, now_ms)
+        start = selection.start_offset
+        layout = Layout.of(Cursor(start), (), NO_TIMESTAMP, complete=False)
+        shown = Shown(snapshot, selection, self._make_plan(selection), layout, (), Tally(start, 0))
+        return self._grown(shown, snapshot)
+
+    def follow(self, shown: Shown, snapshot: LogSnapshot) -> Shown:
+        """What one shows now who has the file open since it showed `shown`. SegmentGone, Raced as in `begin`."""
+        if snapshot is shown.snapshot:
+            return shown
+        if snapshot.generation == shown.snapshot.generation:
+            return self._grown(shown, snapshot)
+        agreed = agreed_end(shown.snapshot, snapshot, self._question.isolation)
+        start = shown.selection.start_offset
+        if agreed < start and (self._question.spec is None or isinstance(self._question.spec, TimeBetween)):
+            # Nothing is left of it, and where it begins is for the messages to say that are there now.
+            # What is to be anew asks for no time of day.
+            return replace(self.begin(snapshot, 0), cuts=shown.cuts + 1)
+        cut = self._cut(shown, snapshot, agreed)
+        first = min(cut.layout.cursor.next_offset, cut.tally.offset)
+        if shown.layout.cursor.next_offset <= agreed or first >= snapshot.log_start_offset:
+            return self._grown(cut, snapshot)
+        # What is made again begins where it began before, though the log start may lie higher by now.
+        return replace(self._grown(cut, replace(snapshot, log_start_offset=first)), snapshot=snapshot)
+
+    def would_begin_alike(self, shown: Shown, snapshot: LogSnapshot, now_ms: int) -> bool:
+        """Whether `shown`, followed to `snapshot`, is what `begin` would give."""
+        if snapshot.generation != shown.snapshot.generation:
+            return False
+        listed = set(snapshot.segments)
+        if not all(run.segment in listed for run in shown.layout.runs):
+            return False
+        try:
+            now = self._question.resolve(snapshot, now_ms, find_nth=False)
+        except OffsetOutOfRange:
+            return False
+        selection = shown.selection
+        if self._question.is_fixed and now.end_offset != selection.end_offset:
+            return False
+        return now.start_offset == selection.start_offset
+
+    def _cut(self, shown: Shown, snapshot: LogSnapshot, agreed: int) -> Shown:
+        """Only what was made of the log below the offset `agreed`, in the whole covers that lie there."""
+        selection, layout, covers = shown.selection, shown.layout, shown.covers
+        kept = kept_covers(covers, layout.cursor.next_offset, agreed)
+        dropped = {cover.segment for cover in covers[kept:]}
+        runs = shown.plan.kept(snapshot, takewhile(lambda run: run.segment not in dropped, layout.runs))
+        if layout.cursor.next_offset <= agreed:
+            return replace(shown, layout=replace(layout, runs=runs))
+        first = agreed if kept == len(covers) else min(agreed, covers[kept].first_offset)
+        cursor = Cursor(max(first, selection.start_offset))
+        tally = Tally(cursor.next_offset, 0)
+        if selection.limit is not None:
+            selection = replace(selection, end_offset=None, complete=False)
+            count = shown.plan.count(runs)
+            tally = Tally(selection.start_offset, 0) if count is None else tally._replace(messages=count)
+        layout = Layout.of(cursor, runs, layout.greatest, complete=self._question.is_fixed)
+        cuts = shown.cuts + 1
+        return replace(shown, selection=selection, layout=layout, covers=covers[:kept], tally=tally, cuts=cuts)
+
+    def _grown(self, shown: Shown, snapshot: LogSnapshot) -> Shown:
+        layout, selection, tally = shown.layout, shown.selection, shown.tally
+        runs, greatest, cursor, complete = list(layout.runs), layout.greatest, layout.cursor, layout.complete
+        covers = list(shown.covers)
+        if not complete:
+            visible = visible_end(snapshot, self._question.isolation)
+            if selection.limit is not None and selection.end_offset is None:
+                selection, tally = self._counted(snapshot, selection, tally, visible)
+            end_offset = selection.end_offset
+            spans, cursor = spans_from(snapshot, cursor, end_offset, visible)
+            complete = self._question.is_fixed or (end_offset is not None and cursor.next_offset >= end_offset)
+            for span in spans:
+                if not covers or covers[-1].segment is not span.segment:
+                    first = layout.cursor.next_offset if span is spans[0] else span.segment.base_offset
+                    covers.append(Cover(first, span.segment))
+                grows = span is spans[-1] and not complete
+                greatest = max(greatest, shown.plan.add(snapshot, runs, span, grows=grows))
+            if complete:
+                runs = [run for run in runs if run.end > run.start]  # without those that were to grow
+        listed = set(snapshot.segments)
+        unlisted = frozenset(run.segment for run in runs if run.segment not in listed)
+        layout = Layout.of(cursor, runs, greatest, complete, unlisted)
+        return Shown(snapshot, selection, shown.plan, layout, tuple(covers), tally, shown.cuts)
+
+    def _counted(
+        self, snapshot: LogSnapshot, selection: Selection, tally: Tally, visible: int
+    ) -> tuple[Selection, Tally]:
+        """An A+N with its end if it is complete now; else how far it is counted now."""
+        assert selection.limit is not None
+        isolation = self._question.isolation
+        nth = nth_message(snapshot, tally.offset, selection.limit - tally.messages, isolation)
+        if nth is not None:
+            return replace(selection, end_offset=nth + 1, complete=True), tally
+        if visible <= tally.offset:
+            return selection, tally
+        return selection, Tally(visible, tally.messages + count_messages(snapshot, tally.offset, visible, isolation))

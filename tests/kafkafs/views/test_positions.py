@@ -1,0 +1,293 @@
+"""Several who have one view open, each from the positions it began with for them; and looks that fail half-way."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree import Tree, TreeOptions
+from kafkafs.views.base import Handle
+from kafkafs.views.callers import Processes
+from storage.errors import OffsetOutOfRange, SegmentGone
+from storage.log.log_dir import LogDir
+from storage.log.snapshot import LogSnapshot
+from storage.types import TopicPartition
+from tests.kafkafs.views.live_log import LiveLog
+from tests.kafkafs.views.reference import content, read_all, tree_of
+
+PATH = "/t/0/messages.txt"
+
+
+class Asking:
+    """Who asks is whom the test says: a thread, and its parents."""
+
+    def __init__(self) -> None:
+        self.who = 1
+        self.parents: dict[int, int] = {}
+
+    def thread(self) -> int:
+        return self.who
+
+    def kin(self) -> Iterator[Collection[int]]:
+        who: int | None = self.who
+        while who is not None:
+            yield (who,)
+            who = self.parents.get(who)
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveLog:
+    live = LiveLog(tmp_path / "log")
+    live.write(50)
+    live.roll()
+    live.write(50)
+    live.roll()
+    return live
+
+
+@pytest.fixture
+def asking() -> Asking:
+    return Asking()
+
+
+@pytest.fixture
+def tree(live: LiveLog, asking: Asking) -> Tree:
+    return Tree(LogDir.open_read_only(live.path.parent), TreeOptions(index_bytes=0), callers=asking)
+
+
+def opened(tree: Tree, path: str = PATH) -> Handle:
+    return tree.lookup(path).open()
+
+
+def size_of(tree: Tree, path: str = PATH) -> int:
+    return tree.lookup(path).attributes().size
+
+
+def positions_kept(tree: Tree, path: str = PATH) -> int:
+    """How many positions of a view are remembered."""
+    (state,) = [state for state in tree._services.states._states.values() if state._question.spec is None]
+    return len(state._positions)
+
+
+@pytest.mark.parametrize("ext", ["txt", "jsonl", "log"])
+def test_each_is_told_the_size_of_what_he_has_open(live: LiveLog, tree: Tree, asking: Asking, ext: str) -> None:
+    path = f"/t/0/messages.{ext}"
+    asking.who = 10
+    follower = opened(tree, path)
+    before = read_all(follower)
+    live.retain()
+    live.write(3)
+    fresh = content(tree_of(live.path.parent), path)
+    grown = len(before) + len(fresh) - len(before) // 2 if ext == "log" else follower.size
+    asking.who = 20
+    assert size_of(tree, path) == len(fresh)
+    other = opened(tree, path)
+    assert read_all(other) == fresh
+    assert other.size == size_of(tree, path) == len(fresh)
+    asking.who = 10
+    assert size_of(tree, path) == follower.size > len(before)
+    assert ext == "log" or follower.size == grown
+    assert follower.read(len(before), 1 << 20) == fresh[-(follower.size - len(before)) :]
+    with pytest.raises(SegmentGone):
+        follower.read(0, 10)
+    asking.who = 30  # somebody who has nothing open
+    assert size_of(tree, path) == len(fresh)
+    follower.close()
+    asking.who = 10
+    assert size_of(tree, path) == len(fresh)
+
+
+def test_positions_are_shared_while_a_beginning_would_give_the_same(live: LiveLog, tree: Tree, asking: Asking) -> None:
+    handles = []
+    for who in range(1, 6):
+        asking.who = who
+        handles.append(opened(tree))
+        live.write(3)
+    assert positions_kept(tree) == 1
+    live.retain()
+    for who in range(6, 9):
+        asking.who = who
+        handles.append(opened(tree))
+        live.write(3)
+    assert positions_kept(tree) == 2
+    assert [handle.size for handle in handles[:5]] == [handles[0].size] * 5
+    assert [read_all(handle) for handle in handles[5:]] == [live.text()] * 3
+    for handle in handles:
+        handle.close()
+        handle.close()
+    assert positions_kept(tree) == 1
+    assert tree.status()["views"]["handles"] == 0
+    assert size_of(tree) == len(live.text())
+
+
+def test_one_who_got_an_open_file_from_a_parent(live: LiveLog, tree: Tree, asking: Asking) -> None:
+    asking.parents = {12: 11, 11: 10, 22: 21}
+    asking.who = 10
+    follower = opened(tree)
+    live.retain()
+    asking.who = 12
+    assert size_of(tree) == follower.size
+    asking.who = 22
+    assert size_of(tree) == len(live.text())
+    asking.who = 11
+    fresh = opened(tree)  # of his own, which counts more than his parent's
+    assert size_of(tree) == fresh.size == len(live.text())
+    asking.who = 12
+    assert size_of(tree) == fresh.size
+    asking.who = 10
+    assert size_of(tree) == follower.size
+
+
+def test_those_whom_nobody_can_tell_apart_never_see_a_file_shrink(live: LiveLog, tree: Tree, asking: Asking) -> None:
+    asking.who = 0
+    follower = opened(tree)
+    before = follower.size
+    live.retain()
+    assert read_all(opened(tree)) == live.text()
+    assert size_of(tree) == before
+
+
+def test_the_last_that_one_opened_counts(live: LiveLog, tree: Tree) -> None:
+    forgotten = opened(tree)
+    live.retain()
+    assert content(tree, PATH) == live.text()  # with the sizes that it checks
+    again = opened(tree)
+    assert size_of(tree) == again.size
+    again.close()
+    assert size_of(tree) == forgotten.size
+
+
+def test_the_last_messages_are_those_at_the_open(live: LiveLog, tree: Tree) -> None:
+    path = "/t/0/offsets/last-5.txt"
+    first = opened(tree, path)
+    before = read_all(first)
+    live.write(3)
+    assert content(tree, path) == live.text(lambda offset, _: offset >= 98)
+    assert read_all(first) == before == live.text(lambda offset, _: 95 <= offset < 100)
+
+
+def test_a_range_that_is_gone_is_gone_for_others(live: LiveLog, tree: Tree, asking: Asking) -> None:
+    path = "/t/0/offsets/40-60.txt"
+    handle = opened(tree, path)
+    whole = read_all(handle)
+    live.retain()
+    assert size_of(tree, path) == len(whole)
+    asking.who = 2
+    with pytest.raises(OffsetOutOfRange):
+        size_of(tree, path)
+    with pytest.raises(OffsetOutOfRange):
+        opened(tree, path)
+    part = len(live.text(lambda offset, _: 50 <= offset <= 60))
+    assert handle.read(len(whole) - part, 1 << 20) == whole[-part:]
+
+
+def test_the_page_cache_is_for_one_content_at_a_time(live: LiveLog, asking: Asking) -> None:
+    options = TreeOptions(index_bytes=0, clamp=True)
+    tree = Tree(LogDir.open_read_only(live.path.parent), options, callers=asking)
+    path = "/t/0/offsets/40-60.txt"
+    first = opened(tree, path)
+    assert not first.direct_io
+    live.retain()
+    second = opened(tree, path)
+    assert read_all(second) == live.text(lambda offset, _: offset <= 60)
+    assert (second.direct_io, second.keep_cache) == (True, False)
+    first.close()
+    third = opened(tree, path)
+    assert (third.direct_io, third.keep_cache) == (False, False)
+    fourth = opened(tree, path)
+    assert (fourth.direct_io, fourth.keep_cache) == (False, True)
+
+
+def between(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, what: Callable[[], object], count: int = 1
+) -> list[LogSnapshot]:
+    """Makes `what` happen behind each of the next looks at the log, before what was seen is made use of; the looks."""
+    log = tree.log_dir.log(TopicPartition("t", 0))
+    real, left, taken = log.snapshot, [what] * count, []
+
+    def snapshot() -> LogSnapshot:
+        seen = real()
+        if left:
+            taken.append(seen)
+            left.pop()()
+        return seen
+
+    monkeypatch.setattr(log, "snapshot", snapshot)
+    return taken
+
+
+@pytest.mark.parametrize("ext", ["txt", "log"])
+def test_a_count_goes_on_where_it_stood_when_another_reader_was_faster(
+    live: LiveLog, tree: Tree, monkeypatch: pytest.MonkeyPatch, ext: str
+) -> None:
+    """They share what is measured. One finds it further than the log he saw, and looks again."""
+    path = f"/t/0/offsets/100+200.{ext}"
+    counting, other = opened(tree, path), opened(tree, f"/t/0/messages.{ext}")
+    for _ in range(12):
+        live.write(20)
+
+        def others_read() -> None:
+            live.write(5)
+            assert other.size > 0
+            assert other.read(other.size - 10, 100)
+
+        with monkeypatch.context() as patch:
+            taken = between(tree, patch, others_read)
+            assert size_of(tree, path) > 0
+            assert len(taken) == 1
+    if ext == "txt":
+        assert read_all(counting) == live.text(lambda offset, _: 100 <= offset < 300)
+    else:
+        assert read_all(counting) == content(tree_of(live.path.parent), path)
+
+
+def test_a_look_that_fails_changes_nothing(live: LiveLog, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [PATH, "/t/0/offsets/90+60.txt", "/t/0/offsets/95-.txt", "/t/0/time/2020--.txt"]
+    handles = [opened(tree, path) for path in paths]
+    before = [handle.size for handle in handles]
+
+    def fail(*_arguments: object) -> None:
+        raise OSError("the disk failed")
+
+    for step in range(3):
+        live.write(10)
+        if step == 1:
+            live.truncate(105)
+            live.write(10, size=60)
+        with monkeypatch.context() as patch:
+            patch.setattr("kafkafs.view_index.measure.extend", fail)
+            for handle, path in zip(handles, paths, strict=True):
+                with pytest.raises(OSError, match="the disk failed"):
+                    handle.size  # noqa: B018 - to look is what fails
+                with pytest.raises(OSError, match="the disk failed"):
+                    size_of(tree, path)
+        if step == 0:
+            assert [state.layout.size for state in tree._services.states._states.values() if state.layout] == before
+    for handle, path in zip(handles, paths, strict=True):
+        assert read_all(handle) == content(tree_of(live.path.parent), path)
+
+
+def test_whom_a_thread_belongs_to() -> None:
+    found: list[list[Collection[int]]] = []
+    main = threading.get_native_id()
+
+    def ask() -> None:
+        found.append(list(Processes(threading.get_native_id).kin()))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    own, process, parents, *_ = found[0]
+    assert len(own) == 1
+    assert main not in own
+    assert main in process
+    assert os.getppid() in parents
+
+
+def test_a_thread_that_cannot_be_known_has_no_kin() -> None:
+    assert list(Processes(lambda: 0).kin()) == [(0,)]
+    assert list(Processes(lambda: 2**30).kin()) == [(2**30,)]

@@ -1,0 +1,320 @@
+"""Views of a log that loses its end, and gets another: a follower's, after a change of the leader.
+
+Shown is what a reader of the log as it is now would see, nothing of what was cut, and nothing outside of a view's name.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree import Tree
+from kafkafs.views.base import Handle
+from storage.errors import OffsetOutOfRange
+from storage.types import TopicPartition
+from tests.kafkafs.views.live_log import START_MS, LiveLog
+from tests.kafkafs.views.reference import content, read_all, tree_of
+
+PATH = "/t/0/messages.txt"
+Wanted = Callable[[int, int], bool]
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveLog:
+    return LiveLog(tmp_path / "log")
+
+
+@pytest.fixture
+def tree(live: LiveLog) -> Tree:
+    return tree_of(live.path.parent)
+
+
+@pytest.fixture
+def committed(live: LiveLog) -> Tree:
+    return tree_of(live.path.parent, "read_committed")
+
+
+def opened(tree: Tree, path: str = PATH) -> Handle:
+    return tree.lookup(path).open()
+
+
+def look(tree: Tree) -> None:
+    """A look at the log that no view takes part in."""
+    tree.log_dir.log(TopicPartition("t", 0)).snapshot()
+
+
+RANGES: dict[str, Wanted] = {
+    "offsets/45-": lambda offset, _: offset >= 45,
+    "offsets/40-": lambda offset, _: offset >= 40,
+    "offsets/47+3": lambda offset, _: 47 <= offset < 50,
+    "offsets/45": lambda offset, _: offset == 45,
+    "offsets/45-52": lambda offset, _: 45 <= offset <= 52,
+    "offsets/25-48": lambda offset, _: 25 <= offset <= 48,
+    "offsets/25+20": lambda offset, _: 25 <= offset < 45,
+    "messages": lambda _offset, _stamp: True,
+    f"time/{START_MS + 45_000}--": lambda _, stamp: stamp >= START_MS + 45_000,
+    f"time/{START_MS + 45_000}--{START_MS + 52_000}": lambda _, stamp: 45_000 <= stamp - START_MS < 52_000,
+    f"time/until-{START_MS + 52_000}": lambda _, stamp: stamp < START_MS + 52_000,
+}
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
+@pytest.mark.parametrize("rolled", [True, False], ids=["rolled", "one-segment"])
+@pytest.mark.parametrize(("name", "wanted"), RANGES.items(), ids=RANGES)
+def test_a_truncation_below_the_start_of_a_range(
+    live: LiveLog, tree: Tree, name: str, wanted: Wanted, rolled: bool, seen: bool
+) -> None:
+    path = f"/t/0/{name}.txt"
+    live.write(40)
+    if rolled:
+        live.roll()
+    live.write(20)
+    handle = opened(tree, path)
+    assert read_all(handle) == live.text(wanted)
+    live.truncate(30)
+    if seen:
+        assert read_all(handle) == live.text(wanted)
+    live.write(25, size=55)
+    assert read_all(handle) == live.text(wanted)
+    assert handle.size == len(live.text(wanted))
+    live.write(20, size=30)
+    assert read_all(handle) == live.text(wanted)
+    handle.close()
+    assert content(tree, path) == live.text(wanted) == content(tree_of(live.path.parent), path)
+
+
+def test_a_closed_range_is_out_of_range_until_the_log_has_come_to_it_again(live: LiveLog, tree: Tree) -> None:
+    path = "/t/0/offsets/45-.txt"
+    live.write(60)
+    assert content(tree, path) == live.text(lambda offset, _: offset >= 45)
+    live.truncate(30)
+    with pytest.raises(OffsetOutOfRange):
+        opened(tree, path)
+    with pytest.raises(OffsetOutOfRange):
+        tree.lookup(path).attributes()
+    live.write(25, size=55)
+    assert content(tree, path) == live.text(lambda offset, _: offset >= 45)
+
+
+def test_a_range_of_times_that_has_shown_nothing_yet(live: LiveLog, tree: Tree) -> None:
+    """What replaces messages that were not in the range may be in it."""
+    path = f"/t/0/time/{START_MS + 10**6}--.txt"
+    live.write(10)
+    live.roll()
+    live.write(10)
+    handle = opened(tree, path)
+    assert read_all(handle) == b""
+    live.truncate(10)
+    live.append(*[b"late"] * 12, timestamps=[START_MS + 10**6] * 12)
+    assert read_all(handle) == b"late\n" * 12
+
+
+def test_positions_before_the_cut_stay_when_the_log_start_has_moved(live: LiveLog, tree: Tree) -> None:
+    live.write(30)
+    live.roll()
+    live.write(40)
+    handle = opened(tree)
+    whole = read_all(handle)
+    start = len(live.text(lambda offset, _: offset < 50))
+    (live.path.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 45\n")
+    live.truncate(60)
+    live.write(10, size=70)
+    again = handle.read(start, 1 << 20)
+    assert again == live.text(lambda offset, _: offset >= 50)
+    assert whole[:start] == live.text(lambda offset, _: offset < 50)
+    handle.close()
+    assert content(tree, PATH) == live.text(lambda offset, _: offset >= 45)
+
+
+@pytest.mark.parametrize("ext", ["txt", "jsonl", "log"])
+def test_the_first_n_are_counted_again(live: LiveLog, tree: Tree, ext: str) -> None:
+    """Neither complete ranges nor what was counted of the others outlives the messages."""
+    names = [f"/t/0/offsets/{first}+{count}.{ext}" for first in (0, 5, 15) for count in (10, 20, 30, 45)]
+    live.write(20)
+    live.roll()
+    live.write(15)
+    handles = {name: opened(tree, name) for name in names}
+    for cut, count in ((30, 3), (12, 5), (20, 60)):
+        live.truncate(cut)
+        live.next_offset += 7  # a gap: N messages are no N offsets
+        live.write(count, size=30 + count)
+        fresh = tree_of(live.path.parent)
+        for name, handle in handles.items():
+            if int(name.split("/")[-1].split("+")[0]) <= cut:
+                assert read_all(handle) == content(fresh, name), (cut, name)
+
+
+def test_the_last_n_lose_what_was_cut_and_get_nothing_new(live: LiveLog, tree: Tree) -> None:
+    live.write(40)
+    handle = opened(tree, "/t/0/offsets/last-15.txt")
+    live.truncate(30)
+    live.write(20, size=60)
+    assert read_all(handle) == b""
+    handle.close()
+    assert content(tree, "/t/0/offsets/last-15.txt") == live.text(lambda offset, _: offset >= 35)
+
+
+@pytest.mark.parametrize("rolled", [True, False], ids=["rolled", "one-segment"])
+def test_a_marker_that_was_cut_hides_what_it_let_show(live: LiveLog, committed: Tree, rolled: bool) -> None:
+    live.write(10)
+    live.begin(7, b"one", b"two")
+    live.write(5)
+    if rolled:
+        live.roll()
+    paths = [PATH, "/t/0/offsets/5-.txt", "/t/0/offsets/8+20.txt", "/t/0/offsets/3-30.txt", "/t/0/time/2020--.txt"]
+    stable = live.next_offset
+    live.end(7, commit=True)
+    live.write(3)
+    handles = {path: opened(committed, path) for path in paths}
+    before = {path: read_all(handle) for path, handle in handles.items()}
+    assert b"one\ntwo\n" in before[PATH]
+    live.truncate(stable)
+    live.open_messages[7] = [message for message in live.messages if message[2] in (b"one", b"two")]
+    live.messages = live.messages[:10]
+    held = {path: read_all(handle) for path, handle in handles.items()}
+    assert held == {path: content(committed_again(live), path) for path in paths}
+    assert held[PATH] == live.text()
+    live.write(4)
+    for path in paths:
+        assert read_all(handles[path]) == held[path]
+        handles[path].close()
+        assert content(committed, path) == held[path]
+    live.begin(8, b"in", b"between")
+    live.end(7, commit=True)
+    live.end(8, commit=True)
+    everything = content(committed_again(live), PATH)
+    assert b"one\ntwo\n" in everything
+    assert content(committed, PATH) == everything
+
+
+def committed_again(live: LiveLog) -> Tree:
+    return tree_of(live.path.parent, "read_committed")
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
+@pytest.mark.parametrize("was", [True, False], ids=["committed", "aborted"])
+@pytest.mark.parametrize("rolled", [True, False], ids=["rolled", "one-segment"])
+def test_a_transaction_that_ends_otherwise_after_a_truncation(
+    live: LiveLog, committed: Tree, was: bool, rolled: bool, seen: bool
+) -> None:
+    """Its messages lie before the cut, perhaps in a segment that was not touched: they were measured already."""
+    live.write(10)
+    live.begin(7, *[b"%d of the transaction" % number for number in range(40)])
+    live.write(10)
+    if rolled:
+        live.roll()
+        live.write(5)
+    cut = live.next_offset
+    live.end(7, commit=was)
+    live.write(5)
+    names = ("messages.txt", "messages.jsonl", "messages.log", "offsets/5-.txt", "offsets/0+40.txt",
+             "offsets/12-60.txt", "offsets/20.txt", "time/2020--.txt", "time/2020--2030.txt")  # fmt: skip
+    paths = [f"/t/0/{name}" for name in names]
+    handles = {path: opened(committed, path) for path in paths}
+    for path, handle in handles.items():
+        assert read_all(handle) == content(committed_again(live), path)
+    live.truncate(cut)
+    if seen:
+        for path, handle in handles.items():
+            assert read_all(handle) == content(committed_again(live), path), path
+    live.begin(7, b"it went on")
+    live.end(7, commit=not was)
+    live.write(5, size=80)
+    fresh = committed_again(live)
+    for path, handle in handles.items():
+        assert read_all(handle) == content(fresh, path), path
+        assert handle.size == len(content(fresh, path)), path
+        handle.close()
+        assert content(committed, path) == content(fresh, path), path
+    assert (b"39 of the transaction" in content(committed, PATH)) is not was
+
+
+def test_an_index_kept_on_disk_does_not_outlive_the_marker(live: LiveLog, tmp_path: Path) -> None:
+    """The segment's own file says nothing of a marker behind it."""
+    options = {"index_dir": tmp_path / "cache", "index_bytes": 1 << 20}
+    live.write(10)
+    live.begin(7, *[b"of the transaction" for _ in range(40)])
+    live.write(1200, size=1000, batch=100)
+    live.roll()
+    cut = live.next_offset
+    live.end(7, commit=True)
+    live.write(5)
+    scanned = []
+    for _ in range(2):
+        tree = tree_of(live.path.parent, "read_committed", **options)
+        assert content(tree, PATH).count(b"of the transaction\n") == 40
+        scanned.append(tree.status()["view_index"]["scanned_bytes"])
+        tree.stop()
+    assert scanned[1] < 1000 < scanned[0]  # the first segment was not measured again
+    live.truncate(cut)
+    live.open_messages[7] = []
+    live.end(7, commit=False)
+    live.write(5)
+    tree = tree_of(live.path.parent, "read_committed", **options)
+    assert content(tree, PATH) == content(committed_again(live), PATH)
+    assert b"of the transaction\n" not in content(tree, PATH)
+
+
+def test_committed_messages_are_read_when_retention_took_where_the_log_began(live: LiveLog, committed: Tree) -> None:
+    """How far a reader may see was settled when a piece was measured, and is not looked for again to read it."""
+    live.write(10)
+    live.roll()
+    live.write(5)
+    live.begin(7, b"never", b"seen")
+    live.end(7, commit=False)
+    live.write(10)
+    live.roll()
+    live.write(10)
+    handle = opened(committed)
+    gone = len(live.text(lambda offset, _: offset < 10))
+    live.retain()
+    for _ in range(100):  # more ends of the log than are remembered
+        live.write(1)
+        assert committed.lookup(PATH).attributes().size == handle.size
+    assert handle.read(gone, 1 << 20) == live.text()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_history(tmp_path: Path, seed: int) -> None:
+    """Appends, transactions, rolls and truncations at random; what is held open shows what a tree made anew shows."""
+    rng = random.Random(seed)
+    live = LiveLog(tmp_path / "log")
+    live.write(20)
+    trees = {isolation: tree_of(live.path.parent, isolation) for isolation in ("read_uncommitted", "read_committed")}
+    handles: dict[tuple[str, str], Handle] = {}
+    first = {"messages": 0}
+    for _ in range(60):
+        match rng.choice("wwwtteerco"):
+            case "w":
+                live.write(rng.randrange(1, 20), size=rng.randrange(10, 90), batch=rng.choice((1, 4, 50)))
+            case "t":
+                live.begin(rng.choice((5, 6)), *[b"t%d" % number for number in range(rng.randrange(1, 9))])
+            case "e" if live.open_messages:
+                live.end(rng.choice(list(live.open_messages)), commit=rng.random() < 0.5)
+            case "r":
+                live.roll()
+            case "c":
+                cut_with_transactions(live, max(live.segments[-1], live.next_offset - rng.randrange(1, 40)))
+            case "o":
+                start = rng.randrange(live.next_offset + 1)
+                name = rng.choice((f"offsets/{start}-", f"offsets/{start}+{rng.randrange(1, 40)}", "messages",
+                                   f"offsets/{start}-{start + rng.randrange(40)}", f"time/{START_MS}--"))  # fmt: skip
+                first[name] = start if name.startswith("offsets") else 0
+                isolation = rng.choice(list(trees))
+                if (isolation, name) not in handles:
+                    handles[isolation, name] = opened(trees[isolation], f"/t/0/{name}.txt")
+        for tree in trees.values():
+            look(tree)
+        for (isolation, name), handle in handles.items():
+            if first[name] <= live.next_offset and rng.random() < 0.5:
+                fresh = content(tree_of(live.path.parent, isolation), f"/t/0/{name}.txt")
+                assert read_all(handle) == fresh, (isolation, name)
+
+
+def cut_with_transactions(live: LiveLog, offset: int) -> None:
+    """A truncation, after which any producer may have a transaction open."""
+    live.truncate(offset)
+    live.open_messages = {producer: [] for producer in (5, 6)}
