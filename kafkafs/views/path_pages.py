@@ -66,7 +66,7 @@ class PathPages:
         largest = max((one.size for one in self._buffered), default=0)
         if size < largest:
             raise SegmentGone(
-                "the log was truncated, or its topic deleted and made again, while this file was open",
+                "the log was truncated or compacted, or its topic made again, while this file was open",
                 expected=f"at least the {largest} bytes that its readers were promised",
                 found=f"{size} bytes",
                 advice="Close the file first",

@@ -108,9 +108,9 @@ class LogFile:
         self._fixed = FileMark.of(status)
 
     def is_as_fixed(self, status: os.stat_result) -> bool:
-        """Whether a status of this file shows that its content is what it was when it was fixed; False also when the
-        times cannot tell."""
-        return self._fixed is not None and self._fixed.still_shows(status)
+        """Whether a status shows this file with the content that it had when it was fixed; False also when the times
+        cannot tell."""
+        return self._fixed is not None and self.is_it(status) and self._fixed.still_shows(status)
 
     def read(self, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
         """`size` bytes from a byte position, fewer where the file ends before.
@@ -171,7 +171,7 @@ class LogFile:
                 status = os.stat(place)  # noqa: PTH116
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            if self._is_it(status):
+            if self.is_it(status):
                 self._check(status)
                 self._place = place
                 return status
@@ -189,7 +189,7 @@ class LogFile:
                 self._flags &= ~_O_NOATIME
                 return self._open()
             status = os.fstat(fd)
-            if self._is_it(status):
+            if self.is_it(status):
                 try:
                     self._check(status)
                 except SegmentGone:
@@ -200,7 +200,8 @@ class LogFile:
             os.close(fd)
         raise self._gone()
 
-    def _is_it(self, status: os.stat_result) -> bool:
+    def is_it(self, status: os.stat_result) -> bool:
+        """Whether a status is this file's, by its inode."""
         return status.st_ino == self.identity.inode and status.st_dev == self.identity.device
 
     def _check(self, status: os.stat_result) -> None:

@@ -88,15 +88,12 @@ def load(
         # Text, not Path: there may be a hundred thousand of them.
         path = f"{place}/{names.segment_file(base, _LOG, state)}"
         status = os.stat(path)  # noqa: PTH116
-        identity = FileIdentity.of(status)
-        # One that was sealed and is the last now has lost what came after it, and may have lost its own end.
-        if (
-            old is not None
-            and old.log.identity == identity
-            and (not old.sealed or (base != last and old.log.is_as_fixed(status)))
-        ):
-            return old
-        file = LogFile(path, identity)
+        if old is not None:
+            # One that was sealed and is the last now has lost what came after it, and may have lost its own end.
+            same = base != last and old.log.is_as_fixed(status) if old.sealed else old.log.is_it(status)
+            if same:
+                return old
+        file = LogFile(path, FileIdentity.of(status))
         if base != last:
             file.fix(status, on_change)
         return Segment(directory, base, file, status.st_size)
