@@ -27,7 +27,7 @@ from kafkafs.views.append_files import AppendFile
 from kafkafs.views.base import GeneratedFile, Kind, View
 from kafkafs.views.config_file import ConfigFile
 from kafkafs.views.groups import GroupNode, GroupTree
-from kafkafs.views.info import InfoTexts
+from kafkafs.views.info import InfoTexts, PartitionInfoFile
 from kafkafs.views.range_file import RangeFile
 from kafkafs.views.segment_file import SeenFiles, SegmentFile
 from kafkafs.views.services import Services
@@ -204,10 +204,7 @@ class Tree:
             case paths.Partition():
                 return directories.PartitionDirectory(self.log_dir, log, writable=self._writable)
             case paths.PartitionInfo():
-                return GeneratedFile(
-                    lambda: self._texts.partition_info(log),
-                    lambda: directories.newest_mtime_ns(log),
-                )
+                return PartitionInfoFile(self._texts, log, lambda: directories.newest_mtime_ns(log))
             case paths.OffsetsDir():
                 return directories.OffsetsDirectory(log)
             case paths.TimeDir():
