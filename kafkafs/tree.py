@@ -215,6 +215,7 @@ class Tree:
                     f"{node.tp}/@info.json",
                     lambda: self._infos.partition_info(log),
                     lambda: directories.newest_mtime_ns(log),
+                    size=lambda: self._infos.partition_info_size(log),
                 )
             case paths.OffsetsDir():
                 return directories.OffsetsDirectory(log)

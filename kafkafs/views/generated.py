@@ -47,6 +47,12 @@ class GeneratedTexts:
         self._lock = threading.Lock()
         self._texts: OrderedDict[str, _Text] = OrderedDict()
 
+    def is_open(self, path: str) -> bool:
+        """Whether somebody has the file open."""
+        with self._lock:
+            text = self._texts.get(path)
+            return text is not None and text.handles > 0
+
     def look(self, path: str, make: Make, moment_s: float) -> _Text:
         """What a stat tells of. `make` gives content and mtime."""
         with self._lock:
@@ -86,7 +92,10 @@ class GeneratedTexts:
 
 
 class GeneratedFile(File):
-    """One of them: `make` gives its content, `mtime_ns` its time. `moment_s`: see above."""
+    """One of them: `make` gives its content, `mtime_ns` its time. `moment_s`: see above.
+
+    `size`: what a stat tells while nobody has the file open, where that is cheaper to know than the text.
+    """
 
     def __init__(
         self,
@@ -95,14 +104,18 @@ class GeneratedFile(File):
         make: Callable[[], bytes],
         mtime_ns: Callable[[], int],
         moment_s: float = 0.0,
+        size: Callable[[], int] | None = None,
     ) -> None:
         self._texts = texts
         self._path = path
         self._make = make
         self._mtime_ns = mtime_ns
         self._moment_s = moment_s
+        self._size = size
 
     def attributes(self) -> Attributes:
+        if self._size is not None and not self._texts.is_open(self._path):
+            return Attributes(Kind.FILE, self._size(), self._mtime_ns(), FILE_MODE)
         text = self._texts.look(self._path, self._made, self._moment_s)
         return Attributes(Kind.FILE, len(text.content), text.mtime_ns, FILE_MODE)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from kafkafs.count import count_messages
 from kafkafs.ranges import timestamp_text
@@ -32,8 +32,9 @@ def partition_info(log_dir: LogDir, log: Log, isolation: Isolation) -> bytes:
 
 
 def _partition_facts(
-    snapshot: LogSnapshot, info: TopicInfo, point: int | None, isolation: Isolation
+    snapshot: LogSnapshot, info: TopicInfo, point: int | None, isolation: Isolation | None
 ) -> dict[str, Any]:
+    """`isolation` None: what can only be read is supposed, not read."""
     first, last = _timestamps(snapshot)
     facts: dict[str, Any] = {
         "topic": snapshot.tp.topic,
@@ -41,7 +42,7 @@ def _partition_facts(
         "topic_id": info.topic_id,
         "log_start_offset": snapshot.log_start_offset,
         "log_end_offset": snapshot.log_end_offset,
-        "last_stable_offset": _stable(snapshot),
+        "last_stable_offset": snapshot.log_end_offset if isolation is None else _stable(snapshot),
         "recovery_point": point,
         "segments": len(snapshot.segments),
         "offsets": snapshot.log_end_offset - snapshot.log_start_offset,
@@ -85,10 +86,28 @@ class InfoTexts:
         self._partitions: WeakKeyDictionary[Log, tuple[tuple[LogSnapshot, TopicInfo, int | None], bytes]] = (
             WeakKeyDictionary()
         )
+        self._opened: WeakSet[Log] = WeakSet()
         self._topics: dict[str, tuple[TopicInfo, bytes]] = {}
 
+    def partition_info_size(self, log: Log) -> int:
+        """How long `@info.json` is; before it was first opened, how long it is in a log without gaps and transactions.
+
+        To be sure, all of a small partition has to be read, which is too much for a listing.
+        """
+        with self._lock:
+            was_opened = log in self._opened
+        if was_opened:
+            return len(self._partition_info(log))
+        snapshot, info = log.snapshot(), self._log_dir.topic_info(log.tp.topic)
+        return len(_object(_partition_facts(snapshot, info, recovery_point(self._log_dir, log.tp), None)))
+
     def partition_info(self, log: Log) -> bytes:
-        """As `partition_info`."""
+        """As `partition_info`, for who opens the file: from now on its size is exact."""
+        with self._lock:
+            self._opened.add(log)
+        return self._partition_info(log)
+
+    def _partition_info(self, log: Log) -> bytes:
         snapshot, info = log.snapshot(), self._log_dir.topic_info(log.tp.topic)
         point = recovery_point(self._log_dir, log.tp)
         with self._lock:
@@ -190,9 +209,11 @@ def _stable(snapshot: LogSnapshot) -> int | None:
         return None
 
 
-def _messages(snapshot: LogSnapshot, isolation: Isolation) -> int | None:
+def _messages(snapshot: LogSnapshot, isolation: Isolation | None) -> int | None:
     if snapshot.size_bytes > _COUNTED_BYTES:
         return None
+    if isolation is None:
+        return snapshot.log_end_offset - snapshot.log_start_offset
     try:
         return count_messages(snapshot, snapshot.log_start_offset, snapshot.log_end_offset, isolation)
     except (StorageError, OSError):

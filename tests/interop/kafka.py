@@ -5,6 +5,7 @@ Processes are ended by the Popen that started them, never by name.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import socket
@@ -62,16 +63,24 @@ QUICK = {
 }
 
 
+_ports = itertools.count(os.getpid() * 32)
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for opened in sockets:
-            opened.bind(("127.0.0.1", 0))
-        return [int(opened.getsockname()[1]) for opened in sockets]
-    finally:
-        for opened in sockets:
-            opened.close()
+    """Ports that nobody listens on, and that nobody else will take before the broker does, or while it is stopped.
+
+    They lie below those that the system gives to connections, and other processes' tests begin elsewhere.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        port = 10_000 + next(_ports) % 20_000
+        with socket.socket() as opened:
+            try:
+                opened.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+    return found
 
 
 def java(*arguments: str | Path, heap: str = "256m", options: tuple[str, ...] = ()) -> list[str]:

@@ -130,5 +130,20 @@ def test_what_is_remembered_is_never_stale(live: LiveLog, change: str) -> None:
     CHANGES[change](live)
     fresh = tree_of(live.path.parent)
     assert dict(walk(tree)) == dict(walk(fresh))
-    for path in ("/t/0/@info.json", "/t/@config"):
+    for path in ("/t/0/@info.json", "/t/@config", "/t/0/@info.json"):
         assert content(tree, path) == content(fresh, path)
+
+
+def test_the_size_of_a_partition_s_facts_is_exact_once_they_were_opened(tmp_path: Path) -> None:
+    """Before, it is what it would be without an open transaction: to know, all would have to be read."""
+    live = LiveLog(tmp_path / "log")
+    live.write(95)
+    live.begin(7, *(b"pending" for _ in range(10)))
+    tree = tree_of(live.path.parent)
+    supposed = tree.lookup("/t/0/@info.json").attributes().size
+    exact = len(content(tree, "/t/0/@info.json"))
+    assert exact == supposed - 1  # a last stable offset of 95 and not 105
+    live.end(7, commit=True)
+    live.write(5)
+    size = tree.lookup("/t/0/@info.json").attributes().size
+    assert size == len(content(tree_of(live.path.parent), "/t/0/@info.json")) == len(content(tree, "/t/0/@info.json"))

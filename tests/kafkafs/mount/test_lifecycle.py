@@ -191,10 +191,21 @@ def test_umount_of_nothing(mnt: Path) -> None:
 
 
 def test_a_killed_server_leaves_nothing(log_dir: Path, mnt: Path) -> None:
-    """auto_unmount: fusermount watches."""
-    mount(log_dir, mnt)
-    server(mnt).kill()
-    wait_until(lambda: mnt not in kafkafs_mounts(), "fusermount unmounts")
+    """auto_unmount: fusermount watches. It looks once, and goes without unmounting where the kernel is still about it
+    (ECONNABORTED, not ENOTCONN), which a busy machine makes likelier: the next mount cleans up behind it."""
+    for _ in range(10):
+        mount(log_dir, mnt)
+        watching = [
+            process
+            for process in psutil.process_iter(["name", "cmdline"])
+            if (process.info["name"] or "").startswith("fusermount") and str(mnt) in (process.info["cmdline"] or ())
+        ]
+        assert watching
+        server(mnt).kill()
+        wait_until(lambda watching=watching: all(map(has_ended, watching)), "fusermount ends")
+        if mnt not in kafkafs_mounts():
+            break
+    assert mnt not in kafkafs_mounts()
     mount(log_dir, mnt)
     run_kafkafs("umount", mnt)
 
