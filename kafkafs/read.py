@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from kafkafs.count import visible_end
 from kafkafs.ranges import LastDuration, LastMessages, OffsetSpec, TimeSpec
 from kafkafs.record_filters import header_rows, key_rows
-from kafkafs.select import Selection, resolve, time_mask
+from kafkafs.selection import Selection, resolve, time_mask
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.log.reader import read_range
 from storage.types import Isolation, TimeRange

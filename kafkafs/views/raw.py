@@ -7,7 +7,7 @@ from contextlib import closing
 
 import numpy as np
 
-from kafkafs.select import time_mask
+from kafkafs.selection import time_mask
 from kafkafs.view_index.pieces import RecordFilter
 from kafkafs.view_index.workbench import Workbench, workbench
 from kafkafs.views.base import read_through

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from kafkafs.count import count_messages, nth_message, visible_end
 from kafkafs.ranges import LastDuration, LastMessages, OffsetSpec, TimeSpec
-from kafkafs.select import Selection, resolve
+from kafkafs.selection import Selection, resolve
 from kafkafs.views.layout import Layout, Run
 from kafkafs.views.plans import Plan, Raced
 from kafkafs.views.shrinking import shrunk
@@ -32,7 +32,7 @@ _FIXED_S = 1.0  # how long `last-15m` is believed while nobody has it open
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a path asks of a log. `spec` None is all of it. `clamp`: see kafkafs.select."""
+    """What a path asks of a log. `spec` None is all of it. `clamp`: see kafkafs.selection."""
 
     log: Log
     spec: OffsetSpec | TimeSpec | None
