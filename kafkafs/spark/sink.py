@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from kafkafs.spark.kernels import require_compiled
 from kafkafs.spark.option_values import REFUSED_BY_SINK, SINK, InvalidOption, by_lower_name, directories, flag, one_of
@@ -55,6 +64,7 @@ _TYPES: Final[dict[str, tuple[DataType, ...]]] = {
     "value": (StringType(), BinaryType()),
     "headers": (ArrayType(_HEADER),),
     "partition": (IntegerType(),),
+    "timestamp": (TimestampType(),),  # ours: a topic that is copied keeps its times
 }
 
 

@@ -82,7 +82,7 @@ class _Rows:
 
         value = column("value")
         assert value is not None
-        self.records = record_columns(column("key"), value, column("headers"))
+        self.records = record_columns(column("key"), value, column("headers"), column("timestamp"))
         self._topic = topic
         self._topics = None if topic is not None else column("topic")
         wanted = column("partition")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,11 +23,10 @@ from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir
-from tests.builders import Batch, build_log_dir, many, metadata_records
+from tests.builders import START_MS, Batch, build_log_dir, many, metadata_records
 from tests.mounts import mounted, requires_fuse
 from tests.spark.session import run_to_end, wait_for_tasks
 
-pa = pytest.importorskip("pyarrow")
 PythonException = pytest.importorskip("pyspark.errors").PythonException
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
 
@@ -92,6 +92,22 @@ def test_order_within_a_task_and_topics_and_partitions_by_row(spark: SparkSessio
     for topic, partition in (("t", 0), ("t", 1), ("u", 0)):
         wanted = [row[3].encode() for row in rows if row[0] == topic and (row[1] or 0) == partition]
         assert [value for _, value, _ in messages(logs, topic, partition)] == wanted
+
+
+def test_a_column_of_timestamps(spark: SparkSession, logs: Path) -> None:
+    """As a topic that is copied has it; a message without one is of now."""
+    rows = [(f"v{n}", None if n == 3 else START_MS + n) for n in range(8)]
+    frame = spark.createDataFrame(rows, "value string, ms bigint").coalesce(1)
+    frame = frame.selectExpr("value", "timestamp_millis(ms) AS timestamp")
+    began = time.time() * 1000
+    write(frame.selectExpr("value", "cast(substr(value, 2) AS int) % 2 AS partition", "timestamp"), logs, topic="t")
+    found = {}
+    for partition in range(2):
+        snapshot = LogDir.open_read_only(logs).log(TopicPartition("t", partition)).snapshot()
+        for block in read_range(snapshot, 0):
+            found |= {bytes(block.value(row) or b"").decode(): int(block.timestamp[row]) for row in range(len(block))}
+    assert found.pop("v3") >= int(began)
+    assert found == {value: ms for value, ms in rows if ms is not None}
 
 
 def test_nulls_go_to_one_partition_at_a_time(spark: SparkSession, logs: Path) -> None:
@@ -283,7 +299,7 @@ def test_a_write_that_was_killed_in_its_commit_and_is_run_again(
 
     frame = spark.range(10).selectExpr("cast(id AS string) AS key", "cast(id AS string) AS value").coalesce(1)
     for again, options in ((10, {"txnAppId": "job", "txnVersion": "1"}), (30, {})):
-        batch = pa.RecordBatch.from_pandas(frame.toPandas())
+        batch = frame.toArrow().combine_chunks().to_batches()[0]
         writer = batch_writer({"path": str(logs), "topic": "t", **options}, frame.schema, overwrite=False)
         told = writer.write(iter([batch]))
         _begin(logs, told)
