@@ -49,6 +49,11 @@ if TYPE_CHECKING:
 _QUERY_ID: Final = "sql.streaming.queryId"
 _RUN_ID: Final = "spark.jobGroup.id"  # of a query: another one each time it is started (StreamExecution)
 _BATCH_ID: Final = "streaming.sql.batchId"
+_COMPRESSION: Final = "kafka.compression.type"
+# As Kafka's producers name them; what stands in a topic's configuration.
+_CODECS: Final[dict[str, str | None]] = {
+    "none": None, "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "zstd": "zstd",
+}  # fmt: skip
 _LOCK_POLL_S: Final = 0.02
 _FITS_A_NAME: Final = re.compile("[0-9A-Za-z-]{1,64}")  # of a staged file
 
@@ -73,7 +78,7 @@ class SinkOptions:
     """Where a query writes, and how. `topic`: for all its messages, else the column names it. `force`: see
     guest_rules.check_append. `lock_timeout_ms`: so long a commit waits for another one to end.
     `drop_changed_replay`: a write that comes again with other rows is no error. `transaction`: how a single write is
-    known when it comes again."""
+    known when it comes again. `compression`: of topics that leave it to producers."""
 
     path: Path
     topic: str | None = None
@@ -81,6 +86,7 @@ class SinkOptions:
     lock_timeout_ms: int = 10_000
     drop_changed_replay: bool = False
     transaction: WriteId | None = None
+    compression: str | None = None
     allow_uncompiled: bool = False
 
 
@@ -168,6 +174,7 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         lock_timeout_ms=int(timeout),
         drop_changed_replay=one_of(given, "onChangedReplay", {"fail": False, "drop": True}),
         transaction=_transaction(given),
+        compression=one_of(given, _COMPRESSION, _CODECS),
         allow_uncompiled=flag(given, "allowUncompiled", default=False),
     )
 
@@ -189,6 +196,8 @@ def _transaction(given: Mapping[str, str]) -> WriteId | None:
 def check_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
     """The columns of a query that are written. InvalidOption, in the words of Spark's Kafka sink (KafkaWriter)."""
     fields = {field.name: field.dataType for field in schema.fields if field.name in _TYPES}
+    if "timestamp" in fields and not isinstance(fields["timestamp"], TimestampType):
+        del fields["timestamp"]  # as Spark's Kafka sink passes over every one
     if topic is None and "topic" not in fields:
         raise InvalidOption(
             "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
@@ -254,7 +263,14 @@ def _staged(
 ) -> StagedMessage:
     require_compiled(options.allow_uncompiled)
     files, content = stage(
-        options.path, write, batches, columns, options.topic, attempt=attempt, force=options.force
+        options.path,
+        write,
+        batches,
+        columns,
+        options.topic,
+        attempt=attempt,
+        compression=options.compression,
+        force=options.force,
     )
     return StagedMessage(write, files, content)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,17 +40,18 @@ def stage(
     topic: str | None,
     *,
     attempt: str = "",
+    compression: str | None = None,
     force: bool = False,
 ) -> tuple[tuple[StagedFile, ...], Content]:
     """Stages all batches; `columns` are those that are written, `topic` goes before the column of that name. `attempt`:
     which one at this write it is; what earlier ones left goes first. Also gives what the rows are, if the write may
-    come again.
+    come again. `compression`: of topics that leave it to producers, none by default.
 
     UnknownTopicOrPartition, InvalidRecord, RecordTooLarge, NotPermitted, OSError: nothing is left of it.
     """
     if attempt:
         _clear_earlier(path, write, attempt)
-    task = _Task(path, write, attempt, force=force)
+    task = _Task(path, write, attempt, compression, force=force)
     try:
         for batch in batches:
             if batch.num_rows:
@@ -109,10 +111,11 @@ class _Rows:
 class _Task:
     """The staged files of one task."""
 
-    def __init__(self, path: Path, write: WriteId, attempt: str, *, force: bool) -> None:
+    def __init__(self, path: Path, write: WriteId, attempt: str, compression: str | None, *, force: bool) -> None:
         self._path = path
         self._write = write
         self._attempt = attempt
+        self._compression = compression
         self._force = force
         self._log_dir = LogDir.open_read_only(path)
         self._topics: dict[str, _Topic] = {}
@@ -123,7 +126,7 @@ class _Task:
             topic = self._topics.get(name)
             if topic is None:
                 topic = self._topics[name] = _Topic(
-                    self._log_dir, name, self._write, self._attempt, force=self._force
+                    self._log_dir, name, self._write, self._attempt, self._compression, force=self._force
                 )
             records = rows.records if len(chosen) == len(rows.records) else rows_of(rows.records, chosen)
             if self._write.batch is not None:
@@ -141,13 +144,18 @@ class _Task:
 class _Topic:
     """A task's messages for one topic."""
 
-    def __init__(self, log_dir: LogDir, name: str, write: WriteId, attempt: str, *, force: bool) -> None:
+    def __init__(
+        self, log_dir: LogDir, name: str, write: WriteId, attempt: str, compression: str | None, *, force: bool
+    ) -> None:
         try:
             self._info = log_dir.topic_info(name)
         except UnknownTopicOrPartition as error:
             error.advice = f"`kafkafs topics create {log_dir.path} {name}` makes it"
             raise
         guest_rules.check_append(self._info, force=force)
+        self._config = self._info.config
+        if compression is not None and self._config.compression_type == "producer":
+            self._config = replace(self._config, compression_type=compression)
         self._path = log_dir.path
         self._write = write
         self._attempt = attempt
@@ -186,7 +194,7 @@ class _Topic:
                 self._path,
                 tp,
                 self._write,
-                config=self._info.config,
+                config=self._config,
                 clock=SystemClock(),
                 attempt=self._attempt,
             )

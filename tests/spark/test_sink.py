@@ -110,6 +110,21 @@ def test_a_column_of_timestamps(spark: SparkSession, logs: Path) -> None:
     assert found == {value: ms for value, ms in rows if ms is not None}
 
 
+@pytest.mark.parametrize(("given", "found"), [({}, 0), ({"kafka.compression.type": "zstd"}, 4)])
+def test_compression_as_a_producer_would(spark: SparkSession, logs: Path, given: dict[str, str], found: int) -> None:
+    """Where the topic leaves it to producers; one that names a codec has its way."""
+    owned = OwnedDir.open(logs)
+    owned.create_topic("gzipped", 1, {"compression.type": "gzip"})
+    owned.close()
+    frame = spark.range(1000).selectExpr("'k' AS key", "'the same again and again' AS value").coalesce(1)
+    for topic, codec in (("t", found), ("gzipped", 1)):
+        write(frame, logs, topic=topic, **given)
+        partition = partition_for_key(b"k", 3) if topic == "t" else 0
+        snapshot = LogDir.open_read_only(logs).log(TopicPartition(topic, partition)).snapshot()
+        (block, *_) = read_range(snapshot, 0)
+        assert int(block.table.codec[0]) == codec
+
+
 def test_nulls_go_to_one_partition_at_a_time(spark: SparkSession, logs: Path) -> None:
     frame = spark.range(20_000).selectExpr("if(id % 2 = 0, null, cast(id AS string)) AS value").coalesce(1)
     write(frame, logs, topic="t")
