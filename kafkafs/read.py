@@ -22,7 +22,7 @@ from kafkafs.ranges import (
     TimeSpec,
 )
 from kafkafs.record_filters import header_rows, key_rows
-from kafkafs.select import Selection, resolve, time_mask
+from kafkafs.selection import Selection, resolve, time_mask
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.log.reader import read_range
 from storage.types import Isolation, TimeRange

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,9 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
     of it they keep, the others' messages are only where they came from. A streaming query that is started again plays
     the whole micro-batch again; a single write is yours to repeat.
 
+    What was staged for writes that nobody began to commit is removed: it is what killed and failed jobs leave. A write
+    that is under way this moment then fails, writes nothing, and can be repeated.
+
     \b
     kafkafs recover /var/kafka --dry-run
     kafkafs recover /var/kafka orders/3
@@ -56,14 +60,25 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
     with progress_bar() as progress:
         if dry_run:
             reports, errors = _rehearse(logdir, chosen, progress)
-            writes, clean = _pending(logdir), False
+            writes, clean, staged = _pending(logdir), False, _staged(logdir, chosen)
         else:
-            reports, errors, writes, clean = _recover(logdir, None if tp is None else chosen, progress, drop=drop)
-    more = {"writes": [_write_json(write, drop=drop) for write in writes]}
+            reports, errors, writes, clean, staged = _recover(
+                logdir, None if tp is None else chosen, progress, drop=drop
+            )
+    more = {
+        "writes": [_write_json(write, drop=drop) for write in writes],
+        "staged": [{"file": str(path), "size_bytes": size} for path, size in staged],
+    }
     _tell(reports, errors, as_json, more | {"dry_run": dry_run, "clean_shutdown": clean})
     if not as_json:
         for write in writes:
             _tell_write(write, drop=drop, dry_run=dry_run)
+        if staged:
+            total = sum(size for _, size in staged)
+            click.echo(
+                f"{len(staged)} staged files that no write consists of, {total} bytes: "
+                f"{'to be removed' if dry_run else 'removed'}"
+            )
     if errors:
         ctx.exit(DATA_ERROR)
 
@@ -111,8 +126,11 @@ def _chosen(logdir: Path, tp: str | None) -> list[TopicPartition]:
 
 def _recover(
     logdir: Path, only: Sequence[TopicPartition] | None, progress: Progress, *, drop: bool
-) -> tuple[list[RecoveryReport], dict[TopicPartition, Exception], list[PendingWrite], bool]:
-    """Also the writes that are pending still, or were given up."""
+) -> tuple[
+    list[RecoveryReport], dict[TopicPartition, Exception], list[PendingWrite], bool, list[tuple[Path, int]]
+]:
+    """Also the writes that are pending still, or were given up, and the staged files that were removed."""
+    from storage.log import staging
     from storage.log.owned_dir import Opening, OwnedDir
     from storage.log.pending_writes import give_up, pending_writes
 
@@ -124,11 +142,38 @@ def _recover(
         for write in writes:
             if drop and write.is_stuck:
                 give_up(owned, write)
+        staged = []
+        if owned.commits.problem is None:
+            found = staging.unowned(owned.path, owned.partitions() if only is None else only, owned.commits.state)
+            for path, size in _sized(found):
+                with suppress(OSError):
+                    owned.disk.unlink(path)
+                    staged.append((path, size))
     finally:
         closing = owned.close()
     if closing.failure is not None:
         raise closing.failure
-    return list(owned.reports().values()), dict(closing.errors), writes, closing.clean
+    return list(owned.reports().values()), dict(closing.errors), writes, closing.clean, staged
+
+
+def _staged(logdir: Path, chosen: Sequence[TopicPartition]) -> list[tuple[Path, int]]:
+    """The staged files that a recovery would remove, and their sizes; nothing where it would not know."""
+    from storage.errors import CorruptCheckpoint
+    from storage.files import commit_ledger
+    from storage.log import staging
+
+    try:
+        return _sized(staging.unowned(logdir, chosen, commit_ledger.read(logdir)))
+    except CorruptCheckpoint:
+        return []
+
+
+def _sized(files: Sequence[Path]) -> list[tuple[Path, int]]:
+    found = []
+    for path in files:
+        with suppress(FileNotFoundError):
+            found.append((path, path.stat().st_size))
+    return found
 
 
 def _pending(logdir: Path) -> list[PendingWrite]:

@@ -119,6 +119,8 @@ def export(
     kafkafs spark export /var/kafka ./lake orders
     kafkafs spark export /var/kafka ./lake 'orders*' --damage quarantine --json
     """
+    log_dir = open_log_dir(logdir)
+    chosen = None if tp is None else expand(log_dir, tp)
     with _session(ctx, "export", master, settings) as session:
         from kafkafs.spark.jobs.export import ExportOptions
         from kafkafs.spark.jobs.export import export as run
@@ -131,8 +133,6 @@ def export(
             compression=compression,
             allow_uncompiled=allow_uncompiled,
         )
-        log_dir = open_log_dir(logdir)
-        chosen = None if tp is None else expand(log_dir, tp)
         done = run(session, logdir, directory, chosen, options, absent=absent(log_dir, tp))
     if as_json:
         print_json(_exported(done))
@@ -183,14 +183,16 @@ def stats(
     kafkafs spark stats /var/kafka --png traffic.png
     """
     draw = None if png is None else _drawing(ctx)
-    missing = absent(open_log_dir(logdir), tp)
+    log_dir = open_log_dir(logdir)
+    # Before Spark starts, which takes seconds.
+    chosen, missing = expand(log_dir, tp), absent(log_dir, tp)
     with _session(ctx, "stats", master, settings) as session:
         from kafkafs.spark.jobs.stats import stats as run
 
         found = run(
             session,
             logdir,
-            expand(open_log_dir(logdir), tp),
+            chosen,
             isolation=Isolation(isolation),
             keep_damage=damage == "skip",
             allow_uncompiled=allow_uncompiled,
@@ -275,10 +277,10 @@ def verify(
     """
     from kafkafs.cli.verify import tell_findings
 
+    chosen = None if tp is None else expand(open_log_dir(logdir), tp)
     with _session(ctx, "verify", master, settings) as session:
         from kafkafs.spark.jobs.verify import verify as run
 
-        chosen = None if tp is None else expand(open_log_dir(logdir), tp)
         found = run(session, logdir, chosen, allow_uncompiled=allow_uncompiled)
     tell_findings(ctx, found, notes=notes, as_json=as_json)
 

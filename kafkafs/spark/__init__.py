@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `kafkafs` a format of `spark.read`, `readStream`, `write` and `writeStream` in this session."""
-    from kafkafs.spark.data_source import data_source_for
+    """Makes `kafkafs` a format of `spark.read`, `readStream`, `write` and `writeStream` in this session.
 
+    WrongWorkerPython when the Python of the workers on this machine cannot run it.
+    """
+    from kafkafs.spark.data_source import data_source_for
+    from kafkafs.spark.workers import check_python
+
+    check_python(spark)
     spark.dataSource.register(data_source_for(spark))

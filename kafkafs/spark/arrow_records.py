@@ -39,8 +39,11 @@ class _Bytes:
         self.data = memoryview(b"" if data is None else data)[int(bounds[0]) : int(bounds[-1])]
 
 
-def record_columns(key: pa.Array | None, value: pa.Array, headers: pa.Array | None) -> RecordColumns:
-    """The records of one Arrow batch, without timestamps. `headers`: lists of structs of a key and a value.
+def record_columns(
+    key: pa.Array | None, value: pa.Array, headers: pa.Array | None, timestamp: pa.Array | None = None
+) -> RecordColumns:
+    """The records of one Arrow batch. `headers`: lists of structs of a key and a value; `timestamp`: microseconds, cut
+    to milliseconds, null for none.
 
     InvalidRecord for a header without a key.
     """
@@ -62,7 +65,17 @@ def record_columns(key: pa.Array | None, value: pa.Array, headers: pa.Array | No
             "headers_count": counts,
         }
         parts.append(encoded.data)
-    return RecordColumns(b"".join(parts), timestamp=np.full(1, NO_TIMESTAMP, np.int64), **columns)
+    return RecordColumns(b"".join(parts), timestamp=_milliseconds(timestamp), **columns)
+
+
+def _milliseconds(timestamp: pa.Array | None) -> Int64s:
+    if timestamp is None:
+        return np.full(1, NO_TIMESTAMP, np.int64)
+    microseconds = timestamp.cast(pa.timestamp("us", timestamp.type.tz)).cast(pa.int64())
+    milliseconds: Int64s = microseconds.fill_null(0).to_numpy(zero_copy_only=False) // 1000
+    if timestamp.null_count:
+        milliseconds[timestamp.is_null().to_numpy(zero_copy_only=False)] = NO_TIMESTAMP
+    return milliseconds
 
 
 def rows_of(columns: RecordColumns, rows: Int64s) -> RecordColumns:
@@ -71,7 +84,7 @@ def rows_of(columns: RecordColumns, rows: Int64s) -> RecordColumns:
         columns.buffer,
         columns.value_start[rows],
         columns.value_length[rows],
-        columns.timestamp,
+        columns.timestamp if len(columns.timestamp) == 1 else columns.timestamp[rows],
         *(
             column if len(column) == 1 else column[rows]
             for column in (

@@ -39,7 +39,18 @@ SOURCE: Final = (
     "onCorruptBatch",
     "allowUncompiled",
 )
-SINK: Final = ("path", "topic", "force", "lockTimeoutMs", "allowUncompiled", "includeHeaders", "checkpointLocation")
+SINK: Final = (
+    "path",
+    "topic",
+    "force",
+    "lockTimeoutMs",
+    "onChangedReplay",
+    "txnAppId",
+    "txnVersion",
+    "allowUncompiled",
+    "includeHeaders",
+    "checkpointLocation",
+)
 # Of Spark's Kafka source, for its clients alone.
 _IGNORED: Final = (
     "groupIdPrefix",
@@ -50,6 +61,7 @@ _IGNORED: Final = (
     "producer.cache.timeout",
 )
 _CLIENTS: Final = "kafka."
+_OF_A_TABLE: Final = "location"  # what CREATE TABLE makes of its path
 _KNOWN: Final = {name.lower(): name for name in (*SOURCE, *SINK, *_IGNORED)}
 
 # What Spark's Kafka source and sink refuse, and why. Source: KafkaSourceProvider.validateGeneralOptions,
@@ -82,6 +94,11 @@ class InvalidOption(ValueError):
 def by_lower_name(options: Mapping[str, str], own: tuple[str, ...], refused: Mapping[str, str]) -> dict[str, str]:
     """The options by their names in lower case; `own`: the names to tell somebody who mistyped one. InvalidOption."""
     given = {name.lower(): value for name, value in options.items()}
+    if _OF_A_TABLE in given:
+        raise InvalidOption(
+            "Spark's catalog keeps no table of this format: use CREATE TEMPORARY VIEW name USING kafkafs OPTIONS (path "
+            "'LOGDIR', …), for each session"
+        )
     for name in given:
         if name in refused:
             raise InvalidOption(f"option {name} is not supported: {refused[name]}")

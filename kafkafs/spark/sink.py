@@ -9,24 +9,36 @@ their messages.
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from kafkafs.spark.kernels import require_compiled
-from kafkafs.spark.option_values import REFUSED_BY_SINK, SINK, InvalidOption, by_lower_name, directories, flag
+from kafkafs.spark.option_values import REFUSED_BY_SINK, SINK, InvalidOption, by_lower_name, directories, flag, one_of
 from kafkafs.spark.staged_task import stage
 from kafkafs.spark.worker_start import WorkerStart
-from storage.errors import LogLocked
-from storage.files import dir_lock
-from storage.files.commit_ledger import StagedFile, WriteId
+from storage.errors import CorruptCheckpoint, LogLocked
+from storage.files import commit_ledger, dir_lock
+from storage.files.commit_ledger import Content, StagedFile, WriteId
 from storage.files.disk import RealDisk
 from storage.log import commits
 from storage.log.owned_dir import Opening, OwnedDir
@@ -35,8 +47,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _QUERY_ID: Final = "sql.streaming.queryId"
+_RUN_ID: Final = "spark.jobGroup.id"  # of a query: another one each time it is started (StreamExecution)
 _BATCH_ID: Final = "streaming.sql.batchId"
+_COMPRESSION: Final = "kafka.compression.type"
+# As Kafka's producers name them; what stands in a topic's configuration.
+_CODECS: Final[dict[str, str | None]] = {
+    "none": None, "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "zstd": "zstd",
+}  # fmt: skip
 _LOCK_POLL_S: Final = 0.02
+_FITS_A_NAME: Final = re.compile("[0-9A-Za-z-]{1,64}")  # of a staged file
+
+logger = logging.getLogger("kafkafs.spark")
 
 _T = TypeVar("_T")
 
@@ -48,18 +69,24 @@ _TYPES: Final[dict[str, tuple[DataType, ...]]] = {
     "value": (StringType(), BinaryType()),
     "headers": (ArrayType(_HEADER),),
     "partition": (IntegerType(),),
+    "timestamp": (TimestampType(),),  # ours: a topic that is copied keeps its times
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """Where a query writes, and how. `topic`: for all its messages, else the column names it. `force`: see
-    guest_rules.check_append. `lock_timeout_ms`: so long a commit waits for another one to end."""
+    guest_rules.check_append. `lock_timeout_ms`: so long a commit waits for another one to end.
+    `drop_changed_replay`: a write that comes again with other rows is no error. `transaction`: how a single write is
+    known when it comes again. `compression`: of topics that leave it to producers."""
 
     path: Path
     topic: str | None = None
     force: bool = False
     lock_timeout_ms: int = 10_000
+    drop_changed_replay: bool = False
+    transaction: WriteId | None = None
+    compression: str | None = None
     allow_uncompiled: bool = False
 
 
@@ -69,6 +96,7 @@ class StagedMessage(WriterCommitMessage):
 
     write: WriteId
     files: tuple[StagedFile, ...]
+    content: Content
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -78,10 +106,14 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._columns = columns
         self._start = WorkerStart()
-        self._write = WriteId(str(uuid.uuid4()), None)
+        # A write that nobody can know again has an id of its own. Of one that can be known, this is an attempt.
+        unique = str(uuid.uuid4())
+        self._write, self._attempt = WriteId(unique, None), ""
+        if options.transaction is not None:
+            self._write, self._attempt = options.transaction, unique
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        return _staged(self._options, self._columns, self._write, iterator)
+        return _staged(self._options, self._columns, self._write, self._attempt, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _commit(self._options, self._write, messages)
@@ -99,7 +131,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._start = WorkerStart()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        return _staged(self._options, self._columns, _micro_batch(), iterator)
+        write, run = _micro_batch()
+        return _staged(self._options, self._columns, write, run, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         write = _told(messages, batchId)
@@ -119,7 +152,10 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """The writer of `df.writeStream.format("kafkafs")`. InvalidOption, LogLocked."""
-    return StreamWriter(*_checked(options, schema, overwrite))
+    parsed, columns = _checked(options, schema, overwrite)
+    if parsed.transaction is not None:
+        raise InvalidOption("txnAppId and txnVersion are for df.write: a streaming query is known by its own id")
+    return StreamWriter(parsed, columns)
 
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
@@ -136,13 +172,32 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         topic=given.get("topic", "").strip() or None,
         force=flag(given, "force", default=False),
         lock_timeout_ms=int(timeout),
+        drop_changed_replay=one_of(given, "onChangedReplay", {"fail": False, "drop": True}),
+        transaction=_transaction(given),
+        compression=one_of(given, _COMPRESSION, _CODECS),
         allow_uncompiled=flag(given, "allowUncompiled", default=False),
     )
+
+
+def _transaction(given: Mapping[str, str]) -> WriteId | None:
+    """txnAppId and txnVersion, as Delta has them: of an application's writes one of each version, ascending."""
+    application, version = given.get("txnappid", "").strip(), given.get("txnversion")
+    if version is None and "txnappid" not in given:
+        return None
+    if not application or version is None:
+        raise InvalidOption("options txnAppId and txnVersion go together: an application's name, and a number")
+    if not re.fullmatch("[0-9]{1,18}", version.strip()):
+        raise InvalidOption(f"option txnVersion takes a number, not {version!r}")
+    if not _FITS_A_NAME.fullmatch(application):
+        application = str(uuid.uuid5(uuid.NAMESPACE_URL, application))
+    return WriteId(application, int(version))
 
 
 def check_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
     """The columns of a query that are written. InvalidOption, in the words of Spark's Kafka sink (KafkaWriter)."""
     fields = {field.name: field.dataType for field in schema.fields if field.name in _TYPES}
+    if "timestamp" in fields and not isinstance(fields["timestamp"], TimestampType):
+        del fields["timestamp"]  # as Spark's Kafka sink passes over every one
     if topic is None and "topic" not in fields:
         raise InvalidOption(
             "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
@@ -174,30 +229,64 @@ def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) ->
         raise FileNotFoundError(f"no log directory {parsed.path}: `kafkafs topics create` makes one")
     # Before any work is done for nothing; the commit looks again.
     _when_free(parsed, lambda: _refuse_held(parsed.path))
+    _warn_of_pending(parsed.path)
     return parsed, columns
 
 
-def _micro_batch() -> WriteId:
+def _warn_of_pending(path: Path) -> None:
+    """Tells of single writes that another job began to commit, and did not live to tell of: they are carried out."""
+    with suppress(CorruptCheckpoint):  # the commit says so
+        for pending in commit_ledger.read(path).pending:
+            if pending.write.batch is None:
+                shares = ", ".join(f"{sum(file.records for file in part.files)} to {part.tp}" for part in pending.parts)
+                logger.warning(
+                    "%s: the write of a job that was killed had begun, with messages %s: it is carried out now. If "
+                    "this is that job, run again, its messages will be there twice: options txnAppId and txnVersion "
+                    "make a write known that comes again",
+                    path,
+                    shares,
+                )
+
+
+def _micro_batch() -> tuple[WriteId, str]:
+    """The micro-batch of this task, and the run of its query."""
     context = TaskContext.get()
     query = context.getLocalProperty(_QUERY_ID) if context is not None else None
     batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
-    if query is None or batch is None:
+    if context is None or query is None or batch is None:
         raise RuntimeError("Spark does not tell this task its query and micro-batch: a replay could not be known")
-    return WriteId(query, int(batch))
+    return WriteId(query, int(batch)), context.getLocalProperty(_RUN_ID) or ""
 
 
 def _staged(
-    options: SinkOptions, columns: Sequence[str], write: WriteId, batches: Iterator[pa.RecordBatch]
+    options: SinkOptions, columns: Sequence[str], write: WriteId, attempt: str, batches: Iterator[pa.RecordBatch]
 ) -> StagedMessage:
     require_compiled(options.allow_uncompiled)
-    return StagedMessage(write, stage(options.path, write, batches, columns, options.topic, force=options.force))
+    files, content = stage(
+        options.path,
+        write,
+        batches,
+        columns,
+        options.topic,
+        attempt=attempt,
+        compression=options.compression,
+        force=options.force,
+    )
+    return StagedMessage(write, files, content)
 
 
 def _commit(options: SinkOptions, write: WriteId, messages: Sequence[WriterCommitMessage | None]) -> None:
     files = _files(messages)
     owned = _when_free(options, lambda: OwnedDir.open(options.path, Opening(gentle=True)))
+    content = None if write.batch is None else _content(messages)
     try:
-        commits.commit(owned, write, files, force=options.force)
+        commits.commit(owned, write, files, content=content, force=options.force)
+    except commits.ReplayDiffers as error:
+        if not options.drop_changed_replay:
+            error.advice = f"{error.advice}: option onChangedReplay=drop passes over what it writes the second time"
+            raise
+        logger.warning("%s. It is dropped (onChangedReplay is drop)", error)
+        commits.discard(owned, files)
     finally:
         owned.close()
 
@@ -213,6 +302,14 @@ def _told(messages: Sequence[WriterCommitMessage | None], batch: int) -> WriteId
 def _files(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
     """In the order of the tasks, which is that of the query's partitions."""
     return [file for message in messages if isinstance(message, StagedMessage) for file in message.files]
+
+
+def _content(messages: Sequence[WriterCommitMessage | None]) -> Content:
+    total = Content()
+    for message in messages:
+        if isinstance(message, StagedMessage):
+            total = total.plus(message.content)
+    return total
 
 
 def _refuse_held(path: Path) -> None:

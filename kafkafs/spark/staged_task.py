@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkafs.spark.arrow_records import record_columns, rows_of
+from kafkafs.spark.content import content_of
 from storage.client.partitioner import Partitioner
 from storage.clock import SystemClock
-from storage.errors import InvalidRecord, UnknownTopicOrPartition
-from storage.files.commit_ledger import StagedFile, WriteId
+from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
+from storage.files.commit_ledger import Content, StagedFile, WriteId
 from storage.files.disk import RealDisk
-from storage.log import guest_rules
+from storage.log import commits, guest_rules
 from storage.log.log_dir import LogDir
 from storage.log.staging import StagedWriter
 from storage.types import TopicPartition
@@ -36,21 +39,40 @@ def stage(
     columns: Sequence[str],
     topic: str | None,
     *,
+    attempt: str = "",
+    compression: str | None = None,
     force: bool = False,
-) -> tuple[StagedFile, ...]:
-    """Stages all batches; `columns` are those that are written, `topic` goes before the column of that name.
+) -> tuple[tuple[StagedFile, ...], Content]:
+    """Stages all batches; `columns` are those that are written, `topic` goes before the column of that name. `attempt`:
+    which one at this write it is; what earlier ones left goes first. Also gives what the rows are, if the write may
+    come again. `compression`: of topics that leave it to producers, none by default.
 
     UnknownTopicOrPartition, InvalidRecord, RecordTooLarge, NotPermitted, OSError: nothing is left of it.
     """
-    task = _Task(path, write, force=force)
+    if attempt:
+        _clear_earlier(path, write, attempt)
+    task = _Task(path, write, attempt, compression, force=force)
     try:
         for batch in batches:
             if batch.num_rows:
                 task.add(_Rows(batch, columns, topic))
-        return task.finish()
+        return task.finish(), task.content
     except BaseException:
         task.discard()
         raise
+
+
+# What this process has cleared: an attempt's own batches have no earlier ones. A worker runs one task at a time.
+_cleared: set[tuple[Path, str, str]] = set()
+
+
+def _clear_earlier(path: Path, write: WriteId, attempt: str) -> None:
+    """Once for each attempt. What cannot be removed now is in nobody's way."""
+    what = (path, write.id, attempt)
+    if what not in _cleared:
+        with contextlib.suppress(StorageError, OSError):
+            if commits.clear_earlier_attempts(RealDisk(), path, write, attempt):
+                _cleared.add(what)
 
 
 class _Rows:
@@ -62,7 +84,7 @@ class _Rows:
 
         value = column("value")
         assert value is not None
-        self.records = record_columns(column("key"), value, column("headers"))
+        self.records = record_columns(column("key"), value, column("headers"), column("timestamp"))
         self._topic = topic
         self._topics = None if topic is not None else column("topic")
         wanted = column("partition")
@@ -89,19 +111,26 @@ class _Rows:
 class _Task:
     """The staged files of one task."""
 
-    def __init__(self, path: Path, write: WriteId, *, force: bool) -> None:
+    def __init__(self, path: Path, write: WriteId, attempt: str, compression: str | None, *, force: bool) -> None:
         self._path = path
         self._write = write
+        self._attempt = attempt
+        self._compression = compression
         self._force = force
         self._log_dir = LogDir.open_read_only(path)
         self._topics: dict[str, _Topic] = {}
+        self.content = Content()
 
     def add(self, rows: _Rows) -> None:
         for name, chosen in rows.by_topic():
             topic = self._topics.get(name)
             if topic is None:
-                topic = self._topics[name] = _Topic(self._log_dir, name, self._write, force=self._force)
+                topic = self._topics[name] = _Topic(
+                    self._log_dir, name, self._write, self._attempt, self._compression, force=self._force
+                )
             records = rows.records if len(chosen) == len(rows.records) else rows_of(rows.records, chosen)
+            if self._write.batch is not None:
+                self.content = self.content.plus(content_of(records, name))
             topic.add(records, None if rows.partitions is None else rows.partitions[chosen])
 
     def finish(self) -> tuple[StagedFile, ...]:
@@ -115,15 +144,21 @@ class _Task:
 class _Topic:
     """A task's messages for one topic."""
 
-    def __init__(self, log_dir: LogDir, name: str, write: WriteId, *, force: bool) -> None:
+    def __init__(
+        self, log_dir: LogDir, name: str, write: WriteId, attempt: str, compression: str | None, *, force: bool
+    ) -> None:
         try:
             self._info = log_dir.topic_info(name)
         except UnknownTopicOrPartition as error:
             error.advice = f"`kafkafs topics create {log_dir.path} {name}` makes it"
             raise
         guest_rules.check_append(self._info, force=force)
+        self._config = self._info.config
+        if compression is not None and self._config.compression_type == "producer":
+            self._config = replace(self._config, compression_type=compression)
         self._path = log_dir.path
         self._write = write
+        self._attempt = attempt
         self._here = frozenset(log_dir.partitions(name))
         count = self._info.partition_count
         self._partitioner = None if count is None else Partitioner(count)
@@ -155,7 +190,13 @@ class _Topic:
             if number not in self._here:
                 raise UnknownTopicOrPartition(f"no partition {tp} here", path=self._path)
             writer = self._writers[number] = StagedWriter(
-                RealDisk(), self._path, tp, self._write, config=self._info.config, clock=SystemClock()
+                RealDisk(),
+                self._path,
+                tp,
+                self._write,
+                config=self._config,
+                clock=SystemClock(),
+                attempt=self._attempt,
             )
         return writer
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from kafkafs.count import count_messages, nth_message, visible_end
 from kafkafs.ranges import LastDuration, LastMessages, OffsetSpec, TimeBetween, TimeSpec
-from kafkafs.select import Selection, resolve
+from kafkafs.selection import Selection, resolve
 from kafkafs.views.layout import Layout
 from kafkafs.views.plans import Plan
 from kafkafs.views.shrinking import Cover, agreed_end, kept_covers
@@ -29,7 +29,7 @@ from storage.types import NO_TIMESTAMP, Isolation
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a path asks of a log. `spec` None is all of it. `clamp`: see kafkafs.select."""
+    """What a path asks of a log. `spec` None is all of it. `clamp`: see kafkafs.selection."""
 
     log: Log
     spec: OffsetSpec | TimeSpec | None

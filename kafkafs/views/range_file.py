@@ -18,7 +18,7 @@ from kafkafs.ranges import (
     TimeBetween,
     TimeSpec,
 )
-from kafkafs.select import Selection
+from kafkafs.selection import Selection
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.views.base import FILE_MODE, Attributes, File, Handle, Kind
 from kafkafs.views.growth import Question

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kafkafs.ranges import LastDuration
-from kafkafs.select import Selection
+from kafkafs.selection import Selection
 from kafkafs.views.callers import Callers, OneCaller
 from kafkafs.views.growth import Growth, Question, Shown
 from kafkafs.views.layout import Layout

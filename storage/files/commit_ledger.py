@@ -20,6 +20,10 @@ from storage.types import TopicPartition
 VERSION: Final = 1
 # Of so many queries, those that committed last, it is remembered how far they came.
 QUERIES_KEPT: Final = 1000
+# Of so many batches of a query, its last ones, what they consisted of: as many as Spark's checkpoint goes back
+# (spark.sql.streaming.minBatchesToRetain).
+CONTENTS_KEPT: Final = 100
+QUERIES_WITH_CONTENTS: Final = 20  # that committed last; of the others only their last batch
 
 
 class WriteId(NamedTuple):
@@ -30,6 +34,18 @@ class WriteId(NamedTuple):
 
     id: str
     batch: int | None
+
+
+class Content(NamedTuple):
+    """What a write consists of, whatever its order and its partitions: how many rows, and a sum over them, modulo 2^64,
+    that differs where a row does."""
+
+    records: int = 0
+    digest: int = 0
+
+    def plus(self, other: Content) -> Content:
+        """Of both together."""
+        return Content(self.records + other.records, (self.digest + other.digest) % 2**64)
 
 
 class StagedFile(NamedTuple):
@@ -56,18 +72,22 @@ class PendingPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PendingCommit:
-    """A write that has begun: it will be carried out. `time_ms`: the time that LogAppendTime topics give it."""
+    """A write that has begun: it will be carried out. `time_ms`: the time that LogAppendTime topics give it.
+    `content`: None where it is not known."""
 
     write: WriteId
     time_ms: int
     parts: tuple[PendingPart, ...]
+    content: Content | None = None
 
 
 class LastBatch(NamedTuple):
-    """The last committed micro-batch of a query, and when that was, epoch milliseconds."""
+    """The last committed micro-batch of a query, and when that was, epoch milliseconds. `contents`: of the batches that
+    committed last, by number, ascending."""
 
     batch: int
     time_ms: int
+    contents: tuple[tuple[int, Content], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +101,11 @@ class Ledger:
         """True for a micro-batch that was committed before, with another attempt at it."""
         last = self.queries.get(write.id)
         return last is not None and write.batch is not None and write.batch <= last.batch
+
+    def content_of(self, write: WriteId) -> Content | None:
+        """What a micro-batch that is done consisted of; None where that is not remembered."""
+        last = self.queries.get(write.id)
+        return None if last is None or write.batch is None else dict(last.contents).get(write.batch)
 
     def begun(self, commit: PendingCommit) -> Ledger:
         """With one more write pending."""
@@ -113,13 +138,21 @@ class Ledger:
         return replace(self, pending=changed)
 
     def done(self, write: WriteId, now_ms: int) -> Ledger:
-        """The write is pending no more, and remembered if it may come again."""
+        """The write is pending no more, and remembered if it may come again. One that is not pending has no rows."""
         pending = self.withdrawn(write).pending
         if write.batch is None:
             return self.withdrawn(write)
-        queries = {**self.queries, write.id: LastBatch(write.batch, now_ms)}
+        known = [commit.content for commit in self.pending if commit.write == write] or [Content()]
+        before = self.queries.get(write.id)
+        contents = [*(() if before is None else before.contents)]
+        contents += [(write.batch, content) for content in known if content is not None]
+        queries = {**self.queries, write.id: LastBatch(write.batch, now_ms, tuple(contents[-CONTENTS_KEPT:]))}
         kept = sorted(queries.items(), key=lambda query: query[1].time_ms)[-QUERIES_KEPT:]
-        return Ledger(dict(kept), pending)
+        busy = {query for query, _ in kept[-QUERIES_WITH_CONTENTS:]}
+        return Ledger(
+            {query: last if query in busy else last._replace(contents=last.contents[-1:]) for query, last in kept},
+            pending,
+        )
 
     def staged_names(self) -> set[str]:
         """The staged files that pending writes consist of."""
@@ -133,6 +166,7 @@ def encode(ledger: Ledger) -> bytes:
             "write": commit.write.id,
             "batch": commit.write.batch,
             "time_ms": commit.time_ms,
+            "content": commit.content,
             "parts": [
                 {
                     "topic": part.tp.topic,
@@ -148,8 +182,20 @@ def encode(ledger: Ledger) -> bytes:
         }
         for commit in ledger.pending
     ]
-    queries = {query: list(last) for query, last in ledger.queries.items()}
-    return json.dumps({"version": VERSION, "queries": queries, "pending": pending}, indent=1).encode() + b"\n"
+    queries = {query: [last.batch, last.time_ms] for query, last in ledger.queries.items()}
+    contents = {
+        query: [[batch, *content] for batch, content in last.contents]
+        for query, last in ledger.queries.items()
+        if last.contents
+    }
+    # The contents in a line each: there are many of them.
+    lines = [
+        f' "version": {VERSION}',
+        f' "queries": {json.dumps(queries)}',
+        f' "contents": {json.dumps(contents)}',
+        f' "pending": {json.dumps(pending, indent=1)}',
+    ]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def parse(data: bytes, path: Path | None = None) -> Ledger:
@@ -158,7 +204,11 @@ def parse(data: bytes, path: Path | None = None) -> Ledger:
         content = json.loads(data)
         if content["version"] != VERSION:
             raise CorruptCheckpoint("unknown version", path=path, expected=VERSION, found=content["version"])
-        queries = {str(query): LastBatch(int(last[0]), int(last[1])) for query, last in content["queries"].items()}
+        contents = content.get("contents", {})
+        queries = {
+            str(query): LastBatch(int(last[0]), int(last[1]), _contents(contents.get(query, ())))
+            for query, last in content["queries"].items()
+        }
         return Ledger(queries, tuple(_pending(commit) for commit in content["pending"]))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise CorruptCheckpoint("does not parse", path=path, found=repr(error)) from None
@@ -167,7 +217,13 @@ def parse(data: bytes, path: Path | None = None) -> Ledger:
 def _pending(commit: Any) -> PendingCommit:
     batch = commit["batch"]
     write = WriteId(str(commit["write"]), None if batch is None else int(batch))
-    return PendingCommit(write, int(commit["time_ms"]), tuple(_part(part) for part in commit["parts"]))
+    told = commit.get("content")
+    content = None if told is None else Content(int(told[0]), int(told[1]))
+    return PendingCommit(write, int(commit["time_ms"]), tuple(_part(part) for part in commit["parts"]), content)
+
+
+def _contents(given: Any) -> tuple[tuple[int, Content], ...]:
+    return tuple((int(batch), Content(int(records), int(digest))) for batch, records, digest in given)
 
 
 def _part(part: Any) -> PendingPart:

@@ -5,6 +5,7 @@ Sources: Kafka's LogFileUtils, LocalLog (directory names), Topic (topic names), 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
 from collections.abc import Iterable
@@ -134,6 +135,7 @@ def parse_metadata_snapshot(name: str) -> MetadataSnapshotName | None:
     return None if match is None else MetadataSnapshotName(int(match[1]), int(match[2]))
 
 
+_ATTEMPT_DIGITS = 12
 _STAGED = re.compile(rf"([0-9A-Za-z-]{{1,64}})\.([0-9]{{1,19}})\.([0-9a-f]{{32}}){re.escape(STAGED_SUFFIX)}")
 
 
@@ -141,7 +143,8 @@ _STAGED = re.compile(rf"([0-9A-Za-z-]{{1,64}})\.([0-9]{{1,19}})\.([0-9a-f]{{32}}
 class StagedName:
     """`<write>.<batch>.<32 hex>.staged`: what one task of a write put beside a partition's segments, to be appended.
 
-    `write`: the id of a streaming query, whose micro-batch `batch` it is, or of a single write (batch 0).
+    `write`: the id of a streaming query, whose micro-batch `batch` it is, or of a single write (batch 0). `unique`
+    begins with what `attempt_mark` makes of the attempt at the write, the same for all its tasks.
     """
 
     write: str
@@ -152,12 +155,18 @@ class StagedName:
         return f"{self.write}.{self.batch}.{self.unique}{STAGED_SUFFIX}"
 
     @staticmethod
-    def new(write: str, batch: int) -> StagedName:
+    def new(write: str, batch: int, attempt: str = "") -> StagedName:
         """A name that no other task has. ValueError for an id that does not fit a file name."""
-        name = StagedName(write, batch, uuid.uuid4().hex)
+        mark = attempt_mark(attempt)
+        name = StagedName(write, batch, mark + uuid.uuid4().hex[len(mark) :])
         if parse_staged(str(name)) != name:
             raise ValueError(f"{write!r}, {batch} cannot name a staged file")
         return name
+
+
+def attempt_mark(attempt: str) -> str:
+    """What tells the staged files of an attempt at a write (a run of a query, a driver) from those of others."""
+    return hashlib.sha256(attempt.encode()).hexdigest()[:_ATTEMPT_DIGITS]
 
 
 def parse_staged(name: str) -> StagedName | None:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from storage.errors import CorruptCheckpoint, LogLocked, StorageError
 from storage.files import commit_ledger, names
-from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
+from storage.files.commit_ledger import Content, Ledger, PendingCommit, PendingPart, StagedFile, WriteId
 from storage.files.dir_lock import DirLock
 from storage.files.disk import Disk, replace_file
 from storage.log import staging
@@ -55,6 +55,10 @@ class Committed(NamedTuple):
 class CommitUnfinished(StorageError):
     """A write has begun and cannot be carried out now. It will be, when the log directory is next opened for writing:
     it must not be repeated under another id."""
+
+
+class ReplayDiffers(StorageError):
+    """A micro-batch that is done comes again, and is not what it was: its rows are not in the log."""
 
 
 class CommitLedger:
@@ -99,10 +103,19 @@ class CommitLedger:
             self._ledger = ledger
 
 
-def commit(owned: OwnedDir, write: WriteId, files: Iterable[StagedFile], *, force: bool = False) -> Committed:
+def commit(
+    owned: OwnedDir,
+    write: WriteId,
+    files: Iterable[StagedFile],
+    *,
+    content: Content | None = None,
+    force: bool = False,
+) -> Committed:
     """Commits a write: the staged files of each partition in the order given. A micro-batch that its query committed
-    before is dropped. `force`: see guest_rules.check_append.
+    before is dropped. `content`: what the write consists of, remembered to tell a replay from another batch of that
+    number; None: it is not compared. `force`: see guest_rules.check_append.
 
+    ReplayDiffers when it was committed before with another content. Else:
     CommitUnfinished when it has begun and is not through. Any other error (FileNotFoundError or CorruptBatch of a
     staged file, PartitionOffline, NotPermitted, OSError): nothing was written, the staged files are as they were.
     """
@@ -112,6 +125,8 @@ def commit(owned: OwnedDir, write: WriteId, files: Iterable[StagedFile], *, forc
     for file in files:
         by_partition.setdefault(file.tp, []).append(file)
     if owned.commits.state.is_done(write):
+        if content is not None:
+            _check_replay(owned, write, content)
         discard(owned, (file for group in by_partition.values() for file in group))
         return Committed(False, {})
     _refuse_behind_unfinished(owned, write)
@@ -120,7 +135,8 @@ def commit(owned: OwnedDir, write: WriteId, files: Iterable[StagedFile], *, forc
     batches = {tp: StagedBatches(owned.path, by_partition[tp], log.config, time_ms) for tp, log in logs.items()}
     parts = tuple(_part(log, batches[tp], by_partition[tp]) for tp, log in logs.items())
     if parts:
-        _append(owned, PendingCommit(write, time_ms, parts), [(logs[part.tp], batches[part.tp]) for part in parts])
+        begun = PendingCommit(write, time_ms, parts, content)
+        _append(owned, begun, [(logs[part.tp], batches[part.tp]) for part in parts])
     try:
         _end(owned, write, (file for part in parts for file in part.files))
     except OSError as error:
@@ -149,6 +165,22 @@ def _append(owned: OwnedDir, begun: PendingCommit, shares: Sequence[tuple[Partit
                 raise
         _note_written(owned, begun.write, written)
         raise _unfinished(owned, begun.write, error) from error
+
+
+def _check_replay(owned: OwnedDir, write: WriteId, content: Content) -> None:
+    known = owned.commits.state.content_of(write)
+    last = owned.commits.state.queries[write.id]
+    if known == content or (known is None and write.batch == last.batch and not last.contents):
+        return  # or what committed it did not remember contents yet
+    rows = "rows that are not remembered any more" if known is None else f"{known.records} rows"
+    raise ReplayDiffers(
+        f"batch {write.batch} of write {write.id} was committed before, with other rows: these are not written",
+        path=owned.path,
+        expected=rows,
+        found=f"{content.records} rows" + (", other ones" if known and known.records == content.records else ""),
+        advice="A checkpoint that was put back to an earlier state plans other batches: begin with a new one, from the "
+        "offsets that follow what is here. A query whose rows differ each time it runs cannot be replayed",
+    )
 
 
 def _append_share(
@@ -221,6 +253,26 @@ def abort(disk: Disk, log_dir: Path, write: WriteId, files: Iterable[StagedFile]
         _discard_unwanted(disk, log_dir, staging.of_write(log_dir, write))
     finally:
         lock.release()
+
+
+def clear_earlier_attempts(disk: Disk, log_dir: Path, write: WriteId, attempt: str) -> bool:
+    """Removes what earlier attempts at a query's batches, this one included, have staged: nobody will commit it, but
+    what a pending write consists of. False when the log directory is held, so that nothing was looked at: a commit may
+    be about to begin. CorruptCheckpoint, OSError.
+
+    A driver that is thought dead and is not loses what it has staged: its commit then fails, and nothing is written.
+    """
+    if not staging.of_earlier_attempts(log_dir, write, attempt):
+        return True
+    try:
+        lock = DirLock(disk, log_dir)
+    except LogLocked:
+        return False
+    try:
+        _discard_unwanted(disk, log_dir, staging.of_earlier_attempts(log_dir, write, attempt))
+    finally:
+        lock.release()
+    return True
 
 
 def _discard_unwanted(disk: Disk, log_dir: Path, staged: Iterable[Path]) -> None:

@@ -4,14 +4,19 @@ A task of a write makes one for each partition that it has messages for, beside 
 is left to the one process that may write the log. Their batches are of format v2, offsets from 0 in each, compressed
 as the topic says; for a topic with an old message.format.version they are converted when they get their offsets.
 
-Brokers ignore the files. Who opens a partition for writing removes those that nobody will commit: of a micro-batch
-that its query has committed (another attempt at a task, a driver that died), or untouched for a week.
+Brokers ignore the files. Nobody else knows whether a write whose driver was killed goes on elsewhere, so they go when
+somebody can tell:
+
+- who stages a micro-batch removes what earlier attempts at it have staged (commits.clear_earlier_attempts)
+- who opens a partition for writing removes those of a micro-batch that its query has committed (another attempt at a
+  task, a driver that died), and those untouched for a week
+- a person who recovers the log directory removes all that no pending write consists of (`unowned`)
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -40,12 +45,21 @@ class StagedWriter:
     """Writes one staged file. Not thread-safe. Needs no lock on the log directory: nobody else knows the file."""
 
     def __init__(
-        self, disk: Disk, log_dir: Path, tp: TopicPartition, write: WriteId, *, config: LogConfig, clock: Clock
+        self,
+        disk: Disk,
+        log_dir: Path,
+        tp: TopicPartition,
+        write: WriteId,
+        *,
+        config: LogConfig,
+        clock: Clock,
+        attempt: str = "",
     ) -> None:
+        """`attempt`: which one at this write it is, see names.StagedName."""
         self._disk = disk
         self._tp = tp
         self._directory = log_dir / tp.dir_name
-        self._path = self._directory / str(StagedName.new(write.id, write.batch or 0))
+        self._path = self._directory / str(StagedName.new(write.id, write.batch or 0, attempt))
         self._config = config
         self._clock = clock
         self._encoder = BatchEncoder()
@@ -153,10 +167,34 @@ def of_write(log_dir: Path, write: WriteId) -> list[Path]:
     ]
 
 
+def of_earlier_attempts(log_dir: Path, write: WriteId, attempt: str) -> list[Path]:
+    """All that other attempts than this one have staged for the query, up to this batch of it. OSError."""
+    mark = names.attempt_mark(attempt)
+    return [
+        path
+        for path in sorted(log_dir.glob("*/*" + names.STAGED_SUFFIX))
+        if (staged := names.parse_staged(path.name))
+        and staged.write == write.id
+        and staged.batch <= (write.batch or 0)
+        and not staged.unique.startswith(mark)
+    ]
+
+
 def discard(disk: Disk, path: Path) -> None:
     """Removes a staged file that nobody needs any more. OSError."""
     with contextlib.suppress(FileNotFoundError):
         disk.unlink(path)
+
+
+def unowned(log_dir: Path, partitions: Iterable[TopicPartition], ledger: Ledger) -> list[Path]:
+    """The staged files in these partitions that no pending write consists of, by name. OSError."""
+    pending = ledger.staged_names()
+    return [
+        path
+        for tp in partitions
+        for path in sorted((log_dir / tp.dir_name).glob("*" + names.STAGED_SUFFIX))
+        if names.parse_staged(path.name) is not None and path.name not in pending
+    ]
 
 
 def remove_orphans(disk: Disk, directory: Path, ledger: Ledger, now_ms: int) -> list[str]:

@@ -43,6 +43,6 @@ def check_writes(findings: Findings, path: Path, staged: Iterable[Path], *, held
                 Kind.STAGED_ORPHAN,
                 file,
                 recovery="removes it" if late else "leaves it for a week: its write may be under way",
-                repair=OPENING,
+                repair=OPENING if late else f"{RECOVER}, if no write from Spark is under way",
                 note=True,
             )

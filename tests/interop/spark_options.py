@@ -31,6 +31,7 @@ _IMPATIENT: Final = {
     "fetchOffset.numRetries": "1",
     "kafka.default.api.timeout.ms": "8000",
     "kafka.request.timeout.ms": "7000",
+    "kafkaConsumer.pollTimeoutMs": "5000",
 }
 _SOME_TIMES: Final = _json({"0": _at(3000), "1": _at(0), "2": _at(5000)})
 
@@ -81,9 +82,10 @@ CASES: Final[dict[str, dict[str, str]]] = {
     "starting_one_missing": {"subscribe": "clicks", "startingOffsets": _json({"0": 10, "1": -2})},
     "starting_one_too_many": {"subscribe": "clicks", "startingOffsets": _json({"0": 10, "1": -2, "2": 0, "3": 0})},
     "starting_below_minus_two": {"subscribe": "clicks", "startingOffsets": _json({"0": -3, "1": -2, "2": 0})},
-    "starting_beyond": {"subscribe": "clicks", "startingOffsets": _json({"0": 99999, "1": -2, "2": 0})},
+    "starting_beyond": {"subscribe": "clicks", **_IMPATIENT, "startingOffsets": _json({"0": 99999, "1": -2, "2": 0})},
     "starting_beyond_without_failing": {
         "subscribe": "clicks",
+        **_IMPATIENT,
         "startingOffsets": _json({"0": 99999, "1": -2, "2": 0}),
         "failOnDataLoss": "false",
     },
@@ -92,9 +94,10 @@ CASES: Final[dict[str, dict[str, str]]] = {
     "ending_offsets": {"subscribe": "clicks", "endingOffsets": _json({"0": 10, "1": -1, "2": 1990})},
     "ending_one_earliest": {"subscribe": "clicks", "endingOffsets": _json({"0": 10, "1": -2, "2": 1990})},
     "ending_earliest": {"subscribe": "clicks", "endingOffsets": "earliest"},
-    "ending_beyond": {"subscribe": "clicks", "endingOffsets": _json({"0": 5000, "1": -1, "2": 1990})},
+    "ending_beyond": {"subscribe": "clicks", **_IMPATIENT, "endingOffsets": _json({"0": 5000, "1": -1, "2": 1990})},
     "ending_beyond_without_failing": {
         "subscribe": "clicks",
+        **_IMPATIENT,
         "endingOffsets": _json({"0": 5000, "1": -1, "2": 1990}),
         "failOnDataLoss": "false",
     },

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 
-def copying(spark: SparkSession, place: Path, batch: int) -> StreamingQuery:
-    """The query; `place` has the directories source, sink and checkpoint."""
+def copying(spark: SparkSession, place: Path, batch: int, **options: str) -> StreamingQuery:
+    """The query; `place` has the directories source, sink and checkpoint. `options`: of the sink."""
     return (
         spark.readStream.format("kafkafs")
         .option("subscribe", "in")
@@ -23,6 +23,7 @@ def copying(spark: SparkSession, place: Path, batch: int) -> StreamingQuery:
         .selectExpr("key", "value")
         .writeStream.format("kafkafs")
         .option("topic", "out")
+        .options(**options)
         .option("checkpointLocation", str(place / "checkpoint"))
         .trigger(availableNow=True)
         .start(str(place / "sink"))

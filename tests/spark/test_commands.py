@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.builders import build_log_dir
+from tests.kafkafs.cli.running import run
 from tests.spark.session import HAVE_JAVA, REQUIRED
 
 
@@ -30,3 +32,20 @@ def test_interrupted_while_spark_starts(tmp_path: Path) -> None:
     assert "Traceback" not in errors
     _, alive = psutil.wait_procs(started, timeout=60)
     assert not alive
+
+
+@pytest.mark.parametrize("command", ["stats", "verify", "export"])
+def test_a_mistyped_name_is_told_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    from kafkafs.spark.jobs import session
+
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("Spark is started")
+
+    monkeypatch.setattr(session, "spark_session", started)
+    path = build_log_dir(tmp_path / "log", {"orders": [[b"x"]]}).path
+    out = [str(tmp_path / "out")] if command == "export" else []
+    done = run("spark", command, str(path), *out, "oders")
+    assert done.exit_code == 4
+    assert "nothing here is called oders" in done.stderr

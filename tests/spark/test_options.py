@@ -33,7 +33,7 @@ def parse(**options: str) -> SourceOptions:
 
 def test_defaults() -> None:
     options = parse()
-    assert options == SourceOptions(Path("/log"), Topics(("t",)), parsing.COLUMNS[:-1])
+    assert options == SourceOptions((Path("/log"),), Topics(("t",)), parsing.COLUMNS[:-1])
     assert options.fail_on_data_loss
 
 
@@ -44,7 +44,7 @@ def test_names_have_no_case_and_those_for_a_client_are_passed_over() -> None:
         maxOffsetsPerTrigger="9", onCorruptBatch="Skip", allowUncompiled="true",
     )  # fmt: skip
     assert options == SourceOptions(
-        Path("/log"),
+        (Path("/log"),),
         Topics(("a", "b")),
         parsing.COLUMNS,
         min_partitions=7,
@@ -92,6 +92,10 @@ def test_bounds_and_which_of_several_counts() -> None:
     ("options", "error"),
     [
         ({"path": " "}, r"no log directory"),
+        ({"location": "/x"}, "use CREATE TEMPORARY VIEW"),
+        ({"path": "hdfs://there/logs"}, "is not a directory of this machine"),
+        ({"path": "file://there/logs"}, "is not a directory of this machine"),
+        ({"paths": "[/x"}, "takes a JSON list"),
         ({"subscrib": "t"}, "unknown option 'subscrib': is subscribe meant"),
         ({"zzz": "t"}, "unknown option 'zzz'; known are path"),
         ({"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "2"}, "is greater than maxOffsetsPerTrigger"),
@@ -100,7 +104,6 @@ def test_bounds_and_which_of_several_counts() -> None:
         ({"kafka.Interceptor.Classes": "x"}, "is not supported"),
         ({"startingTimestamp": "-5"}, "takes epoch milliseconds"),
         ({"startingOffsetsByTimestamp": '{"t":{"0":-5}}'}, "none below 0"),
-        ({"paths": '["a","b"]'}, "one path"),
         ({"subscribe": "t", "assign": "{}"}, "subscribe and assign exclude each other"),
         ({"subscribe": "  "}, "subscribe is empty"),
         ({"subscribe": ",,"}, "names no topic"),
@@ -141,3 +144,19 @@ def test_wrong_options(options: dict[str, str], error: str) -> None:
 def test_nothing_says_what_is_read() -> None:
     with pytest.raises(InvalidOption, match="exactly one of the options subscribe, subscribePattern, assign"):
         parsing.parse({"path": "/log"})
+
+
+@pytest.mark.parametrize(
+    ("given", "paths"),
+    [
+        ({"path": "/x/a b"}, ["/x/a b"]),
+        ({"path": "file:/x/y"}, ["/x/y"]),
+        ({"path": "file:///x/y%20z"}, ["/x/y%20z"]),
+        ({"path": "FILE://localhost/x"}, ["/x"]),
+        ({"path": "/x/hdfs:/y"}, ["/x/hdfs:/y"]),
+        ({"paths": '["/x", "file:/y", "/x"]'}, ["/x", "/y"]),
+        ({"path": "x:y"}, [str(Path("x:y").absolute())]),
+    ],
+)
+def test_where_the_logs_are(given: dict[str, str], paths: list[str]) -> None:
+    assert [str(path) for path in parsing.parse({"subscribe": "t", **given}).paths] == paths

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,20 +17,24 @@ import pytest
 from kafkafs.spark.options import InvalidOption
 from storage.client.partitioner import partition_for_key
 from storage.files import commit_ledger, names
+from storage.log import commits
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir
-from tests.builders import build_log_dir, metadata_records
+from tests.builders import START_MS, Batch, build_log_dir, many, metadata_records
 from tests.mounts import mounted, requires_fuse
-from tests.spark.session import wait_for_tasks
+from tests.spark.session import run_to_end, wait_for_tasks
 
 PythonException = pytest.importorskip("pyspark.errors").PythonException
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from kafkafs.spark.sink import StagedMessage
+    from storage.files.commit_ledger import PendingCommit
 
 Message = tuple[bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
 
@@ -87,6 +92,37 @@ def test_order_within_a_task_and_topics_and_partitions_by_row(spark: SparkSessio
     for topic, partition in (("t", 0), ("t", 1), ("u", 0)):
         wanted = [row[3].encode() for row in rows if row[0] == topic and (row[1] or 0) == partition]
         assert [value for _, value, _ in messages(logs, topic, partition)] == wanted
+
+
+def test_a_column_of_timestamps(spark: SparkSession, logs: Path) -> None:
+    """As a topic that is copied has it; a message without one is of now."""
+    rows = [(f"v{n}", None if n == 3 else START_MS + n) for n in range(8)]
+    frame = spark.createDataFrame(rows, "value string, ms bigint").coalesce(1)
+    frame = frame.selectExpr("value", "timestamp_millis(ms) AS timestamp")
+    began = time.time() * 1000
+    write(frame.selectExpr("value", "cast(substr(value, 2) AS int) % 2 AS partition", "timestamp"), logs, topic="t")
+    found = {}
+    for partition in range(2):
+        snapshot = LogDir.open_read_only(logs).log(TopicPartition("t", partition)).snapshot()
+        for block in read_range(snapshot, 0):
+            found |= {bytes(block.value(row) or b"").decode(): int(block.timestamp[row]) for row in range(len(block))}
+    assert found.pop("v3") >= int(began)
+    assert found == {value: ms for value, ms in rows if ms is not None}
+
+
+@pytest.mark.parametrize(("given", "found"), [({}, 0), ({"kafka.compression.type": "zstd"}, 4)])
+def test_compression_as_a_producer_would(spark: SparkSession, logs: Path, given: dict[str, str], found: int) -> None:
+    """Where the topic leaves it to producers; one that names a codec has its way."""
+    owned = OwnedDir.open(logs)
+    owned.create_topic("gzipped", 1, {"compression.type": "gzip"})
+    owned.close()
+    frame = spark.range(1000).selectExpr("'k' AS key", "'the same again and again' AS value").coalesce(1)
+    for topic, codec in (("t", found), ("gzipped", 1)):
+        write(frame, logs, topic=topic, **given)
+        partition = partition_for_key(b"k", 3) if topic == "t" else 0
+        snapshot = LogDir.open_read_only(logs).log(TopicPartition(topic, partition)).snapshot()
+        (block, *_) = read_range(snapshot, 0)
+        assert int(block.table.codec[0]) == codec
 
 
 def test_nulls_go_to_one_partition_at_a_time(spark: SparkSession, logs: Path) -> None:
@@ -250,6 +286,90 @@ def _kill_one_that_stages(logs: Path, written: Event) -> bool:
     return False
 
 
+def test_a_write_that_comes_again_under_its_version(spark: SparkSession, logs: Path) -> None:
+    """Once, as Delta does it; versions ascend; another application has its own; other rows are an error."""
+    frame = spark.range(20).selectExpr("cast(id AS string) AS key", "cast(id AS string) AS value")
+
+    def total() -> int:
+        return sum(len(messages(logs, "t", partition)) for partition in range(3))
+
+    for version, wanted in ((0, 20), (0, 20), (7, 40), (7, 40), (0, 40)):
+        write(frame.repartition(version + 1), logs, topic="t", txnAppId="daily", txnVersion=version)
+        assert total() == wanted
+    write(frame, logs, topic="t", txnAppId="another job, with blanks", txnVersion=0)
+    write(frame, logs, topic="t", txnAppId="another job, with blanks", txnVersion=0)
+    assert total() == 60
+    with pytest.raises(PySparkException, match="expected 20 rows, found 19 rows"):
+        write(frame.where("key != '3'"), logs, topic="t", txnAppId="daily", txnVersion=7)
+    write(frame.where("key != '3'"), logs, topic="t", txnAppId="daily", txnVersion=7, onChangedReplay="drop")
+    assert total() == 60
+    assert not staged_files(logs)
+
+
+def test_a_write_that_was_killed_in_its_commit_and_is_run_again(
+    spark: SparkSession, logs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is carried out by the next opening: with a version it is there once, without one twice, which is told."""
+    from kafkafs.spark.sink import batch_writer
+
+    frame = spark.range(10).selectExpr("cast(id AS string) AS key", "cast(id AS string) AS value").coalesce(1)
+    for again, options in ((10, {"txnAppId": "job", "txnVersion": "1"}), (30, {})):
+        batch = frame.toArrow().combine_chunks().to_batches()[0]
+        writer = batch_writer({"path": str(logs), "topic": "t", **options}, frame.schema, overwrite=False)
+        told = writer.write(iter([batch]))
+        _begin(logs, told)
+        caplog.clear()
+        batch_writer({"path": str(logs), "topic": "t"}, frame.schema, overwrite=False)
+        assert ("its messages will be there twice" in caplog.text) == (not options)
+        write(frame, logs, topic="t", **options)
+        assert sum(len(messages(logs, "t", partition)) for partition in range(3)) == again
+
+
+def _begin(logs: Path, told: StagedMessage) -> None:
+    """What is on the disk when a commit is killed before it has appended anything."""
+    owned = OwnedDir.open(logs)
+    begun = []
+
+    def killed(owned: OwnedDir, commit: PendingCommit, shares: object) -> None:
+        begun.append(commit)
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commits, "_append", killed)
+        with pytest.raises(Killed):
+            commits.commit(owned, told.write, told.files, content=told.content)
+    assert owned.close().clean
+    (logs / names.COMMITS).write_bytes(commit_ledger.encode(commit_ledger.read(logs).begun(begun[0])))
+
+
+class Killed(Exception):
+    """The process is gone."""
+
+
+def test_foreach_batch_with_a_version_writes_each_batch_once(
+    spark: SparkSession, logs: Path, tmp_path: Path
+) -> None:
+    source = build_log_dir(tmp_path / "in", {"in": [[Batch(many(30))]]}, broker=False).path
+    fail = [True]
+
+    def take(frame: DataFrame, number: int) -> None:
+        write(frame.selectExpr("key", "value"), logs, topic="t", txnAppId="query", txnVersion=number)
+        if fail:
+            raise Killed
+
+    def run() -> None:
+        reader = spark.readStream.format("kafkafs").options(subscribe="in", startingOffsets="earliest")
+        writer = reader.load(str(source)).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.foreachBatch(take)
+        run_to_end(query.trigger(availableNow=True).start, 120)
+
+    with pytest.raises(PySparkException, match="Killed"):
+        run()
+    fail.clear()
+    run()
+    assert sum(len(messages(logs, "t", partition)) for partition in range(3)) == 30
+
+
 def test_no_rows_is_no_change(spark: SparkSession, logs: Path) -> None:
     write(spark.range(0).selectExpr("'x' AS value"), logs, topic="t")
     assert messages(logs, "t", 0) == []
@@ -263,6 +383,10 @@ def test_options_are_checked() -> None:
         parse({"topic": "t"})
     with pytest.raises(InvalidOption, match="true or false"):
         parse({"path": "/x", "force": "perhaps"})
+    with pytest.raises(InvalidOption, match="go together"):
+        parse({"path": "/x", "txnVersion": "3"})
+    with pytest.raises(InvalidOption, match="txnVersion takes a number"):
+        parse({"path": "/x", "txnAppId": "a", "txnVersion": "x"})
     with pytest.raises(InvalidOption, match="milliseconds"):
         parse({"path": "/x", "lockTimeoutMs": "soon"})
     assert parse({"path": "/x", "kafka.acks": "all", "TOPIC": "t"}).topic == "t"

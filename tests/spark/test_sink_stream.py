@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from kafkafs.cli import main
 from storage.files import commit_ledger, names
 from storage.format.record_columns import Record
 from storage.log.appender import Appender
@@ -27,12 +29,14 @@ from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir
-from tests.spark.session import HAVE_JAVA, REQUIRED, run_to_end
+from tests.spark.session import HAVE_JAVA, REQUIRED, run_to_end, wait_for_tasks
+from tests.spark.streaming_driver import copying
 
-pytest.importorskip("pyspark")
+StreamingQueryException = pytest.importorskip("pyspark.errors").StreamingQueryException
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 DRIVER = Path(__file__).with_name("streaming_driver.py")
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,7 +168,68 @@ def test_a_commit_that_fails_after_its_append(spark: SparkSession, tmp_path: Pat
     assert not verify_log_dir(tmp_path / "sink")
 
 
-def _run(spark: SparkSession, place: Path) -> None:
-    from tests.spark.streaming_driver import copying
+def test_a_checkpoint_that_is_put_back_and_plans_other_batches(spark: SparkSession, tmp_path: Path) -> None:
+    """Dropped, as it was, the batch's further rows would be nowhere."""
+    made(tmp_path / "source", "in", 2)
+    made(tmp_path / "sink", "out", PARTITIONS)
+    appended(tmp_path / "source", 0, 3 * BATCH)
+    _run(spark, tmp_path)
+    for kind in ("commits", "offsets"):
+        for number in (1, 2):
+            (tmp_path / "checkpoint" / kind / str(number)).unlink()
+            (tmp_path / "checkpoint" / kind / f".{number}.crc").unlink(missing_ok=True)
+    with pytest.raises(StreamingQueryException, match=f"expected {BATCH} rows, found {2 * BATCH} rows"):
+        run_to_end(lambda: copying(spark, tmp_path, 3 * BATCH), 120)
+    assert sorted(values(tmp_path / "sink")) == list(range(3 * BATCH)), "nothing is written twice"
+    assert not list((tmp_path / "sink").rglob("*" + names.STAGED_SUFFIX))
+    dropping = copying(spark, tmp_path, 3 * BATCH, onChangedReplay="drop")
+    assert dropping.awaitTermination(120)
+    assert sorted(values(tmp_path / "sink")) == list(range(3 * BATCH))
 
+
+def test_a_query_that_fails_again_and_again_leaves_one_attempts_files(spark: SparkSession, tmp_path: Path) -> None:
+    """One task meets a record that is too large when the other has staged most of its own."""
+    made(tmp_path / "source", "in", 2)
+    made(tmp_path / "sink", "out", PARTITIONS)
+    appended(tmp_path / "source", 0, 40_000)
+    sizes = []
+    for _ in range(4):
+        with pytest.raises(StreamingQueryException, match="RecordTooLarge"):
+            run_to_end(lambda: _failing(spark, tmp_path), 120)
+        wait_for_tasks(spark)
+        staged = [names.parse_staged(path.name) for path in (tmp_path / "sink").rglob("*" + names.STAGED_SUFFIX)]
+        assert len({file.unique[:12] for file in staged if file}) <= 1, "of one run"
+        sizes.append(len(staged))
+    assert max(sizes) <= 2 * PARTITIONS
+    # What is left goes when it is asked for.
+    done = CliRunner().invoke(main, ["recover", str(tmp_path / "sink")])
+    assert done.exit_code == 0, done.output
+    assert (f"{sizes[-1]} staged files that no write consists of" in done.output) == bool(sizes[-1])
+    assert not list((tmp_path / "sink").rglob("*" + names.STAGED_SUFFIX))
+    assert values(tmp_path / "sink") == []
+
+
+def _failing(spark: SparkSession, place: Path) -> StreamingQuery:
+    return (
+        spark.readStream.format("kafkafs")
+        .option("subscribe", "in")
+        .option("startingOffsets", "earliest")
+        .option("minPartitions", "2")
+        .load(str(place / "source"))
+        .selectExpr(
+            "key",
+            # The first task waits until the other one has staged, and fails; the other one is still at it then.
+            "if(offset = 19999, if(partition = 0, concat(repeat('x', 2000000), "
+            "coalesce(reflect('java.lang.Thread', 'sleep', 1000L), '')), "
+            "coalesce(reflect('java.lang.Thread', 'sleep', 4000L), 'slept')), cast(value AS string)) AS value",
+        )
+        .writeStream.format("kafkafs")
+        .option("topic", "out")
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(place / "sink"))
+    )
+
+
+def _run(spark: SparkSession, place: Path) -> None:
     run_to_end(lambda: copying(spark, place, BATCH), 120)

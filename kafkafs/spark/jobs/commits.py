@@ -77,20 +77,33 @@ class ExportedRange:
     lost: tuple[OffsetRange, ...] = ()
 
 
+class Form(NamedTuple):
+    """What all files of an export have in common: whether they have the column of headers, and which isolation (its
+    text) they were read with."""
+
+    headers: bool
+    isolation: str
+
+    def __str__(self) -> str:
+        return f"{'with' if self.headers else 'without'} headers, {self.isolation}"
+
+
 @dataclass(frozen=True, slots=True)
 class ExportSet:
-    """A committed set, or one about to be."""
+    """A committed set, or one about to be. `form`: None in a set of long ago, whose form was not noted."""
 
     number: int
     files: tuple[StagedFile, ...]
     ranges: tuple[ExportedRange, ...]
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
+    form: Form | None = None
 
     def to_json(self) -> bytes:
         """As it is stored."""
         document = {
             "format": _FORMAT,
             "set": self.number,
+            "form": None if self.form is None else self.form._asdict(),
             "files": [asdict(file) for file in self.files],
             "ranges": [
                 {
@@ -124,8 +137,10 @@ class ExportSet:
                 raise CorruptCheckpoint(
                     "unknown format of a set", path=path, expected=_FORMAT, found=document["format"]
                 )
+            form = document.get("form")
             return ExportSet(
                 number=document["set"],
+                form=None if form is None else Form(bool(form["headers"]), str(form["isolation"])),
                 files=tuple(StagedFile(**file) for file in document["files"]),
                 ranges=tuple(
                     ExportedRange(
@@ -170,6 +185,7 @@ class CommitList:
             raise LogLocked("another export writes here", path=directory, found=error.found) from None
         try:
             self.positions: dict[TopicPartition, Position] = {}
+            self.form: Form | None = None  # of what is there
             self._number = 1
             self._recover()
         except BaseException:
@@ -187,15 +203,19 @@ class CommitList:
         self._make_directories([staging])
         return staging
 
-    def commit(self, files: Iterable[StagedFile], ranges: Iterable[ExportedRange]) -> ExportSet:
-        """Commits what lies staged: steps 2 to 7. OSError: before step 3 nothing happened, after it the next opening
-        goes on."""
+    def commit(
+        self, files: Iterable[StagedFile], ranges: Iterable[ExportedRange], form: Form | None = None
+    ) -> ExportSet:
+        """Commits what lies staged: steps 2 to 7. `form`: None for that of what is there.
+
+        OSError: before step 3 nothing happened, after it the next opening goes on.
+        """
         covered = tuple(ranges)
         positions = dict(self.positions)
         for part in covered:
             before = positions.get(part.tp)
             positions[part.tp] = Position(max(part.end, before.next_offset if before else 0), part.topic_id)
-        done = ExportSet(self._number, tuple(files), covered, positions)
+        done = ExportSet(self._number, tuple(files), covered, positions, form or self.form)
         staging = self._staging / f"{done.number:012}"
         self.disk.sync_dir(staging)
         self._make_directories(sorted({(self.directory / file.path).parent for file in done.files}))
@@ -217,7 +237,7 @@ class CommitList:
             self.disk.sync_dir(parent)
         self.disk.rename(pending, pending.with_suffix(_COMMITTED))
         self.disk.sync_dir(self._sets)
-        self.positions = done.positions
+        self.positions, self.form = done.positions, done.form
         self._number = done.number + 1
         self._remove_staging()
 
@@ -226,7 +246,7 @@ class CommitList:
         committed = [name for name in names if name.endswith(_COMMITTED)]
         if committed:
             last = ExportSet.load(self._sets / committed[-1])
-            self.positions, self._number = last.positions, last.number + 1
+            self.positions, self.form, self._number = last.positions, last.form, last.number + 1
         for name in names:
             path = self._sets / name
             if name.endswith(_PENDING):

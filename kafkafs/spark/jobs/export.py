@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkafs.count import visible_end
 from kafkafs.spark.jobs import quarantine
-from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportSet, Position, StagedFile
+from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportSet, Form, Position, StagedFile
 from kafkafs.spark.jobs.layout import QUARANTINE
 from kafkafs.spark.jobs.parquet_files import COMPRESSIONS, DayFiles
 from kafkafs.spark.jobs.quarantine import BadBytes
@@ -48,8 +48,8 @@ class ExportOptions:
     `keep_damage`: batches that fail their checks go to the quarantine table, instead of failing the export;
     `allow_loss`: the same with messages that retention removed before they were exported (they are noted in the set),
     and with partitions that the cluster has and the directory lacks.
-    `headers`: a column of that name, as Spark's Kafka source has with includeHeaders; a directory should have it in all
-    its files or in none.
+    `headers`: a column of that name, as Spark's Kafka source has with includeHeaders. A directory has it in all its
+    files or in none, and all of one isolation.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -63,6 +63,11 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.compression not in COMPRESSIONS:
             raise ValueError(f"no compression {self.compression!r}; there are {', '.join(COMPRESSIONS)}")
+
+    @property
+    def form(self) -> Form:
+        """What all exports to a directory have in common."""
+        return Form(self.headers, self.isolation.value)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -154,6 +159,8 @@ def export(
     disk = RealDisk() if disk is None else disk
     commits = CommitList(target, disk)
     try:
+        if commits.form not in (None, options.form):
+            raise _other_form(commits.form, options.form, target)
         fresh = _fresh(logs, chosen, commits.positions, options)
         total = _Total()
         cores = int(spark.sparkContext.defaultParallelism)
@@ -302,7 +309,7 @@ def _commit(
             lost += part.lost
         gone = tuple(one.offsets for one in lost if one.tp == tp)
         ranges.append(ExportedRange(tp, offsets.start, offsets.end, part.topic_id, gone))
-    return commits.commit(files, ranges)
+    return commits.commit(files, ranges, options.form)
 
 
 class _Total:
@@ -344,6 +351,17 @@ def _lost(tp: TopicPartition, offsets: OffsetRange, why: str) -> OffsetOutOfRang
         offset=offsets.start,
         found=f"offsets {offsets.start} to {offsets.end - 1} are gone: {why}",
         advice="Allow data loss to export what is left",
+    )
+
+
+def _other_form(there: Form | None, wanted: Form, path: Path) -> NotPermitted:
+    """Readers take a table's columns from any of its files: mixed, headers would be there or not by chance."""
+    return NotPermitted(
+        "what was exported here has another form",
+        path=path,
+        expected=there,
+        found=wanted,
+        advice="Export it as it was begun, or to another directory",
     )
 
 

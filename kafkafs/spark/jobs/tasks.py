@@ -6,6 +6,7 @@ wrong is not: it comes back as the outcome, so that the driver can say it in one
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,6 +15,7 @@ from pyspark.errors import PySparkException
 
 from kafkafs.spark.kernels import UncompiledKernels, require_compiled
 from kafkafs.spark.worker_start import Started
+from kafkafs.spark.workers import mending
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ R = TypeVar("R")
 
 # What comes back as a value.
 EXPECTED: Final = (StorageError, OSError, UncompiledKernels)
+
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_LACKING: Final = re.compile("No module named '(?:kafkafs|storage|pyarrow)")
 
 # The place of what is for the driver.
 TO_DRIVER: Final = -1
@@ -206,13 +211,23 @@ def _job(spark: SparkSession, what: str) -> Iterator[SparkContext]:
     try:
         yield context
     except (Py4JError, PySparkException) as error:
-        raise StorageError(f"Spark gave up: {what}", found=_reason(error)) from error
+        reason = _reason(error)
+        lacking = _LACKING.search(reason)
+        advice = None if lacking is None else f"The workers' Python has none. {mending(context.pythonExec)}"
+        raise StorageError(f"Spark gave up: {what}", found=reason, advice=advice) from error
     finally:
         context.setJobDescription("")
 
 
 def _reason(error: Exception) -> str:
-    """The line of a Java or Python trace that says why, without the trace."""
+    """The line of a Java or Python trace that says why, without the trace: of a Python one it is the last."""
     java = getattr(error, "java_exception", None)
     text = str(java.getMessage() if java is not None else error)
-    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    traced = [number for number, line in enumerate(lines) if _TRACEBACK in line]
+    if traced:
+        # What is raised stands behind its trace, at the margin; Java's own trace follows.
+        for line in lines[traced[-1] + 1 :]:
+            if not line[0].isspace():
+                return line
+    return lines[0].strip() if lines else type(error).__name__

@@ -36,6 +36,19 @@ def test_help(command: tuple[str, ...]) -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
+@pytest.mark.parametrize("command", [("-m", "kafkafs"), ("__main__.py",)], ids=" ".join)
+def test_run_from_within_the_package(command: tuple[str, ...]) -> None:
+    """As spark-submit runs a script: its folder comes first, so that a module there with the name of one of Python's
+    own would be imported in its place."""
+    package = ROOT / "kafkafs"
+    own = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/__init__.py")}
+    assert not own & sys.stdlib_module_names - {"__main__"}
+    called = [sys.executable, *command, "assign", "--help"]
+    done = subprocess.run(called, cwd=package, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--replication-factor" in done.stdout
+
+
 def test_the_list_of_commands() -> None:
     text = output_of("--help").decode()
     listed = [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines()]

@@ -55,6 +55,32 @@ def a_log(path: Path, segments: int = 4) -> BuiltLogDir:
     return build_log_dir(path, {"t": [Partition(items[:-1], index_interval_bytes=512)]})  # type: ignore[arg-type]
 
 
+def test_exports_of_another_form_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Mixed, a table has a column or lacks it as its reader happens to look; nothing is written by the refused one."""
+    built = a_log(tmp_path / "log", 1)
+    out = tmp_path / "out"
+    first = export(spark, built.path, out, options=ExportOptions(headers=True))
+    append = opened(built.path)
+    assert Appender(append.log(TP), clock=append.clock).append([Record(None, b"more")]).error is None
+    append.close()
+    files = sorted(out.rglob("*"))
+    for other in (ExportOptions(), ExportOptions(headers=True, isolation=Isolation.READ_COMMITTED)):
+        with pytest.raises(NotPermitted, match="expected with headers, read_uncommitted, found"):
+            export(spark, built.path, out, options=other)
+        assert sorted(out.rglob("*")) == files
+    refused = run("spark", "export", str(built.path), str(out))
+    assert refused.exit_code == 4
+    assert "found without headers" in refused.stderr
+    again = export(spark, built.path, out, options=ExportOptions(headers=True, compression="zstd"))
+    assert (first.messages, again.messages) == (200, 1)
+    # A set of long ago does not say: what comes next does.
+    (book,) = [path for path in sorted((out / "_export" / "sets").iterdir()) if path.name.endswith("2.json")]
+    document = json.loads(book.read_text())
+    del document["form"]
+    book.write_text(json.dumps(document))
+    export(spark, built.path, out)
+
+
 @requires_fixtures
 @pytest.mark.parametrize("isolation", list(Isolation))
 def test_fixtures_equal_golden(spark: SparkSession, tmp_path: Path, isolation: Isolation) -> None:

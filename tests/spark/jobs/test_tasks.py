@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkafs.spark.jobs.compact import _check, _Made, _Scanned
-from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, packed, scatter
+from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, packed, run_tasks, scatter
 from storage.errors import CorruptBatch, StorageError
 from storage.upkeep.cleaned_transactions import Passed
 
@@ -47,6 +47,18 @@ def test_errors(spark: SparkSession) -> None:
     found = spark.sparkContext.parallelize([(0, 1), (0, CorruptBatch("five"))]).partitionBy(2, int)
     with pytest.raises(StorageError, match="Spark gave up"):
         gather(spark, found, to_one_or_two, named, ["small", "great"], "test")
+
+
+def failing(number: int) -> int:
+    raise {1: RuntimeError("the reason"), 2: ModuleNotFoundError("No module named 'kafkafs'")}[number]
+
+
+def test_why_spark_gave_up(spark: SparkSession) -> None:
+    """The last line of the worker's trace, not the first one of all that Spark wraps it in."""
+    with pytest.raises(StorageError, match="Spark gave up: test; found RuntimeError: the reason"):
+        run_tasks(spark, failing, [1], "test")
+    with pytest.raises(StorageError, match=r"No module named 'kafkafs'.* -m pip install 'kafkafs"):
+        run_tasks(spark, failing, [2], "test")
 
 
 def test_what_does_not_arrive_is_noticed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,11 +21,21 @@ from storage.errors import (
     RecordTooLarge,
 )
 from storage.files import commit_ledger, names
-from storage.files.commit_ledger import Ledger, StagedFile, WriteId
+from storage.files.commit_ledger import (
+    CONTENTS_KEPT,
+    Content,
+    LastBatch,
+    Ledger,
+    PendingCommit,
+    PendingPart,
+    StagedFile,
+    WriteId,
+)
+from storage.files.dir_lock import DirLock
 from storage.files.disk import Disk
 from storage.format.record_columns import Record, RecordColumns
 from storage.log import commits, staging
-from storage.log.commits import CommitUnfinished
+from storage.log.commits import CommitUnfinished, ReplayDiffers
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.pending_writes import PendingWrite, Share, give_up, pending_writes
@@ -127,7 +138,7 @@ def test_a_replayed_micro_batch_is_dropped(before: Path) -> None:
     assert read(owned, "t") == [*messages("4", 2), *messages("5", 2), b"x"]
     close_sound(owned)
     assert staged_files(before) == []
-    assert commit_ledger.read(before).queries[QUERY] == (5, NOW_MS)
+    assert commit_ledger.read(before).queries[QUERY] == LastBatch(5, NOW_MS)
 
 
 def test_nothing_to_write_is_remembered_too(before: Path) -> None:
@@ -652,6 +663,97 @@ def test_abort_leaves_a_pending_write_alone(before: Path, write: WriteId) -> Non
     owned = opened(before)
     assert read(owned, "t", 1) == _expected(OTHER, 1)
     close_sound(owned)
+
+
+def test_a_batch_that_comes_again_with_other_rows_is_an_error(before: Path) -> None:
+    """Its rows are nowhere; those that come as they were are dropped, however far back they lie."""
+    owned = OwnedDir.open(before, clock=StandingClock())
+    shares = {TP: [b"x"]}
+
+    def again(batch: int, content: Content, **more: bool) -> bool:
+        write = WriteId(QUERY, batch)
+        return commits.commit(owned, write, stage(before, write, shares, key=b"k"), content=content, **more).appended
+
+    for batch in range(5):
+        assert again(batch, Content(1, batch))
+    assert not again(4, Content(1, 4))
+    assert not again(2, Content(1, 2))
+    with pytest.raises(ReplayDiffers, match="expected 1 rows, found 2 rows"):
+        again(4, Content(2, 4))
+    with pytest.raises(ReplayDiffers, match="found 1 rows, other ones"):
+        again(3, Content(1, 4))
+    assert again(5, Content(1, 5))
+    # A batch without rows is one, too.
+    assert commits.commit(owned, WriteId(QUERY, 6), (), content=Content()).appended
+    with pytest.raises(ReplayDiffers, match="expected 0 rows, found 1 rows"):
+        again(6, Content(1, 6))
+    assert len(values_of(owned.log(TP).snapshot())) == 6
+    for batch in range(7, 7 + CONTENTS_KEPT):
+        assert commits.commit(owned, WriteId(QUERY, batch), (), content=Content()).appended
+    with pytest.raises(ReplayDiffers, match="not remembered any more"):
+        again(5, Content(1, 5))
+    for path in before.rglob("*" + names.STAGED_SUFFIX):
+        path.unlink()
+    close_sound(owned)
+
+
+def test_a_batch_that_was_committed_before_contents_were_remembered(before: Path) -> None:
+    """Its replay is dropped, as it was then; the next one is remembered."""
+    (before / names.COMMITS).write_text(json.dumps({"version": 1, "queries": {QUERY: [3, NOW_MS]}, "pending": []}))
+    owned = OwnedDir.open(before, clock=StandingClock())
+    write = WriteId(QUERY, 3)
+    assert not commits.commit(owned, write, stage(before, write, {TP: [b"x"]}), content=Content(1, 1)).appended
+    write = WriteId(QUERY, 4)
+    assert commits.commit(owned, write, stage(before, write, {TP: [b"x"]}), content=Content(1, 1)).appended
+    assert commit_ledger.read(before).content_of(write) == Content(1, 1)
+    close_sound(owned)
+
+
+def test_the_content_of_a_write_that_is_finished_later_is_remembered(before: Path) -> None:
+    write = WriteId(QUERY, 7)
+    (file,) = stage(before, write, {TP: [b"x"]})
+    part = PendingPart(TP, 0, 0, 1, (file,))
+    begun = Ledger().begun(PendingCommit(write, NOW_MS, (part,), Content(1, 2**64 - 1)))
+    (before / names.COMMITS).write_bytes(commit_ledger.encode(begun))
+    owned = OwnedDir.open(before, clock=StandingClock())
+    assert values_of(owned.log(TP).snapshot()) == [b"x"]
+    assert commit_ledger.read(before).content_of(write) == Content(1, 2**64 - 1)
+    close_sound(owned)
+
+
+def test_what_earlier_attempts_staged_goes(before: Path) -> None:
+    """All of the query up to this batch, whichever its partitions; but nothing pending, nobody else's, and nothing of
+    the same attempt."""
+    write = WriteId(QUERY, 5)
+
+    def staged(attempt: str, batch: int, query: str = QUERY) -> str:
+        config = LogDir.open_read_only(before).topic_info("t").config
+        of = WriteId(query, batch)
+        writer = StagedWriter(
+            HastyDisk(), before, TP, of, config=config, clock=StandingClock(), attempt=attempt
+        )
+        writer.append(RecordColumns.from_records([Record(b"k", b"v")]))
+        file = writer.finish()
+        assert file is not None
+        return file.name
+
+    gone = [staged("run 1", 5), staged("run 2", 5), staged("run 1", 4), staged("", 5)]
+    kept = [staged("run 3", 5), staged("run 1", 6), staged("run 1", 5, "another-query")]
+    pending = staged("run 1", 3)
+    part = PendingPart(TP, 0, 0, 1, (StagedFile(TP, pending, 10, 1),))
+    ledger = Ledger().begun(PendingCommit(WriteId(QUERY, 3), NOW_MS, (part,)))
+    (before / names.COMMITS).write_bytes(commit_ledger.encode(ledger))
+    lock = DirLock(HastyDisk(), before)
+    assert not commits.clear_earlier_attempts(HastyDisk(), before, write, "run 3")
+    assert len(staged_files(before)) == 8, "a commit may be about to begin"
+    lock.release()
+    assert commits.clear_earlier_attempts(HastyDisk(), before, write, "run 3")
+    assert staged_files(before) == sorted([*kept, pending])
+    assert not set(gone) & set(staged_files(before))
+    assert commits.clear_earlier_attempts(HastyDisk(), before, write, "run 3")
+    unowned = staging.unowned(before, [TP, OTHER], ledger)
+    assert sorted(path.name for path in unowned) == sorted(kept)
+    (before / names.COMMITS).unlink()
 
 
 def test_abort_of_a_micro_batch_while_the_directory_is_held(before: Path) -> None:

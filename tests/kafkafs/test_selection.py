@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkafs.ranges import parse_offset_spec, parse_time_spec
-from kafkafs.select import Selection, resolve, time_mask
+from kafkafs.selection import Selection, resolve, time_mask
 from storage.errors import OffsetOutOfRange
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range

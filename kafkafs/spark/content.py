@@ -1,0 +1,56 @@
+"""What the rows of a write are, in a number: to tell a micro-batch that comes again from another one of its number.
+
+Tasks share a batch out in another way each time, a null key has no partition of its own, and timestamps are of the time
+of writing: so it is a sum over the rows, of topic, key, value and headers alone.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from storage.files.commit_ledger import Content
+from storage.format.hashing import siphash_columns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from storage.format.record_columns import RecordColumns
+
+    Int64s = NDArray[np.int64]
+    UInt64s = NDArray[np.uint64]
+
+# Remembered on disk, as sums: these numbers never change. Odd ones, of no meaning.
+_OF_VALUES: Final = np.uint64(0x9E3779B97F4A7C15)
+_OF_KEYS: Final = np.uint64(0xC2B2AE3D27D4EB4F)
+_OF_HEADERS: Final = np.uint64(0x165667B19E3779F9)
+_MIXED: Final = np.uint64(0xD6E8FEB86659FD93)
+
+
+def content_of(records: RecordColumns, topic: str) -> Content:
+    """Of records for one topic."""
+    rows = len(records)
+    total = np.full(rows, zlib.crc32(topic.encode()), np.uint64)
+    hashes = np.empty((rows, 2), np.uint64)
+    for starts, lengths, factor in (
+        (records.value_start, records.value_length, _OF_VALUES),
+        (records.key_start, records.key_length, _OF_KEYS),
+        (records.headers_start, records.headers_length, _OF_HEADERS),
+    ):
+        is_header = factor is _OF_HEADERS
+        if is_header and not lengths.any():
+            continue
+        # A null has hash 0, and so have no headers, which are none.
+        present = np.where(lengths > 0, lengths, -1) if is_header else lengths
+        siphash_columns(records.buffer, _of_each(starts, rows), _of_each(present, rows), 0, 0, hashes)
+        total += hashes[:, 0] * factor
+    total ^= total >> np.uint64(32)
+    total *= _MIXED
+    total ^= total >> np.uint64(29)
+    return Content(rows, int(total.sum(dtype=np.uint64)))
+
+
+def _of_each(column: Int64s, rows: int) -> Int64s:
+    return np.ascontiguousarray(column if len(column) == rows else np.broadcast_to(column, rows))
