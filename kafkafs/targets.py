@@ -5,6 +5,7 @@ Each is one writer's, and not thread-safe.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
@@ -192,8 +193,7 @@ class TopicTarget:
 
     def sync(self) -> None:
         """See Destination."""
-        for partition in sorted(self._targets):
-            self._targets[partition].sync()
+        sync_each(self._targets[partition].sync for partition in sorted(self._targets))
 
     def _config(self) -> LogConfig:
         """The topic's as of now."""
@@ -289,6 +289,18 @@ def open_target(owned: OwnedDir, place: str | TopicPartition, *, force: bool = F
             f"how many partitions {topic} has is not known here", advice="Append to one of its partitions"
         )
     return TopicTarget(owned, topic, here, count)
+
+
+def sync_each(syncs: Iterable[Callable[[], object]]) -> None:
+    """Calls all of them: one partition that fails keeps no other from the disk. Raises the first error."""
+    first: Exception | None = None
+    for sync in syncs:
+        try:
+            sync()
+        except (StorageError, OSError) as error:
+            first = first or error
+    if first is not None:
+        raise first
 
 
 def _longest_line(config: LogConfig, *, verbatim: bool) -> int:

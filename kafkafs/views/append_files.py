@@ -11,7 +11,7 @@ from __future__ import annotations
 from kafkafs.append import LineWriter
 from kafkafs.lines import Parse, parse_jsonl, parse_txt
 from kafkafs.paths import Append
-from kafkafs.targets import Destination, open_target
+from kafkafs.targets import Destination, open_target, sync_each
 from kafkafs.views.base import Attributes, BytesHandle, File, Handle, Kind, SyncHandle, WriteHandle
 from storage.errors import UnknownTopicOrPartition
 from storage.log.owned_dir import OwnedDir
@@ -94,5 +94,5 @@ class AppendFile(File):
         if isinstance(place, TopicPartition):
             self._owned.log(place).flush()
             return
-        for number in self._owned.log_dir.partitions(place):
-            self._owned.log(TopicPartition(place, number)).flush()
+        partitions = [TopicPartition(place, number) for number in self._owned.log_dir.partitions(place)]
+        sync_each(lambda tp=tp: self._owned.log(tp).flush() for tp in partitions)  # type: ignore[misc]
