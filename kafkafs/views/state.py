@@ -256,5 +256,7 @@ def _is_sealed(shown: Shown) -> bool:
 
     A range of times never is: a message that is appended may have any timestamp.
     """
-    active = shown.snapshot.active
-    return active is not None and shown.layout.complete and all(run.segment is not active for run in shown.layout.runs)
+    active, layout = shown.snapshot.active, shown.layout
+    if active is None or not layout.complete or layout.cursor.next_offset > active.base_offset:
+        return False
+    return all(run.segment is not active for run in layout.runs)

@@ -26,6 +26,7 @@ from storage.errors import CorruptBatch, RecordTooLarge
 from storage.files import descriptors, names
 from storage.files.commit_ledger import Ledger, StagedFile, WriteId
 from storage.files.disk import Disk, DiskFile
+from storage.files.listing import paths_in, scan_quietly
 from storage.files.log_file import LogFile
 from storage.files.names import StagedName
 from storage.format.batches import BatchTable, ScanStop, scan
@@ -162,7 +163,7 @@ def of_write(log_dir: Path, write: WriteId) -> list[Path]:
     """All that is staged for a write, by whichever attempts at its tasks. OSError."""
     return [
         path
-        for path in sorted(log_dir.glob("*/*" + names.STAGED_SUFFIX))
+        for path in _all_staged(log_dir)
         if (staged := names.parse_staged(path.name)) and (staged.write, staged.batch) == (write.id, write.batch or 0)
     ]
 
@@ -172,12 +173,20 @@ def of_earlier_attempts(log_dir: Path, write: WriteId, attempt: str) -> list[Pat
     mark = names.attempt_mark(attempt)
     return [
         path
-        for path in sorted(log_dir.glob("*/*" + names.STAGED_SUFFIX))
+        for path in _all_staged(log_dir)
         if (staged := names.parse_staged(path.name))
         and staged.write == write.id
         and staged.batch <= (write.batch or 0)
         and not staged.unique.startswith(mark)
     ]
+
+
+def _all_staged(log_dir: Path) -> Iterator[Path]:
+    with scan_quietly(log_dir) as entries:
+        directories = sorted(entry.name for entry in entries if entry.is_dir())
+    for name in directories:
+        with contextlib.suppress(FileNotFoundError):  # a topic may go at any time
+            yield from (path for path in paths_in(log_dir / name) if path.name.endswith(names.STAGED_SUFFIX))
 
 
 def discard(disk: Disk, path: Path) -> None:
@@ -192,7 +201,7 @@ def unowned(log_dir: Path, partitions: Iterable[TopicPartition], ledger: Ledger)
     return [
         path
         for tp in partitions
-        for path in sorted((log_dir / tp.dir_name).glob("*" + names.STAGED_SUFFIX))
+        for path in paths_in(log_dir / tp.dir_name)
         if names.parse_staged(path.name) is not None and path.name not in pending
     ]
 
@@ -201,7 +210,7 @@ def remove_orphans(disk: Disk, directory: Path, ledger: Ledger, now_ms: int) -> 
     """Removes the staged files of a partition that nobody will commit, if they can be; the names of those removed."""
     removed = []
     pending = ledger.staged_names()
-    for path in sorted(directory.iterdir()):
+    for path in paths_in(directory):
         staged = names.parse_staged(path.name)
         if staged is None or path.name in pending:
             continue

@@ -97,8 +97,10 @@ def test_whatever_is_sent_takes_it_along(tmp_path: Path) -> None:
     from kafkafs.spark.options import parse
     from kafkafs.spark.sink import BatchWriter, SinkOptions, StreamWriter
     from kafkafs.spark.stream import StreamReader
+    from storage.clock import SystemClock
 
     options = parse({"path": str(tmp_path), "subscribe": "orders"})
     sink = SinkOptions(tmp_path)
-    for sent in (BatchReader(options, 2), StreamReader(options, 2), BatchWriter(sink, []), StreamWriter(sink, [])):
+    stream = StreamReader(options, 2, SystemClock())
+    for sent in (BatchReader(options, 2), stream, BatchWriter(sink, []), StreamWriter(sink, [])):
         assert any(isinstance(value, WorkerStart) for value in vars(sent).values())

@@ -26,7 +26,7 @@ OVERLONG = b"x" * 2 * MIB
 @pytest.fixture(scope="module")
 def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     path = tmp_path_factory.mktemp("refused")
-    with mounted(path / "logs", path / "mnt", "--create", read_only=False) as mount, killed_after(240, mount.process):
+    with mounted(path / "logs", path / "mnt", "--create", read_only=False) as mount, killed_after(mount.process):
         yield mount
 
 

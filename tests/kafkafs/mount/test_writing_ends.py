@@ -185,7 +185,7 @@ def test_a_disk_that_is_full_when_a_partition_is_first_opened(tmpfs: Path, tmp_p
     with contextlib.suppress(OSError), (tmpfs / "filler").open("wb", buffering=0) as filler:
         while True:
             filler.write(bytes(4096))
-    with mounted(tmpfs / "logs", tmp_path / "mnt", read_only=False) as mount, killed_after(PATIENCE, mount.process):
+    with mounted(tmpfs / "logs", tmp_path / "mnt", read_only=False) as mount, killed_after(mount.process):
         partition = mount.path / "t" / "0"
         for _ in range(2):
             with fails_with(errno.ENOSPC), (partition / "@append").open("ab", buffering=0) as file:

@@ -13,7 +13,7 @@ import pytest
 
 from kafkafs.tree import Tree
 from kafkafs.views.base import Handle
-from storage.errors import OffsetOutOfRange
+from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.types import TopicPartition
 from tests.kafkafs.views.live_log import START_MS, LiveLog
 from tests.kafkafs.views.reference import content, read_all, tree_of
@@ -39,6 +39,14 @@ def committed(live: LiveLog) -> Tree:
 
 def opened(tree: Tree, path: str = PATH) -> Handle:
     return tree.lookup(path).open()
+
+
+def shows(handle: Handle, expected: bytes) -> bool:
+    """Whether a handle gives this now. One through the page cache may fail instead: it has what it was opened with."""
+    try:
+        return read_all(handle) == expected
+    except SegmentGone:
+        return not handle.direct_io
 
 
 def look(tree: Tree) -> None:
@@ -144,7 +152,7 @@ def test_the_first_n_are_counted_again(live: LiveLog, tree: Tree, ext: str) -> N
         fresh = tree_of(live.path.parent)
         for name, handle in handles.items():
             if int(name.split("/")[-1].split("+")[0]) <= cut:
-                assert read_all(handle) == content(fresh, name), (cut, name)
+                assert shows(handle, content(fresh, name)), (cut, name)
 
 
 def test_the_last_n_lose_what_was_cut_and_get_nothing_new(live: LiveLog, tree: Tree) -> None:
@@ -219,14 +227,14 @@ def test_a_transaction_that_ends_otherwise_after_a_truncation(
     live.truncate(cut)
     if seen:
         for path, handle in handles.items():
-            assert read_all(handle) == content(committed_again(live), path), path
+            assert shows(handle, content(committed_again(live), path)), path
     live.begin(7, b"it went on")
     live.end(7, commit=not was)
     live.write(5, size=80)
     fresh = committed_again(live)
     for path, handle in handles.items():
-        assert read_all(handle) == content(fresh, path), path
-        assert handle.size == len(content(fresh, path)), path
+        assert shows(handle, content(fresh, path)), path
+        assert handle.size == len(content(fresh, path)) or not handle.direct_io, path
         handle.close()
         assert content(committed, path) == content(fresh, path), path
     assert (b"39 of the transaction" in content(committed, PATH)) is not was
@@ -311,7 +319,7 @@ def test_any_history(tmp_path: Path, seed: int) -> None:
         for (isolation, name), handle in handles.items():
             if first[name] <= live.next_offset and rng.random() < 0.5:
                 fresh = content(tree_of(live.path.parent, isolation), f"/t/0/{name}.txt")
-                assert read_all(handle) == fresh, (isolation, name)
+                assert shows(handle, fresh), (isolation, name)
 
 
 def cut_with_transactions(live: LiveLog, offset: int) -> None:
