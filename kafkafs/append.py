@@ -40,9 +40,9 @@ import numpy as np
 
 from kafkafs.lines import Buffer, Int64s, Parse, parse_jsonl, parse_txt
 from kafkafs.targets import Destination, Target
+from storage.append.appender import AppendedLines
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
 from storage.format.lines_kernel import split_lines
-from storage.log.appender import AppendedLines
 
 _NEWLINE: Final = 10
 _FEW_LINES: Final = 16

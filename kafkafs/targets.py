@@ -13,6 +13,8 @@ import numpy as np
 
 from kafkafs.lines import Buffer, Int64s, Parsed
 from kafkafs.retries import Ahead
+from storage.append.appender import AppendedLines, Appender
+from storage.append.partition_log import PartitionLog
 from storage.client.partitioner import Partitioner
 from storage.clock import Clock
 from storage.config import LogConfig
@@ -20,9 +22,7 @@ from storage.errors import InvalidConfig, InvalidRecord, PartitionOffline, Stora
 from storage.files import names
 from storage.format.record_columns import RecordColumns
 from storage.log import guest_rules
-from storage.log.appender import AppendedLines, Appender
 from storage.log.owned_dir import OwnedDir
-from storage.log.partition_log import PartitionLog
 from storage.types import TopicPartition
 
 # Of a line that may yet become a small message: compressed, or with its escapes undone.

@@ -25,12 +25,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from storage.append.appender import Appended, Appender
     from storage.client.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
     from storage.errors import StorageError
     from storage.format.block import RecordBlock
     from storage.format.decoder import Decoder
     from storage.format.record_columns import Record, RecordColumns
-    from storage.log.appender import Appended, Appender
     from storage.log.isolation import last_stable_offset
     from storage.log.log_dir import LogDir
     from storage.log.owned_dir import Closing, Opening, OwnedDir
@@ -72,7 +72,7 @@ _HOMES = {
     "storage.format.block": ("RecordBlock",),
     "storage.format.decoder": ("Decoder",),
     "storage.format.record_columns": ("Record", "RecordColumns"),
-    "storage.log.appender": ("Appended", "Appender"),
+    "storage.append.appender": ("Appended", "Appender"),
     "storage.log.isolation": ("last_stable_offset",),
     "storage.log.log_dir": ("LogDir",),
     "storage.log.owned_dir": ("Closing", "Opening", "OwnedDir"),

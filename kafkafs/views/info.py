@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary, WeakSet
 from kafkafs.count import count_messages
 from kafkafs.ranges import timestamp_text
 from kafkafs.views.times import first_shown_timestamp, newest_timestamp, shown_segments
+from storage.append.partition_log import PartitionLog
 from storage.errors import StorageError
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
-from storage.log.partition_log import PartitionLog
 from storage.log.snapshot import Log, LogSnapshot
 from storage.log.topic_info import TopicInfo
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition

@@ -10,6 +10,8 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Final
 
+from storage.append.appender import Appender
+from storage.append.partition_log import PartitionLog
 from storage.client.group_offsets import GroupOffsets
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
@@ -22,9 +24,7 @@ from storage.format.group_records import (
 )
 from storage.format.record_columns import Record
 from storage.log import guest_rules
-from storage.log.appender import Appender
 from storage.log.owned_dir import OwnedDir
-from storage.log.partition_log import PartitionLog
 from storage.types import MAX_OFFSET, TopicPartition
 
 # Kafka's offsets.topic.num.partitions and offsets.topic.segment.bytes, and GroupCoordinator.offsetsTopicConfigs.

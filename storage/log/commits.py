@@ -28,14 +28,14 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
+from storage.append.append_values import WholeAppend
+from storage.append.partition_log import PartitionLog
 from storage.errors import CorruptCheckpoint, LogLocked, StorageError
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Content, Ledger, PendingCommit, PendingPart, StagedFile, WriteId
 from storage.files.dir_lock import DirLock
 from storage.files.disk import Disk, replace_file
 from storage.log import staging
-from storage.log.loaded_log import WholeAppend
-from storage.log.partition_log import PartitionLog
 from storage.log.placing import StagedBatches
 from storage.log.reader import find_batch
 from storage.log.snapshot import LogSnapshot

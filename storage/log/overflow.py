@@ -14,16 +14,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from storage.append import swap
+from storage.append.append_checks import first_offset
+from storage.append.swap import CleanedSegment
 from storage.files import transaction_index
 from storage.files.disk import Disk
 from storage.files.names import FileKind
 from storage.format.batches import BatchTable
 from storage.format.decoder import Decoder
-from storage.log import swap
-from storage.log.incoming import first_offset
 from storage.log.segment import Segment
 from storage.log.segment_check import MAX_RELATIVE_OFFSET, check_segment, ignore_batches
-from storage.log.swap import CleanedSegment
 
 
 class OffsetOverflow(Exception):

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
+from storage.append.partition_log import PartitionLog
 from storage.clock import Clock, SystemClock
 from storage.config import NEW_TOPIC_OVERRIDES, BrokerConfig, LogConfig
 from storage.config.log_config import check_topic_key
@@ -37,7 +38,6 @@ from storage.log import clean_shutdown, commits, guest_rules, partition_dirs
 from storage.log.directory_checkpoints import CHECKPOINTS, DirectoryCheckpoints
 from storage.log.log_dir import LogDir
 from storage.log.owned_logs import OwnedLogs
-from storage.log.partition_log import PartitionLog
 from storage.log.read_only_log import ReadOnlyLog
 from storage.log.recovery import RecoveryReport
 from storage.log.snapshot import Log

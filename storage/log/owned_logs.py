@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Lock, RLock
 
+from storage.append.health import PASSING_ERRORS
+from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import PartitionOffline, PartitionUnavailable, StorageError, UnknownTopicOrPartition
@@ -18,9 +20,7 @@ from storage.files.names import FileKind
 from storage.log import partition_dirs, staging
 from storage.log.commits import CommitLedger
 from storage.log.directory_checkpoints import DirectoryCheckpoints, PartitionOffsets
-from storage.log.health import PASSING_ERRORS
 from storage.log.log_dir import LogDir
-from storage.log.partition_log import PartitionLog
 from storage.log.recovery import Recovery, RecoveryPlan, RecoveryReport
 from storage.progress import Progress
 from storage.types import TopicPartition

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from storage.append import message_sets
+from storage.append.append_checks import scanned
+from storage.append.append_values import WholeAppend
 from storage.config import LogConfig
 from storage.errors import CorruptBatch, RecordTooLarge
 from storage.files.commit_ledger import StagedFile
@@ -16,9 +19,7 @@ from storage.format.batches import TIMESTAMP_TYPE_MASK, BatchTable, Column
 from storage.format.decoder import Decoder
 from storage.format.record_batch import set_base_offset_and_epoch, set_log_append_time
 from storage.format.record_columns import Record
-from storage.log import old_formats, staging
-from storage.log.incoming import scanned
-from storage.log.loaded_log import WholeAppend
+from storage.log import staging
 from storage.types import TimestampType
 
 
@@ -104,7 +105,7 @@ class StagedBatches:
     def _encoded(self, records: Sequence[Record], offset: int) -> Iterator[tuple[bytes, int]]:
         """As few sets as the topic's limits allow; compressed bytes depend on the offsets."""
         try:
-            yield old_formats.encode(records, self._config, offset, self._time_ms), len(records)
+            yield message_sets.encode(records, self._config, offset, self._time_ms), len(records)
         except RecordTooLarge:
             if len(records) == 1:
                 raise

@@ -25,6 +25,12 @@ from pathlib import Path
 
 import numpy as np
 
+from storage.append.append_checks import assigned_epochs
+from storage.append.append_values import LoadedLog
+from storage.append.index_state import IndexEntries, IndexState
+from storage.append.producer_rebuild import ProducerSnapshots, rebuild, replay
+from storage.append.producer_table import ProducerTable
+from storage.append.rolling_rules import TIME_ENTRY_SIZE
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import CorruptCheckpoint, PartitionOffline
@@ -36,15 +42,9 @@ from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable
 from storage.log import overflow, tail
-from storage.log.incoming import assigned_epochs
-from storage.log.index_arithmetic import IndexEntries, IndexState
 from storage.log.intact import intact_batch
 from storage.log.leftovers import plan_leftovers
-from storage.log.loaded_log import LoadedLog
 from storage.log.overflow import OffsetOverflow
-from storage.log.policies import TIME_ENTRY_SIZE
-from storage.log.producer_rebuild import ProducerSnapshots, rebuild, replay
-from storage.log.producer_table import ProducerTable
 from storage.log.segment import Segment
 from storage.log.segment_check import (
     MAX_RELATIVE_OFFSET,

@@ -20,6 +20,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from storage.append import message_sets
+from storage.append.batch_encoder import BatchEncoder, taken_rows, with_timestamps
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import CorruptBatch, RecordTooLarge
@@ -33,8 +35,6 @@ from storage.format.batches import BatchTable, ScanStop, scan
 from storage.format.decoder import verify_crcs
 from storage.format.record_batch import encode_batch
 from storage.format.record_columns import RecordColumns
-from storage.log import old_formats
-from storage.log.batch_encoder import BatchEncoder, taken_rows, with_timestamps
 from storage.types import TopicPartition
 
 KEPT_MS: Final = 7 * 24 * 3600 * 1000
@@ -112,10 +112,10 @@ def _for_old_format(
     columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
 ) -> tuple[int, memoryview]:
     """As BatchEncoder.encode, of as many records as a message set may hold."""
-    records = old_formats.records_of(columns, row, stop, config)
+    records = message_sets.records_of(columns, row, stop, config)
     while True:
         try:
-            old_formats.encode(records, config, 0, now_ms)
+            message_sets.encode(records, config, 0, now_ms)
         except RecordTooLarge:
             if len(records) == 1:
                 raise

@@ -2,7 +2,7 @@
 
 One pass maps the keys of the dirty part of a log to their latest offsets, as many as the offset map holds, and copies
 all segments up to there without the records that have a later one of the same key. Bytes and rules are Kafka's. What
-the pass copies is put in the log's place group by group (storage.log.swap), so a crash leaves each group old or new,
+the pass copies is put in the log's place group by group (storage.append.swap), so a crash leaves each group old or new,
 and the next pass begins at the same first dirty offset. Sources: Cleaner (doClean, groupSegmentsBySize,
 buildOffsetMap), LogToClean, LogCleanerManager.cleanableOffsets.
 """
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from storage.append.partition_log import PartitionLog
+from storage.append.swap import CleanedSegment, Replacement, remove_cleaned
 from storage.config import BrokerConfig, LogConfig
 from storage.errors import SegmentGone
 from storage.files.disk import Disk
@@ -24,11 +26,9 @@ from storage.files.producer_state import ProducerEntry
 from storage.files.transaction_index import AbortedTxn
 from storage.format.decoder import Decoder
 from storage.log.isolation import last_stable_offset
-from storage.log.partition_log import PartitionLog
 from storage.log.scanning import Window
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-from storage.log.swap import CleanedSegment, Replacement, remove_cleaned
 from storage.log.timestamps import retention_timestamp_ms
 from storage.types import TopicPartition
 from storage.upkeep.batch_filter import BatchFilter, FilterCounts, Rules

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.errors import NotPermitted
 from storage.files import checkpoints, names
 from storage.log import commits, guest_rules
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import OwnedDir
-from storage.log.partition_log import PartitionLog
 from storage.log.topic_info import TopicInfo
 from storage.types import TopicPartition
 from storage.upkeep.compaction import CompactionResult, DirtyRange, Limits, Occasion, Pass, dirty_range

@@ -5,7 +5,7 @@
 2. others copy the groups, each into a segment under `.staged` names of its own, and sync it
                                                  → a pass that fails removes what is staged; else the next opening does
 3. the owner gives them `.cleaned` names         → the next opening removes them
-4. and puts them in the place of their sources, all at once (storage.log.swap, 2 to 5)
+4. and puts them in the place of their sources, all at once (storage.append.swap, 2 to 5)
                                                  → all groups are old, or all are new
 5. the cleaner's checkpoint is written (directory_compaction)
                                                  → the next pass begins at the same offset, and copies what is clean
@@ -28,14 +28,14 @@ from typing import Final
 
 import numpy as np
 
+from storage.append import swap
+from storage.append.partition_log import PartitionLog
+from storage.append.swap import CleanedSegment, Replacement
 from storage.errors import SegmentGone, StorageError
 from storage.files import names
 from storage.files.disk import Disk
 from storage.files.names import FileKind
 from storage.files.transaction_index import AbortedTxn
-from storage.log import swap
-from storage.log.partition_log import PartitionLog
-from storage.log.swap import CleanedSegment, Replacement
 from storage.types import OffsetRange
 from storage.upkeep.batch_filter import BatchFilter, FilterCounts, Rules
 from storage.upkeep.cleaned_transactions import CleanedTransactions, Passed

@@ -22,10 +22,10 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Final, Protocol
 
+from storage.append.partition_log import PartitionLog
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.log import guest_rules
 from storage.log.owned_dir import OwnedDir
-from storage.log.partition_log import PartitionLog
 from storage.types import TopicPartition
 from storage.upkeep.cleaner import Cleaner, CompactionStopped
 from storage.upkeep.directory_retention import retain_partition

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from storage.append.producer_table import ProducerTable
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import leader_epochs, names, producer_state
 from storage.files.leader_epochs import LeaderEpochs
@@ -16,7 +17,6 @@ from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
 from storage.files.producer_state import ProducerEntry
 from storage.files.transaction_index import AbortedTxn
-from storage.log.producer_table import ProducerTable
 from storage.progress import Progress
 from storage.types import MAX_OFFSET
 from storage.upkeep.findings import OPENING, RECOVER, REINDEX, SALVAGE, Findings, Kind

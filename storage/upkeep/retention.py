@@ -14,11 +14,11 @@ from typing import Final, Protocol
 
 import psutil
 
+from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import NotPermitted, OffsetOutOfRange
 from storage.log import guest_rules
-from storage.log.partition_log import PartitionLog
 from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import retention_timestamp_ms
 from storage.types import TopicPartition

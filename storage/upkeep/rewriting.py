@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from storage.append.swap import CleanedSegment
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable, scan
 from storage.format.block import RecordBlock
@@ -13,7 +14,6 @@ from storage.format.decoder import Decoder
 from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-from storage.log.swap import CleanedSegment
 from storage.upkeep.batch_filter import BatchFilter, Sink, read_markers
 from storage.upkeep.cleaned_transactions import CleanedTransactions
 

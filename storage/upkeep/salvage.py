@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from storage.append.partition_log import PartitionLog
 from storage.errors import InvalidRecord
 from storage.format.batches import BatchTable
 from storage.format.decoder import Decoder
 from storage.log.intact import Break, Fault, walk
-from storage.log.partition_log import PartitionLog
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.progress import NoProgress, Progress

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
+from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig
 from storage.format.record_batch import encode_into
 from storage.format.record_columns import RecordColumns
 from storage.log.owned_dir import Opening, OwnedDir
-from storage.log.partition_log import PartitionLog
 from storage.log.scanning import scan_batches
 from storage.types import TopicPartition
 from storage.upkeep.cleaner import Throttle

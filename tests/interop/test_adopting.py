@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from storage.append.appender import Appender
 from storage.client.mirror import Mirror
 from storage.format.record_columns import Record
-from storage.log.appender import Appender
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.types import TopicPartition

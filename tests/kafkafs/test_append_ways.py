@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from kafkafs.append import LineWriter
 from kafkafs.lines import parse_txt
 from kafkafs.targets import Target, TopicTarget, open_target
+from storage.append.appender import AppendedLines
 from storage.client.partitioner import Partitioner
 from storage.config import BrokerConfig
 from storage.errors import RecordTooLarge
 from storage.format.batches import BatchTable, scan
-from storage.log.appender import AppendedLines
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.types import TopicPartition
 from tests.storage.log.owning import HastyDisk, StandingClock, close_clean, opened, tree_of

@@ -12,9 +12,9 @@ import pytest
 
 from kafkafs.spark import rows
 from kafkafs.spark.options import COLUMNS
+from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.format.record_columns import Record
-from storage.log.appender import Appender
 from storage.log.owned_dir import OwnedDir
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.format.record_columns import Record
-from storage.log.appender import Appender
 from storage.log.owned_dir import OwnedDir
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir

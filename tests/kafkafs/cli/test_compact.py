@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kafkafs.cli.exit_codes import DATA_ERROR
+from storage.append.appender import Appender
 from storage.config import BrokerConfig
 from storage.format.record_columns import Record
-from storage.log.appender import Appender
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from storage.append.appender import Appender
 from storage.client.group_commits import GroupCommitter
 from storage.client.group_offsets import GroupOffsets
 from storage.files import names
 from storage.format.record_columns import Record
-from storage.log.appender import Appender
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir

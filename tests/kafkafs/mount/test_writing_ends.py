@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.files import names
 from storage.format.record_columns import Record
-from storage.log.appender import Appender
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range

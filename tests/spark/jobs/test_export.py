@@ -17,10 +17,10 @@ from pyarrow import dataset, parquet
 from kafkafs.spark.jobs.commits import CommitList, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, ExportTask, export, export_splits
 from kafkafs.spark.planning import Split
+from storage.append.appender import Appender
 from storage.errors import CorruptBatch, LogLocked, NotPermitted, OffsetOutOfRange, StorageError
 from storage.files.disk import RealDisk
 from storage.format.record_columns import Record
-from storage.log.appender import Appender
 from storage.types import Isolation, TopicPartition
 from storage.upkeep.verify import verify_log_dir
 from tests.builders import ROLL, Batch, BuiltLogDir, BuiltPartition, Partition, build_log_dir, many

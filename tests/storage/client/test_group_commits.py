@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.append.appender import Appender
 from storage.client.group_commits import OFFSETS_PARTITIONS, GroupCommitter
 from storage.client.group_offsets import GroupOffsets
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
@@ -17,7 +18,6 @@ from storage.format.group_records import CommittedOffset, OffsetKey, encode_offs
 from storage.format.hashing import group_partition
 from storage.format.record_columns import Record
 from storage.log import guest_rules
-from storage.log.appender import Appender
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range

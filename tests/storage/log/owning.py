@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from storage.append.appender import Appender
+from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig
 from storage.files.disk import Disk, RealDisk, RealFile
 from storage.format.record_columns import Record
-from storage.log.appender import Appender
 from storage.log.owned_dir import Opening, OwnedDir
-from storage.log.partition_log import PartitionLog
 from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition

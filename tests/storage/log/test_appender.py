@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from storage.append.appender import Appended, Appender
 from storage.errors import InvalidRecord, PartitionOffline, RecordTooLarge
 from storage.format.batches import BatchTable, scan
 from storage.format.record_columns import Record, RecordColumns
-from storage.log.appender import Appended, Appender
 from storage.log.owned_dir import OwnedDir
 from storage.types import TopicPartition
 from tests.faults import FaultyDisk

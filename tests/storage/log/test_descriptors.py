@@ -212,7 +212,7 @@ def test_a_failed_opening_lets_go_whatever_fails_on_the_way(tmp_path: Path, monk
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr("storage.log.owned_dir.commits.finish_pending", fails)
-    monkeypatch.setattr("storage.log.partition_log.PartitionLog.abandon", fails)
+    monkeypatch.setattr("storage.append.partition_log.PartitionLog.abandon", fails)
     with pytest.raises(OSError, match="Input/output"):
         opened(tmp_path / "dir")
     monkeypatch.undo()

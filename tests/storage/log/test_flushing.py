@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from storage.append.partition_files import PartitionFiles
+from storage.append.partition_log import PartitionLog
 from storage.errors import PartitionOffline
 from storage.files import checkpoints, names
 from storage.files.commit_ledger import WriteId
@@ -16,8 +18,6 @@ from storage.format.control_records import ControlType
 from storage.log import commits
 from storage.log.owned_dir import OwnedDir
 from storage.log.owned_logs import OwnedLogs
-from storage.log.partition_files import PartitionFiles
-from storage.log.partition_log import PartitionLog
 from storage.types import TopicPartition
 from tests.builders import Batch, Marker, Partition, build_log_dir, many
 from tests.faults import FaultyDisk

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.append.index_state import IndexState
 from storage.format.batches import BatchTable, Column, scan
-from storage.log.index_arithmetic import IndexState
 from storage.types import TimestampOffset
 from tests.fixtures import FIXTURES, requires_fixtures
 

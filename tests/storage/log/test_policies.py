@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.append.rolling_rules import RollLimits, SegmentFill, batch_fits, rows_that_fit
 from storage.format.batches import BatchTable, Column
-from storage.log.policies import RollLimits, SegmentFill, batch_fits, rows_that_fit
 
 EDGES = st.sampled_from([-1, 0, 1, 99, 100, 101, 2**31 - 1, 2**31, 2**31 + 100])
 

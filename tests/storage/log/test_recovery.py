@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.errors import PartitionOffline
 from storage.files import checkpoints, names
-from storage.log.appender import Appender
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range

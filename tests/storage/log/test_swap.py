@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from storage.append.partition_log import PartitionLog
+from storage.append.swap import CleanedSegment, Replacement, remove_cleaned
 from storage.errors import SegmentGone
 from storage.files.names import FileKind, FileState, parse_segment_file, segment_file
 from storage.format.batches import BatchTable, scan
-from storage.log.partition_log import PartitionLog
 from storage.log.segment import Segment
-from storage.log.swap import CleanedSegment, Replacement, remove_cleaned
 from storage.types import TopicPartition
 from tests.storage.log.crashing import Sessions, every_crash
 from tests.storage.log.owning import append, close_clean, opened, read, values_of

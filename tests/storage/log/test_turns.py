@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from storage.append.partition_log import PartitionLog
 from storage.errors import PartitionOffline, UnknownTopicOrPartition
 from storage.files import checkpoints, names
 from storage.log import owned_logs
@@ -25,7 +26,6 @@ from storage.log.directory_checkpoints import PartitionOffsets
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.owned_logs import OwnedLogs
-from storage.log.partition_log import PartitionLog
 from storage.log.recovery import Recovery
 from storage.types import TopicPartition
 from storage.upkeep.directory_compaction import compact_partition

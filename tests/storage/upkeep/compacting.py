@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig
 from storage.files.disk import Disk
 from storage.format import message_set
@@ -12,7 +13,6 @@ from storage.format.compression import Codec
 from storage.format.record_batch import PLAIN, BatchFields, encode_batch
 from storage.format.record_columns import Record
 from storage.log.owned_dir import Opening, OwnedDir
-from storage.log.partition_log import PartitionLog
 from storage.types import TopicPartition
 from storage.upkeep.compaction import CompactionResult
 from storage.upkeep.directory_compaction import compact_partition

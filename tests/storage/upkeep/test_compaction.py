@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig, LogConfig
 from storage.errors import CorruptIndex, NotPermitted, SegmentGone
 from storage.files.names import FileKind
@@ -16,7 +17,6 @@ from storage.format.control_batches import marker_batch
 from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields
 from storage.format.record_columns import Record
-from storage.log.partition_log import PartitionLog
 from storage.types import Isolation, TopicPartition
 from storage.upkeep.compaction import DirtyRange, dirty_range, group_by_size
 from storage.upkeep.directory_compaction import compact_partition, dirty_range_of

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from storage.append.append_values import AppendResult, PlaceWhole
+from storage.append.appender import Appender
+from storage.append.partition_log import PartitionLog
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
 from storage.format.record_columns import Record
 from storage.log import commits
-from storage.log.appender import Appender
 from storage.log.commits import CommitUnfinished
-from storage.log.loaded_log import AppendResult, PlaceWhole
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import OwnedDir
-from storage.log.partition_log import PartitionLog
 from storage.log.pending_writes import Share, pending_writes
 from storage.types import TopicPartition
 from storage.upkeep import directory_compaction, directory_retention

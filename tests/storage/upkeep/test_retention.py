@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from storage.append.appender import Appender
+from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig, LogConfig
 from storage.errors import NotPermitted, OffsetOutOfRange, SegmentGone
 from storage.format.record_columns import Record
-from storage.log.appender import Appender
 from storage.log.owned_dir import OwnedDir
-from storage.log.partition_log import PartitionLog
 from storage.types import TopicPartition
 from storage.upkeep.retention import (
     HIGH_WATERMARK,

@@ -1,7 +1,7 @@
 """A partition's files as its writer changes them, beside the segment being written; and which are not synced yet.
 
 Below this nothing locks: the PartitionLog that owns it holds its lock, but for `sync`, which touches no state. Whoever
-takes files, puts them back or moves the recovery point holds Flushing too (storage.log.flushing).
+takes files, puts them back or moves the recovery point holds Flushing too (storage.append.flushing).
 """
 
 from __future__ import annotations

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from storage.append.producer_table import ProducerTable
 from storage.clock import Clock
 from storage.errors import CorruptCheckpoint
 from storage.files import names, producer_state
 from storage.files.disk import Disk, opened
 from storage.files.names import FileKind, FileState
 from storage.format.batches import BatchTable
-from storage.log.producer_table import ProducerTable
 from storage.log.segment import Segment
 from storage.log.segment_check import check_segment
 

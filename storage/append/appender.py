@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from storage.append import message_sets
+from storage.append.append_values import AppendResult
+from storage.append.batch_encoder import BatchEncoder, Bytes, taken_rows, with_timestamps
+from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
 from storage.format.record_columns import Record, RecordColumns
-from storage.log import old_formats
-from storage.log.batch_encoder import BatchEncoder, Bytes, taken_rows, with_timestamps
-from storage.log.loaded_log import AppendResult
-from storage.log.partition_log import PartitionLog
 
 
 class Appended(NamedTuple):
@@ -103,11 +103,11 @@ def _append_old(
     log: PartitionLog, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
 ) -> tuple[int, AppendResult]:
     """As `_append_one`. Inner offsets lie within the compressed bytes: so they are encoded under the log's lock."""
-    records = old_formats.records_of(columns, row, stop, config)
+    records = message_sets.records_of(columns, row, stop, config)
     while True:
 
         def place(base_offset: int, _epoch: int, chosen: Sequence[Record] = records) -> bytes:
-            return old_formats.encode(chosen, config, base_offset, now_ms)
+            return message_sets.encode(chosen, config, base_offset, now_ms)
 
         try:
             return row + len(records), log.append(place)

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Lock
 
+from storage.append.health import OPENING_ERRORS, Health
+from storage.append.partition_files import PartitionFiles
 from storage.clock import Clock
-from storage.log.health import OPENING_ERRORS, Health
-from storage.log.partition_files import PartitionFiles
 
 
 class Flushing:

@@ -6,7 +6,7 @@
 3. they get their names, from the first on; directory synced      → recovery renames what is left of `.swap`
 
 The first of them takes the place of the active segment, which has no messages: the log was rolled, or is new. These are
-the cleaner's own steps (storage.log.swap), so that a broker, too, finishes or undoes them as a whole. Below this
+the cleaner's own steps (storage.append.swap), so that a broker, too, finishes or undoes them as a whole. Below this
 nothing locks: the PartitionLog that owns the directory holds its lock.
 """
 
@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from storage.append import swap
+from storage.append.active_segment import ActiveSegment
+from storage.append.append_values import WholeAppend
+from storage.append.rolling_rules import RollLimits, rows_that_fit
+from storage.append.swap import CleanedSegment
 from storage.files.disk import Disk
 from storage.format.batches import BatchTable
-from storage.log import swap
-from storage.log.active_segment import ActiveSegment
-from storage.log.loaded_log import WholeAppend
-from storage.log.policies import RollLimits, rows_that_fit
 from storage.log.segment import Segment
-from storage.log.swap import CleanedSegment
 
 
 def fits(whole: WholeAppend, active: ActiveSegment, limits: RollLimits, now_ms: int) -> bool:

@@ -11,14 +11,14 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from storage.append.append_values import WholeAppend
+from storage.append.index_state import IndexEntries, IndexState
+from storage.append.rolling_rules import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, RollLimits, SegmentFill
 from storage.files import descriptors, names, offset_index, time_index
 from storage.files.disk import Disk, DiskFile
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind
 from storage.format.batches import LENGTH, BatchTable, Column
-from storage.log.index_arithmetic import IndexEntries, IndexState
-from storage.log.loaded_log import WholeAppend
-from storage.log.policies import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, RollLimits, SegmentFill
 from storage.log.segment import Segment
 from storage.types import NO_TIMESTAMP, TimestampOffset
 

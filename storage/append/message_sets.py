@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from storage.append.batch_encoder import CODECS, codec_level, size_limit, too_large
 from storage.config import LogConfig
 from storage.format import message_set
 from storage.format.record_columns import Record, RecordColumns
-from storage.log.batch_encoder import CODECS, codec_level, size_limit, too_large
 from storage.types import TimestampType
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from storage.append import whole_append
+from storage.append.active_segment import ActiveSegment
+from storage.append.append_values import WholeAppend
+from storage.append.partition_files import PartitionFiles
+from storage.append.rolling_rules import RollLimits
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.files.disk import Disk
-from storage.log import whole_append
-from storage.log.active_segment import ActiveSegment
-from storage.log.loaded_log import WholeAppend
-from storage.log.partition_files import PartitionFiles
-from storage.log.policies import RollLimits
 from storage.log.segment import Segment
 
 
@@ -69,7 +69,7 @@ class SegmentOpener:
         self, active: ActiveSegment, whole: WholeAppend, limits: RollLimits, config: LogConfig
     ) -> tuple[list[Segment], ActiveSegment]:
         """Appends batches all or none: to the active segment or, if it has no messages and cannot take all of them, in
-        new ones (storage.log.whole_append). The new ones that are full, and the active one from now on.
+        new ones (storage.append.whole_append). The new ones that are full, and the active one from now on.
 
         OSError leaves everything as before, or `broken` set on the active segment.
         """

@@ -31,6 +31,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from storage.append.active_segment import ActiveSegment
+from storage.append.rolling_rules import RollLimits, rows_that_fit
 from storage.files import names, transaction_index
 from storage.files.descriptors import sync_path
 from storage.files.disk import Disk, opened
@@ -38,8 +40,6 @@ from storage.files.log_file import LogFile
 from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable
-from storage.log.active_segment import ActiveSegment
-from storage.log.policies import RollLimits, rows_that_fit
 from storage.log.segment import Segment
 from storage.log.segments import slot_of
 

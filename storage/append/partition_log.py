@@ -11,6 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 
+from storage.append import swap, truncation, whole_append
+from storage.append.append_checks import assigned_epochs, check_continues, check_size, first_offset, scanned
+from storage.append.append_values import AppendResult, LoadedLog, Place, PlaceWhole
+from storage.append.flushing import Flushing
+from storage.append.health import Health
+from storage.append.partition_files import PartitionFiles
+from storage.append.producer_rebuild import ProducerSnapshots, rebuild
+from storage.append.producer_table import ProducerChanges
+from storage.append.rolling_rules import RollLimits, batch_fits, new_jitter_ms, rows_that_fit
+from storage.append.segment_opener import SegmentOpener
+from storage.append.swap import Replacement
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import OffsetOutOfRange, SegmentGone
@@ -20,20 +31,9 @@ from storage.files.producer_state import ProducerEntry
 from storage.format.batches import BatchTable
 from storage.format.decoder import verify_crcs
 from storage.format.record_batch import NewBatch
-from storage.log import swap, truncation, whole_append
-from storage.log.flushing import Flushing
-from storage.log.health import Health
-from storage.log.incoming import assigned_epochs, check_continues, check_size, first_offset, scanned
 from storage.log.isolation import Transactions
-from storage.log.loaded_log import AppendResult, LoadedLog, Place, PlaceWhole
-from storage.log.partition_files import PartitionFiles
-from storage.log.policies import RollLimits, batch_fits, new_jitter_ms, rows_that_fit
-from storage.log.producer_rebuild import ProducerSnapshots, rebuild
-from storage.log.producer_table import ProducerChanges
-from storage.log.rolling import SegmentOpener
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-from storage.log.swap import Replacement
 from storage.log.timestamps import greatest_timestamp
 from storage.types import TopicPartition
 
@@ -188,7 +188,7 @@ class PartitionLog:
         return base_offset
 
     def append_whole(self, place: PlaceWhole) -> AppendResult:
-        """A leader's append of many batches, of which nobody sees some without the rest (storage.log.whole_append).
+        """A leader's append of many batches, of which nobody sees some without the rest (storage.append.whole_append).
 
         Errors as `append`; an OSError may also leave the log offline with all appended. Indexes are left to `flush`.
         """
@@ -358,7 +358,7 @@ class PartitionLog:
             return removed
 
     def replace_segments(self, groups: Sequence[Replacement]) -> list[Path]:
-        """Puts finished segments in the place of their sources, ascending, all or none (storage.log.swap); returns the
+        """Puts finished segments in the place of their sources, ascending, all or none (storage.append.swap); returns the
         sources' `.deleted` files. SegmentGone when one of them is no more in the log: then nothing has changed.
         """
         with self._flushing:

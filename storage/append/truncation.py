@@ -5,11 +5,11 @@ Source: LocalLog.truncateTo, LogSegment.truncateTo. Below this nothing locks: th
 
 from __future__ import annotations
 
+from storage.append.rolling_rules import TIME_ENTRY_SIZE
 from storage.files import time_index, transaction_index
 from storage.files.disk import Disk, opened
 from storage.files.names import FileKind
 from storage.log import tail
-from storage.log.policies import TIME_ENTRY_SIZE
 from storage.log.reader import find_batch
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
