@@ -18,8 +18,8 @@ from storage.types import TopicPartition
 
 if TYPE_CHECKING:
     from storage.log.pending_writes import PendingWrite
-    from storage.log.recovery import RecoveryReport
     from storage.progress import Progress
+    from storage.recovery.recovery import RecoveryReport
 
 _CLUSTER_METADATA = "__cluster_metadata"
 
@@ -196,8 +196,8 @@ def _rehearse(
     from storage.files import dir_lock
     from storage.files.disk import RealDisk
     from storage.log.directory_checkpoints import DirectoryCheckpoints
-    from storage.log.recovery import RecoveryPlan
-    from storage.log.rehearsal import rehearse
+    from storage.recovery.dry_run import rehearse
+    from storage.recovery.recovery import RecoveryPlan
 
     holder = dir_lock.holder(logdir)
     if holder is not None:

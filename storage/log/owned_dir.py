@@ -39,10 +39,10 @@ from storage.log.directory_checkpoints import CHECKPOINTS, DirectoryCheckpoints
 from storage.log.log_dir import LogDir
 from storage.log.owned_logs import OwnedLogs
 from storage.log.read_only_log import ReadOnlyLog
-from storage.log.recovery import RecoveryReport
 from storage.log.snapshot import Log
 from storage.log.topic_info import TopicInfo
 from storage.progress import NoProgress, Progress
+from storage.recovery.recovery import RecoveryReport
 from storage.types import TopicPartition
 
 

@@ -21,8 +21,8 @@ from storage.log import partition_dirs, staging
 from storage.log.commits import CommitLedger
 from storage.log.directory_checkpoints import DirectoryCheckpoints, PartitionOffsets
 from storage.log.log_dir import LogDir
-from storage.log.recovery import Recovery, RecoveryPlan, RecoveryReport
 from storage.progress import Progress
+from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
 from storage.types import TopicPartition
 
 

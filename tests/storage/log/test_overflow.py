@@ -15,8 +15,8 @@ from storage.format.message_set import encode
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
 from storage.log.owned_dir import Opening
-from storage.log.recovery import RecoveryPlan
-from storage.log.rehearsal import rehearse
+from storage.recovery.dry_run import rehearse
+from storage.recovery.recovery import RecoveryPlan
 from storage.types import TopicPartition
 from tests.storage.log.crashing import Sessions, every_crash
 from tests.storage.log.owning import StandingClock, append, close_clean, opened, read, tree_of

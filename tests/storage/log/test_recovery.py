@@ -16,8 +16,8 @@ from storage.files import checkpoints, names
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range
-from storage.log.recovery import RecoveryPlan, RecoveryReport
-from storage.log.rehearsal import rehearse
+from storage.recovery.dry_run import rehearse
+from storage.recovery.recovery import RecoveryPlan, RecoveryReport
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir
 from tests.fixtures import FIXTURES, copy_log_dir, topics_of

@@ -26,7 +26,7 @@ from storage.log.directory_checkpoints import PartitionOffsets
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.owned_logs import OwnedLogs
-from storage.log.recovery import Recovery
+from storage.recovery.recovery import Recovery
 from storage.types import TopicPartition
 from storage.upkeep.directory_compaction import compact_partition
 from tests.faults import FaultyDisk

@@ -16,8 +16,8 @@ from storage.files.disk import Buffer, DiskFile, RealDisk
 from storage.files.listing import paths_in
 from storage.files.names import FileKind
 from storage.files.whole_file import read_whole
-from storage.log.recovery import Recovery, RecoveryPlan, RecoveryReport
 from storage.progress import Progress
+from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
 
 
 def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = None) -> RecoveryReport:

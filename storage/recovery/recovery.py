@@ -41,10 +41,8 @@ from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable
-from storage.log import overflow, tail
+from storage.log import tail
 from storage.log.intact import intact_batch
-from storage.log.leftovers import plan_leftovers
-from storage.log.overflow import OffsetOverflow
 from storage.log.segment import Segment
 from storage.log.segment_check import (
     MAX_RELATIVE_OFFSET,
@@ -53,6 +51,9 @@ from storage.log.segment_check import (
     never_written,
 )
 from storage.progress import NoProgress, Progress
+from storage.recovery import overflow
+from storage.recovery.leftovers import plan_leftovers
+from storage.recovery.overflow import OffsetOverflow
 from storage.types import TopicPartition
 
 _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)

@@ -1,6 +1,6 @@
 """What interrupted work left in a partition's directory, and what is to become of it: a plan, pure.
 
-Source: the first three passes of LogLoader.load. Numbers in the comments are those of `storage.log.recovery`.
+Source: the first three passes of LogLoader.load. Numbers in the comments are those of `storage.recovery.recovery`.
 """
 
 from __future__ import annotations
