@@ -17,9 +17,9 @@ from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
-    from storage.log.pending_writes import PendingWrite
     from storage.progress import Progress
     from storage.recovery.recovery import RecoveryReport
+    from storage.staged_writes.pending_writes import PendingWrite
 
 _CLUSTER_METADATA = "__cluster_metadata"
 
@@ -130,9 +130,9 @@ def _recover(
     list[RecoveryReport], dict[TopicPartition, Exception], list[PendingWrite], bool, list[tuple[Path, int]]
 ]:
     """Also the writes that are pending still, or were given up, and the staged files that were removed."""
-    from storage.log import staging
     from storage.log.owned_dir import Opening, OwnedDir
-    from storage.log.pending_writes import give_up, pending_writes
+    from storage.staged_writes import staging
+    from storage.staged_writes.pending_writes import give_up, pending_writes
 
     owned = OwnedDir.open(logdir, Opening(trust_clean=False, only=only), progress=progress)
     try:
@@ -160,7 +160,7 @@ def _staged(logdir: Path, chosen: Sequence[TopicPartition]) -> list[tuple[Path, 
     """The staged files that a recovery would remove, and their sizes; nothing where it would not know."""
     from storage.errors import CorruptCheckpoint
     from storage.files import commit_ledger
-    from storage.log import staging
+    from storage.staged_writes import staging
 
     try:
         return _sized(staging.unowned(logdir, chosen, commit_ledger.read(logdir)))
@@ -180,7 +180,7 @@ def _pending(logdir: Path) -> list[PendingWrite]:
     """The writes that an opening finds, read-only."""
     from storage.errors import CorruptCheckpoint
     from storage.files import commit_ledger
-    from storage.log.pending_writes import pending_writes
+    from storage.staged_writes.pending_writes import pending_writes
 
     try:
         return pending_writes(open_log_dir(logdir), commit_ledger.read(logdir))

@@ -2,7 +2,7 @@
 of Spark's Kafka sink.
 
 Each task stages its messages beside the partitions' segments, already encoded (staged_task.py); one process then gives
-them their offsets (storage.log.commits). A micro-batch is known by its query's id and its number, so that none is
+them their offsets (storage.staged_writes.commit). A micro-batch is known by its query's id and its number, so that none is
 written twice. Its id is only to be had where tasks run: the commit, another process with another writer, gets it with
 their messages.
 """
@@ -40,8 +40,8 @@ from storage.errors import CorruptCheckpoint, LogLocked
 from storage.files import commit_ledger, dir_lock
 from storage.files.commit_ledger import Content, StagedFile, WriteId
 from storage.files.disk import RealDisk
-from storage.log import commits
 from storage.log.owned_dir import Opening, OwnedDir
+from storage.staged_writes import commit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,7 +119,7 @@ class BatchWriter(DataSourceArrowWriter):
         _commit(self._options, self._write, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        commits.abort(RealDisk(), self._options.path, self._write, _files(messages))
+        commit.abort(RealDisk(), self._options.path, self._write, _files(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -142,7 +142,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         write = _told(messages, batchId)
         if write is not None:
-            commits.abort(RealDisk(), self._options.path, write, _files(messages))
+            commit.abort(RealDisk(), self._options.path, write, _files(messages))
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
@@ -280,13 +280,13 @@ def _commit(options: SinkOptions, write: WriteId, messages: Sequence[WriterCommi
     owned = _when_free(options, lambda: OwnedDir.open(options.path, Opening(gentle=True)))
     content = None if write.batch is None else _content(messages)
     try:
-        commits.commit(owned, write, files, content=content, force=options.force)
-    except commits.ReplayDiffers as error:
+        commit.commit(owned, write, files, content=content, force=options.force)
+    except commit.ReplayDiffers as error:
         if not options.drop_changed_replay:
             error.advice = f"{error.advice}: option onChangedReplay=drop passes over what it writes the second time"
             raise
         logger.warning("%s. It is dropped (onChangedReplay is drop)", error)
-        commits.discard(owned, files)
+        commit.discard(owned, files)
     finally:
         owned.close()
 

@@ -19,9 +19,10 @@ from storage.clock import SystemClock
 from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
 from storage.files.commit_ledger import Content, StagedFile, WriteId
 from storage.files.disk import RealDisk
-from storage.log import commits, guest_rules
+from storage.log import guest_rules
 from storage.log.log_dir import LogDir
-from storage.log.staging import StagedWriter
+from storage.staged_writes import commit
+from storage.staged_writes.staging import StagedWriter
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _clear_earlier(path: Path, write: WriteId, attempt: str) -> None:
     what = (path, write.id, attempt)
     if what not in _cleared:
         with contextlib.suppress(StorageError, OSError):
-            if commits.clear_earlier_attempts(RealDisk(), path, write, attempt):
+            if commit.clear_earlier_attempts(RealDisk(), path, write, attempt):
                 _cleared.add(what)
 
 

@@ -7,7 +7,7 @@ Opening, in steps; what a crash behind each leaves:
 3. remove `.kafka_cleanshutdown`, and sync   → an unclean directory: everything is recovered from its recovery point
 4. remove unfinished checkpoints (`.tmp`) and, but in a broker's directory, `-delete` directories
 5. recover the partitions; after a clean shutdown each when it is first asked for
-6. carry out the writes that were begun and not finished (storage.log.commits)
+6. carry out the writes that were begun and not finished (storage.staged_writes.commit)
 Closing:
 
 7. close every log: all is synced, each producer snapshot written
@@ -34,7 +34,7 @@ from storage.files import names, partition_metadata, topic_properties
 from storage.files.dir_lock import DirLock
 from storage.files.disk import Disk, RealDisk
 from storage.files.names import DirKind
-from storage.log import clean_shutdown, commits, guest_rules, partition_dirs
+from storage.log import clean_shutdown, guest_rules, partition_dirs
 from storage.log.directory_checkpoints import CHECKPOINTS, DirectoryCheckpoints
 from storage.log.log_dir import LogDir
 from storage.log.owned_logs import OwnedLogs
@@ -43,6 +43,7 @@ from storage.log.snapshot import Log
 from storage.log.topic_info import TopicInfo
 from storage.progress import NoProgress, Progress
 from storage.recovery.recovery import RecoveryReport
+from storage.staged_writes import commit
 from storage.types import TopicPartition
 
 
@@ -93,7 +94,7 @@ class OwnedDir:
             self.log_dir = LogDir(path, config=config, clock=clock, open_log=self._reader)
             self.log_dir.refresh()
             self.checkpoints = DirectoryCheckpoints(disk, path)
-            self.commits = commits.CommitLedger(disk, path)
+            self.commits = commit.CommitLedger(disk, path)
             self._remove_unfinished()
             if not self.log_dir.is_broker:
                 self._remove_set_aside()
@@ -147,7 +148,7 @@ class OwnedDir:
         owned = OwnedDir(path, opening, config or BrokerConfig(), disk, clock or SystemClock(), progress)
         try:
             owned._recover(progress)
-            owned.unfinished = commits.finish_pending(owned)
+            owned.unfinished = commit.finish_pending(owned)
         except BaseException:
             # Nothing is written any more: the directory stays as a crash leaves it.
             try:

@@ -2,7 +2,7 @@
 
 In a broker's directory only topics are touched whose cleanup.policy was found there or given by a person (product.md,
 section 7). Of a partition with several replicas nothing at or above the high watermark that the broker wrote down is
-looked at; and nothing from the first batch on by which a share of a pending write is known (storage.log.commits).
+looked at; and nothing from the first batch on by which a share of a pending write is known (storage.staged_writes.commit).
 Source: LogCleanerManager (grabFilthiestCompactedLog, doneCleaning).
 """
 
@@ -15,10 +15,11 @@ from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.errors import NotPermitted
 from storage.files import checkpoints, names
-from storage.log import commits, guest_rules
+from storage.log import guest_rules
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import OwnedDir
 from storage.log.topic_info import TopicInfo
+from storage.staged_writes import commit
 from storage.types import TopicPartition
 from storage.upkeep.compaction import CompactionResult, DirtyRange, Limits, Occasion, Pass, dirty_range
 from storage.upkeep.divided_pass import DividedPass, Elsewhere
@@ -38,7 +39,7 @@ def dirty_range_of(owned: OwnedDir, tp: TopicPartition) -> DirtyRange:
         owned.checkpoints.cleaner_offset(tp),
         owned.clock.now_ms(),
         high_watermark=_high_watermark(info, owned.checkpoints.of(tp).high_watermark),
-        kept_from=commits.kept_from(owned.commits.state, snapshot),
+        kept_from=commit.kept_from(owned.commits.state, snapshot),
     )
     if not dirty.checkpoint_holds:
         owned.note_cleaned(log, dirty.first_dirty)
@@ -128,7 +129,7 @@ def preview_occasion(log_dir: LogDir, tp: TopicPartition, *, clock: Clock | None
         _read(log_dir.path / names.CLEANER_CHECKPOINT, tp),
         now_ms,
         high_watermark=_high_watermark(info, _read(log_dir.path / names.REPLICATION_CHECKPOINT, tp)),
-        kept_from=commits.kept_from(commits.read_for_upkeep(log_dir.path), snapshot),
+        kept_from=commit.kept_from(commit.read_for_upkeep(log_dir.path), snapshot),
     )
     return Occasion(snapshot, dirty, info.config, (), now_ms)
 

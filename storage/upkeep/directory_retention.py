@@ -2,7 +2,7 @@
 
 In a broker's directory only topics are touched whose limits were found there or given by a person. Of a partition with
 several replicas nothing goes at or above the high watermark that the broker wrote down; and nothing by which a share of
-a pending write is known (storage.log.commits).
+a pending write is known (storage.staged_writes.commit).
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from storage.files import checkpoints, names
-from storage.log import commits, guest_rules
+from storage.log import guest_rules
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import OwnedDir
 from storage.log.topic_info import TopicInfo
+from storage.staged_writes import commit
 from storage.types import TopicPartition
 from storage.upkeep.retention import FreeBytes, RetentionResult, preview, retain
 
@@ -45,7 +46,7 @@ def retain_partition(
         before=before,
         high_watermark=leave.high_watermark,
         only_start=leave.only_start,
-        kept_from=lambda snapshot: commits.kept_from(owned.commits.state, snapshot),
+        kept_from=lambda snapshot: commit.kept_from(owned.commits.state, snapshot),
     )
 
 
@@ -68,7 +69,7 @@ def preview_partition(
         before=before,
         high_watermark=leave.high_watermark,
         only_start=leave.only_start,
-        kept_from=lambda snapshot: commits.kept_from(commits.read_for_upkeep(log_dir.path), snapshot),
+        kept_from=lambda snapshot: commit.kept_from(commit.read_for_upkeep(log_dir.path), snapshot),
     )
 
 

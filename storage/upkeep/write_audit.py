@@ -1,4 +1,4 @@
-"""Writes from elsewhere (storage.log.commits): those that are pending, and what is staged beside the segments."""
+"""Writes from elsewhere (storage.staged_writes.commit): those that are pending, and what is staged beside the segments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, WriteId
 from storage.log.log_dir import LogDir
-from storage.log.pending_writes import pending_writes
+from storage.staged_writes.pending_writes import pending_writes
 from storage.upkeep.findings import DROP_LOST_WRITES, OPENING, RECOVER, Findings, Kind
 from storage.upkeep.partition_audit import read_small
 

@@ -13,10 +13,10 @@ from storage.files import commit_ledger, names
 from storage.files.commit_ledger import StagedFile, WriteId
 from storage.files.disk import Disk, RealDisk
 from storage.format.record_columns import Record, RecordColumns
-from storage.log import commits
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
-from storage.log.staging import StagedWriter
+from storage.staged_writes import commit
+from storage.staged_writes.staging import StagedWriter
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir
 from tests.faults import Crash, FaultyDisk
@@ -71,7 +71,7 @@ def stage(path: Path, batch: int, disk: Disk | None = None) -> list[StagedFile]:
 def test_a_broker_serves_what_was_committed(stopped: Broker) -> None:
     """And finds nothing to mend: not in segments that were made at once either."""
     owned = OwnedDir.open(stopped.log_dir)
-    assert commits.commit(owned, WriteId(QUERY, 0), stage(stopped.log_dir, 0)).appended
+    assert commit.commit(owned, WriteId(QUERY, 0), stage(stopped.log_dir, 0)).appended
     assert len(owned.log(LARGE).snapshot().segments) > 2
     assert owned.close().clean
     dumps_without_a_finding([stopped.log_dir / tp.dir_name for tp in SHARES])
@@ -109,7 +109,7 @@ def test_a_broker_where_a_commit_was_killed(stopped: Broker) -> None:
         stopped.stop()
         owned = OwnedDir.open(stopped.log_dir)
         assert not owned.unfinished
-        assert not commits.commit(owned, WriteId(QUERY, batch), stage(stopped.log_dir, batch)).appended
+        assert not commit.commit(owned, WriteId(QUERY, batch), stage(stopped.log_dir, batch)).appended
         assert owned.close().clean
         assert not verify_log_dir(stopped.log_dir, list(SHARES))
         assert not list(stopped.log_dir.rglob("*" + names.STAGED_SUFFIX))
@@ -136,7 +136,7 @@ def _killed(path: Path, batch: int, moment: Callable[[str], bool]) -> None:
 
     disk.fail = stop
     with pytest.raises(Crash):
-        commits.commit(owned, WriteId(QUERY, batch), files)
+        commit.commit(owned, WriteId(QUERY, batch), files)
     owned._logs.abandon()
     with pytest.raises(Crash):
         owned._dir_lock.release()

@@ -17,10 +17,10 @@ import pytest
 from kafkafs.spark.options import InvalidOption
 from storage.client.partitioner import partition_for_key
 from storage.files import commit_ledger, names
-from storage.log import commits
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range
+from storage.staged_writes import commit
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir
 from tests.builders import START_MS, Batch, build_log_dir, many, metadata_records
@@ -337,7 +337,7 @@ def _begin(logs: Path, told: StagedMessage) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commits, "_append", killed)
         with pytest.raises(Killed):
-            commits.commit(owned, told.write, told.files, content=told.content)
+            commit.commit(owned, told.write, told.files, content=told.content)
     assert owned.close().clean
     (logs / names.COMMITS).write_bytes(commit_ledger.encode(commit_ledger.read(logs).begun(begun[0])))
 

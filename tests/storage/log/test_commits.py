@@ -34,13 +34,13 @@ from storage.files.commit_ledger import (
 from storage.files.dir_lock import DirLock
 from storage.files.disk import Disk
 from storage.format.record_columns import Record, RecordColumns
-from storage.log import commits, staging
-from storage.log.commits import CommitUnfinished, ReplayDiffers
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
-from storage.log.pending_writes import PendingWrite, Share, give_up, pending_writes
 from storage.log.reader import read_range
-from storage.log.staging import StagedWriter
+from storage.staged_writes import commit, staging
+from storage.staged_writes.commit import CommitUnfinished, ReplayDiffers
+from storage.staged_writes.pending_writes import PendingWrite, Share, give_up, pending_writes
+from storage.staged_writes.staging import StagedWriter
 from storage.types import TimestampType, TopicPartition
 from storage.upkeep.findings import Kind, Severity
 from storage.upkeep.verify import verify_log_dir
@@ -118,7 +118,7 @@ def test_a_write_is_appended_in_the_order_of_its_tasks(before: Path) -> None:
     ]
     assert values_of(LogDir.open_read_only(before).log(TP).snapshot()) == []
     owned = opened(before)
-    outcome = commits.commit(owned, write, files)
+    outcome = commit.commit(owned, write, files)
     assert outcome == (True, {TP: 5, OTHER: 2})
     assert read(owned, "t") == messages("a", 3) + messages("c", 2)
     assert read(owned, "t", 1) == [b"first", *messages("b", 2)]
@@ -132,9 +132,9 @@ def test_a_replayed_micro_batch_is_dropped(before: Path) -> None:
     owned = opened(before)
     for batch, again in ((4, True), (4, False), (3, False), (5, True), (5, False)):
         write = WriteId(QUERY, batch)
-        assert commits.commit(owned, write, stage(before, write, {TP: messages(str(batch), 2)})).appended is again
+        assert commit.commit(owned, write, stage(before, write, {TP: messages(str(batch), 2)})).appended is again
     other = WriteId("another-query", 4)
-    assert commits.commit(owned, other, stage(before, other, {TP: [b"x"]})).appended
+    assert commit.commit(owned, other, stage(before, other, {TP: [b"x"]})).appended
     assert read(owned, "t") == [*messages("4", 2), *messages("5", 2), b"x"]
     close_sound(owned)
     assert staged_files(before) == []
@@ -143,8 +143,8 @@ def test_a_replayed_micro_batch_is_dropped(before: Path) -> None:
 
 def test_nothing_to_write_is_remembered_too(before: Path) -> None:
     owned = opened(before)
-    assert commits.commit(owned, WriteId(QUERY, 0), []) == (True, {})
-    assert commits.commit(owned, WriteId(QUERY, 0), []) == (False, {})
+    assert commit.commit(owned, WriteId(QUERY, 0), []) == (True, {})
+    assert commit.commit(owned, WriteId(QUERY, 0), []) == (False, {})
     close_sound(owned)
 
 
@@ -173,7 +173,7 @@ def _check_topic(path: Path, config: dict[str, str], timestamps: TimestampType) 
     clock = owned.clock
     assert isinstance(clock, StandingClock)
     clock.time_ms += 1000
-    commits.commit(owned, write, files)
+    commit.commit(owned, write, files)
     assert read(owned, "t") == [b"before", *values]
     wanted = {TimestampType.CREATE_TIME: NOW_MS, TimestampType.LOG_APPEND_TIME: NOW_MS + 1000}[timestamps]
     if owned.log(TP).config.message_magic == 0:
@@ -193,7 +193,7 @@ def test_what_a_topic_does_not_take(tmp_path: Path) -> None:
     with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes = 200"):
         stage(tmp_path, WriteId("job", None), {TopicPartition("small", 0): [b"x" * 300]})
     many = stage(tmp_path, WriteId("job", None), {TopicPartition("small", 0): [b"x" * 100] * 5})
-    commits.commit(owned, WriteId("job", None), many)
+    commit.commit(owned, WriteId("job", None), many)
     assert read(owned, "small") == [b"x" * 100] * 5
     with pytest.raises(ValueError, match="cannot name"):
         stage(tmp_path, WriteId("../job", None), {TP: [b"x"]}, key=b"k")
@@ -207,7 +207,7 @@ def test_a_share_above_a_segment_comes_as_several(before: Path) -> None:
     late = TopicPartition("late", 0)
     write = WriteId(QUERY, 0)
     shares = {tp: messages(str(tp), 60) for tp in (TP, OTHER, late)}
-    commits.commit(owned, write, stage(before, write, shares, batches=12))
+    commit.commit(owned, write, stage(before, write, shares, batches=12))
     assert read(owned, "t") == shares[TP]
     assert read(owned, "t", 1) == [b"first", *shares[OTHER]]
     assert read(owned, "late") == shares[late]
@@ -245,7 +245,7 @@ def _write(owned: OwnedDir, disk: Disk | None, number: int) -> None:
         {tp: values[len(values) // 2 :] for tp, values in WRITES[number].items()},
     ]
     files = [file for half in halves for file in stage(owned.path, write, half, disk, batches=3)]
-    commits.commit(owned, write, files)
+    commit.commit(owned, write, files)
 
 
 def _expected(tp: TopicPartition, writes: int) -> list[bytes]:
@@ -368,13 +368,13 @@ def test_a_full_disk_before_anything_is_appended(before: Path) -> None:
     files = stage(before, write, WRITES[0], disk)
     _failing(disk, lambda what, path: what.startswith("write") and path.name.endswith(".log"))
     with pytest.raises(OSError, match="No space") as failed:
-        commits.commit(owned, write, files)
+        commit.commit(owned, write, files)
     assert failed.value.errno == errno.ENOSPC
     assert owned.commits.state == Ledger()
     assert commit_ledger.read(before) == Ledger()
     assert _seen(before, Stopped(before, 0, None, False)) == {TP: [], OTHER: [b"first"]}
     disk.fail = lambda _what, _path: None
-    assert commits.commit(owned, write, files).appended
+    assert commit.commit(owned, write, files).appended
     assert read(owned, "t") == WRITES[0][TP]
     close_sound(owned)
 
@@ -387,17 +387,17 @@ def test_a_full_disk_between_partitions(before: Path) -> None:
     files = stage(before, write, WRITES[0], disk)
     _failing(disk, lambda what, path: what.startswith("write") and path.match("t-1/*.log"))
     with pytest.raises(CommitUnfinished, match="do not repeat"):
-        commits.commit(owned, write, files)
+        commit.commit(owned, write, files)
     with pytest.raises(CommitUnfinished, match="cannot be carried out yet"):
         _write(owned, disk, 1)
     assert _seen(before, Stopped(before, 0, None, False)) == {TP: _expected(TP, 1), OTHER: _expected(OTHER, 0)}
-    commits.abort(disk, before, write, files)
+    commit.abort(disk, before, write, files)
     assert set(staged_files(before)) >= {file.name for file in files}, "abort leaves a pending write alone"
     owned.close()
     disk.fail = lambda _what, _path: None
     owned = opened(before)
     assert read(owned, "t", 1) == _expected(OTHER, 1)
-    assert not commits.commit(owned, write, stage(before, write, WRITES[0])).appended
+    assert not commit.commit(owned, write, stage(before, write, WRITES[0])).appended
     assert read(owned, "t") == _expected(TP, 1)
     close_sound(owned)
 
@@ -417,7 +417,7 @@ def test_a_failing_disk_at_every_operation(tmp_path: Path, before: Path) -> None
         disk.fail = lambda _what, _path, at=at, disk=disk: errno.ENOSPC if len(disk.operations) == at + 1 else None
         failed: Exception | None = None
         try:
-            commits.commit(owned, write, files)
+            commit.commit(owned, write, files)
         except (CommitUnfinished, PartitionOffline, OSError) as error:
             failed = error
         reached = len(disk.operations) > at
@@ -431,7 +431,7 @@ def test_a_failing_disk_at_every_operation(tmp_path: Path, before: Path) -> None
         disk.stopped = True
         sessions.end()
         owned = opened(path)
-        commits.commit(owned, write, stage(path, write, WRITES[1], batches=5))
+        commit.commit(owned, write, stage(path, write, WRITES[1], batches=5))
         assert read(owned, "t") == shares[TP], f"{number}: {failed}"
         assert read(owned, "t", 1) == shares[OTHER], f"{number}: {failed}"
         close_sound(owned)
@@ -451,10 +451,10 @@ def test_a_spoilt_or_missing_staged_file_is_refused(before: Path) -> None:
     for content in (whole[:-3], whole[:70] + b"x" + whole[71:], b""):
         place.write_bytes(content)
         with pytest.raises(CorruptBatch, match="staged file"):
-            commits.commit(owned, write, [file])
+            commit.commit(owned, write, [file])
     place.unlink()
     with pytest.raises(FileNotFoundError):
-        commits.commit(owned, write, [file])
+        commit.commit(owned, write, [file])
     assert owned.commits.state == Ledger()
     assert read(owned, "t") == []
     close_sound(owned)
@@ -473,7 +473,7 @@ def test_what_stays_pending(before: Path) -> None:
     with pytest.raises(CommitUnfinished, match="t/1"):
         _write(owned, None, 1)
     another = WriteId("another", 0)
-    assert commits.commit(owned, another, stage(before, another, {TP: [b"x"]})).appended
+    assert commit.commit(owned, another, stage(before, another, {TP: [b"x"]})).appended
     assert owned.close().clean
 
 
@@ -588,7 +588,7 @@ def test_a_topic_deleted_meanwhile_is_passed_over(before: Path) -> None:
     owned = sessions.open()
     _failing(disk, lambda what, path: what.startswith("write") and path.match("*-0/*.log"), errno.EIO)
     with pytest.raises(CommitUnfinished):
-        commits.commit(owned, write, files)
+        commit.commit(owned, write, files)
     disk.stopped = True
     sessions.end()
     for path in (before / "gone-0").iterdir():
@@ -606,7 +606,7 @@ def test_orphans_go(before: Path) -> None:
     late = stage(before, WriteId(QUERY, 7), {TP: [b"zombie"]})
     ahead = stage(before, WriteId(QUERY, 8), {TP: [b"to come"]})
     job = stage(before, WriteId("job", None), {TP: [b"job"]})
-    commits.commit(owned, WriteId(QUERY, 7), stage(before, WriteId(QUERY, 7), {TP: [b"x"]}))
+    commit.commit(owned, WriteId(QUERY, 7), stage(before, WriteId(QUERY, 7), {TP: [b"x"]}))
     owned.close()
     directory = before / TP.dir_name
     assert staging.remove_orphans(HastyDisk(), directory, commit_ledger.read(before), NOW_MS) == [late[0].name]
@@ -620,7 +620,7 @@ def test_orphans_go(before: Path) -> None:
 def test_opening_removes_orphans(before: Path) -> None:
     owned = opened(before)
     zombie = stage(before, WriteId(QUERY, 0), {OTHER: [b"zombie"]})
-    commits.commit(owned, WriteId(QUERY, 0), stage(before, WriteId(QUERY, 0), {TP: [b"x"]}))
+    commit.commit(owned, WriteId(QUERY, 0), stage(before, WriteId(QUERY, 0), {TP: [b"x"]}))
     close_sound(owned)
     assert staged_files(before) == [zombie[0].name]
     owned = opened(before)
@@ -636,10 +636,10 @@ def test_abort_removes_all_of_a_write(before: Path, write: WriteId) -> None:
     stage(before, write, WRITES[1])  # by a task that was killed
     other = stage(before, WriteId("other", write.batch), WRITES[0])
     other += stage(before, WriteId(write.id, 6), WRITES[0])
-    commits.abort(HastyDisk(), before, write, files)
-    commits.abort(HastyDisk(), before, write, files)
+    commit.abort(HastyDisk(), before, write, files)
+    commit.abort(HastyDisk(), before, write, files)
     assert _ignored(before, other)
-    commits.abort(HastyDisk(), before, WriteId(write.id, 6))
+    commit.abort(HastyDisk(), before, WriteId(write.id, 6))
     assert _ignored(before, other[:2])
     close_sound(opened(before))
 
@@ -652,13 +652,13 @@ def test_abort_leaves_a_pending_write_alone(before: Path, write: WriteId) -> Non
     files = stage(before, write, WRITES[0], disk)
     _failing(disk, lambda what, path: what.startswith("write") and path.match("t-1/*.log"))
     with pytest.raises(CommitUnfinished):
-        commits.commit(owned, write, files)
-    commits.abort(HastyDisk(), before, write, files)
+        commit.commit(owned, write, files)
+    commit.abort(HastyDisk(), before, write, files)
     assert _ignored(before, files)
     owned.close()
     lost = stage(before, write, {TP: [b"x"]})
     assert not _ignored(before, files)
-    commits.abort(HastyDisk(), before, write, lost)
+    commit.abort(HastyDisk(), before, write, lost)
     assert _ignored(before, files)
     owned = opened(before)
     assert read(owned, "t", 1) == _expected(OTHER, 1)
@@ -672,7 +672,7 @@ def test_a_batch_that_comes_again_with_other_rows_is_an_error(before: Path) -> N
 
     def again(batch: int, content: Content, **more: bool) -> bool:
         write = WriteId(QUERY, batch)
-        return commits.commit(owned, write, stage(before, write, shares, key=b"k"), content=content, **more).appended
+        return commit.commit(owned, write, stage(before, write, shares, key=b"k"), content=content, **more).appended
 
     for batch in range(5):
         assert again(batch, Content(1, batch))
@@ -684,12 +684,12 @@ def test_a_batch_that_comes_again_with_other_rows_is_an_error(before: Path) -> N
         again(3, Content(1, 4))
     assert again(5, Content(1, 5))
     # A batch without rows is one, too.
-    assert commits.commit(owned, WriteId(QUERY, 6), (), content=Content()).appended
+    assert commit.commit(owned, WriteId(QUERY, 6), (), content=Content()).appended
     with pytest.raises(ReplayDiffers, match="expected 0 rows, found 1 rows"):
         again(6, Content(1, 6))
     assert len(values_of(owned.log(TP).snapshot())) == 6
     for batch in range(7, 7 + CONTENTS_KEPT):
-        assert commits.commit(owned, WriteId(QUERY, batch), (), content=Content()).appended
+        assert commit.commit(owned, WriteId(QUERY, batch), (), content=Content()).appended
     with pytest.raises(ReplayDiffers, match="not remembered any more"):
         again(5, Content(1, 5))
     for path in before.rglob("*" + names.STAGED_SUFFIX):
@@ -702,9 +702,9 @@ def test_a_batch_that_was_committed_before_contents_were_remembered(before: Path
     (before / names.COMMITS).write_text(json.dumps({"version": 1, "queries": {QUERY: [3, NOW_MS]}, "pending": []}))
     owned = OwnedDir.open(before, clock=StandingClock())
     write = WriteId(QUERY, 3)
-    assert not commits.commit(owned, write, stage(before, write, {TP: [b"x"]}), content=Content(1, 1)).appended
+    assert not commit.commit(owned, write, stage(before, write, {TP: [b"x"]}), content=Content(1, 1)).appended
     write = WriteId(QUERY, 4)
-    assert commits.commit(owned, write, stage(before, write, {TP: [b"x"]}), content=Content(1, 1)).appended
+    assert commit.commit(owned, write, stage(before, write, {TP: [b"x"]}), content=Content(1, 1)).appended
     assert commit_ledger.read(before).content_of(write) == Content(1, 1)
     close_sound(owned)
 
@@ -744,13 +744,13 @@ def test_what_earlier_attempts_staged_goes(before: Path) -> None:
     ledger = Ledger().begun(PendingCommit(WriteId(QUERY, 3), NOW_MS, (part,)))
     (before / names.COMMITS).write_bytes(commit_ledger.encode(ledger))
     lock = DirLock(HastyDisk(), before)
-    assert not commits.clear_earlier_attempts(HastyDisk(), before, write, "run 3")
+    assert not commit.clear_earlier_attempts(HastyDisk(), before, write, "run 3")
     assert len(staged_files(before)) == 8, "a commit may be about to begin"
     lock.release()
-    assert commits.clear_earlier_attempts(HastyDisk(), before, write, "run 3")
+    assert commit.clear_earlier_attempts(HastyDisk(), before, write, "run 3")
     assert staged_files(before) == sorted([*kept, pending])
     assert not set(gone) & set(staged_files(before))
-    assert commits.clear_earlier_attempts(HastyDisk(), before, write, "run 3")
+    assert commit.clear_earlier_attempts(HastyDisk(), before, write, "run 3")
     unowned = staging.unowned(before, [TP, OTHER], ledger)
     assert sorted(path.name for path in unowned) == sorted(kept)
     (before / names.COMMITS).unlink()
@@ -762,9 +762,9 @@ def test_abort_of_a_micro_batch_while_the_directory_is_held(before: Path) -> Non
     files = stage(before, write, WRITES[0])
     again = stage(before, write, WRITES[0])
     owned = opened(before)
-    commits.abort(HastyDisk(), before, write, files)
+    commit.abort(HastyDisk(), before, write, files)
     assert _ignored(before, again)
-    assert commits.commit(owned, write, again).appended
+    assert commit.commit(owned, write, again).appended
     close_sound(owned)
 
 
@@ -776,9 +776,9 @@ def test_a_ledger_that_does_not_parse_stops_commits_only(before: Path) -> None:
         owned = opened(before)
         append(owned.log(TP), [b"mine"])
         with pytest.raises(CorruptCheckpoint, match=names.COMMITS):
-            commits.commit(owned, WriteId(QUERY, 0), files)
+            commit.commit(owned, WriteId(QUERY, 0), files)
         with pytest.raises(CorruptCheckpoint):
-            commits.abort(HastyDisk(), before, WriteId(QUERY, 0), files)
+            commit.abort(HastyDisk(), before, WriteId(QUERY, 0), files)
         assert owned.close().clean
         assert staged_files(before) == [files[0].name]
         assert (before / names.COMMITS).read_bytes() == content
@@ -801,7 +801,7 @@ def test_rules_for_guests(before: Path) -> None:
     internal = TopicPartition("__consumer_offsets", 0)
     files = stage(before, WriteId("job", None), {internal: [b"x"]}, key=b"k")
     with pytest.raises(NotPermitted, match="internal"):
-        commits.commit(owned, WriteId("job", None), files)
+        commit.commit(owned, WriteId("job", None), files)
     owned.close()
     assert _ignored(before, files)
 

@@ -22,7 +22,7 @@ from storage.files.disk import RealDisk
 from storage.format.record_columns import Record, RecordColumns
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import Opening, OwnedDir
-from storage.log.staging import StagedWriter
+from storage.staged_writes.staging import StagedWriter
 from storage.types import TopicPartition
 from tests.faults import FaultyDisk
 from tests.fixtures import ROOT

@@ -15,9 +15,9 @@ from storage.errors import PartitionOffline
 from storage.files import checkpoints, names
 from storage.files.commit_ledger import WriteId
 from storage.format.control_records import ControlType
-from storage.log import commits
 from storage.log.owned_dir import OwnedDir
 from storage.log.owned_logs import OwnedLogs
+from storage.staged_writes import commit
 from storage.types import TopicPartition
 from tests.builders import Batch, Marker, Partition, build_log_dir, many
 from tests.faults import FaultyDisk
@@ -297,8 +297,8 @@ def test_a_sync_that_fails_in_a_whole_append_may_have_lost_what_was_before(tmp_p
     files = stage(world.path, WriteId("job", None), {TP: [b"share"]}, world.disk)
     active = names.segment_file(world.log.snapshot().segments[-1].base_offset, names.FileKind.LOG)
     world.disk.fail = lambda what, _path: errno.ENOSPC if what == f"sync {active}" else None
-    with pytest.raises(commits.CommitUnfinished):
-        commits.commit(world.owned, WriteId("job", None), files)
+    with pytest.raises(commit.CommitUnfinished):
+        commit.commit(world.owned, WriteId("job", None), files)
     world.disk.fail = lambda _what, _path: None
     with pytest.raises(PartitionOffline):
         world.log.flush()

@@ -10,9 +10,9 @@ from storage.errors import CorruptBatch
 from storage.files.commit_ledger import StagedFile, WriteId
 from storage.format.decoder import Decoder
 from storage.format.record_columns import Record, RecordColumns
-from storage.log import staging
 from storage.log.log_dir import LogDir
-from storage.log.staging import StagedWriter, windows
+from storage.staged_writes import staging
+from storage.staged_writes.staging import StagedWriter, windows
 from storage.types import TopicPartition
 from tests.storage.log.owning import HastyDisk, StandingClock, opened
 

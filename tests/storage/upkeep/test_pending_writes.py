@@ -15,11 +15,11 @@ from storage.append.partition_log import PartitionLog
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
 from storage.format.record_columns import Record
-from storage.log import commits
-from storage.log.commits import CommitUnfinished
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import OwnedDir
-from storage.log.pending_writes import Share, pending_writes
+from storage.staged_writes import commit
+from storage.staged_writes.commit import CommitUnfinished
+from storage.staged_writes.pending_writes import Share, pending_writes
 from storage.types import TopicPartition
 from storage.upkeep import directory_compaction, directory_retention
 from storage.upkeep.compaction import CompactionResult
@@ -78,7 +78,7 @@ class World:
 
         self.owned.log(SECOND).append_whole = stop  # type: ignore[method-assign]
         with pytest.raises(Crash):
-            commits.commit(self.owned, WRITE, self.files)
+            commit.commit(self.owned, WRITE, self.files)
         self.sessions.end()
 
     def fail_between_shares(self, failing: Callable[[str, Path], bool] = lambda _what, _path: False) -> None:
@@ -90,7 +90,7 @@ class World:
 
         self.disk.fail = fail
         with pytest.raises(CommitUnfinished):
-            commits.commit(self.owned, WRITE, self.files)
+            commit.commit(self.owned, WRITE, self.files)
         self.disk.fail = lambda _what, _path: None
         self.put(self.owned, 10)
         self.owned.log(FIRST).roll()
@@ -102,7 +102,7 @@ class World:
         assert owned.commits.state.pending == ()
         assert owned.log(FIRST).log_end_offset == end_offset
         assert read(owned, "t", 1) == SHARE
-        assert not commits.commit(owned, WRITE, stage(self.path, WRITE, {FIRST: SHARE}, key=b"k")).appended
+        assert not commit.commit(owned, WRITE, stage(self.path, WRITE, {FIRST: SHARE}, key=b"k")).appended
         close_sound(owned)
 
 
@@ -246,9 +246,9 @@ def test_what_cannot_be_read_is_kept(between: tuple[World, LogDir], monkeypatch:
         raise OSError(errno.EIO, "Input/output error")
 
     snapshot = log_dir.log(FIRST).snapshot()
-    assert commits.kept_from(commit_ledger.read(world.path), snapshot) == world.base
+    assert commit.kept_from(commit_ledger.read(world.path), snapshot) == world.base
     monkeypatch.setattr(commits, "find_batch", unreadable)
-    assert commits.kept_from(commit_ledger.read(world.path), snapshot) == world.base
+    assert commit.kept_from(commit_ledger.read(world.path), snapshot) == world.base
 
 
 def test_a_share_that_is_not_there_yet_keeps_nothing(tmp_path: Path) -> None:
@@ -258,12 +258,12 @@ def test_a_share_that_is_not_there_yet_keeps_nothing(tmp_path: Path) -> None:
 
     def look(_place: PlaceWhole) -> AppendResult:
         world.put(world.owned, 10)
-        seen.append(commits.kept_from(world.owned.commits.state, world.owned.log(FIRST).snapshot()))
+        seen.append(commit.kept_from(world.owned.commits.state, world.owned.log(FIRST).snapshot()))
         raise Crash("before the shares")
 
     world.owned.log(FIRST).append_whole = look  # type: ignore[method-assign]
     with pytest.raises(Crash):
-        commits.commit(world.owned, WRITE, world.files)
+        commit.commit(world.owned, WRITE, world.files)
     assert world.owned.commits.state.pending
     assert seen == [None]
     world.disk.stopped = True
@@ -284,7 +284,7 @@ def test_a_writer_who_is_quicker_than_a_commit(tmp_path: Path, ends: bool) -> No
 
     log.append_whole = later  # type: ignore[method-assign]
     if ends:
-        assert commits.commit(world.owned, WRITE, world.files).appended
+        assert commit.commit(world.owned, WRITE, world.files).appended
         world.disk.stopped = True
         world.sessions.end()
     else:

@@ -35,10 +35,10 @@ from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Content, Ledger, PendingCommit, PendingPart, StagedFile, WriteId
 from storage.files.dir_lock import DirLock
 from storage.files.disk import Disk, replace_file
-from storage.log import staging
-from storage.log.placing import StagedBatches
 from storage.log.reader import find_batch
 from storage.log.snapshot import LogSnapshot
+from storage.staged_writes import staging
+from storage.staged_writes.staged_batches import StagedBatches
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:

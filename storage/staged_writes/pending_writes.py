@@ -16,9 +16,9 @@ from pathlib import Path
 
 from storage.errors import CorruptBatch, SegmentGone, StorageError
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart
-from storage.log import commits, staging
 from storage.log.log_dir import LogDir
 from storage.log.owned_dir import OwnedDir
+from storage.staged_writes import commit, staging
 
 
 class Share(Enum):
@@ -58,7 +58,7 @@ def pending_writes(log_dir: LogDir, ledger: Ledger) -> list[PendingWrite]:
 def give_up(owned: OwnedDir, write: PendingWrite) -> None:
     """Gives a write up. OSError: it may still be pending."""
     owned.commits.change(lambda ledger: ledger.withdrawn(write.commit.write))
-    commits.discard(owned, (file for part in write.commit.parts for file in part.files))
+    commit.discard(owned, (file for part in write.commit.parts for file in part.files))
 
 
 def _share(log_dir: LogDir, part: PendingPart) -> Share:
@@ -67,7 +67,7 @@ def _share(log_dir: LogDir, part: PendingPart) -> Share:
     if part.written:
         return Share.WRITTEN
     try:
-        if commits.holds(log_dir.log(part.tp).snapshot(), part):
+        if commit.holds(log_dir.log(part.tp).snapshot(), part):
             return Share.WRITTEN
     except (StorageError, OSError):
         return Share.WAITING  # the log cannot be read now: whether it has its share is not known

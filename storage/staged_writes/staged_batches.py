@@ -19,7 +19,7 @@ from storage.format.batches import TIMESTAMP_TYPE_MASK, BatchTable, Column
 from storage.format.decoder import Decoder
 from storage.format.record_batch import set_base_offset_and_epoch, set_log_append_time
 from storage.format.record_columns import Record
-from storage.log import staging
+from storage.staged_writes import staging
 from storage.types import TimestampType
 
 
