@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from kafkafs.operations import Serving, Traffic
     from kafkafs.status import Report
     from kafkafs.tree import Tree, TreeOptions
+    from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
-    from storage.log.owned_dir import OwnedDir
     from storage.upkeep.maintenance import Maintenance
 
 _log = logging.getLogger(__name__)
@@ -138,8 +138,8 @@ def _opened(
 ) -> Iterator[tuple[LogDir, OwnedDir | None]]:
     """The log directory, and who owns it if that is us: locked and recovered, and closed in order at the end. What
     recovery changed, and who is offline, is logged and said."""
+    from storage.directory.owned_dir import Opening, OwnedDir
     from storage.log.log_dir import LogDir
-    from storage.log.owned_dir import Opening, OwnedDir
 
     if request.options.read_only:
         log_dir = LogDir.open_read_only(request.log_dir, config=config)

@@ -18,11 +18,11 @@ from storage.append.partition_log import PartitionLog
 from storage.client.partitioner import Partitioner
 from storage.clock import Clock
 from storage.config import LogConfig
+from storage.directory import guest_rules
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidConfig, InvalidRecord, PartitionOffline, StorageError
 from storage.files import names
 from storage.format.record_columns import RecordColumns
-from storage.log import guest_rules
-from storage.log.owned_dir import OwnedDir
 from storage.types import TopicPartition
 
 # Of a line that may yet become a small message: compressed, or with its escapes undone.

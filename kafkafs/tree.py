@@ -35,9 +35,9 @@ from kafkafs.views.segment_file import SeenFiles, SegmentFile
 from kafkafs.views.services import Services
 from kafkafs.views.state import Clocks
 from storage.clock import Clock, SystemClock
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import NotPermitted, ReadOnlyLog
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import OwnedDir
 from storage.types import Isolation
 
 

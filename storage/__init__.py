@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from storage.append.appender import Appended, Appender
     from storage.client.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
+    from storage.directory.owned_dir import Closing, Opening, OwnedDir
     from storage.errors import StorageError
     from storage.format.block import RecordBlock
     from storage.format.decoder import Decoder
     from storage.format.record_columns import Record, RecordColumns
     from storage.log.isolation import last_stable_offset
     from storage.log.log_dir import LogDir
-    from storage.log.owned_dir import Closing, Opening, OwnedDir
     from storage.log.reader import find_batch, read_blocks, read_range, scan_batches
     from storage.log.snapshot import Log, LogSnapshot
     from storage.types import Isolation, TimestampOffset, TimestampType, TopicPartition
@@ -75,7 +75,7 @@ _HOMES = {
     "storage.append.appender": ("Appended", "Appender"),
     "storage.log.isolation": ("last_stable_offset",),
     "storage.log.log_dir": ("LogDir",),
-    "storage.log.owned_dir": ("Closing", "Opening", "OwnedDir"),
+    "storage.directory.owned_dir": ("Closing", "Opening", "OwnedDir"),
     "storage.log.reader": ("find_batch", "read_blocks", "read_range", "scan_batches"),
     "storage.log.snapshot": ("Log", "LogSnapshot"),
     "storage.types": ("Isolation", "TimestampOffset", "TimestampType", "TopicPartition"),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from storage.directory.owned_dir import Closing, OwnedDir
 from storage.files import dir_lock
-from storage.log.owned_dir import Closing, OwnedDir
 from storage.types import TopicPartition
 from storage.upkeep.findings import Severity
 from storage.upkeep.verify import verify_log_dir

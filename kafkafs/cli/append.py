@@ -45,8 +45,8 @@ def append(
     from kafkafs.append import LineWriter
     from kafkafs.lines import keyed_txt, parse_jsonl, parse_txt
     from kafkafs.targets import open_target
+    from storage.directory.owned_dir import Opening, OwnedDir
     from storage.errors import StorageError
-    from storage.log.owned_dir import Opening, OwnedDir
 
     topic, partition = _parsed(tp)
     if key_separator is not None and (format_name == "jsonl" or not key_separator):

@@ -13,7 +13,7 @@ from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
-    from storage.log.owned_dir import OwnedDir
+    from storage.directory.owned_dir import OwnedDir
     from storage.upkeep.compaction import CompactionResult
 
 _Outcome = tuple[list["CompactionResult"], passes.Errors]

@@ -200,8 +200,8 @@ def _reset(
 ) -> None:
     from storage.client.group_commits import GroupCommitter
     from storage.client.group_offsets import GroupOffsets
+    from storage.directory.owned_dir import Opening, OwnedDir
     from storage.files.names import CONSUMER_OFFSETS_TOPIC
-    from storage.log.owned_dir import Opening, OwnedDir
 
     log_dir = open_log_dir(logdir)
     chosen = list(dict.fromkeys(tp for pattern in topics for tp in expand(log_dir, pattern)))

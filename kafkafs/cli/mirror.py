@@ -22,8 +22,8 @@ from storage.types import TopicPartition
 
 if TYPE_CHECKING:
     from storage.client.mirror import Mirror, Mirrored
+    from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
-    from storage.log.owned_dir import OwnedDir
 
 _LOOK_AGAIN_S = 0.1
 _FLUSH_S = 5.0
@@ -49,7 +49,7 @@ def mirror(ctx: click.Context, src: Path, dest: Path, tp: str | None, follow: bo
     kafkafs mirror /var/kafka /backup/kafka 'orders*' --follow
     """
     from storage.client.mirror import Mirror
-    from storage.log.owned_dir import Opening, OwnedDir
+    from storage.directory.owned_dir import Opening, OwnedDir
 
     if src.resolve() == dest.resolve():
         raise click.UsageError("SRC and DEST are the same directory")

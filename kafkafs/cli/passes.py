@@ -14,7 +14,7 @@ from kafkafs.cli.tables import print_json
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
-    from storage.log.owned_dir import OwnedDir
+    from storage.directory.owned_dir import OwnedDir
 
 _Result = TypeVar("_Result")
 Errors = Mapping[TopicPartition, Exception]
@@ -37,7 +37,7 @@ def each_owned(
     logdir: Path, chosen: Sequence[TopicPartition], run: Callable[[OwnedDir, TopicPartition], None]
 ) -> Errors:
     """As `each`, in a directory that is opened for writing and closed. Raises what keeps it from being closed."""
-    from storage.log.owned_dir import Opening, OwnedDir
+    from storage.directory.owned_dir import Opening, OwnedDir
 
     owned = OwnedDir.open(logdir, Opening(gentle=True, only=chosen))
     try:

@@ -96,8 +96,8 @@ def reindex(ctx: click.Context, logdir: Path, tp: str, as_json: bool) -> None:
     \b
     kafkafs reindex /var/kafka orders/3
     """
+    from storage.directory.owned_dir import Opening, OwnedDir
     from storage.errors import StorageError
-    from storage.log.owned_dir import Opening, OwnedDir
 
     chosen = _chosen(logdir, tp)
     owned = OwnedDir.open(logdir, Opening(gentle=True, only=()))
@@ -130,7 +130,7 @@ def _recover(
     list[RecoveryReport], dict[TopicPartition, Exception], list[PendingWrite], bool, list[tuple[Path, int]]
 ]:
     """Also the writes that are pending still, or were given up, and the staged files that were removed."""
-    from storage.log.owned_dir import Opening, OwnedDir
+    from storage.directory.owned_dir import Opening, OwnedDir
     from storage.staged_writes import staging
     from storage.staged_writes.pending_writes import give_up, pending_writes
 
@@ -192,10 +192,10 @@ def _pending(logdir: Path) -> list[PendingWrite]:
 def _rehearse(
     logdir: Path, chosen: Sequence[TopicPartition], progress: Progress
 ) -> tuple[list[RecoveryReport], dict[TopicPartition, Exception]]:
+    from storage.directory.directory_checkpoints import DirectoryCheckpoints
     from storage.errors import StorageError
     from storage.files import dir_lock
     from storage.files.disk import RealDisk
-    from storage.log.directory_checkpoints import DirectoryCheckpoints
     from storage.recovery.dry_run import rehearse
     from storage.recovery.recovery import RecoveryPlan
 

@@ -43,8 +43,8 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
     kafkafs verify /tmp/rescued
     """
     from storage.client.mirror import make_topics
+    from storage.directory.owned_dir import Opening, OwnedDir
     from storage.errors import StorageError
-    from storage.log.owned_dir import Opening, OwnedDir
     from storage.upkeep.salvage import salvage as run
 
     if logdir.resolve() == target.resolve():

@@ -12,7 +12,7 @@ import click
 from kafkafs.cli.targets import LOGDIR, TopicName
 
 if TYPE_CHECKING:
-    from storage.log.owned_dir import OwnedDir
+    from storage.directory.owned_dir import OwnedDir
 
 TOPIC = click.argument("topic", type=TopicName())
 PARTITIONS = click.option("--partitions", type=click.IntRange(min=1), metavar="N", help="How many partitions.")
@@ -92,8 +92,8 @@ def delete(logdir: Path, topic: str) -> None:
 @contextmanager
 def _opened(logdir: Path, *, create: bool = False) -> Iterator[OwnedDir]:
     """The directory, without any of its logs: an unclean one stays so."""
+    from storage.directory.owned_dir import Opening, OwnedDir
     from storage.errors import InvalidConfig, InvalidTopic
-    from storage.log.owned_dir import Opening, OwnedDir
 
     owned = OwnedDir.open(logdir, Opening(create=create, gentle=True, only=()))
     try:

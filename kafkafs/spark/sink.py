@@ -36,11 +36,11 @@ from kafkafs.spark.kernels import require_compiled
 from kafkafs.spark.option_values import REFUSED_BY_SINK, SINK, InvalidOption, by_lower_name, directories, flag, one_of
 from kafkafs.spark.staged_task import stage
 from kafkafs.spark.worker_start import WorkerStart
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptCheckpoint, LogLocked
 from storage.files import commit_ledger, dir_lock
 from storage.files.commit_ledger import Content, StagedFile, WriteId
 from storage.files.disk import RealDisk
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.staged_writes import commit
 
 if TYPE_CHECKING:

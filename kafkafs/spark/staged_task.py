@@ -16,10 +16,10 @@ from kafkafs.spark.arrow_records import record_columns, rows_of
 from kafkafs.spark.content import content_of
 from storage.client.partitioner import Partitioner
 from storage.clock import SystemClock
+from storage.directory import guest_rules
 from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
 from storage.files.commit_ledger import Content, StagedFile, WriteId
 from storage.files.disk import RealDisk
-from storage.log import guest_rules
 from storage.log.log_dir import LogDir
 from storage.staged_writes import commit
 from storage.staged_writes.staging import StagedWriter

@@ -13,8 +13,8 @@ from kafkafs.lines import Parse, parse_jsonl, parse_txt
 from kafkafs.paths import Append
 from kafkafs.targets import Destination, open_target, sync_each
 from kafkafs.views.base import Attributes, BytesHandle, File, Handle, Kind, SyncHandle, WriteHandle
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import UnknownTopicOrPartition
-from storage.log.owned_dir import OwnedDir
 from storage.types import TopicPartition
 
 APPEND_FILES = ("@append", "@append.jsonl")

@@ -7,8 +7,8 @@ from kafkafs.targets import Taken
 from kafkafs.views.append_files import LinesHandle
 from kafkafs.views.base import Attributes, BytesHandle, File, Handle, Kind, WriteHandle
 from kafkafs.views.info import InfoTexts
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidConfig, StorageError
-from storage.log.owned_dir import OwnedDir
 
 _MODE = 0o644
 _LONGEST_LINE = 64 << 10

@@ -31,10 +31,10 @@ from kafkafs.views.info import attributes_of
 from storage.client import group_offsets
 from storage.client.group_commits import GroupCommitter
 from storage.client.group_offsets import GroupOffsets
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLog
 from storage.format.group_records import CommittedOffset
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import OwnedDir
 from storage.types import MAX_OFFSET
 
 GroupNode = Groups | Group | GroupTopic | GroupOffset

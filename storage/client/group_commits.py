@@ -13,6 +13,8 @@ from typing import Final
 from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
 from storage.client.group_offsets import GroupOffsets
+from storage.directory import guest_rules
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
 from storage.format.group_records import (
@@ -23,8 +25,6 @@ from storage.format.group_records import (
     encode_offset_key,
 )
 from storage.format.record_columns import Record
-from storage.log import guest_rules
-from storage.log.owned_dir import OwnedDir
 from storage.types import MAX_OFFSET, TopicPartition
 
 # Kafka's offsets.topic.num.partitions and offsets.topic.segment.bytes, and GroupCoordinator.offsetsTopicConfigs.

@@ -11,12 +11,12 @@ from typing import Final
 
 from storage.append.partition_log import PartitionLog
 from storage.config import NEW_TOPIC_OVERRIDES
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
 from storage.files import names
 from storage.log import reader
 from storage.log.isolation import Transactions
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import OwnedDir
 from storage.log.snapshot import LogSnapshot
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition

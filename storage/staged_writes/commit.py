@@ -42,7 +42,7 @@ from storage.staged_writes.staged_batches import StagedBatches
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
-    from storage.log.owned_dir import OwnedDir
+    from storage.directory.owned_dir import OwnedDir
 
 
 class Committed(NamedTuple):

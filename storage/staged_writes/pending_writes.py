@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import CorruptBatch, SegmentGone, StorageError
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import OwnedDir
 from storage.staged_writes import commit, staging
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
+from storage.directory import guest_rules
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import NotPermitted
 from storage.files import checkpoints, names
-from storage.log import guest_rules
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import OwnedDir
 from storage.log.topic_info import TopicInfo
 from storage.staged_writes import commit
 from storage.types import TopicPartition

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from storage.directory import guest_rules
+from storage.directory.owned_dir import OwnedDir
 from storage.files import checkpoints, names
-from storage.log import guest_rules
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import OwnedDir
 from storage.log.topic_info import TopicInfo
 from storage.staged_writes import commit
 from storage.types import TopicPartition

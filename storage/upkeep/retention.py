@@ -17,8 +17,8 @@ import psutil
 from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.config import LogConfig
+from storage.directory import guest_rules
 from storage.errors import NotPermitted, OffsetOutOfRange
-from storage.log import guest_rules
 from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import retention_timestamp_ms
 from storage.types import TopicPartition

@@ -20,9 +20,9 @@ import numpy as np
 
 from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.format.record_batch import encode_into
 from storage.format.record_columns import RecordColumns
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.scanning import scan_batches
 from storage.types import TopicPartition
 from storage.upkeep.cleaner import Throttle

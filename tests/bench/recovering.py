@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from storage.directory.owned_dir import OwnedDir
 from storage.files import names
-from storage.log.owned_dir import OwnedDir
 from tests.bench.case import Context
 from tests.bench.data import CACHE
 from tests.bench.measure import Row, run_seconds

@@ -9,9 +9,9 @@ import pytest
 
 from storage.append.appender import Appender
 from storage.client.mirror import Mirror
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir
 from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, told_since

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from storage.clock import SystemClock
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import StagedFile, WriteId
 from storage.files.disk import Disk, RealDisk
 from storage.format.record_columns import Record, RecordColumns
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.staged_writes import commit
 from storage.staged_writes.staging import StagedWriter
 from storage.types import TopicPartition

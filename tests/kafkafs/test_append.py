@@ -18,9 +18,9 @@ from kafkafs.formats.jsonl_parse import parse_line
 from kafkafs.lines import Parsed, keyed_txt, parse_jsonl, parse_txt
 from kafkafs.targets import Taken, open_target
 from storage.client.partitioner import partition_for_key
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, NotPermitted, PartitionOffline, RecordTooLarge
 from storage.format.record_columns import Record
-from storage.log.owned_dir import OwnedDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir

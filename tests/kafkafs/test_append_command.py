@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from storage.directory.owned_dir import OwnedDir
 from storage.files import names
-from storage.log.owned_dir import OwnedDir
 from tests.kafkafs.cli.running import output_of
 
 

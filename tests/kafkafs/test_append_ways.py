@@ -16,9 +16,9 @@ from kafkafs.targets import Target, TopicTarget, open_target
 from storage.append.appender import AppendedLines
 from storage.client.partitioner import Partitioner
 from storage.config import BrokerConfig
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import RecordTooLarge
 from storage.format.batches import BatchTable, scan
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.types import TopicPartition
 from tests.storage.log.owning import HastyDisk, StandingClock, close_clean, opened, tree_of
 

@@ -16,8 +16,8 @@ from kafkafs import append
 from kafkafs.append import LineWriter
 from kafkafs.lines import parse_jsonl, parse_txt
 from kafkafs.targets import open_target
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
-from storage.log.owned_dir import OwnedDir
 from storage.upkeep.verify import verify_log_dir
 from tests.faults import FaultyDisk
 from tests.kafkafs.test_append import NINE, Kept, failing, jsonl, values

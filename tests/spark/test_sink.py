@@ -16,9 +16,9 @@ import pytest
 
 from kafkafs.spark.options import InvalidOption
 from storage.client.partitioner import partition_for_key
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import commit_ledger, names
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range
 from storage.staged_writes import commit
 from storage.types import TopicPartition

@@ -22,10 +22,10 @@ from click.testing import CliRunner
 
 from kafkafs.cli import main
 from storage.append.appender import Appender
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import commit_ledger, names
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir

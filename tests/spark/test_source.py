@@ -14,8 +14,8 @@ from kafkafs.spark import rows
 from kafkafs.spark.options import COLUMNS
 from storage.append.appender import Appender
 from storage.clock import SystemClock
+from storage.directory.owned_dir import OwnedDir
 from storage.format.record_columns import Record
-from storage.log.owned_dir import OwnedDir
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir
 from tests.builders import ROLL, START_MS, STEP_MS, Batch, BuiltLogDir, abort, build_log_dir, many

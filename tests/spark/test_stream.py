@@ -12,8 +12,8 @@ import pytest
 
 from storage.append.appender import Appender
 from storage.clock import SystemClock
+from storage.directory.owned_dir import OwnedDir
 from storage.format.record_columns import Record
-from storage.log.owned_dir import OwnedDir
 from storage.types import TopicPartition
 from storage.upkeep.verify import verify_log_dir
 from tests.builders import ROLL, Batch, BuiltLogDir, build_log_dir, commit, many

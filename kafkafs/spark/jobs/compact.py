@@ -27,9 +27,9 @@ from storage.upkeep.key_scan import KeyChunk, KeyScan, Stretch, latest_offsets, 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from storage.directory.owned_dir import OwnedDir
     from storage.files.disk import Disk
     from storage.log.log_dir import LogDir
-    from storage.log.owned_dir import OwnedDir
     from storage.types import TopicPartition
     from storage.upkeep.cleaned_transactions import Passed
     from storage.upkeep.compaction import CompactionResult

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from storage.directory.owned_dir import OwnedDir
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import OwnedDir
 from storage.log.reader import find_batch
 from storage.types import TopicPartition
 from tests.builders import Batch, Partition, build_log_dir, many

@@ -89,7 +89,7 @@ def test_start_is_lean(tmp_path: Path) -> None:
         "import sys\nfrom kafkafs.cli import main\n"
         f"main(['verify', {str(tmp_path)!r}, 't'], standalone_mode=False)\n"
         "needless = {'json', 'psutil', 'rich', 'storage.format.record_batch', 'storage.staged_writes.commit',"
-        " 'storage.log.owned_dir', 'storage.log.read_only_log', 'storage.recovery.recovery'}\n"
+        " 'storage.directory.owned_dir', 'storage.log.read_only_log', 'storage.recovery.recovery'}\n"
         "print(sorted(needless & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)

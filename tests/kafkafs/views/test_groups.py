@@ -11,11 +11,11 @@ import pytest
 from kafkafs.paths import NoSuchPath
 from kafkafs.tree import Tree, TreeOptions
 from kafkafs.views.base import Kind
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLog
 from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import Opening, OwnedDir
 from tests.builders import START_MS, Batch, build_log_dir
 from tests.storage.log.owning import NOW_MS, close_clean, opened
 

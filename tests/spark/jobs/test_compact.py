@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkafs.spark.jobs.compact import CompactOptions, compact
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptBatch, StorageError
 from storage.files import names
 from storage.files.disk import RealDisk, RealFile
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.types import TopicPartition
 from tests.fixtures import requires_fixtures
 from tests.kafkafs.cli.running import output_of, process, run

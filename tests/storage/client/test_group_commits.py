@@ -12,14 +12,14 @@ import pytest
 from storage.append.appender import Appender
 from storage.client.group_commits import OFFSETS_PARTITIONS, GroupCommitter
 from storage.client.group_offsets import GroupOffsets
+from storage.directory import guest_rules
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
 from storage.format.group_records import CommittedOffset, OffsetKey, encode_offset_key
 from storage.format.hashing import group_partition
 from storage.format.record_columns import Record
-from storage.log import guest_rules
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range
 from storage.log.topic_info import TopicInfo
 from storage.types import MAX_OFFSET, TopicPartition

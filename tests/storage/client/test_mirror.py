@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from storage.client.mirror import Mirror
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import CorruptBatch, InvalidRecord, NotPermitted
 from storage.files import checkpoints, names
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import OwnedDir
 from storage.types import TopicPartition
 from tests.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, many
 from tests.fixtures import FIXTURES, requires_fixtures

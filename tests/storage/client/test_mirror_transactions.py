@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from storage.client.mirror import Mirror
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import names, producer_state, transaction_index
 from storage.files.names import FileKind
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TopicPartition
 from tests.builders import START_MS, Batch, BuiltPartition, Item, Partition, abort, build_log_dir, commit, many

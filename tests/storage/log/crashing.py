@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from storage.log.owned_dir import OwnedDir
+from storage.directory.owned_dir import OwnedDir
 from tests.faults import Crash, FaultyDisk
 from tests.storage.log.owning import opened
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files.disk import Disk, RealDisk, RealFile
 from storage.format.record_columns import Record
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from storage.append.appender import Appended, Appender
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, PartitionOffline, RecordTooLarge
 from storage.format.batches import BatchTable, scan
 from storage.format.record_columns import Record, RecordColumns
-from storage.log.owned_dir import OwnedDir
 from storage.types import TopicPartition
 from tests.faults import FaultyDisk
 from tests.storage.log.owning import NOW_MS, StandingClock, opened, values_of

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import (
     CorruptBatch,
     CorruptCheckpoint,
@@ -35,7 +36,6 @@ from storage.files.dir_lock import DirLock
 from storage.files.disk import Disk
 from storage.format.record_columns import Record, RecordColumns
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range
 from storage.staged_writes import commit, staging
 from storage.staged_writes.commit import CommitUnfinished, ReplayDiffers

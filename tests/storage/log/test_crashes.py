@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from storage.directory.owned_dir import Opening
 from storage.files import names
-from storage.log.owned_dir import Opening
 from storage.types import TopicPartition
 from tests.storage.log.crashing import Sessions, Stopped, every_crash
 from tests.storage.log.owning import append, close_clean, opened, read, tree_of

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import PartitionOffline
 from storage.files import descriptors, names
 from storage.files.commit_ledger import WriteId
@@ -21,7 +22,6 @@ from storage.files.dir_lock import holder
 from storage.files.disk import RealDisk
 from storage.format.record_columns import Record, RecordColumns
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.staged_writes.staging import StagedWriter
 from storage.types import TopicPartition
 from tests.faults import FaultyDisk
@@ -74,7 +74,7 @@ def no_descriptors() -> Iterator[None]:
 _APPENDING = f"""
 import os, sys
 from tests.storage.log.owning import append, close_clean, opened, read
-from storage.log.owned_dir import Opening
+from storage.directory.owned_dir import Opening
 owned = opened(sys.argv[1], Opening())
 tps = owned.partitions()
 assert len(tps) == {PARTITIONS} and not owned.failures(), owned.failures()
@@ -211,7 +211,7 @@ def test_a_failed_opening_lets_go_whatever_fails_on_the_way(tmp_path: Path, monk
     def fails(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("storage.log.owned_dir.commits.finish_pending", fails)
+    monkeypatch.setattr("storage.directory.owned_dir.commits.finish_pending", fails)
     monkeypatch.setattr("storage.append.partition_log.PartitionLog.abandon", fails)
     with pytest.raises(OSError, match="Input/output"):
         opened(tmp_path / "dir")

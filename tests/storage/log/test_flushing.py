@@ -11,12 +11,12 @@ import pytest
 
 from storage.append.partition_files import PartitionFiles
 from storage.append.partition_log import PartitionLog
+from storage.directory.owned_dir import OwnedDir
+from storage.directory.owned_logs import OwnedLogs
 from storage.errors import PartitionOffline
 from storage.files import checkpoints, names
 from storage.files.commit_ledger import WriteId
 from storage.format.control_records import ControlType
-from storage.log.owned_dir import OwnedDir
-from storage.log.owned_logs import OwnedLogs
 from storage.staged_writes import commit
 from storage.types import TopicPartition
 from tests.builders import Batch, Marker, Partition, build_log_dir, many

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.directory.owned_dir import Opening
 from storage.files import names, time_index, transaction_index
 from storage.files.names import FileKind
 from storage.files.transaction_index import AbortedTxn
@@ -14,7 +15,6 @@ from storage.format.compression import Codec
 from storage.format.message_set import encode
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
-from storage.log.owned_dir import Opening
 from storage.recovery.dry_run import rehearse
 from storage.recovery.recovery import RecoveryPlan
 from storage.types import TopicPartition

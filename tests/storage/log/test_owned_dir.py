@@ -15,6 +15,8 @@ import pytest
 
 from kafkafs.errnos import errno_of
 from storage.config import BrokerConfig, LogConfig
+from storage.directory import guest_rules
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import (
     InvalidConfig,
     InvalidTopic,
@@ -26,9 +28,7 @@ from storage.errors import (
 )
 from storage.files import checkpoints, names, partition_metadata
 from storage.files.dir_lock import holder
-from storage.log import guest_rules
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.topic_info import DEFAULTS, TopicInfo
 from storage.types import TopicPartition
 from tests.builders import Batch, BuiltLogDir, Partition, build_log_dir, many
@@ -79,7 +79,7 @@ def test_one_owner_at_a_time(tmp_path: Path) -> None:
 
 
 def test_another_process_is_refused_before_anything_changes(broker: BuiltLogDir) -> None:
-    code = "import sys; from storage.log.owned_dir import OwnedDir; OwnedDir.open(sys.argv[1])"
+    code = "import sys; from storage.directory.owned_dir import OwnedDir; OwnedDir.open(sys.argv[1])"
     owned = opened(broker.path, Opening())
     before = tree_of(broker.path)
     result = subprocess.run([sys.executable, "-c", code, str(broker.path)], capture_output=True, text=True, check=False)

@@ -13,6 +13,7 @@ import pytest
 from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig, LogConfig
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, PartitionOffline, RecordTooLarge
 from storage.files import leader_epochs, names
 from storage.files.leader_epochs import EpochEntry
@@ -20,7 +21,6 @@ from storage.format.batches import BatchTable, scan
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import OwnedDir
 from storage.log.reader import read_blocks
 from storage.types import TopicPartition
 from tests.faults import FaultyDisk, full_disk

@@ -11,10 +11,10 @@ import pytest
 
 from storage.append.appender import Appender
 from storage.clock import SystemClock
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import PartitionOffline
 from storage.files import checkpoints, names
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range
 from storage.recovery.dry_run import rehearse
 from storage.recovery.recovery import RecoveryPlan, RecoveryReport

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from storage.append.partition_log import PartitionLog
+from storage.directory import owned_logs
+from storage.directory.directory_checkpoints import PartitionOffsets
+from storage.directory.owned_dir import Opening, OwnedDir
+from storage.directory.owned_logs import OwnedLogs
 from storage.errors import PartitionOffline, UnknownTopicOrPartition
 from storage.files import checkpoints, names
-from storage.log import owned_logs
-from storage.log.directory_checkpoints import PartitionOffsets
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import Opening, OwnedDir
-from storage.log.owned_logs import OwnedLogs
 from storage.recovery.recovery import Recovery
 from storage.types import TopicPartition
 from storage.upkeep.directory_compaction import compact_partition

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files.disk import Disk
 from storage.format import message_set
 from storage.format.compression import Codec
 from storage.format.record_batch import PLAIN, BatchFields, encode_batch
 from storage.format.record_columns import Record
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.types import TopicPartition
 from storage.upkeep.compaction import CompactionResult
 from storage.upkeep.directory_compaction import compact_partition

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import checkpoints, names
 from storage.files.names import FileKind, FileState, parse_segment_file, segment_file
 from storage.format.batches import BatchTable, Column, scan
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.types import TopicPartition
 from storage.upkeep.compaction import CompactionResult
 from storage.upkeep.directory_compaction import compact_partition, preview_partition

@@ -14,11 +14,11 @@ import pytest
 
 from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import SegmentGone
 from storage.format.compression import Codec
 from storage.format.record_batch import encode_into
 from storage.format.record_columns import RecordColumns
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.upkeep.directory_compaction import compact_partition

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from storage.append.partition_log import PartitionLog
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptBatch, CorruptIndex, SegmentGone, StorageError
 from storage.files import names
 from storage.files.names import FileKind, FileState
 from storage.format.control_records import ControlType
-from storage.log.owned_dir import Opening, OwnedDir
 from storage.types import TopicPartition
 from storage.upkeep.directory_compaction import (
     compact_divided,

@@ -12,11 +12,11 @@ import pytest
 from storage.append.append_values import AppendResult, PlaceWhole
 from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
+from storage.directory.owned_dir import OwnedDir
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
-from storage.log.owned_dir import OwnedDir
 from storage.staged_writes import commit
 from storage.staged_writes.commit import CommitUnfinished
 from storage.staged_writes.pending_writes import Share, pending_writes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.log.owned_dir import Opening, OwnedDir
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.upkeep.findings import Kind, Severity
 from storage.upkeep.verify import verify_log_dir
 from tests.fixtures import FIXTURES, requires_fixtures

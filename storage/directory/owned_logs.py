@@ -13,12 +13,12 @@ from storage.append.health import PASSING_ERRORS
 from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.config import LogConfig
+from storage.directory import partition_dirs
+from storage.directory.directory_checkpoints import DirectoryCheckpoints, PartitionOffsets
 from storage.errors import PartitionOffline, PartitionUnavailable, StorageError, UnknownTopicOrPartition
 from storage.files import names, topic_properties
 from storage.files.disk import Disk
 from storage.files.names import FileKind
-from storage.log import partition_dirs
-from storage.log.directory_checkpoints import DirectoryCheckpoints, PartitionOffsets
 from storage.log.log_dir import LogDir
 from storage.progress import Progress
 from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport

@@ -29,15 +29,15 @@ from storage.append.partition_log import PartitionLog
 from storage.clock import Clock, SystemClock
 from storage.config import NEW_TOPIC_OVERRIDES, BrokerConfig, LogConfig
 from storage.config.log_config import check_topic_key
+from storage.directory import clean_shutdown, guest_rules, partition_dirs
+from storage.directory.directory_checkpoints import CHECKPOINTS, DirectoryCheckpoints
+from storage.directory.owned_logs import OwnedLogs
 from storage.errors import NotPermitted, PartitionOffline, StorageError
 from storage.files import names, partition_metadata, topic_properties
 from storage.files.dir_lock import DirLock
 from storage.files.disk import Disk, RealDisk
 from storage.files.names import DirKind
-from storage.log import clean_shutdown, guest_rules, partition_dirs
-from storage.log.directory_checkpoints import CHECKPOINTS, DirectoryCheckpoints
 from storage.log.log_dir import LogDir
-from storage.log.owned_logs import OwnedLogs
 from storage.log.read_only_log import ReadOnlyLog
 from storage.log.snapshot import Log
 from storage.log.topic_info import TopicInfo
