@@ -13,8 +13,8 @@ from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
+    from storage.compaction.compaction import CompactionResult
     from storage.directory.owned_dir import OwnedDir
-    from storage.upkeep.compaction import CompactionResult
 
 _Outcome = tuple[list["CompactionResult"], passes.Errors]
 
@@ -42,7 +42,7 @@ def compact(ctx: click.Context, logdir: Path, tp: str, dry_run: bool, as_json: b
 
 
 def _compact(logdir: Path, chosen: Sequence[TopicPartition]) -> _Outcome:
-    from storage.upkeep.directory_compaction import compact_partition
+    from storage.compaction.directory_compaction import compact_partition
 
     results: list[CompactionResult] = []
 
@@ -57,7 +57,7 @@ def _compact(logdir: Path, chosen: Sequence[TopicPartition]) -> _Outcome:
 
 
 def _rehearse(logdir: Path, chosen: Sequence[TopicPartition]) -> _Outcome:
-    from storage.upkeep.directory_compaction import preview_partition
+    from storage.compaction.directory_compaction import preview_partition
 
     log_dir = open_log_dir(logdir)
     results: list[CompactionResult] = []

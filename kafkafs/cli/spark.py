@@ -24,9 +24,9 @@ from storage.types import Isolation
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.export import Exported
     from kafkafs.spark.jobs.stats import HourStats
+    from storage.compaction.compaction import CompactionResult
     from storage.directory.owned_dir import OwnedDir
     from storage.types import TopicPartition
-    from storage.upkeep.compaction import CompactionResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 

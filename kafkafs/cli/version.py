@@ -20,7 +20,7 @@ KERNELS = (
     "storage.format.index_kernel",
     "storage.format.inflate_kernel",
     "storage.format.rewrite_kernel",
-    "storage.upkeep.offset_map_kernel",
+    "storage.compaction.offset_map_kernel",
     "kafkafs.formats.kernel",
     "kafkafs.view_index.kernel",
 )

@@ -13,7 +13,7 @@ _KERNELS: Final = (
     "storage.format.encoder_kernel",
     "storage.format.hashing",
     "storage.format.rewrite_kernel",
-    "storage.upkeep.offset_map_kernel",
+    "storage.compaction.offset_map_kernel",
 )
 
 

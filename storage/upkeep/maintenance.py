@@ -23,11 +23,11 @@ from threading import Event, Lock, Thread
 from typing import Final, Protocol
 
 from storage.append.partition_log import PartitionLog
+from storage.compaction.cleaner import Cleaner, CompactionStopped
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.types import TopicPartition
-from storage.upkeep.cleaner import Cleaner, CompactionStopped
 from storage.upkeep.directory_retention import retain_partition
 from storage.upkeep.retention import FreeBytes, disk_free_bytes
 

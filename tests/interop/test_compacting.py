@@ -13,6 +13,7 @@ import pytest
 
 from storage.append import swap
 from storage.append.swap import CleanedSegment, Replacement
+from storage.compaction.directory_compaction import compact_partition
 from storage.directory.owned_dir import OwnedDir
 from storage.files import names
 from storage.files.names import FileKind, FileState, parse_segment_file
@@ -20,7 +21,6 @@ from storage.format.batches import BatchTable, scan
 from storage.log.log_dir import LogDir
 from storage.log.read_only_log import ReadOnlyLog
 from storage.types import Isolation, TopicPartition
-from storage.upkeep.directory_compaction import compact_partition
 from storage.upkeep.findings import Severity
 from storage.upkeep.verify import verify_log_dir
 from tests.faults import Crash, FaultyDisk

@@ -14,6 +14,7 @@ import numpy as np
 
 from kafkafs.formats import by_name
 from kafkafs.view_index import kernel as view_kernel
+from storage.compaction import offset_map_kernel
 from storage.errors import StorageError
 from storage.format import (
     checksum,
@@ -34,7 +35,6 @@ from storage.format.checksum import CRC32C_TABLES
 from storage.format.compression import decompress
 from storage.format.decoder import Decoder, verify_crcs
 from storage.types import TopicPartition
-from storage.upkeep import offset_map_kernel
 from tests.sanitizers.inputs import Int64s, Logs, any_record, column, exact, index, number, tolerant
 
 Target = Callable[[random.Random], None]
@@ -374,7 +374,7 @@ KERNEL_TARGETS = {
     "storage.format.index_kernel": ("index_entries",),
     "storage.format.inflate_kernel": ("scan_and_decode",),
     "storage.format.rewrite_kernel": ("rewrite_batches",),
-    "storage.upkeep.offset_map_kernel": ("map_offsets",),
+    "storage.compaction.offset_map_kernel": ("map_offsets",),
     "kafkafs.formats.kernel": ("scan_and_decode", "render_any_columns"),
     "kafkafs.view_index.kernel": ("view_totals",),
 }

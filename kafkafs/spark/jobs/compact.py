@@ -5,7 +5,7 @@
 3. a second shuffle brings their offsets to the tasks that copy the groups of segments
 4. the owner, which is the driver, puts the copies in place
 
-What a worker does and what a crash leaves is `storage.upkeep.divided_pass`'s and `key_scan`'s. No task holds more keys
+What a worker does and what a crash leaves is `storage.compaction.divided_pass`'s and `key_scan`'s. No task holds more keys
 than `places` were made for, and none holds values.
 """
 
@@ -19,22 +19,22 @@ import numpy as np
 
 from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, packed, scatter
 from kafkafs.spark.planning import LEAST_TASK_BYTES, TASKS_PER_CORE, LogRange, plan
+from storage.compaction.directory_compaction import compact_divided, preview_divided
+from storage.compaction.key_scan import KeyChunk, KeyScan, Stretch, latest_offsets, spread
 from storage.errors import StorageError
 from storage.files.disk import RealDisk
-from storage.upkeep.directory_compaction import compact_divided, preview_divided
-from storage.upkeep.key_scan import KeyChunk, KeyScan, Stretch, latest_offsets, spread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from storage.compaction.cleaned_transactions import Passed
+    from storage.compaction.compaction import CompactionResult
+    from storage.compaction.divided_pass import Copied, DividedPass, Elsewhere, GroupCopy
+    from storage.compaction.offset_map import Int64s
     from storage.directory.owned_dir import OwnedDir
     from storage.files.disk import Disk
     from storage.log.log_dir import LogDir
     from storage.types import TopicPartition
-    from storage.upkeep.cleaned_transactions import Passed
-    from storage.upkeep.compaction import CompactionResult
-    from storage.upkeep.divided_pass import Copied, DividedPass, Elsewhere, GroupCopy
-    from storage.upkeep.offset_map import Int64s
 
 _KEYS_PER_PLACE: Final = 2_000_000  # about 150 MB in the task that has them
 _KEYS_PER_SCAN: Final = 400_000  # the more, the less of a key that is often updated is shuffled
@@ -65,7 +65,7 @@ def compact(
     disk: Disk | None = None,
 ) -> CompactionResult:
     """One pass over a partition, up to its first uncleanable offset, and the cleaner's checkpoint after it: what
-    `storage.upkeep.directory_compaction.compact_partition` does when its map takes all keys.
+    `storage.compaction.directory_compaction.compact_partition` does when its map takes all keys.
 
     The workers must see the directory under the same name, and `disk` goes to them. What was replaced is the caller's
     to unlink (`files`). Whatever fails, the log is as it was. StorageError, OSError, UncompiledKernels.

@@ -9,13 +9,13 @@ import pytest
 
 from kafkafs.cli.exit_codes import DATA_ERROR
 from storage.append.appender import Appender
+from storage.compaction.compaction import CompactionResult
+from storage.compaction.directory_compaction import compact_partition
 from storage.config import BrokerConfig
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
-from storage.upkeep.compaction import CompactionResult
-from storage.upkeep.directory_compaction import compact_partition
 from storage.upkeep.verify import verify_log_dir
 from tests.kafkafs.cli.running import output_of, run
 from tests.storage.log.owning import StandingClock, append, opened, tree_of

@@ -9,8 +9,8 @@ import pytest
 
 from kafkafs.spark.jobs.compact import _check, _Made, _Scanned
 from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, packed, run_tasks, scatter
+from storage.compaction.cleaned_transactions import Passed
 from storage.errors import CorruptBatch, StorageError
-from storage.upkeep.cleaned_transactions import Passed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

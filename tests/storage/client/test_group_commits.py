@@ -12,6 +12,7 @@ import pytest
 from storage.append.appender import Appender
 from storage.client.group_commits import OFFSETS_PARTITIONS, GroupCommitter
 from storage.client.group_offsets import GroupOffsets
+from storage.compaction.directory_compaction import compact_partition
 from storage.directory import guest_rules
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
@@ -23,7 +24,6 @@ from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.log.topic_info import TopicInfo
 from storage.types import MAX_OFFSET, TopicPartition
-from storage.upkeep.directory_compaction import compact_partition
 from storage.upkeep.verify import verify_log_dir
 from tests.builders import Batch, build_log_dir
 from tests.fixtures import FIXTURES, requires_fixtures

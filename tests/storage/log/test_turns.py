@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from storage.append.partition_log import PartitionLog
+from storage.compaction.directory_compaction import compact_partition
 from storage.directory import owned_logs
 from storage.directory.directory_checkpoints import PartitionOffsets
 from storage.directory.owned_dir import Opening, OwnedDir
@@ -28,7 +29,6 @@ from storage.files import checkpoints, names
 from storage.log.log_dir import LogDir
 from storage.recovery.recovery import Recovery
 from storage.types import TopicPartition
-from storage.upkeep.directory_compaction import compact_partition
 from tests.faults import FaultyDisk
 from tests.storage.log.owning import append, close_clean, opened, read
 

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from storage.append.partition_log import PartitionLog
+from storage.compaction.compaction import CompactionResult
+from storage.compaction.directory_compaction import compact_partition
+from storage.compaction.rewriting import Pace, unpaced
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files.disk import Disk
@@ -14,9 +17,6 @@ from storage.format.compression import Codec
 from storage.format.record_batch import PLAIN, BatchFields, encode_batch
 from storage.format.record_columns import Record
 from storage.types import TopicPartition
-from storage.upkeep.compaction import CompactionResult
-from storage.upkeep.directory_compaction import compact_partition
-from storage.upkeep.rewriting import Pace, unpaced
 from tests.storage.log.owning import NOW_MS, HastyDisk, StandingClock
 from tests.storage.log.reading import read_all
 

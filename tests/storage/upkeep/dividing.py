@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from storage.compaction.divided_pass import Copied, DividedPass, GroupCopy
+from storage.compaction.key_scan import KeyChunk, KeyScan, latest_offsets, spread
 from storage.files.disk import Disk
 from storage.files.names import FileState
-from storage.upkeep.divided_pass import Copied, DividedPass, GroupCopy
-from storage.upkeep.key_scan import KeyChunk, KeyScan, latest_offsets, spread
 from tests.storage.log.owning import HastyDisk
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from storage.append.partition_log import PartitionLog
 from storage.append.swap import Replacement
+from storage.compaction.cleaner import Cleaner, Throttle
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import checkpoints, names
 from storage.files.disk import Disk
 from storage.types import TopicPartition
-from storage.upkeep.cleaner import Cleaner, Throttle
 from storage.upkeep.maintenance import COMPACTION, Maintenance, TaskStatus
 from tests.faults import FaultyDisk
 from tests.storage.log.owning import NOW_MS, HastyDisk, StandingClock, append, close_clean, read

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from storage.append.partition_log import PartitionLog
+from storage.compaction.compaction import DirtyRange, dirty_range, group_by_size
+from storage.compaction.directory_compaction import compact_partition, dirty_range_of
 from storage.config import BrokerConfig, LogConfig
 from storage.errors import CorruptIndex, NotPermitted, SegmentGone
 from storage.files.names import FileKind
@@ -18,8 +20,6 @@ from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields
 from storage.format.record_columns import Record
 from storage.types import Isolation, TopicPartition
-from storage.upkeep.compaction import DirtyRange, dirty_range, group_by_size
-from storage.upkeep.directory_compaction import compact_partition, dirty_range_of
 from storage.upkeep.verify import verify_log_dir
 from tests.storage.format.uncompiled import plain_kernels
 from tests.storage.log.crashing import Sessions, every_crash

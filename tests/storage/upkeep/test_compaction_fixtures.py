@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from storage.compaction.compaction import CompactionResult
+from storage.compaction.directory_compaction import compact_partition, preview_partition
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import checkpoints, names
 from storage.files.names import FileKind, FileState, parse_segment_file, segment_file
 from storage.format.batches import BatchTable, Column, scan
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from storage.upkeep.compaction import CompactionResult
-from storage.upkeep.directory_compaction import compact_partition, preview_partition
 from storage.upkeep.verify import verify_log_dir
 from tests.fixtures import FIXTURES, copy_log_dir, log_dir_of, read_golden, requires_fixtures, topics_of
 from tests.storage.log.owning import HastyDisk, StandingClock

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from storage.append.partition_log import PartitionLog
+from storage.compaction.directory_compaction import (
+    compact_divided,
+    preview_divided,
+    preview_partition,
+)
+from storage.compaction.divided_pass import Copied, DividedPass, Elsewhere
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptBatch, CorruptIndex, SegmentGone, StorageError
 from storage.files import names
 from storage.files.names import FileKind, FileState
 from storage.format.control_records import ControlType
 from storage.types import TopicPartition
-from storage.upkeep.directory_compaction import (
-    compact_divided,
-    preview_divided,
-    preview_partition,
-)
-from storage.upkeep.divided_pass import Copied, DividedPass, Elsewhere
 from storage.upkeep.findings import Kind, Severity
 from storage.upkeep.verify import verify_log_dir
 from tests.faults import FaultyDisk

@@ -12,6 +12,9 @@ import pytest
 from storage.append.append_values import AppendResult, PlaceWhole
 from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
+from storage.compaction import directory_compaction
+from storage.compaction.compaction import CompactionResult
+from storage.compaction.directory_compaction import compact_divided, compact_partition
 from storage.directory.owned_dir import OwnedDir
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
@@ -21,9 +24,7 @@ from storage.staged_writes import commit
 from storage.staged_writes.commit import CommitUnfinished
 from storage.staged_writes.pending_writes import Share, pending_writes
 from storage.types import TopicPartition
-from storage.upkeep import directory_compaction, directory_retention
-from storage.upkeep.compaction import CompactionResult
-from storage.upkeep.directory_compaction import compact_divided, compact_partition
+from storage.upkeep import directory_retention
 from storage.upkeep.directory_retention import retain_partition
 from storage.upkeep.retention import HIGH_WATERMARK, RetentionResult
 from tests.faults import Crash, FaultyDisk

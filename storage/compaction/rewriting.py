@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from storage.append.swap import CleanedSegment
+from storage.compaction.batch_filter import BatchFilter, Sink, read_markers
+from storage.compaction.cleaned_transactions import CleanedTransactions
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable, scan
 from storage.format.block import RecordBlock
@@ -14,8 +16,6 @@ from storage.format.decoder import Decoder
 from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-from storage.upkeep.batch_filter import BatchFilter, Sink, read_markers
-from storage.upkeep.cleaned_transactions import CleanedTransactions
 
 # Called with the bytes just read or written: may wait, and may raise to end the pass; what is in place stays.
 Pace = Callable[[int], None]

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
+from storage.compaction.compaction import CompactionResult, DirtyRange, Limits, Occasion, Pass, dirty_range
+from storage.compaction.divided_pass import DividedPass, Elsewhere
+from storage.compaction.rewriting import Pace, unpaced
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import NotPermitted
@@ -21,9 +24,6 @@ from storage.log.log_dir import LogDir
 from storage.log.topic_info import TopicInfo
 from storage.staged_writes import commit
 from storage.types import TopicPartition
-from storage.upkeep.compaction import CompactionResult, DirtyRange, Limits, Occasion, Pass, dirty_range
-from storage.upkeep.divided_pass import DividedPass, Elsewhere
-from storage.upkeep.rewriting import Pace, unpaced
 
 
 def dirty_range_of(owned: OwnedDir, tp: TopicPartition) -> DirtyRange:

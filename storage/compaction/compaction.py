@@ -18,6 +18,10 @@ from typing import Final
 
 from storage.append.partition_log import PartitionLog
 from storage.append.swap import CleanedSegment, Replacement, remove_cleaned
+from storage.compaction.batch_filter import BatchFilter, FilterCounts, Rules
+from storage.compaction.cleaned_transactions import CleanedTransactions, collect_aborted
+from storage.compaction.offset_map import OffsetMap
+from storage.compaction.rewriting import Pace, Rewriter, between, counting_blocks, unpaced, windows
 from storage.config import BrokerConfig, LogConfig
 from storage.errors import SegmentGone
 from storage.files.disk import Disk
@@ -31,10 +35,6 @@ from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import retention_timestamp_ms
 from storage.types import TopicPartition
-from storage.upkeep.batch_filter import BatchFilter, FilterCounts, Rules
-from storage.upkeep.cleaned_transactions import CleanedTransactions, collect_aborted
-from storage.upkeep.offset_map import OffsetMap
-from storage.upkeep.rewriting import Pace, Rewriter, between, counting_blocks, unpaced, windows
 
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 

@@ -31,19 +31,19 @@ import numpy as np
 from storage.append import swap
 from storage.append.partition_log import PartitionLog
 from storage.append.swap import CleanedSegment, Replacement
+from storage.compaction.batch_filter import BatchFilter, FilterCounts, Rules
+from storage.compaction.cleaned_transactions import CleanedTransactions, Passed
+from storage.compaction.compaction import CompactionResult, Occasion
+from storage.compaction.key_scan import Part, Stretch
+from storage.compaction.offset_map import Int64s, new_secret
+from storage.compaction.rewriting import Rewriter, windows
+from storage.compaction.survivors import Survivors
 from storage.errors import SegmentGone, StorageError
 from storage.files import names
 from storage.files.disk import Disk
 from storage.files.names import FileKind
 from storage.files.transaction_index import AbortedTxn
 from storage.types import OffsetRange
-from storage.upkeep.batch_filter import BatchFilter, FilterCounts, Rules
-from storage.upkeep.cleaned_transactions import CleanedTransactions, Passed
-from storage.upkeep.compaction import CompactionResult, Occasion
-from storage.upkeep.key_scan import Part, Stretch
-from storage.upkeep.offset_map import Int64s, new_secret
-from storage.upkeep.rewriting import Rewriter, windows
-from storage.upkeep.survivors import Survivors
 
 _LOOKS: Final = 16
 

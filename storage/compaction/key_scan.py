@@ -16,6 +16,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from storage.compaction.cleaned_transactions import CleanedTransactions, Passed
+from storage.compaction.offset_map import ENTRY_BYTES, Int64s, OffsetMap, Secret, UInt64s, hash_keys
+from storage.compaction.rewriting import between, counting_blocks, windows
 from storage.errors import SegmentGone
 from storage.files import names
 from storage.files.log_file import LogFile
@@ -27,9 +30,6 @@ from storage.log.isolation import Transactions
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-from storage.upkeep.cleaned_transactions import CleanedTransactions, Passed
-from storage.upkeep.offset_map import ENTRY_BYTES, Int64s, OffsetMap, Secret, UInt64s, hash_keys
-from storage.upkeep.rewriting import between, counting_blocks, windows
 
 _LOAD_FACTOR: Final = 0.75
 

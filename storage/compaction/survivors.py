@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from storage.compaction import offset_map_kernel
 from storage.format.block import RecordBlock
-from storage.upkeep import offset_map_kernel
 
 Int64s = npt.NDArray[np.int64]
 

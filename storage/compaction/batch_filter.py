@@ -14,6 +14,8 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from storage.compaction.cleaned_transactions import CleanedTransactions
+from storage.compaction.offset_map_kernel import DISCARD, KEEP, KEEP_DELETES
 from storage.errors import CorruptBatch
 from storage.files.producer_state import ProducerEntry
 from storage.format import rewrite_kernel
@@ -26,8 +28,6 @@ from storage.format.record_batch import BatchFields, empty_batch, encode_batch, 
 from storage.format.record_columns import RecordColumns
 from storage.format.rewrite_kernel import COPY, DROP, EMPTY, OUTSIDE, REWRITE
 from storage.log.scanning import Window
-from storage.upkeep.cleaned_transactions import CleanedTransactions
-from storage.upkeep.offset_map_kernel import DISCARD, KEEP, KEEP_DELETES
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from storage.clock import Clock
+from storage.compaction.compaction import CompactionResult, DirtyRange
+from storage.compaction.directory_compaction import compact_partition, dirty_range_of
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import CorruptData, SegmentGone, StorageError, UnknownTopicOrPartition, UnsupportedFormat
 from storage.types import TopicPartition
-from storage.upkeep.compaction import CompactionResult, DirtyRange
-from storage.upkeep.directory_compaction import compact_partition, dirty_range_of
 
 _LOG = logging.getLogger(__name__)
 

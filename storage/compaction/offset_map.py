@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from storage.compaction import offset_map_kernel
 from storage.errors import InvalidConfig
 from storage.format import hashing
 from storage.format.block import RecordBlock
-from storage.upkeep import offset_map_kernel
 
 ENTRY_BYTES: Final = 24
 
