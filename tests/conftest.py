@@ -10,8 +10,8 @@ import pytest
 from storage.directory.owned_dir import Closing, OwnedDir
 from storage.files import dir_lock
 from storage.types import TopicPartition
-from storage.upkeep.findings import Severity
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.findings import Severity
+from storage.verify.verify import verify_log_dir
 from tests.mounts import detach, kafkafs_mounts
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from kafkafs.cli import main
 from kafkafs.mount_options import parse_options
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.mounts import KAFKAFS, kafkafs_mounts, requires_fuse, run_kafkafs
 
 ROOT = Path(__file__).resolve().parent.parent

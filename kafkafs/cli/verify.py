@@ -16,7 +16,7 @@ from kafkafs.cli.tables import print_json
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 
 if TYPE_CHECKING:
-    from storage.upkeep.findings import Finding
+    from storage.verify.findings import Finding
 
 
 @click.command()
@@ -38,7 +38,7 @@ def verify(ctx: click.Context, logdir: Path, tp: str | None, notes: bool, as_jso
 
     Exit code 1 when something is found that is more than a note.
     """
-    from storage.upkeep.verify import verify_log_dir
+    from storage.verify.verify import verify_log_dir
 
     die_like_a_filter(ctx)
     chosen = None if tp is None else expand(open_log_dir(logdir), tp)
@@ -49,7 +49,7 @@ def verify(ctx: click.Context, logdir: Path, tp: str | None, notes: bool, as_jso
 
 def tell_findings(ctx: click.Context, found: list[Finding], *, notes: bool, as_json: bool) -> None:
     """Prints what was found; exits when that is more than notes."""
-    from storage.upkeep.findings import Severity
+    from storage.verify.findings import Severity
 
     findings = [one for one in found if one.severity is Severity.FINDING]
     noted = [one for one in found if one.severity is Severity.NOTE]

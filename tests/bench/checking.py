@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.bench.case import Context
 from tests.bench.data import CACHE
 from tests.bench.measure import Row, run_seconds

@@ -13,7 +13,7 @@ from storage.directory.owned_dir import Opening, OwnedDir
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, told_since
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka

@@ -16,8 +16,8 @@ from storage.files import names
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
-from storage.upkeep.findings import Severity
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.findings import Severity
+from storage.verify.verify import verify_log_dir
 from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, told_since
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka

@@ -18,7 +18,7 @@ from storage.log.log_dir import LogDir
 from storage.staged_writes import commit
 from storage.staged_writes.staging import StagedWriter
 from storage.types import TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.faults import Crash, FaultyDisk
 from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, told_since
 from tests.interop.client import Client, Message

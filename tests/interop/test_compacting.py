@@ -21,8 +21,8 @@ from storage.format.batches import BatchTable, scan
 from storage.log.log_dir import LogDir
 from storage.log.read_only_log import ReadOnlyLog
 from storage.types import Isolation, TopicPartition
-from storage.upkeep.findings import Severity
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.findings import Severity
+from storage.verify.verify import verify_log_dir
 from tests.faults import Crash, FaultyDisk
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka

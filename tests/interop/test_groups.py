@@ -15,7 +15,7 @@ from aiokafka import TopicPartition as ClientPartition
 
 from storage.client.group_offsets import GroupOffsets
 from storage.log.log_dir import LogDir
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, java, requires_kafka, run_tool
 from tests.mounts import mounted, requires_fuse, run_kafkafs

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from storage.types import TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.fixtures import FIXTURES, read_golden, requires_fixtures
 from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, told_since
 from tests.interop.client import Client, Message

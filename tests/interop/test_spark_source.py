@@ -12,8 +12,8 @@ import pytest
 
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from storage.upkeep.findings import Severity
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.findings import Severity
+from storage.verify.verify import verify_log_dir
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
 from tests.interop.spark_kafka import PYTHON, ask, jars, requires_spark_kafka

@@ -23,7 +23,7 @@ from storage.errors import InvalidRecord, NotPermitted, PartitionOffline, Record
 from storage.format.record_columns import Record
 from storage.log.reader import read_range
 from storage.types import TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.faults import FaultyDisk
 from tests.storage.log.owning import NOW_MS, opened
 

@@ -18,7 +18,7 @@ from kafkafs.lines import parse_jsonl, parse_txt
 from kafkafs.targets import open_target
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.faults import FaultyDisk
 from tests.kafkafs.test_append import NINE, Kept, failing, jsonl, values
 from tests.storage.log.owning import opened

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from kafkafs.cli import main
-from storage.upkeep.findings import Severity
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.findings import Severity
+from storage.verify.verify import verify_log_dir
 from tests.builders import Batch, build_log_dir, many, metadata_records
 from tests.spark.session import run_to_end
 

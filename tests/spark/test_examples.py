@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.spark.session import with_patience
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.spark.session import HAVE_JAVA, REQUIRED, run_to_end, wait_for_tasks
 from tests.spark.streaming_driver import copying
 

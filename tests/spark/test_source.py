@@ -17,7 +17,7 @@ from storage.clock import SystemClock
 from storage.directory.owned_dir import OwnedDir
 from storage.format.record_columns import Record
 from storage.types import TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.builders import ROLL, START_MS, STEP_MS, Batch, BuiltLogDir, abort, build_log_dir, many
 from tests.fixtures import READ_COMMITTED, READ_UNCOMMITTED, Golden, GoldenCase, golden_cases, requires_fixtures
 

@@ -11,15 +11,15 @@ from kafkafs.spark.planning import TASKS_PER_CORE
 from storage.files import names
 from storage.files.names import FileKind
 from storage.progress import NoProgress
-from storage.upkeep.partition_audit import PartitionAudit
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.partition_audit import PartitionAudit
+from storage.verify.verify import verify_log_dir
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from storage.types import TopicPartition
-    from storage.upkeep.findings import Finding
-    from storage.upkeep.segment_audit import SegmentPlan, SegmentReport
+    from storage.verify.findings import Finding
+    from storage.verify.segment_audit import SegmentPlan, SegmentReport
 
 _LEAST_BYTES: Final = 8 << 20  # of a task: below, starting it takes longer
 

@@ -16,7 +16,7 @@ from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.kafkafs.cli.running import output_of, run
 from tests.storage.log.owning import StandingClock, append, opened, tree_of
 

@@ -16,7 +16,7 @@ from storage.files import names
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.builders import build_log_dir
 from tests.fixtures import FIXTURES, requires_fixtures
 from tests.kafkafs.cli.running import output_of, process, run

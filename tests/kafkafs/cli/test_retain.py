@@ -9,7 +9,7 @@ import pytest
 
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.builders import ROLL, Item, Partition, build_log_dir
 from tests.kafkafs.cli.running import output_of, run
 from tests.storage.log.owning import append, opened, tree_of, values_of

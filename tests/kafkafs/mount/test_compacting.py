@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage.compaction.directory_compaction import compact_partition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.mounts import mounted, requires_fuse
 from tests.storage.upkeep.compacting import TP, contents, opened, put, updates
 

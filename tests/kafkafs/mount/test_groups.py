@@ -10,7 +10,7 @@ from pathlib import Path
 
 from storage.client.group_offsets import GroupOffsets
 from storage.log.log_dir import LogDir
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.fixtures import FIXTURES, requires_fixtures
 from tests.kafkafs.mount.served import fails_with, killed_after, watched
 from tests.mounts import mounted, requires_fuse

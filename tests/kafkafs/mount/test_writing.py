@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from storage.files import names
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.kafkafs.mount.served import fails_with, killed_after
 from tests.mounts import Mounted, mounted, requires_fuse, run_kafkafs
 

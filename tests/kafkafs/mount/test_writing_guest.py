@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage.files import names
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.builders import build_log_dir
 from tests.kafkafs.mount.served import fails_with, watched
 from tests.mounts import mounted, requires_fuse, run_kafkafs

@@ -22,7 +22,7 @@ from storage.errors import CorruptBatch, LogLocked, NotPermitted, OffsetOutOfRan
 from storage.files.disk import RealDisk
 from storage.format.record_columns import Record
 from storage.types import Isolation, TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.builders import ROLL, Batch, BuiltLogDir, BuiltPartition, Partition, build_log_dir, many
 from tests.faults import Crash
 from tests.fixtures import GoldenCase, golden_cases, requires_fixtures

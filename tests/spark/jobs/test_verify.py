@@ -13,8 +13,8 @@ from kafkafs.spark.jobs.verify import verify
 from kafkafs.spark.kernels import UncompiledKernels
 from storage.format.compression import Codec
 from storage.types import TopicPartition
-from storage.upkeep.findings import Kind
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.findings import Kind
+from storage.verify.verify import verify_log_dir
 from tests.builders import ROLL, Batch, BuiltLogDir, Partition, abort, build_log_dir, commit, many
 from tests.fixtures import golden_cases, requires_fixtures
 from tests.kafkafs.cli.running import run

@@ -24,7 +24,7 @@ from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.log.topic_info import TopicInfo
 from storage.types import MAX_OFFSET, TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.builders import Batch, build_log_dir
 from tests.fixtures import FIXTURES, requires_fixtures
 from tests.storage.client.test_group_offsets import committed, plain

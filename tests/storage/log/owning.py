@@ -14,7 +14,7 @@ from storage.format.record_columns import Record
 from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 
 NOW_MS = 1_763_700_000_000
 ONE_THREAD = BrokerConfig.from_values({"num.recovery.threads.per.data.dir": "1"})

@@ -42,8 +42,8 @@ from storage.staged_writes.commit import CommitUnfinished, ReplayDiffers
 from storage.staged_writes.pending_writes import PendingWrite, Share, give_up, pending_writes
 from storage.staged_writes.staging import StagedWriter
 from storage.types import TimestampType, TopicPartition
-from storage.upkeep.findings import Kind, Severity
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.findings import Kind, Severity
+from storage.verify.verify import verify_log_dir
 from tests.faults import Crash, FaultyDisk
 from tests.storage.log.crashing import Sessions, Stopped, every_crash
 from tests.storage.log.owning import (

@@ -26,7 +26,7 @@ from storage.log.scanning import scan_batches
 from storage.log.snapshot import LogSnapshot
 from storage.types import TimestampOffset, TopicPartition
 from storage.upkeep.retention import retain
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.faults import FaultyDisk
 from tests.storage.log.owning import ONE_THREAD, StandingClock
 

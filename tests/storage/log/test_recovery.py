@@ -19,7 +19,7 @@ from storage.log.reader import read_range
 from storage.recovery.dry_run import rehearse
 from storage.recovery.recovery import RecoveryPlan, RecoveryReport
 from storage.types import TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.fixtures import FIXTURES, copy_log_dir, topics_of
 from tests.storage.log.crashing import Sessions, every_crash
 from tests.storage.log.owning import ONE_THREAD, StandingClock, append, close_clean, opened, read, tree_of

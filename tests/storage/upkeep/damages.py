@@ -11,7 +11,7 @@ from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
 from storage.files.names import FileKind, StagedName
 from storage.types import TopicPartition
-from storage.upkeep.findings import Kind
+from storage.verify.findings import Kind
 from tests.storage.format.damage import with_right_checksums
 from tests.storage.format.headers import batches
 from tests.storage.format.raw_batches import batch, message, record

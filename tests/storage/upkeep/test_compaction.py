@@ -20,7 +20,7 @@ from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields
 from storage.format.record_columns import Record
 from storage.types import Isolation, TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.storage.format.uncompiled import plain_kernels
 from tests.storage.log.crashing import Sessions, every_crash
 from tests.storage.log.owning import NOW_MS, StandingClock, append, close_clean

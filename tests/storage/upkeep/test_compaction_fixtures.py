@@ -16,7 +16,7 @@ from storage.files.names import FileKind, FileState, parse_segment_file, segment
 from storage.format.batches import BatchTable, Column, scan
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.fixtures import FIXTURES, copy_log_dir, log_dir_of, read_golden, requires_fixtures, topics_of
 from tests.storage.log.owning import HastyDisk, StandingClock
 from tests.storage.log.reading import read_all

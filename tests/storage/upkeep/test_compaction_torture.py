@@ -22,7 +22,7 @@ from storage.format.record_batch import encode_into
 from storage.format.record_columns import RecordColumns
 from storage.log.reader import read_range
 from storage.types import TopicPartition
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.storage.log.owning import HastyDisk
 
 RECORDS = int(os.environ.get("KAFKAFS_TORTURE_RECORDS") or 100_000)

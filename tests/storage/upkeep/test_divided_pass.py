@@ -23,8 +23,8 @@ from storage.files import names
 from storage.files.names import FileKind, FileState
 from storage.format.control_records import ControlType
 from storage.types import TopicPartition
-from storage.upkeep.findings import Kind, Severity
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.findings import Kind, Severity
+from storage.verify.verify import verify_log_dir
 from tests.faults import FaultyDisk
 from tests.fixtures import requires_fixtures
 from tests.storage.format.uncompiled import plain_kernels

@@ -22,7 +22,7 @@ from storage.log.log_dir import LogDir
 from storage.log.segment import Segment
 from storage.types import TopicPartition
 from storage.upkeep.maintenance import CHECKPOINTS, DELETION, FLUSH, RETENTION, Maintenance, TaskStatus
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.faults import FaultyDisk
 from tests.storage.log.crashing import Sessions, every_crash
 from tests.storage.log.owning import NOW_MS, HastyDisk, StandingClock, append, close_clean, opened, read, values_of

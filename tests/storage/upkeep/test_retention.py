@@ -29,7 +29,7 @@ from storage.upkeep.retention import (
     preview,
     retain,
 )
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.verify import verify_log_dir
 from tests.storage.log.crashing import Sessions, every_crash
 from tests.storage.log.owning import NOW_MS, StandingClock, append, opened, read, tree_of, values_of
 

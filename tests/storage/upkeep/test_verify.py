@@ -14,8 +14,8 @@ from storage.files.disk import RealDisk
 from storage.files.names import FileKind
 from storage.format.compression import Codec
 from storage.types import TopicPartition
-from storage.upkeep.findings import LISTED, Finding, Kind, Severity
-from storage.upkeep.verify import verify_log_dir, verify_partition
+from storage.verify.findings import LISTED, Finding, Kind, Severity
+from storage.verify.verify import verify_log_dir, verify_partition
 from tests.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit, many
 from tests.fixtures import FIXTURES, requires_fixtures
 from tests.storage.log.owning import tree_of

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.upkeep.findings import Kind, Severity
-from storage.upkeep.verify import verify_log_dir
+from storage.verify.findings import Kind, Severity
+from storage.verify.verify import verify_log_dir
 from tests.fixtures import FIXTURES, requires_fixtures
 from tests.storage.upkeep.damages import DAMAGES
 

@@ -9,8 +9,8 @@ from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, WriteId
 from storage.log.log_dir import LogDir
 from storage.staged_writes.pending_writes import pending_writes
-from storage.upkeep.findings import DROP_LOST_WRITES, OPENING, RECOVER, Findings, Kind
-from storage.upkeep.partition_audit import read_small
+from storage.verify.findings import DROP_LOST_WRITES, OPENING, RECOVER, Findings, Kind
+from storage.verify.partition_audit import read_small
 
 
 def check_writes(findings: Findings, path: Path, staged: Iterable[Path], *, held: bool) -> None:

@@ -19,8 +19,8 @@ from storage.files.producer_state import ProducerEntry
 from storage.files.transaction_index import AbortedTxn
 from storage.progress import Progress
 from storage.types import MAX_OFFSET
-from storage.upkeep.findings import OPENING, RECOVER, REINDEX, SALVAGE, Findings, Kind
-from storage.upkeep.segment_audit import SegmentPlan, SegmentReport, audit_segment
+from storage.verify.findings import OPENING, RECOVER, REINDEX, SALVAGE, Findings, Kind
+from storage.verify.segment_audit import SegmentPlan, SegmentReport, audit_segment
 
 _INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 _REBUILT = "rebuilds it from the log"

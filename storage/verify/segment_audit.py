@@ -21,9 +21,9 @@ from storage.format.control_records import ControlType
 from storage.log.intact import Break, Fault, walk
 from storage.log.segment import Segment
 from storage.progress import Progress
-from storage.upkeep.batch_audit import BatchAudit, ProducerTrail
-from storage.upkeep.findings import RECOVER, REINDEX, SALVAGE, Findings, Kind
-from storage.upkeep.index_audit import IndexAudit, LoadedIndexes
+from storage.verify.batch_audit import BatchAudit, ProducerTrail
+from storage.verify.findings import RECOVER, REINDEX, SALVAGE, Findings, Kind
+from storage.verify.index_audit import IndexAudit, LoadedIndexes
 
 _MAX_POSITION = 2**31 - 1
 _KINDS = {

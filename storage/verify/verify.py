@@ -25,9 +25,9 @@ from storage.files.listing import paths_in
 from storage.files.names import DirKind, FileKind
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
-from storage.upkeep.findings import OPENING, RECOVER, Finding, Findings, Kind, Severity
-from storage.upkeep.partition_audit import LogEnds, PartitionAudit, PartitionPlan, read_small
-from storage.upkeep.segment_audit import SegmentPlan, SegmentReport
+from storage.verify.findings import OPENING, RECOVER, Finding, Findings, Kind, Severity
+from storage.verify.partition_audit import LogEnds, PartitionAudit, PartitionPlan, read_small
+from storage.verify.segment_audit import SegmentPlan, SegmentReport
 
 _LOOKS = 3  # at a partition that somebody writes to
 
@@ -313,7 +313,7 @@ def _check_writes(directory: _Directory, chosen: Iterable[TopicPartition]) -> No
     staged = [file for tp in chosen for file in _ending(directory.path / tp.dir_name, names.STAGED_SUFFIX)]
     if staged or (directory.path / names.COMMITS).exists():
         # It brings what it takes to carry them out: as much again as all the rest.
-        from storage.upkeep.write_audit import check_writes
+        from storage.verify.write_audit import check_writes
 
         check_writes(directory.findings, directory.path, staged, held=directory.held)
 

@@ -11,7 +11,7 @@ from storage.files import offset_index, sparse_index, time_index
 from storage.files.names import FileKind
 from storage.format.batches import BatchTable
 from storage.log.segment import Segment
-from storage.upkeep.findings import REINDEX, Findings, Kind
+from storage.verify.findings import REINDEX, Findings, Kind
 
 _Flags = npt.NDArray[np.bool_]
 

@@ -22,7 +22,7 @@ from storage.format.batches import NO_PRODUCER_ID, BatchTable
 from storage.format.control_records import ControlRecord, ControlType, control_records
 from storage.format.decoder import NO_RECORDS, Decoder, RecordAudit
 from storage.types import TimestampType
-from storage.upkeep.findings import RECOVER, SALVAGE, Findings, Kind
+from storage.verify.findings import RECOVER, SALVAGE, Findings, Kind
 
 # Headers compared at once: some numpy calls for each lot, and little memory.
 _LOT = 16_384
