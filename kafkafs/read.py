@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kafkafs.count import visible_end
 from kafkafs.ranges import (
     LastDuration,
     LastMessages,
@@ -23,6 +22,7 @@ from kafkafs.ranges import (
 )
 from kafkafs.record_filters import header_rows, key_rows
 from kafkafs.selection import Selection, resolve, time_mask
+from storage.client.counting import visible_end
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.log.reader import read_range
 from storage.types import Isolation, TimeRange

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafkafs.count import count_messages, nth_message, visible_end
 from kafkafs.ranges import (
     LastDuration,
     LastMessages,
@@ -22,6 +21,7 @@ from kafkafs.ranges import (
     TimeBetween,
     TimeSpec,
 )
+from storage.client.counting import count_messages, nth_message, visible_end
 from storage.errors import OffsetOutOfRange
 from storage.log.timestamps import may_reach, position_for_timestamp
 from storage.types import NO_TIMESTAMP, Isolation, TimeRange

@@ -29,7 +29,7 @@ SHARED = ("storage.errors", "storage.types", "storage.clock", "storage.progress"
 FORMAT = (*SHARED, "storage.format", "storage.config")
 LOG = (*FORMAT, "storage.files", "storage.log")
 STORAGE = ("storage", *LOG, "storage.client", "storage.upkeep")
-NAMES = ("kafkafs.paths", "kafkafs.ranges", "kafkafs.formats", "kafkafs.count", "kafkafs.selection")
+NAMES = ("kafkafs.paths", "kafkafs.ranges", "kafkafs.formats", "storage.client.counting", "kafkafs.selection")
 WRITING = ("kafkafs.append", "kafkafs.targets", "kafkafs.lines", "kafkafs.retries")
 VIEWS = (*NAMES, "kafkafs.view_index", *WRITING, "kafkafs.handles", "kafkafs.views", "kafkafs.status")
 MOUNTING = ("kafkafs.errnos", "kafkafs.operations", "kafkafs.mount_options", "kafkafs.mountpoint", "kafkafs.background")
@@ -54,8 +54,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "kafkafs.targets": (*STORAGE, "kafkafs.lines", "kafkafs.retries"),
     "kafkafs.append": (*STORAGE, "kafkafs.lines", "kafkafs.targets"),
     "kafkafs.handles": (*STORAGE, *NAMES, "kafkafs.append"),
-    "kafkafs.count": LOG,
-    "kafkafs.selection": (*LOG, "kafkafs.ranges", "kafkafs.count"),
+    "storage.client.counting": LOG,
+    "kafkafs.selection": (*LOG, "kafkafs.ranges", "storage.client.counting"),
     "kafkafs.view_index": (*STORAGE, *NAMES, "kafkafs.handles"),
     "kafkafs.views": (*STORAGE, *NAMES, *WRITING, "kafkafs.handles", "kafkafs.view_index"),
     "kafkafs.status": (*STORAGE, *NAMES, "kafkafs.view_index", "kafkafs.handles"),

@@ -66,7 +66,7 @@ def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_j
 
 
 def _counted(log_dir: LogDir, tp: TopicPartition, isolation: Isolation, progress: Progress) -> dict[str, Any]:
-    from kafkafs.count import count_messages
+    from storage.client.counting import count_messages
     from storage.errors import StorageError
 
     row: dict[str, Any] = {"topic": tp.topic, "partition": tp.partition, "count": None}

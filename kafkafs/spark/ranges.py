@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from kafkafs.count import visible_end
 from kafkafs.spark.directories import LogDirs
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.options import (
@@ -26,6 +25,7 @@ from kafkafs.spark.options import (
     TopicPattern,
 )
 from kafkafs.spark.planning import LogRange
+from storage.client.counting import visible_end
 from storage.client.offset_lookup import offset_for_timestamp
 from storage.files import names
 from storage.log.snapshot import LogSnapshot

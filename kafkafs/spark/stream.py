@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from kafkafs.count import visible_end
 from kafkafs.spark.directories import open_log_dirs
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.options import INITIAL, SourceOptions
@@ -23,6 +22,7 @@ from kafkafs.spark.planning import LogRange
 from kafkafs.spark.ranges import chosen_partitions, report_loss, starting_offsets, within
 from kafkafs.spark.source import checked, read_task, tasks_for
 from kafkafs.spark.worker_start import WorkerStart
+from storage.client.counting import visible_end
 from storage.clock import Clock, SystemClock
 from storage.errors import UnknownTopicOrPartition
 from storage.types import TopicPartition

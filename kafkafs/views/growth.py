@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
 
-from kafkafs.count import count_messages, nth_message, visible_end
 from kafkafs.ranges import LastDuration, LastMessages, OffsetSpec, TimeBetween, TimeSpec
 from kafkafs.selection import Selection, resolve
 from kafkafs.views.layout import Layout
 from kafkafs.views.plans import Plan
 from kafkafs.views.shrinking import Cover, agreed_end, kept_covers
 from kafkafs.views.spans import Cursor, spans_from
+from storage.client.counting import count_messages, nth_message, visible_end
 from storage.errors import OffsetOutOfRange
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, Isolation

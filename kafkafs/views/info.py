@@ -8,10 +8,10 @@ from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from kafkafs.count import count_messages
 from kafkafs.ranges import timestamp_text
 from kafkafs.views.times import first_shown_timestamp, newest_timestamp, shown_segments
 from storage.append.partition_log import PartitionLog
+from storage.client.counting import count_messages
 from storage.errors import StorageError
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir

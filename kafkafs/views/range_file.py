@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kafkafs.count import visible_end
 from kafkafs.formats import by_name
 from kafkafs.paths import Messages
 from kafkafs.ranges import (
@@ -32,6 +31,7 @@ from kafkafs.views.segment_file import Content
 from kafkafs.views.services import RangeNode, Services
 from kafkafs.views.state import ViewState
 from kafkafs.views.times import file_mtime_ns, first_timestamp, mtime_ns, newest_timestamp
+from storage.client.counting import visible_end
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, Isolation

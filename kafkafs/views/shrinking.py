@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kafkafs.count import visible_end
+from storage.client.counting import visible_end
 from storage.log.isolation import stable_offset_before
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.count import count_messages, nth_message, visible_end
+from storage.client.counting import count_messages, nth_message, visible_end
 from storage.errors import CorruptBatch
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkafs.count import visible_end
 from kafkafs.spark.jobs import quarantine
 from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportSet, Form, Position, StagedFile
 from kafkafs.spark.jobs.layout import QUARANTINE
@@ -24,6 +23,7 @@ from kafkafs.spark.jobs.quarantine import BadBytes
 from kafkafs.spark.jobs.tasks import run_tasks
 from kafkafs.spark.planning import LogRange, Split, plan
 from kafkafs.spark.split_reader import read_split
+from storage.client.counting import visible_end
 from storage.errors import NotPermitted, OffsetOutOfRange, StorageError, UnknownTopicOrPartition
 from storage.files.disk import RealDisk
 from storage.format.decoder import Decoder

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from kafkafs.count import visible_end
 from kafkafs.spark.jobs.sketches import distinct, least_hashes, quantile, size_counts
 from kafkafs.spark.jobs.tasks import reduce_tasks
 from kafkafs.spark.planning import LogRange, Split, plan
 from kafkafs.spark.split_reader import read_split
+from storage.client.counting import visible_end
 from storage.format.batches import BATCH_HEADER_SIZE
 from storage.format.decoder import Decoder
 from storage.format.hashing import murmur2_columns
