@@ -2,9 +2,9 @@
 of Spark's Kafka sink.
 
 Each task stages its messages beside the partitions' segments, already encoded (staged_task.py); one process then gives
-them their offsets (storage.staged_writes.commit). A micro-batch is known by its query's id and its number, so that none is
-written twice. Its id is only to be had where tasks run: the commit, another process with another writer, gets it with
-their messages.
+them their offsets (storage.staged_writes.commit). A micro-batch is known by its query's id and its number, so that none
+is written twice. Its id is only to be had where tasks run: the commit, another process with another writer, gets it
+with their messages.
 """
 
 from __future__ import annotations

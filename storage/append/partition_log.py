@@ -358,8 +358,8 @@ class PartitionLog:
             return removed
 
     def replace_segments(self, groups: Sequence[Replacement]) -> list[Path]:
-        """Puts finished segments in the place of their sources, ascending, all or none (storage.append.swap); returns the
-        sources' `.deleted` files. SegmentGone when one of them is no more in the log: then nothing has changed.
+        """Puts finished segments in the place of their sources, ascending, all or none (storage.append.swap); returns
+        the sources' `.deleted` files. SegmentGone when one of them is no more in the log: then nothing has changed.
         """
         with self._flushing:
             with self._lock:

@@ -2,8 +2,8 @@
 
 In a broker's directory only topics are touched whose cleanup.policy was found there or given by a person (product.md,
 section 7). Of a partition with several replicas nothing at or above the high watermark that the broker wrote down is
-looked at; and nothing from the first batch on by which a share of a pending write is known (storage.staged_writes.commit).
-Source: LogCleanerManager (grabFilthiestCompactedLog, doneCleaning).
+looked at; and nothing from the first batch on by which a share of a pending write is known
+(storage.staged_writes.commit). Source: LogCleanerManager (grabFilthiestCompactedLog, doneCleaning).
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import retention_timestamp_ms
 from storage.types import TopicPartition
 
-# From a log's snapshot to the offset from which on nothing of it may go, None when all may (storage.staged_writes.commit).
+# From a log's snapshot to the offset from which on nothing of it may go, None when all may
+# (storage.staged_writes.commit).
 KeptFrom = Callable[[LogSnapshot], int | None]
 
 # Bytes free on a log directory's disk, those of files that only await their removal included.

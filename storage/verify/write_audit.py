@@ -1,4 +1,4 @@
-"""Writes from elsewhere (storage.staged_writes.commit): those that are pending, and what is staged beside the segments."""
+"""Writes that are pending (storage.staged_writes.commit), and what is staged beside the segments."""
 
 from __future__ import annotations
 

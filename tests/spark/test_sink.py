@@ -335,7 +335,7 @@ def _begin(logs: Path, told: StagedMessage) -> None:
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commits, "_append", killed)
+        patch.setattr(commit, "_append", killed)
         with pytest.raises(Killed):
             commit.commit(owned, told.write, told.files, content=told.content)
     assert owned.close().clean

@@ -5,8 +5,8 @@
 3. a second shuffle brings their offsets to the tasks that copy the groups of segments
 4. the owner, which is the driver, puts the copies in place
 
-What a worker does and what a crash leaves is `storage.compaction.divided_pass`'s and `key_scan`'s. No task holds more keys
-than `places` were made for, and none holds values.
+What a worker does and what a crash leaves is `storage.compaction.divided_pass`'s and `key_scan`'s. No task holds more
+keys than `places` were made for, and none holds values.
 """
 
 from __future__ import annotations

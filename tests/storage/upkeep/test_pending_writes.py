@@ -248,7 +248,7 @@ def test_what_cannot_be_read_is_kept(between: tuple[World, LogDir], monkeypatch:
 
     snapshot = log_dir.log(FIRST).snapshot()
     assert commit.kept_from(commit_ledger.read(world.path), snapshot) == world.base
-    monkeypatch.setattr(commits, "find_batch", unreadable)
+    monkeypatch.setattr(commit, "find_batch", unreadable)
     assert commit.kept_from(commit_ledger.read(world.path), snapshot) == world.base
 
 
