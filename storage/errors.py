@@ -1,6 +1,6 @@
 """One tree of errors. Each says what, where, what was expected, what was found, and what to do next.
 
-`kafkafs.errnos` maps these classes to errno values; nothing in `storage` knows about errno.
+`kafkafs.mounting.errnos` maps these classes to errno values; nothing in `storage` knows about errno.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ LOG = (*FORMAT, "storage.files", "storage.log")
 STORAGE = ("storage", *LOG, "storage.client", "storage.upkeep")
 NAMES = ("kafkafs.paths", "kafkafs.ranges", "kafkafs.formats", "storage.client.counting", "kafkafs.selection")
 WRITING = ("kafkafs.append", "kafkafs.targets", "kafkafs.lines", "kafkafs.retries")
-VIEWS = (*NAMES, "kafkafs.view_index", *WRITING, "kafkafs.handles", "kafkafs.views", "kafkafs.status")
-MOUNTING = ("kafkafs.errnos", "kafkafs.operations", "kafkafs.mount_options", "kafkafs.mountpoint", "kafkafs.background")
-MOUNT = (*VIEWS, "kafkafs.tree", *MOUNTING, "kafkafs.allocator", "kafkafs.mount")
+VIEWS = (*NAMES, "kafkafs.view_index", *WRITING, "kafkafs.handles", "kafkafs.views", "kafkafs.mounting.status")
+MOUNTING = ("kafkafs.mounting.errnos", "kafkafs.mounting.operations", "kafkafs.mounting.mount_options", "kafkafs.mounting.mountpoint", "kafkafs.mounting.daemon")
+MOUNT = (*VIEWS, "kafkafs.tree", *MOUNTING, "kafkafs.mounting.allocator", "kafkafs.mounting.mount")
 FLOORS: dict[str, tuple[str, ...]] = {
     "storage.errors": (),
     "storage.types": (),
@@ -58,18 +58,18 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "kafkafs.selection": (*LOG, "kafkafs.ranges", "storage.client.counting"),
     "kafkafs.view_index": (*STORAGE, *NAMES, "kafkafs.handles"),
     "kafkafs.views": (*STORAGE, *NAMES, *WRITING, "kafkafs.handles", "kafkafs.view_index"),
-    "kafkafs.status": (*STORAGE, *NAMES, "kafkafs.view_index", "kafkafs.handles"),
+    "kafkafs.mounting.status": (*STORAGE, *NAMES, "kafkafs.view_index", "kafkafs.handles"),
     "kafkafs.tree": (*STORAGE, *VIEWS),
     "kafkafs.record_filters": FORMAT,
     "kafkafs.read": (*STORAGE, *VIEWS, "kafkafs.record_filters"),
-    "kafkafs.errnos": ("storage.errors", "kafkafs.paths"),
-    "kafkafs.operations": (*STORAGE, *VIEWS, "kafkafs.tree", "kafkafs.errnos"),
-    "kafkafs.mount_options": ("storage.types",),
-    "kafkafs.mountpoint": (),
-    "kafkafs.recovery_progress": ("storage.progress",),
-    "kafkafs.allocator": (),
-    "kafkafs.background": ("storage.progress", "kafkafs.mountpoint"),
-    "kafkafs.mount": (*STORAGE, *VIEWS, "kafkafs.tree", *MOUNTING, "kafkafs.allocator", "kafkafs.recovery_progress"),
+    "kafkafs.mounting.errnos": ("storage.errors", "kafkafs.paths"),
+    "kafkafs.mounting.operations": (*STORAGE, *VIEWS, "kafkafs.tree", "kafkafs.mounting.errnos"),
+    "kafkafs.mounting.mount_options": ("storage.types",),
+    "kafkafs.mounting.mountpoint": (),
+    "kafkafs.mounting.recovery_progress": ("storage.progress",),
+    "kafkafs.mounting.allocator": (),
+    "kafkafs.mounting.daemon": ("storage.progress", "kafkafs.mounting.mountpoint"),
+    "kafkafs.mounting.mount": (*STORAGE, *VIEWS, "kafkafs.tree", *MOUNTING, "kafkafs.mounting.allocator", "kafkafs.mounting.recovery_progress"),
     "kafkafs.spark": (*STORAGE, *NAMES, "kafkafs.view_index"),
     "kafkafs.cli": (*STORAGE, *MOUNT, "kafkafs.read", "kafkafs.record_filters", "kafkafs.spark", "kafkafs"),
     "kafkafs.__main__": ("kafkafs.cli",),
@@ -78,7 +78,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
 
 # Who else may be imported, by package of somebody else's or of the standard library: only by these modules.
 ONLY_IN: dict[str, tuple[str, ...]] = {
-    "fuse": ("kafkafs.operations",),
+    "fuse": ("kafkafs.mounting.operations",),
     "pyspark": ("kafkafs.spark*",),
     "pyarrow": ("kafkafs.spark*",),
     "matplotlib": ("kafkafs.spark.jobs.stats_plot", "kafkafs.cli.histogram_plot"),
@@ -88,7 +88,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "crc32c": ("storage.format.checksum",),
     "cramjam": ("storage.format.compression",),
     "psutil": (
-        "storage.files.dir_lock", "storage.upkeep.retention", "kafkafs.status", "kafkafs.mountpoint", "kafkafs.cli*"
+        "storage.files.dir_lock", "storage.upkeep.retention", "kafkafs.mounting.status", "kafkafs.mounting.mountpoint", "kafkafs.cli*"
     ),
     "mmap": (),  # another process may truncate the file: SIGBUS kills the mount
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kafkafs.cli import main
-from kafkafs.mount_options import parse_options
+from kafkafs.mounting.mount_options import parse_options
 from storage.verify.verify import verify_log_dir
 from tests.mounts import KAFKAFS, kafkafs_mounts, requires_fuse, run_kafkafs
 

@@ -10,10 +10,10 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.progress import progress_bar
-from kafkafs.mount import MountRequest
-from kafkafs.mount import mount as start_mount
-from kafkafs.mount_options import BadOption, parse_options
-from kafkafs.mountpoint import MountError, absolute, unmount
+from kafkafs.mounting.mount import MountRequest
+from kafkafs.mounting.mount import mount as start_mount
+from kafkafs.mounting.mount_options import BadOption, parse_options
+from kafkafs.mounting.mountpoint import MountError, absolute, unmount
 
 
 @click.command()

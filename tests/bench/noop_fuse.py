@@ -30,7 +30,7 @@ from typing import Any
 
 import fuse
 
-from kafkafs.operations import thread_states
+from kafkafs.mounting.operations import thread_states
 
 DEFAULT_BYTES = 505_000_000  # 5,000,000 messages of 100 bytes, and their newlines
 FILES = ("direct", "buffered", "cached")

@@ -19,7 +19,7 @@ MIB = 1 << 20
 # A process of its own: what is set holds for good.
 BLOCKS = """
 import ctypes, sys
-from kafkafs import allocator
+from kafkafs.mounting import allocator
 
 if sys.argv[1] == "set":
     assert allocator.keep_little()

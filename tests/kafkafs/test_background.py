@@ -14,8 +14,8 @@ from tests.fixtures import ROOT
 
 PROGRAM = """
 import os, signal, sys
-from kafkafs import background
-from kafkafs.mountpoint import MountError
+from kafkafs.mounting import daemon
+from kafkafs.mounting.mountpoint import MountError
 
 class Shown:
     def begin(self, what, total):
@@ -30,7 +30,7 @@ def work(onlooker):
 {work}
 
 try:
-    background.start(work, say=print, progress=Shown())
+    daemon.start(work, say=print, progress=Shown())
     print("ready")
 except MountError as error:
     print(error)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kafkafs import errnos
+from kafkafs.mounting import errnos
 from kafkafs.paths import NoSuchPath
 from storage import errors
 

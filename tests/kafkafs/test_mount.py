@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs import mount
-from kafkafs.mount_options import MountOptions
-from kafkafs.mountpoint import FAILED, USAGE, MountError
+from kafkafs.mounting import mount
+from kafkafs.mounting.mount_options import MountOptions
+from kafkafs.mounting.mountpoint import FAILED, USAGE, MountError
 from storage.progress import NoProgress
 
 

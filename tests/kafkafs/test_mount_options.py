@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.mount_options import BadOption, MountOptions, escaped, parse_options
+from kafkafs.mounting.mount_options import BadOption, MountOptions, escaped, parse_options
 from storage.types import Isolation
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs import mountpoint
-from kafkafs.mountpoint import USAGE, MountError
+from kafkafs.mounting import mountpoint
+from kafkafs.mounting.mountpoint import USAGE, MountError
 
 
 def test_an_empty_directory_will_do(tmp_path: Path) -> None:

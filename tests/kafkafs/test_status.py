@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kafkafs import paths
-from kafkafs.status import Report, Sources, help_text
+from kafkafs.mounting.status import Report, Sources, help_text
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from kafkafs import operations
+from kafkafs.mounting import operations
 from kafkafs.paths import NoSuchPath
 from kafkafs.views.base import Attributes, BytesHandle, Directory, Entry, File, Handle, Kind, View
 from storage import errors

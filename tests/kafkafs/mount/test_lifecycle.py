@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kafkafs.mountpoint import mount_at
+from kafkafs.mounting.mountpoint import mount_at
 from tests.builders import ROLL, build_log_dir
 from tests.kafkafs.mount.served import fails_with
 from tests.mounts import KAFKAFS, detach, kafkafs_mounts, requires_fuse, run_kafkafs

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.operations import inode
+from kafkafs.mounting.operations import inode
 from tests.kafkafs.mount.fake_tree import CONTENT, FAILURES, MTIME_NS
 from tests.kafkafs.mount.served import Served, fails_with, served_fake
 from tests.mounts import requires_fuse

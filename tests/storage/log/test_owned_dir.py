@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.errnos import errno_of
+from kafkafs.mounting.errnos import errno_of
 from storage.config import BrokerConfig, LogConfig
 from storage.directory import guest_rules
 from storage.directory.owned_dir import Opening, OwnedDir

@@ -30,7 +30,7 @@ from typing import Any, NoReturn, Protocol
 
 import fuse
 
-from kafkafs.errnos import answer
+from kafkafs.mounting.errnos import answer
 from kafkafs.ranges import plain_offsets_name
 from kafkafs.views.base import Directory, Handle, HasHoles, Kind, Syncs, View, WriteHandle
 from storage.errors import StorageError

@@ -19,19 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kafkafs import allocator, background
-from kafkafs.background import Onlooker
-from kafkafs.errnos import data_errors
-from kafkafs.mount_options import MountOptions, escaped
-from kafkafs.mountpoint import FAILED, LOCKED, USAGE, MountError, check_mountpoint, check_nesting
-from kafkafs.recovery_progress import RecoveryProgress
+from kafkafs.mounting import allocator, daemon
+from kafkafs.mounting.daemon import Onlooker
+from kafkafs.mounting.errnos import data_errors
+from kafkafs.mounting.mount_options import MountOptions, escaped
+from kafkafs.mounting.mountpoint import FAILED, LOCKED, USAGE, MountError, check_mountpoint, check_nesting
+from kafkafs.mounting.recovery_progress import RecoveryProgress
 from storage.config import BrokerConfig
 from storage.errors import InvalidConfig, LogLocked, StorageError
 from storage.progress import Progress
 
 if TYPE_CHECKING:
-    from kafkafs.operations import Serving, Traffic
-    from kafkafs.status import Report
+    from kafkafs.mounting.operations import Serving, Traffic
+    from kafkafs.mounting.status import Report
     from kafkafs.tree import Tree, TreeOptions
     from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
@@ -75,7 +75,7 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
         # The log goes to the same place, and says the same as would be said.
         work(Onlooker(lambda _stderr: None, lambda _line: None, progress))
     else:
-        background.start(work, say=say, progress=progress)
+        daemon.start(work, say=say, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,10 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _Log, onlooker: Onl
     """Opens, mounts, serves, closes; tells the onlooker when the tree is there."""
     # Here and not at the top: libfuse may be missing, and the process that forks should be small.
     try:
-        from kafkafs.operations import Operations, Traffic, asking_thread, serve
+        from kafkafs.mounting.operations import Operations, Traffic, asking_thread, serve
     except OSError as error:
         raise MountError(f"libfuse 2 is not installed ({error}); on Debian: apt install fuse3 libfuse2") from None
-    from kafkafs.status import help_text
+    from kafkafs.mounting.status import help_text
     from kafkafs.tree import Tree
     from kafkafs.views.callers import Processes
 
@@ -205,8 +205,8 @@ def _report_on(
     upkeep: Maintenance | None,
     recovery: RecoveryProgress,
 ) -> Report:
-    from kafkafs.operations import libfuse_version
-    from kafkafs.status import Report, Sources
+    from kafkafs.mounting.operations import libfuse_version
+    from kafkafs.mounting.status import Report, Sources
 
     return Report(
         Sources(
@@ -233,7 +233,7 @@ def _report_on(
 
 
 def _serving(request: MountRequest) -> Serving:
-    from kafkafs.operations import Serving
+    from kafkafs.mounting.operations import Serving
 
     options = request.options
     return Serving(

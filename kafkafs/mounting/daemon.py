@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NoReturn
 
-from kafkafs.mountpoint import FAILED, MountError
+from kafkafs.mounting.mountpoint import FAILED, MountError
 from storage.progress import Progress
 
 _log = logging.getLogger(__name__)
