@@ -29,11 +29,11 @@ SHARED = ("storage.errors", "storage.types", "storage.clock", "storage.progress"
 FORMAT = (*SHARED, "storage.format", "storage.config")
 LOG = (*FORMAT, "storage.files", "storage.log")
 STORAGE = ("storage", *LOG, "storage.client", "storage.upkeep")
-NAMES = ("kafkafs.paths", "kafkafs.ranges", "kafkafs.formats", "storage.client.counting", "kafkafs.selection")
+NAMES = ("kafkafs.tree.paths", "kafkafs.ranges", "kafkafs.formats", "storage.client.counting", "kafkafs.selection")
 WRITING = ("kafkafs.append", "kafkafs.targets", "kafkafs.lines", "kafkafs.retries")
 VIEWS = (*NAMES, "kafkafs.view_index", *WRITING, "kafkafs.handles", "kafkafs.views", "kafkafs.mounting.status")
 MOUNTING = ("kafkafs.mounting.errnos", "kafkafs.mounting.operations", "kafkafs.mounting.mount_options", "kafkafs.mounting.mountpoint", "kafkafs.mounting.daemon")
-MOUNT = (*VIEWS, "kafkafs.tree", *MOUNTING, "kafkafs.mounting.allocator", "kafkafs.mounting.mount")
+MOUNT = (*VIEWS, "kafkafs.tree.tree", *MOUNTING, "kafkafs.mounting.allocator", "kafkafs.mounting.mount")
 FLOORS: dict[str, tuple[str, ...]] = {
     "storage.errors": (),
     "storage.types": (),
@@ -47,8 +47,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "storage.upkeep": LOG,
     "storage": STORAGE[1:],
     "kafkafs.ranges": ("storage.errors", "storage.types"),
-    "kafkafs.paths": ("storage.errors", "storage.types", "kafkafs.ranges"),
-    "kafkafs.formats": ("storage.errors", "storage.types", "storage.format", "kafkafs.paths", "kafkafs.ranges"),
+    "kafkafs.tree.paths": ("storage.errors", "storage.types", "kafkafs.ranges"),
+    "kafkafs.formats": ("storage.errors", "storage.types", "storage.format", "kafkafs.tree.paths", "kafkafs.ranges"),
     "kafkafs.retries": FORMAT,
     "kafkafs.lines": (*FORMAT, "kafkafs.formats"),
     "kafkafs.targets": (*STORAGE, "kafkafs.lines", "kafkafs.retries"),
@@ -59,17 +59,17 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "kafkafs.view_index": (*STORAGE, *NAMES, "kafkafs.handles"),
     "kafkafs.views": (*STORAGE, *NAMES, *WRITING, "kafkafs.handles", "kafkafs.view_index"),
     "kafkafs.mounting.status": (*STORAGE, *NAMES, "kafkafs.view_index", "kafkafs.handles"),
-    "kafkafs.tree": (*STORAGE, *VIEWS),
+    "kafkafs.tree.tree": (*STORAGE, *VIEWS),
     "kafkafs.record_filters": FORMAT,
     "kafkafs.read": (*STORAGE, *VIEWS, "kafkafs.record_filters"),
-    "kafkafs.mounting.errnos": ("storage.errors", "kafkafs.paths"),
-    "kafkafs.mounting.operations": (*STORAGE, *VIEWS, "kafkafs.tree", "kafkafs.mounting.errnos"),
+    "kafkafs.mounting.errnos": ("storage.errors", "kafkafs.tree.paths"),
+    "kafkafs.mounting.operations": (*STORAGE, *VIEWS, "kafkafs.tree.tree", "kafkafs.mounting.errnos"),
     "kafkafs.mounting.mount_options": ("storage.types",),
     "kafkafs.mounting.mountpoint": (),
     "kafkafs.mounting.recovery_progress": ("storage.progress",),
     "kafkafs.mounting.allocator": (),
     "kafkafs.mounting.daemon": ("storage.progress", "kafkafs.mounting.mountpoint"),
-    "kafkafs.mounting.mount": (*STORAGE, *VIEWS, "kafkafs.tree", *MOUNTING, "kafkafs.mounting.allocator", "kafkafs.mounting.recovery_progress"),
+    "kafkafs.mounting.mount": (*STORAGE, *VIEWS, "kafkafs.tree.tree", *MOUNTING, "kafkafs.mounting.allocator", "kafkafs.mounting.recovery_progress"),
     "kafkafs.spark": (*STORAGE, *NAMES, "kafkafs.view_index"),
     "kafkafs.cli": (*STORAGE, *MOUNT, "kafkafs.read", "kafkafs.record_filters", "kafkafs.spark", "kafkafs"),
     "kafkafs.__main__": ("kafkafs.cli",),
@@ -94,11 +94,11 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 }
 
 # Bytes, pure: no I/O, no clock, no logging. The grammar of paths is as pure.
-PURE = ("storage.format*", "storage.errors", "storage.types", "kafkafs.paths", "kafkafs.ranges")
+PURE = ("storage.format*", "storage.errors", "storage.types", "kafkafs.tree.paths", "kafkafs.ranges")
 NOT_PURE = {"io", "os", "logging", "time", "datetime", "shutil", "subprocess", "socket", "threading", "tempfile",
             "random", "mmap"}
 # calendar arithmetic without a clock
-PURE_BUT_FOR = {"kafkafs.paths": {"datetime"}, "kafkafs.ranges": {"datetime"}}
+PURE_BUT_FOR = {"kafkafs.tree.paths": {"datetime"}, "kafkafs.ranges": {"datetime"}}
 
 # Nothing else at the top but dot-files.
 TOP_LEVEL = {"storage", "kafkafs", "tests", "examples", "pyproject.toml", "README.md"}

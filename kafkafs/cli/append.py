@@ -75,7 +75,7 @@ def append(
 
 
 def _parsed(tp: str) -> tuple[str, TopicPartition | None]:
-    from kafkafs.paths import is_topic_name, partition_number
+    from kafkafs.tree.paths import is_topic_name, partition_number
     from storage.types import TopicPartition
 
     topic, slash, text = tp.partition("/")

@@ -118,7 +118,7 @@ def _described(log_dir: LogDir, topic: str) -> dict[str, Any]:
 
 def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
     """What @info.json tells, or the problem."""
-    from kafkafs.views.info import partition_info
+    from kafkafs.tree.info import partition_info
     from storage.errors import StorageError
 
     try:

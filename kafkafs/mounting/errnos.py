@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kafkafs.paths import NoSuchPath
+from kafkafs.tree.paths import NoSuchPath
 from storage import errors
 
 _log = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from storage.progress import Progress
 if TYPE_CHECKING:
     from kafkafs.mounting.operations import Serving, Traffic
     from kafkafs.mounting.status import Report
-    from kafkafs.tree import Tree, TreeOptions
+    from kafkafs.tree.tree import Tree, TreeOptions
     from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
     from storage.upkeep.maintenance import Maintenance
@@ -94,7 +94,7 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _Log, onlooker: Onl
     except OSError as error:
         raise MountError(f"libfuse 2 is not installed ({error}); on Debian: apt install fuse3 libfuse2") from None
     from kafkafs.mounting.status import help_text
-    from kafkafs.tree import Tree
+    from kafkafs.tree.tree import Tree
     from kafkafs.views.callers import Processes
 
     allocator.keep_little()
@@ -257,7 +257,7 @@ def _read_config(request: MountRequest, say: Callable[[str], None]) -> BrokerCon
 
 
 def _tree_options(options: MountOptions) -> TreeOptions:
-    from kafkafs.tree import TreeOptions
+    from kafkafs.tree.tree import TreeOptions
 
     chosen = TreeOptions(isolation=options.isolation, clamp=options.clamp)
     return chosen if options.cache_bytes is None else dataclasses.replace(chosen, cache_bytes=options.cache_bytes)

@@ -32,7 +32,7 @@ import fuse
 
 from kafkafs.mounting.errnos import answer
 from kafkafs.ranges import plain_offsets_name
-from kafkafs.views.base import Directory, Handle, HasHoles, Kind, Syncs, View, WriteHandle
+from kafkafs.tree.base import Directory, Handle, HasHoles, Kind, Syncs, View, WriteHandle
 from storage.errors import StorageError
 
 _log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kafkafs.handles import Block, BlockCache, Buffer, DamagedPlace, Workers
+from kafkafs.tree.base import read_through
 from kafkafs.view_index.extent import Extent
 from kafkafs.view_index.pieces import Piece
-from kafkafs.views.base import read_through
 from kafkafs.views.layout import Layout, Run
 from kafkafs.views.open_view import OpenView
 from kafkafs.views.rendering import render_piece

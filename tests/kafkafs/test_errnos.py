@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from kafkafs.mounting import errnos
-from kafkafs.paths import NoSuchPath
+from kafkafs.tree.paths import NoSuchPath
 from storage import errors
 
 

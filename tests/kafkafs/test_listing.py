@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree import Tree
-from kafkafs.views.base import Attributes, Kind
+from kafkafs.tree.base import Attributes, Kind
+from kafkafs.tree.tree import Tree
 from tests.kafkafs.views.live_log import START_MS, LiveLog
 from tests.kafkafs.views.reference import content, tree_of
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs import paths
-from kafkafs.paths import NoSuchPath, group_from_name, group_name, parse
 from kafkafs.ranges import LastDuration, LastMessages, OffsetsBetween, OffsetsFrom, SingleOffset, TimeBetween
+from kafkafs.tree import paths
+from kafkafs.tree.paths import NoSuchPath, group_from_name, group_name, parse
 from storage.types import TopicPartition
 
 TP = TopicPartition("my.topic-1", 12)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kafkafs import paths
 from kafkafs.mounting.status import Report, Sources, help_text
+from kafkafs.tree import paths
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 

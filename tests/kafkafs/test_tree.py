@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.paths import NoSuchPath
-from kafkafs.tree import Tree, TreeOptions
-from kafkafs.views.base import Kind
+from kafkafs.tree.base import Kind
+from kafkafs.tree.paths import NoSuchPath
+from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import OffsetOutOfRange, StorageError, UnknownTopicOrPartition
 from storage.log.log_dir import LogDir
 from tests.fixtures import FIXTURES, requires_fixtures

@@ -10,7 +10,7 @@ import pytest
 
 from kafkafs.formats import by_name
 from kafkafs.handles import Workers
-from kafkafs.tree import Tree
+from kafkafs.tree.tree import Tree
 from kafkafs.view_index import measure, store
 from kafkafs.view_index.extent import Extent
 from kafkafs.view_index.index import ViewIndex

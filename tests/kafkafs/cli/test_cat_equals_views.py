@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree import Tree, TreeOptions
+from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import OffsetOutOfRange
 from storage.log.log_dir import LogDir
 from storage.types import Isolation

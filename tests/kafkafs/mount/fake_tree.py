@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from kafkafs.mounting import operations
-from kafkafs.paths import NoSuchPath
-from kafkafs.views.base import Attributes, BytesHandle, Directory, Entry, File, Handle, Kind, View
+from kafkafs.tree.base import Attributes, BytesHandle, Directory, Entry, File, Handle, Kind, View
+from kafkafs.tree.paths import NoSuchPath
 from storage import errors
 
 MTIME_NS = 1_763_683_200_123_456_789

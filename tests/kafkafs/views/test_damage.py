@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree import Tree
+from kafkafs.tree.tree import Tree
 from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
 from storage.format.checksum import crc32c
 from storage.format.compression import Codec

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree import Tree
+from kafkafs.tree.tree import Tree
 from kafkafs.view_index.pieces import Piece
 from storage.errors import OffsetOutOfRange, StorageError
 from storage.types import TopicPartition

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.paths import NoSuchPath
-from kafkafs.tree import Tree, TreeOptions
-from kafkafs.views.base import Kind
+from kafkafs.tree.base import Kind
+from kafkafs.tree.paths import NoSuchPath
+from kafkafs.tree.tree import Tree, TreeOptions
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLog
 from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree import Tree
+from kafkafs.tree.tree import Tree
 from tests.kafkafs.views.live_log import LiveLog
 from tests.kafkafs.views.reference import content, read_all, tree_of
 

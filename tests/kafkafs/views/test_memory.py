@@ -19,7 +19,7 @@ MIB = 1 << 20
 READER = """
 import ctypes, sys
 from pathlib import Path
-from kafkafs.tree import Tree, TreeOptions
+from kafkafs.tree.tree import Tree, TreeOptions
 from storage.log.log_dir import LogDir
 
 def resident():

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree import Tree, TreeOptions
-from kafkafs.views.base import Handle
+from kafkafs.tree.base import Handle
+from kafkafs.tree.tree import Tree, TreeOptions
 from kafkafs.views.callers import Processes
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.log.log_dir import LogDir

@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kafkafs.tree import Tree
+from kafkafs.tree.tree import Tree
 from storage.errors import SegmentGone
 from storage.format.compression import Codec
 from tests.kafkafs.views.live_log import LiveLog

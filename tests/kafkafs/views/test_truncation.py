@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree import Tree
-from kafkafs.views.base import Handle
+from kafkafs.tree.base import Handle
+from kafkafs.tree.tree import Tree
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.types import TopicPartition
 from tests.kafkafs.views.live_log import START_MS, LiveLog

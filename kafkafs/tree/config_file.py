@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kafkafs.lines import Parsed, parse_txt
 from kafkafs.targets import Taken
-from kafkafs.views.append_files import LinesHandle
-from kafkafs.views.base import Attributes, BytesHandle, File, Handle, Kind, WriteHandle
-from kafkafs.views.info import InfoTexts
+from kafkafs.tree.append_files import LinesHandle
+from kafkafs.tree.base import Attributes, BytesHandle, File, Handle, Kind, WriteHandle
+from kafkafs.tree.info import InfoTexts
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidConfig, StorageError
 

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kafkafs.views.base import FILE_MODE, Attributes, BytesHandle, File, Handle, Kind
+from kafkafs.tree.base import FILE_MODE, Attributes, BytesHandle, File, Handle, Kind
 
 MOMENT_S = 0.25  # from a stat to the open that goes with it
 _KEPT = 64  # texts of files that nobody has open

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kafkafs.handles import BlockCache, Workers
-from kafkafs.paths import Messages, OffsetsView, TimeView
+from kafkafs.tree.paths import Messages, OffsetsView, TimeView
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.views.callers import Callers, OneCaller
 from kafkafs.views.path_pages import PathPages

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from kafkafs.append import LineWriter
 from kafkafs.lines import Parse, parse_jsonl, parse_txt
-from kafkafs.paths import Append
 from kafkafs.targets import Destination, open_target, sync_each
-from kafkafs.views.base import Attributes, BytesHandle, File, Handle, Kind, SyncHandle, WriteHandle
+from kafkafs.tree.base import Attributes, BytesHandle, File, Handle, Kind, SyncHandle, WriteHandle
+from kafkafs.tree.paths import Append
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import UnknownTopicOrPartition
 from storage.types import TopicPartition

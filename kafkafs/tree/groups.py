@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Final
 
-from kafkafs.paths import Group, GroupOffset, Groups, GroupTopic, NoSuchPath, group_name, is_topic_name
-from kafkafs.views.base import (
+from kafkafs.tree.base import (
     DIRECTORY_MODE,
     FILE_MODE,
     Attributes,
@@ -27,7 +26,8 @@ from kafkafs.views.base import (
     View,
     WriteHandle,
 )
-from kafkafs.views.info import attributes_of
+from kafkafs.tree.info import attributes_of
+from kafkafs.tree.paths import Group, GroupOffset, Groups, GroupTopic, NoSuchPath, group_name, is_topic_name
 from storage.client import group_offsets
 from storage.client.group_commits import GroupCommitter
 from storage.client.group_offsets import GroupOffsets

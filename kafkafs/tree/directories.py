@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from kafkafs.ranges import MalformedRange, day_name, offsets_name
-from kafkafs.views.append_files import APPEND_FILES
-from kafkafs.views.base import DIRECTORY_MODE, Attributes, Directory, Entry, Kind
-from kafkafs.views.info import partition_xattrs, topic_xattrs
+from kafkafs.tree.append_files import APPEND_FILES
+from kafkafs.tree.base import DIRECTORY_MODE, Attributes, Directory, Entry, Kind
+from kafkafs.tree.info import partition_xattrs, topic_xattrs
 from kafkafs.views.times import (
     first_shown_timestamp,
     first_timestamp,

@@ -17,22 +17,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kafkafs import paths
 from kafkafs.handles import DEFAULT_CACHE_BYTES, DEFAULT_WORKERS, BlockCache, Workers
-from kafkafs.paths import NoSuchPath
+from kafkafs.tree import directories, paths
+from kafkafs.tree.append_files import AppendFile
+from kafkafs.tree.base import Kind, View
+from kafkafs.tree.config_file import ConfigFile
+from kafkafs.tree.generated import MOMENT_S, GeneratedFile, GeneratedTexts
+from kafkafs.tree.groups import GroupNode, GroupTree
+from kafkafs.tree.info import InfoTexts
+from kafkafs.tree.paths import NoSuchPath
+from kafkafs.tree.range_file import RangeFile
+from kafkafs.tree.segment_file import SeenFiles, SegmentFile
+from kafkafs.tree.services import Services
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.store import Store, default_directory
-from kafkafs.views import directories
-from kafkafs.views.append_files import AppendFile
-from kafkafs.views.base import Kind, View
 from kafkafs.views.callers import Callers, OneCaller
-from kafkafs.views.config_file import ConfigFile
-from kafkafs.views.generated import MOMENT_S, GeneratedFile, GeneratedTexts
-from kafkafs.views.groups import GroupNode, GroupTree
-from kafkafs.views.info import InfoTexts
-from kafkafs.views.range_file import RangeFile
-from kafkafs.views.segment_file import SeenFiles, SegmentFile
-from kafkafs.views.services import Services
 from kafkafs.views.state import Clocks
 from storage.clock import Clock, SystemClock
 from storage.directory.owned_dir import OwnedDir

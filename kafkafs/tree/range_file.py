@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafkafs.formats import by_name
-from kafkafs.paths import Messages
 from kafkafs.ranges import (
     LastDuration,
     LastMessages,
@@ -18,8 +17,11 @@ from kafkafs.ranges import (
     TimeSpec,
 )
 from kafkafs.selection import Selection
+from kafkafs.tree.base import FILE_MODE, Attributes, File, Handle, Kind
+from kafkafs.tree.paths import Messages
+from kafkafs.tree.segment_file import Content
+from kafkafs.tree.services import RangeNode, Services
 from kafkafs.view_index.workbench import Rendition
-from kafkafs.views.base import FILE_MODE, Attributes, File, Handle, Kind
 from kafkafs.views.growth import Question
 from kafkafs.views.layout import Layout
 from kafkafs.views.open_view import OpenView
@@ -27,8 +29,6 @@ from kafkafs.views.path_pages import PathPages
 from kafkafs.views.plans import OffsetPlan, Plan, TimePlan
 from kafkafs.views.raw import RawHandle, RawPlan, RawTimePlan
 from kafkafs.views.rendered import RenderedHandle
-from kafkafs.views.segment_file import Content
-from kafkafs.views.services import RangeNode, Services
 from kafkafs.views.state import ViewState
 from kafkafs.views.times import file_mtime_ns, first_timestamp, mtime_ns, newest_timestamp
 from storage.client.counting import visible_end
