@@ -31,7 +31,7 @@ LOG = (*FORMAT, "storage.files", "storage.log")
 STORAGE = ("storage", *LOG, "storage.client", "storage.upkeep")
 NAMES = ("kafkafs.tree.paths", "kafkafs.ranges", "kafkafs.formats", "storage.client.counting", "kafkafs.selection")
 WRITING = ("kafkafs.append", "kafkafs.targets", "kafkafs.lines", "kafkafs.retries")
-VIEWS = (*NAMES, "kafkafs.view_index", *WRITING, "kafkafs.handles", "kafkafs.views", "kafkafs.mounting.status")
+VIEWS = (*NAMES, "kafkafs.view_index", *WRITING, "kafkafs.views.block_cache", "kafkafs.views", "kafkafs.mounting.status")
 MOUNTING = ("kafkafs.mounting.errnos", "kafkafs.mounting.operations", "kafkafs.mounting.mount_options", "kafkafs.mounting.mountpoint", "kafkafs.mounting.daemon")
 MOUNT = (*VIEWS, "kafkafs.tree.tree", *MOUNTING, "kafkafs.mounting.allocator", "kafkafs.mounting.mount")
 FLOORS: dict[str, tuple[str, ...]] = {
@@ -53,15 +53,15 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "kafkafs.lines": (*FORMAT, "kafkafs.formats"),
     "kafkafs.targets": (*STORAGE, "kafkafs.lines", "kafkafs.retries"),
     "kafkafs.append": (*STORAGE, "kafkafs.lines", "kafkafs.targets"),
-    "kafkafs.handles": (*STORAGE, *NAMES, "kafkafs.append"),
+    "kafkafs.views.block_cache": (*STORAGE, *NAMES, "kafkafs.append"),
     "storage.client.counting": LOG,
     "kafkafs.selection": (*LOG, "kafkafs.ranges", "storage.client.counting"),
-    "kafkafs.view_index": (*STORAGE, *NAMES, "kafkafs.handles"),
-    "kafkafs.views": (*STORAGE, *NAMES, *WRITING, "kafkafs.handles", "kafkafs.view_index"),
-    "kafkafs.mounting.status": (*STORAGE, *NAMES, "kafkafs.view_index", "kafkafs.handles"),
+    "kafkafs.view_index": (*STORAGE, *NAMES, "kafkafs.views.block_cache"),
+    "kafkafs.views": (*STORAGE, *NAMES, *WRITING, "kafkafs.views.block_cache", "kafkafs.view_index"),
+    "kafkafs.mounting.status": (*STORAGE, *NAMES, "kafkafs.view_index", "kafkafs.views.block_cache"),
     "kafkafs.tree.tree": (*STORAGE, *VIEWS),
     "kafkafs.record_filters": FORMAT,
-    "kafkafs.read": (*STORAGE, *VIEWS, "kafkafs.record_filters"),
+    "kafkafs.views.unmounted": (*STORAGE, *VIEWS, "kafkafs.record_filters"),
     "kafkafs.mounting.errnos": ("storage.errors", "kafkafs.tree.paths"),
     "kafkafs.mounting.operations": (*STORAGE, *VIEWS, "kafkafs.tree.tree", "kafkafs.mounting.errnos"),
     "kafkafs.mounting.mount_options": ("storage.types",),
@@ -71,7 +71,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "kafkafs.mounting.daemon": ("storage.progress", "kafkafs.mounting.mountpoint"),
     "kafkafs.mounting.mount": (*STORAGE, *VIEWS, "kafkafs.tree.tree", *MOUNTING, "kafkafs.mounting.allocator", "kafkafs.mounting.recovery_progress"),
     "kafkafs.spark": (*STORAGE, *NAMES, "kafkafs.view_index"),
-    "kafkafs.cli": (*STORAGE, *MOUNT, "kafkafs.read", "kafkafs.record_filters", "kafkafs.spark", "kafkafs"),
+    "kafkafs.cli": (*STORAGE, *MOUNT, "kafkafs.views.unmounted", "kafkafs.record_filters", "kafkafs.spark", "kafkafs"),
     "kafkafs.__main__": ("kafkafs.cli",),
     "kafkafs": (),
 }

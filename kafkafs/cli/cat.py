@@ -18,7 +18,7 @@ from storage.types import Isolation, TopicPartition
 if TYPE_CHECKING:
     from kafkafs.cli.pump import Output
     from kafkafs.formats.base import Format
-    from kafkafs.read import PartitionReader, Wanted
+    from kafkafs.views.unmounted import PartitionReader, Wanted
     from storage.log.log_dir import LogDir
 
 _POLL_SECONDS: Final = 0.15
@@ -116,7 +116,7 @@ def cat(
     Letters: %s value, %S its length (-1: null), %R that as 4 bytes, %k key, %K its length, %t topic, %p partition,
     %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN.
     """
-    from kafkafs.read import Wanted
+    from kafkafs.views.unmounted import Wanted
 
     die_like_a_filter(ctx)
     if form == "log" and (key is not None or headers):
@@ -134,7 +134,7 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
     """Prints all of it; False if anything could not be read."""
     from kafkafs.cli.pump import Output
     from kafkafs.cli.stdout import stdout_sink
-    from kafkafs.read import PartitionReader
+    from kafkafs.views.unmounted import PartitionReader
     from storage.format.decoder import Decoder
 
     output = Output()

@@ -7,9 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kafkafs.handles import BlockCache, Workers
 from kafkafs.tree.paths import Messages, OffsetsView, TimeView
 from kafkafs.view_index.index import ViewIndex
+from kafkafs.views.block_cache import BlockCache, Workers
 from kafkafs.views.callers import Callers, OneCaller
 from kafkafs.views.path_pages import PathPages
 from kafkafs.views.state import Clocks, ViewState

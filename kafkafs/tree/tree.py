@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kafkafs.handles import DEFAULT_CACHE_BYTES, DEFAULT_WORKERS, BlockCache, Workers
 from kafkafs.tree import directories, paths
 from kafkafs.tree.append_files import AppendFile
 from kafkafs.tree.base import Kind, View
@@ -31,6 +30,7 @@ from kafkafs.tree.segment_file import SeenFiles, SegmentFile
 from kafkafs.tree.services import Services
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.store import Store, default_directory
+from kafkafs.views.block_cache import DEFAULT_CACHE_BYTES, DEFAULT_WORKERS, BlockCache, Workers
 from kafkafs.views.callers import Callers, OneCaller
 from kafkafs.views.state import Clocks
 from storage.clock import Clock, SystemClock

@@ -12,11 +12,11 @@ from __future__ import annotations
 import itertools
 import threading
 
-from kafkafs.handles import Workers
 from kafkafs.view_index import measure
 from kafkafs.view_index.measure import OnBytes, Task
 from kafkafs.view_index.pieces import Piece, Pieces, RecordFilter
 from kafkafs.view_index.workbench import Rendition
+from kafkafs.views.block_cache import Workers
 from storage.log.isolation import AbortedTransactions, Decider, last_stable_offset
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot

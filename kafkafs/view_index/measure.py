@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from kafkafs.formats.base import Format
-from kafkafs.handles import Workers
 from kafkafs.view_index import kernel
 from kafkafs.view_index.hidden_times import Times, between, of_damaged_rows, times_at_ends
 from kafkafs.view_index.pieces import (
@@ -35,6 +34,7 @@ from kafkafs.view_index.pieces import (
     RecordFilter,
 )
 from kafkafs.view_index.workbench import Skips, Workbench, workbench
+from kafkafs.views.block_cache import Workers
 from storage.format.batches import BatchTable
 from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment

@@ -6,10 +6,10 @@ import ctypes
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kafkafs.handles import Block, BlockCache, Buffer, DamagedPlace, Workers
 from kafkafs.tree.base import read_through
 from kafkafs.view_index.extent import Extent
 from kafkafs.view_index.pieces import Piece
+from kafkafs.views.block_cache import Block, BlockCache, Buffer, DamagedPlace, Workers
 from kafkafs.views.layout import Layout, Run
 from kafkafs.views.open_view import OpenView
 from kafkafs.views.rendering import render_piece

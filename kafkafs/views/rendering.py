@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from kafkafs.handles import Buffer, DamagedPlace
 from kafkafs.view_index.measure import Task, measure_row
 from kafkafs.view_index.pieces import NO_CRC, NOT_SPLIT, Piece
 from kafkafs.view_index.workbench import Workbench, workbench
+from kafkafs.views.block_cache import Buffer, DamagedPlace
 from storage.errors import CorruptBatch, SegmentGone, StorageError
 from storage.format.batches import BatchTable
 from storage.format.block import RecordBlock

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kafkafs.handles import Block, BlockCache, Buffer, DamagedPlace, Workers
+from kafkafs.views.block_cache import Block, BlockCache, Buffer, DamagedPlace, Workers
 from storage.errors import CorruptBatch
 
 KIB = 1024

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kafkafs.ranges import parse_offset_spec, parse_time_spec
-from kafkafs.read import PartitionReader, Wanted
+from kafkafs.views.unmounted import PartitionReader, Wanted
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir

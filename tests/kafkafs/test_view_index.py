@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from kafkafs.formats import by_name
-from kafkafs.handles import Workers
 from kafkafs.tree.tree import Tree
 from kafkafs.view_index import measure, store
 from kafkafs.view_index.extent import Extent
@@ -17,6 +16,7 @@ from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.pieces import PIECE_BYTES, POSITION, Piece, PieceBuilder, Pieces
 from kafkafs.view_index.store import NO_MARKER, Store, default_directory
 from kafkafs.view_index.workbench import Rendition
+from kafkafs.views.block_cache import Workers
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
 from storage.log.segment import Segment

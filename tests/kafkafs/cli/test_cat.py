@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from kafkafs.ranges import parse_offset_spec
-from kafkafs.read import PartitionReader, Wanted
+from kafkafs.views.unmounted import PartitionReader, Wanted
 from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
 from storage.format.record_columns import Record
