@@ -29,7 +29,7 @@ SHARED = ("storage.errors", "storage.types", "storage.clock", "storage.progress"
 FORMAT = (*SHARED, "storage.format", "storage.config")
 LOG = (*FORMAT, "storage.files", "storage.log")
 STORAGE = ("storage", *LOG, "storage.client", "storage.upkeep")
-NAMES = ("kafkafs.tree.paths", "kafkafs.ranges", "kafkafs.formats", "storage.client.counting", "kafkafs.selection")
+NAMES = ("kafkafs.tree.paths", "kafkafs.selection.range_names", "kafkafs.formats", "storage.client.counting", "kafkafs.selection.select")
 WRITING = ("kafkafs.append", "kafkafs.targets", "kafkafs.lines", "kafkafs.retries")
 VIEWS = (*NAMES, "kafkafs.view_index", *WRITING, "kafkafs.views.block_cache", "kafkafs.views", "kafkafs.mounting.status")
 MOUNTING = ("kafkafs.mounting.errnos", "kafkafs.mounting.operations", "kafkafs.mounting.mount_options", "kafkafs.mounting.mountpoint", "kafkafs.mounting.daemon")
@@ -46,22 +46,22 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "storage.client": LOG,
     "storage.upkeep": LOG,
     "storage": STORAGE[1:],
-    "kafkafs.ranges": ("storage.errors", "storage.types"),
-    "kafkafs.tree.paths": ("storage.errors", "storage.types", "kafkafs.ranges"),
-    "kafkafs.formats": ("storage.errors", "storage.types", "storage.format", "kafkafs.tree.paths", "kafkafs.ranges"),
+    "kafkafs.selection.range_names": ("storage.errors", "storage.types"),
+    "kafkafs.tree.paths": ("storage.errors", "storage.types", "kafkafs.selection.range_names"),
+    "kafkafs.formats": ("storage.errors", "storage.types", "storage.format", "kafkafs.tree.paths", "kafkafs.selection.range_names"),
     "kafkafs.retries": FORMAT,
     "kafkafs.lines": (*FORMAT, "kafkafs.formats"),
     "kafkafs.targets": (*STORAGE, "kafkafs.lines", "kafkafs.retries"),
     "kafkafs.append": (*STORAGE, "kafkafs.lines", "kafkafs.targets"),
     "kafkafs.views.block_cache": (*STORAGE, *NAMES, "kafkafs.append"),
     "storage.client.counting": LOG,
-    "kafkafs.selection": (*LOG, "kafkafs.ranges", "storage.client.counting"),
+    "kafkafs.selection.select": (*LOG, "kafkafs.selection.range_names", "storage.client.counting"),
     "kafkafs.view_index": (*STORAGE, *NAMES, "kafkafs.views.block_cache"),
     "kafkafs.views": (*STORAGE, *NAMES, *WRITING, "kafkafs.views.block_cache", "kafkafs.view_index"),
     "kafkafs.mounting.status": (*STORAGE, *NAMES, "kafkafs.view_index", "kafkafs.views.block_cache"),
     "kafkafs.tree.tree": (*STORAGE, *VIEWS),
-    "kafkafs.record_filters": FORMAT,
-    "kafkafs.views.unmounted": (*STORAGE, *VIEWS, "kafkafs.record_filters"),
+    "kafkafs.selection.record_filters": FORMAT,
+    "kafkafs.views.unmounted": (*STORAGE, *VIEWS, "kafkafs.selection.record_filters"),
     "kafkafs.mounting.errnos": ("storage.errors", "kafkafs.tree.paths"),
     "kafkafs.mounting.operations": (*STORAGE, *VIEWS, "kafkafs.tree.tree", "kafkafs.mounting.errnos"),
     "kafkafs.mounting.mount_options": ("storage.types",),
@@ -71,7 +71,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "kafkafs.mounting.daemon": ("storage.progress", "kafkafs.mounting.mountpoint"),
     "kafkafs.mounting.mount": (*STORAGE, *VIEWS, "kafkafs.tree.tree", *MOUNTING, "kafkafs.mounting.allocator", "kafkafs.mounting.recovery_progress"),
     "kafkafs.spark": (*STORAGE, *NAMES, "kafkafs.view_index"),
-    "kafkafs.cli": (*STORAGE, *MOUNT, "kafkafs.views.unmounted", "kafkafs.record_filters", "kafkafs.spark", "kafkafs"),
+    "kafkafs.cli": (*STORAGE, *MOUNT, "kafkafs.views.unmounted", "kafkafs.selection.record_filters", "kafkafs.spark", "kafkafs"),
     "kafkafs.__main__": ("kafkafs.cli",),
     "kafkafs": (),
 }
@@ -94,11 +94,11 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 }
 
 # Bytes, pure: no I/O, no clock, no logging. The grammar of paths is as pure.
-PURE = ("storage.format*", "storage.errors", "storage.types", "kafkafs.tree.paths", "kafkafs.ranges")
+PURE = ("storage.format*", "storage.errors", "storage.types", "kafkafs.tree.paths", "kafkafs.selection.range_names")
 NOT_PURE = {"io", "os", "logging", "time", "datetime", "shutil", "subprocess", "socket", "threading", "tempfile",
             "random", "mmap"}
 # calendar arithmetic without a clock
-PURE_BUT_FOR = {"kafkafs.tree.paths": {"datetime"}, "kafkafs.ranges": {"datetime"}}
+PURE_BUT_FOR = {"kafkafs.tree.paths": {"datetime"}, "kafkafs.selection.range_names": {"datetime"}}
 
 # Nothing else at the top but dot-files.
 TOP_LEVEL = {"storage", "kafkafs", "tests", "examples", "pyproject.toml", "README.md"}

@@ -12,7 +12,7 @@ from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.signals import die_like_a_filter
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
-from kafkafs.ranges import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
+from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_
 from storage.types import MAX_OFFSET, TopicPartition
 
 if TYPE_CHECKING:
-    from kafkafs.ranges import TimeSpec
+    from kafkafs.selection.range_names import TimeSpec
     from storage.client.group_offsets import Group
     from storage.log.log_dir import LogDir
 
@@ -29,7 +29,7 @@ class _Target(click.ParamType["str | int | TimeSpec"]):
     name = "WHERE"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str | int | TimeSpec:
-        from kafkafs.ranges import MalformedRange, parse_time_spec
+        from kafkafs.selection.range_names import MalformedRange, parse_time_spec
 
         text = str(value)
         if text in _WORDS:
@@ -184,7 +184,7 @@ def _summary(group: Group, ends: _Ends) -> dict[str, Any]:
 
 
 def _moment(timestamp_ms: int) -> str | None:
-    from kafkafs.ranges import timestamp_text
+    from kafkafs.selection.range_names import timestamp_text
 
     return None if timestamp_ms < 0 else timestamp_text(timestamp_ms)
 
@@ -237,7 +237,7 @@ def _tell(group: str, before: Group | None, wanted: Mapping[TopicPartition, int]
 
 def _resolved(log_dir: LogDir, tp: TopicPartition, target: str | int | TimeSpec) -> int:
     """Where the group shall go on in a partition (ConsumerGroupCommand's rules)."""
-    from kafkafs.ranges import LastDuration
+    from kafkafs.selection.range_names import LastDuration
     from storage.client.offset_lookup import offset_for_timestamp
 
     snapshot = log_dir.log(tp).snapshot()

@@ -31,7 +31,7 @@ from typing import Any, NoReturn, Protocol
 import fuse
 
 from kafkafs.mounting.errnos import answer
-from kafkafs.ranges import plain_offsets_name
+from kafkafs.selection.range_names import plain_offsets_name
 from kafkafs.tree.base import Directory, Handle, HasHoles, Kind, Syncs, View, WriteHandle
 from storage.errors import StorageError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from kafkafs.ranges import MalformedRange, day_name, offsets_name
+from kafkafs.selection.range_names import MalformedRange, day_name, offsets_name
 from kafkafs.tree.append_files import APPEND_FILES
 from kafkafs.tree.base import DIRECTORY_MODE, Attributes, Directory, Entry, Kind
 from kafkafs.tree.info import partition_xattrs, topic_xattrs

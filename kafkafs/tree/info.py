@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from kafkafs.ranges import timestamp_text
+from kafkafs.selection.range_names import timestamp_text
 from kafkafs.views.times import first_shown_timestamp, newest_timestamp, shown_segments
 from storage.append.partition_log import PartitionLog
 from storage.client.counting import count_messages

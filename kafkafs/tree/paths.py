@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
-from kafkafs.ranges import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
+from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
 from storage.types import TopicPartition
 
 _Spec = TypeVar("_Spec")

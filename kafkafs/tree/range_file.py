@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafkafs.formats import by_name
-from kafkafs.ranges import (
+from kafkafs.selection.range_names import (
     LastDuration,
     LastMessages,
     OffsetsBetween,
@@ -16,7 +16,7 @@ from kafkafs.ranges import (
     TimeBetween,
     TimeSpec,
 )
-from kafkafs.selection import Selection
+from kafkafs.selection.select import Selection
 from kafkafs.tree.base import FILE_MODE, Attributes, File, Handle, Kind
 from kafkafs.tree.paths import Messages
 from kafkafs.tree.segment_file import Content

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kafkafs.selection import time_mask
+from kafkafs.selection.select import time_mask
 from storage.format.batches import BatchTable
 from storage.format.block import RecordBlock
 from storage.types import NO_TIMESTAMP, TimeRange

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
 
-from kafkafs.ranges import LastDuration, LastMessages, OffsetSpec, TimeBetween, TimeSpec
-from kafkafs.selection import Selection, resolve
+from kafkafs.selection.range_names import LastDuration, LastMessages, OffsetSpec, TimeBetween, TimeSpec
+from kafkafs.selection.select import Selection, resolve
 from kafkafs.views.layout import Layout
 from kafkafs.views.plans import Plan
 from kafkafs.views.shrinking import Cover, agreed_end, kept_covers
@@ -29,7 +29,7 @@ from storage.types import NO_TIMESTAMP, Isolation
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a path asks of a log. `spec` None is all of it. `clamp`: see kafkafs.selection."""
+    """What a path asks of a log. `spec` None is all of it. `clamp`: see kafkafs.selection.select."""
 
     log: Log
     spec: OffsetSpec | TimeSpec | None

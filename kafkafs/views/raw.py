@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kafkafs.selection import time_mask
+from kafkafs.selection.select import time_mask
 from kafkafs.tree.base import read_through
 from kafkafs.view_index.hidden_times import Times, between, of_damaged_rows, times_at_ends
 from kafkafs.view_index.pieces import RecordFilter, may_lie_in

@@ -25,8 +25,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kafkafs.ranges import LastDuration
-from kafkafs.selection import Selection
+from kafkafs.selection.range_names import LastDuration
+from kafkafs.selection.select import Selection
 from kafkafs.views.callers import Callers, OneCaller
 from kafkafs.views.growth import Growth, Question, Shown
 from kafkafs.views.layout import Layout

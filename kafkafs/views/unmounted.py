@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kafkafs.ranges import (
+from kafkafs.selection.range_names import (
     LastDuration,
     LastMessages,
     OffsetsBetween,
@@ -20,8 +20,8 @@ from kafkafs.ranges import (
     SingleOffset,
     TimeSpec,
 )
-from kafkafs.record_filters import header_rows, key_rows
-from kafkafs.selection import Selection, resolve, time_mask
+from kafkafs.selection.record_filters import header_rows, key_rows
+from kafkafs.selection.select import Selection, resolve, time_mask
 from storage.client.counting import visible_end
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.log.reader import read_range

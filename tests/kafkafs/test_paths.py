@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.ranges import LastDuration, LastMessages, OffsetsBetween, OffsetsFrom, SingleOffset, TimeBetween
+from kafkafs.selection.range_names import (
+    LastDuration,
+    LastMessages,
+    OffsetsBetween,
+    OffsetsFrom,
+    SingleOffset,
+    TimeBetween,
+)
 from kafkafs.tree import paths
 from kafkafs.tree.paths import NoSuchPath, group_from_name, group_name, parse
 from storage.types import TopicPartition

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.ranges import (
+from kafkafs.selection.range_names import (
     LastDuration,
     LastMessages,
     MalformedRange,

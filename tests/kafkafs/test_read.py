@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.ranges import parse_offset_spec, parse_time_spec
+from kafkafs.selection.range_names import parse_offset_spec, parse_time_spec
 from kafkafs.views.unmounted import PartitionReader, Wanted
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.format.decoder import Decoder

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.ranges import parse_offset_spec
+from kafkafs.selection.range_names import parse_offset_spec
 from kafkafs.views.unmounted import PartitionReader, Wanted
 from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch

@@ -1,6 +1,6 @@
 """The grammar of range names: offsets and times as a person writes them, in file names and after `--offsets`, `--time`.
 
-Pure: text in, frozen values out. What a range means for a given log is `kafkafs.selection`'s business.
+Pure: text in, frozen values out. What a range means for a given log is `kafkafs.selection.select`'s business.
 Numbers may have leading zeros, so that a segment's 20-digit base offset can stand in a name.
 """
 

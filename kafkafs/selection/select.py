@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafkafs.ranges import (
+from kafkafs.selection.range_names import (
     LastDuration,
     LastMessages,
     OffsetsBetween,
