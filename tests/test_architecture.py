@@ -30,7 +30,7 @@ FORMAT = (*SHARED, "storage.format", "storage.config")
 LOG = (*FORMAT, "storage.files", "storage.log")
 STORAGE = ("storage", *LOG, "storage.client", "storage.upkeep")
 NAMES = ("kafkafs.tree.paths", "kafkafs.selection.range_names", "kafkafs.formats", "storage.client.counting", "kafkafs.selection.select")
-WRITING = ("kafkafs.append", "kafkafs.targets", "kafkafs.lines", "kafkafs.retries")
+WRITING = ("kafkafs.writing.line_writer", "kafkafs.writing.destinations", "kafkafs.writing.line_parsers", "kafkafs.writing.resent_lines")
 VIEWS = (*NAMES, "kafkafs.view_index", *WRITING, "kafkafs.views.block_cache", "kafkafs.views", "kafkafs.mounting.status")
 MOUNTING = ("kafkafs.mounting.errnos", "kafkafs.mounting.operations", "kafkafs.mounting.mount_options", "kafkafs.mounting.mountpoint", "kafkafs.mounting.daemon")
 MOUNT = (*VIEWS, "kafkafs.tree.tree", *MOUNTING, "kafkafs.mounting.allocator", "kafkafs.mounting.mount")
@@ -49,11 +49,11 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "kafkafs.selection.range_names": ("storage.errors", "storage.types"),
     "kafkafs.tree.paths": ("storage.errors", "storage.types", "kafkafs.selection.range_names"),
     "kafkafs.formats": ("storage.errors", "storage.types", "storage.format", "kafkafs.tree.paths", "kafkafs.selection.range_names"),
-    "kafkafs.retries": FORMAT,
-    "kafkafs.lines": (*FORMAT, "kafkafs.formats"),
-    "kafkafs.targets": (*STORAGE, "kafkafs.lines", "kafkafs.retries"),
-    "kafkafs.append": (*STORAGE, "kafkafs.lines", "kafkafs.targets"),
-    "kafkafs.views.block_cache": (*STORAGE, *NAMES, "kafkafs.append"),
+    "kafkafs.writing.resent_lines": FORMAT,
+    "kafkafs.writing.line_parsers": (*FORMAT, "kafkafs.formats"),
+    "kafkafs.writing.destinations": (*STORAGE, "kafkafs.writing.line_parsers", "kafkafs.writing.resent_lines"),
+    "kafkafs.writing.line_writer": (*STORAGE, "kafkafs.writing.line_parsers", "kafkafs.writing.destinations"),
+    "kafkafs.views.block_cache": (*STORAGE, *NAMES, "kafkafs.writing.line_writer"),
     "storage.client.counting": LOG,
     "kafkafs.selection.select": (*LOG, "kafkafs.selection.range_names", "storage.client.counting"),
     "kafkafs.view_index": (*STORAGE, *NAMES, "kafkafs.views.block_cache"),

@@ -14,8 +14,8 @@ from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern
 
 if TYPE_CHECKING:
-    from kafkafs.append import LineWriter
-    from kafkafs.lines import Parse
+    from kafkafs.writing.line_parsers import Parse
+    from kafkafs.writing.line_writer import LineWriter
     from storage.types import TopicPartition
 
 _READ_BYTES = 128 << 10
@@ -42,9 +42,9 @@ def append(
     seq 100 | kafkafs append ./logs numbers
     kafkafs cat ./logs orders --format jsonl | kafkafs append ./copy orders --format jsonl
     """
-    from kafkafs.append import LineWriter
-    from kafkafs.lines import keyed_txt, parse_jsonl, parse_txt
-    from kafkafs.targets import open_target
+    from kafkafs.writing.destinations import open_target
+    from kafkafs.writing.line_parsers import keyed_txt, parse_jsonl, parse_txt
+    from kafkafs.writing.line_writer import LineWriter
     from storage.directory.owned_dir import Opening, OwnedDir
     from storage.errors import StorageError
 

@@ -8,11 +8,11 @@ does so by itself: it goes on by what each write was told to have taken.
 
 from __future__ import annotations
 
-from kafkafs.append import LineWriter
-from kafkafs.lines import Parse, parse_jsonl, parse_txt
-from kafkafs.targets import Destination, open_target, sync_each
 from kafkafs.tree.base import Attributes, BytesHandle, File, Handle, Kind, SyncHandle, WriteHandle
 from kafkafs.tree.paths import Append
+from kafkafs.writing.destinations import Destination, open_target, sync_each
+from kafkafs.writing.line_parsers import Parse, parse_jsonl, parse_txt
+from kafkafs.writing.line_writer import LineWriter
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import UnknownTopicOrPartition
 from storage.types import TopicPartition

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kafkafs.lines import Parsed, parse_txt
-from kafkafs.targets import Taken
 from kafkafs.tree.append_files import LinesHandle
 from kafkafs.tree.base import Attributes, BytesHandle, File, Handle, Kind, WriteHandle
 from kafkafs.tree.info import InfoTexts
+from kafkafs.writing.destinations import Taken
+from kafkafs.writing.line_parsers import Parsed, parse_txt
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidConfig, StorageError
 

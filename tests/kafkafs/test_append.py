@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.append import LineWriter
 from kafkafs.formats.jsonl_parse import parse_line
-from kafkafs.lines import Parsed, keyed_txt, parse_jsonl, parse_txt
-from kafkafs.targets import Taken, open_target
+from kafkafs.writing.destinations import Taken, open_target
+from kafkafs.writing.line_parsers import Parsed, keyed_txt, parse_jsonl, parse_txt
+from kafkafs.writing.line_writer import LineWriter
 from storage.client.partitioner import partition_for_key
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, NotPermitted, PartitionOffline, RecordTooLarge

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkafs.append import LineWriter
-from kafkafs.lines import parse_txt
-from kafkafs.targets import Target, TopicTarget, open_target
+from kafkafs.writing.destinations import Target, TopicTarget, open_target
+from kafkafs.writing.line_parsers import parse_txt
+from kafkafs.writing.line_writer import LineWriter
 from storage.append.appender import AppendedLines
 from storage.client.partitioner import Partitioner
 from storage.config import BrokerConfig

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafkafs import append
-from kafkafs.append import LineWriter
-from kafkafs.lines import parse_jsonl, parse_txt
-from kafkafs.targets import open_target
+from kafkafs.writing import line_writer
+from kafkafs.writing.destinations import open_target
+from kafkafs.writing.line_parsers import parse_jsonl, parse_txt
+from kafkafs.writing.line_writer import LineWriter
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
 from storage.verify.verify import verify_log_dir

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
-from kafkafs.lines import Buffer, Int64s, Parsed
-from kafkafs.retries import Ahead
+from kafkafs.writing.line_parsers import Buffer, Int64s, Parsed
+from kafkafs.writing.resent_lines import Ahead
 from storage.append.appender import AppendedLines, Appender
 from storage.append.partition_log import PartitionLog
 from storage.client.partitioner import Partitioner

@@ -38,8 +38,8 @@ from typing import Final
 
 import numpy as np
 
-from kafkafs.lines import Buffer, Int64s, Parse, parse_jsonl, parse_txt
-from kafkafs.targets import Destination, Target
+from kafkafs.writing.destinations import Destination, Target
+from kafkafs.writing.line_parsers import Buffer, Int64s, Parse, parse_jsonl, parse_txt
 from storage.append.appender import AppendedLines
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
 from storage.format.lines_kernel import split_lines
