@@ -12,7 +12,7 @@ from storage.files import dir_lock
 from storage.types import TopicPartition
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
-from tests.mounts import detach, kafkafs_mounts
+from tests.support.mounts import detach, kafkafs_mounts
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.mounts import requires_fuse
+from tests.support.mounts import requires_fuse
 
 ROOT = Path(__file__).resolve().parent.parent
 

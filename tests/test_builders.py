@@ -10,8 +10,8 @@ import pytest
 
 from storage.format.compression import Codec
 from storage.format.record_columns import Record
-from tests.broker_rules import Producers, stored_batches
-from tests.builders import (
+from tests.support.broker_rules import Producers, stored_batches
+from tests.support.builders import (
     RESTART,
     ROLL,
     START_MS,
@@ -26,7 +26,7 @@ from tests.builders import (
     commit,
     many,
 )
-from tests.fixtures import log_dir_of, requires_fixtures, topics_of
+from tests.support.fixtures import log_dir_of, requires_fixtures, topics_of
 
 # Their first segments are gone, or cleaned, so that a replay from the start is not what the broker did.
 NOT_FROM_THE_START = {"t-retention-ms", "t-retention-bytes", "t-deleted", "cmp-tomb"}

@@ -16,7 +16,7 @@ import pytest
 from kafkafs.cli import main
 from kafkafs.mounting.mount_options import parse_options
 from storage.verify.verify import verify_log_dir
-from tests.mounts import KAFKAFS, kafkafs_mounts, requires_fuse, run_kafkafs
+from tests.support.mounts import KAFKAFS, kafkafs_mounts, requires_fuse, run_kafkafs
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "examples" / "sample-log"
@@ -180,7 +180,7 @@ def test_the_systemd_unit_of_the_readme(tmp_path: Path) -> None:
 
 
 def test_the_fstab_line_of_the_readme() -> None:
-    """mount(8) itself is asked in tests/kafkafs/mount/test_lifecycle.py; here the options."""
+    """mount(8) itself is asked in tests/kafkafs/mounting/test_lifecycle.py; here the options."""
     (line,) = re.findall(r"^/\S+ +/\S+ +fuse\.kafkafs .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
     *_, kind, options, dump, check = line.split()
     assert (kind, dump, check) == ("fuse.kafkafs", "0", "0")

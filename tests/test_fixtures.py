@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.fixtures import ARCHIVES, FIXTURES, ROOT, unpacked
+from tests.support.fixtures import ARCHIVES, FIXTURES, ROOT, unpacked
 
 PROCESSES = 4
 
@@ -120,7 +120,7 @@ def test_without_archives_the_error_says_so(tmp_path: Path) -> None:
 
 
 def test_the_environment_names_another_place(tmp_path: Path) -> None:
-    program = "from tests.fixtures import FIXTURES; import sys; sys.stdout.write(str(FIXTURES))"
+    program = "from tests.support.fixtures import FIXTURES; import sys; sys.stdout.write(str(FIXTURES))"
 
     def run(place: Path) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "KAFKAFS_FIXTURES": str(place), "XDG_CACHE_HOME": str(tmp_path / "cache")}

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mounts import mounted, requires_fuse
+from tests.support.mounts import mounted, requires_fuse
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "examples" / "sample-log"
@@ -151,7 +151,7 @@ def test_the_installed_commands_work(installed: Installed) -> None:
 
 @requires_fuse
 def test_the_installed_mount_works(installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.mounts.KAFKAFS", (str(installed.environment / "bin" / "kafkafs"),))
+    monkeypatch.setattr("tests.support.mounts.KAFKAFS", (str(installed.environment / "bin" / "kafkafs"),))
     shutil.copytree(SAMPLE, tmp_path / "logs")
     with mounted(tmp_path / "logs", tmp_path / "mnt") as mount:
         assert (mount.path / "payments/0/messages.txt").read_bytes().splitlines()[0] == b"order 1 paid"

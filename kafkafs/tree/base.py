@@ -1,7 +1,7 @@
 """What every kind of node offers, and the small things that most of them share. The tree is made of views.
 
-A view is cheap to make and holds no descriptor; `kafkafs.mounting.operations` asks the tree for one at each call. Errors are
-StorageErrors, NoSuchPath or OSErrors: `kafkafs.mounting.errnos` knows what each means to FUSE.
+A view is cheap to make and holds no descriptor; `kafkafs.mounting.operations` asks the tree for one at each call.
+Errors are StorageErrors, NoSuchPath or OSErrors: `kafkafs.mounting.errnos` knows what each means to FUSE.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from tests.bench.measure import Row, run_seconds
 from tests.bench.scale import shifted
 from tests.interop.client import Client
 from tests.interop.kafka import HAVE_KAFKA, Broker
-from tests.mounts import KAFKAFS, run_kafkafs
+from tests.support.mounts import KAFKAFS, run_kafkafs
 
 LOG_BYTES = 1 << 30
 PARTITION = "t-0"

@@ -16,7 +16,7 @@ from tests.bench.case import Context
 from tests.bench.data import lines
 from tests.bench.measure import Report, Row, bytes_read, run_seconds
 from tests.bench.noop_fuse import cat_seconds, noop_mount
-from tests.mounts import KAFKAFS, Mounted, mounted
+from tests.support.mounts import KAFKAFS, Mounted, mounted
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from tests.bench.measure import Row, run_seconds
 from tests.bench.noop_fuse import SINK, noop_mount
 from tests.interop.client import Client
 from tests.interop.kafka import HAVE_KAFKA, Broker
-from tests.mounts import mounted, run_kafkafs
+from tests.support.mounts import mounted, run_kafkafs
 
 LINE = b"x" * VALUE_BYTES + b"\n"
 # Lines one by one, and files opened for one line each: fewer, for they take longer.

@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPa
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from tests.fixtures import Golden
+from tests.support.fixtures import Golden
 
 T = TypeVar("T")
 TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.interop.client import Client
 from tests.interop.kafka import Broker
-from tests.mounts import Mounted, mounted
+from tests.support.mounts import Mounted, mounted
 
 
 @pytest.fixture(scope="session")

@@ -21,8 +21,8 @@ from storage.verify.verify import verify_log_dir
 from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, told_since
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
-from tests.kafkafs.mount.logs import state_of
-from tests.mounts import mounted, requires_fuse, run_kafkafs
+from tests.support.mounted_logs import state_of
+from tests.support.mounts import mounted, requires_fuse, run_kafkafs
 
 pytestmark = [requires_kafka, requires_fuse]
 

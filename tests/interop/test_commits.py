@@ -19,10 +19,10 @@ from storage.staged_writes import commit
 from storage.staged_writes.staging import StagedWriter
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.faults import Crash, FaultyDisk
 from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, told_since
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
+from tests.support.faults import Crash, FaultyDisk
 
 pytestmark = [requires_kafka]
 

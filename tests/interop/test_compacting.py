@@ -23,10 +23,10 @@ from storage.log.read_only_log import ReadOnlyLog
 from storage.types import Isolation, TopicPartition
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
-from tests.faults import Crash, FaultyDisk
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
-from tests.storage.log.reading import read_all
+from tests.support.faults import Crash, FaultyDisk
+from tests.support.readers import read_all
 
 pytestmark = [requires_kafka]
 

@@ -18,8 +18,8 @@ from storage.log.log_dir import LogDir
 from storage.verify.verify import verify_log_dir
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, java, requires_kafka, run_tool
-from tests.mounts import mounted, requires_fuse, run_kafkafs
 from tests.storage.client.test_group_offsets import plain
+from tests.support.mounts import mounted, requires_fuse, run_kafkafs
 
 pytestmark = [requires_kafka, requires_fuse]
 

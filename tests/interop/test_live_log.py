@@ -19,7 +19,7 @@ from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TopicPartition
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
-from tests.storage.log.reading import read_all, records_of
+from tests.support.readers import read_all, records_of
 
 pytestmark = requires_kafka
 

@@ -7,7 +7,7 @@ import re
 
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka, run_tool
-from tests.mounts import Mounted, requires_fuse, run_kafkafs
+from tests.support.mounts import Mounted, requires_fuse, run_kafkafs
 
 pytestmark = [requires_kafka, requires_fuse]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.fixtures import Golden, read_jsonl
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
-from tests.mounts import Mounted, requires_fuse, run_kafkafs
+from tests.support.fixtures import Golden, read_jsonl
+from tests.support.mounts import Mounted, requires_fuse, run_kafkafs
 
 pytestmark = [requires_kafka, requires_fuse]
 CODECS = (None, "gzip", "snappy", "lz4", "zstd")

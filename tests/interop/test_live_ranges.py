@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures import Golden, read_jsonl
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
-from tests.mounts import Mounted, requires_fuse, run_kafkafs
+from tests.support.fixtures import Golden, read_jsonl
+from tests.support.mounts import Mounted, requires_fuse, run_kafkafs
 
 pytestmark = [requires_kafka, requires_fuse]
 START = 1_795_000_000_000

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.fixtures import FIXTURES, read_golden, requires_fixtures
 from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, told_since
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
-from tests.kafkafs.cli.running import output_of
-from tests.storage.format.headers import batches
-from tests.storage.upkeep.random_damages import batch_of, hurt, last_offset
+from tests.support.commands import output_of
+from tests.support.fixtures import FIXTURES, read_golden, requires_fixtures
+from tests.support.random_damages import batch_of, hurt, last_offset
+from tests.support.record_headers import batches
 
 pytestmark = [requires_kafka, requires_fixtures]
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
-from tests.mounts import Mounted, requires_fuse
+from tests.support.mounts import Mounted, requires_fuse
 
 pytestmark = [requires_kafka, requires_fuse]
 DELETE = {"cleanup.policy": "delete", "internal.segment.bytes": 10_000, "retention.bytes": 40_000}

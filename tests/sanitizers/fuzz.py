@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from tests.fixtures import ROOT
 from tests.sanitizers.build import extension_modules
 from tests.sanitizers.targets import KERNEL_TARGETS, TARGETS
+from tests.support.fixtures import ROOT
 
 
 def check_kernels(tree: Path, names: list[str]) -> None:

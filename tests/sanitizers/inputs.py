@@ -17,9 +17,9 @@ from storage.format import message_set
 from storage.format.compression import Codec
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
-from tests.broker_rules import stored_batches
-from tests.fixtures import FIXTURES
-from tests.storage.format.damage import damaged, with_right_checksums
+from tests.support.broker_rules import stored_batches
+from tests.support.damaged_bytes import damaged, with_right_checksums
+from tests.support.fixtures import FIXTURES
 
 Int64s = NDArray[np.int64]
 

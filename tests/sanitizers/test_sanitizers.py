@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures import REQUIRED, ROOT
 from tests.sanitizers.build import copy_packages
+from tests.support.fixtures import REQUIRED, ROOT
 
 SECONDS = os.environ.get("KAFKAFS_SANITIZE_SECONDS") or ("30" if REQUIRED else "5")
 

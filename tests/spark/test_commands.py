@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.builders import build_log_dir
-from tests.kafkafs.cli.running import run
 from tests.spark.session import HAVE_JAVA, REQUIRED
+from tests.support.builders import build_log_dir
+from tests.support.commands import run
 
 
 @pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from kafkafs.cli import main
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
-from tests.builders import Batch, build_log_dir, many, metadata_records
 from tests.spark.session import run_to_end
+from tests.support.builders import Batch, build_log_dir, many, metadata_records
 
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
 

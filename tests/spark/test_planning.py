@@ -11,7 +11,7 @@ from kafkafs.spark.planning import LogRange, Split, plan
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-from tests.builders import ROLL, Batch, Partition, PartitionSpec, build_log_dir, many
+from tests.support.builders import ROLL, Batch, Partition, PartitionSpec, build_log_dir, many
 
 
 def snapshots(path: Path, *partitions: PartitionSpec) -> list[LogSnapshot]:

@@ -17,7 +17,7 @@ from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
-from tests.builders import Batch, BuiltRecord, Item, build_log_dir, many
+from tests.support.builders import Batch, BuiltRecord, Item, build_log_dir, many
 
 ALL = list(TYPES)
 TP = TopicPartition("t", 0)

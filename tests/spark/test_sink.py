@@ -23,9 +23,9 @@ from storage.log.reader import read_range
 from storage.staged_writes import commit
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.builders import START_MS, Batch, build_log_dir, many, metadata_records
-from tests.mounts import mounted, requires_fuse
 from tests.spark.session import run_to_end, wait_for_tasks
+from tests.support.builders import START_MS, Batch, build_log_dir, many, metadata_records
+from tests.support.mounts import mounted, requires_fuse
 
 PythonException = pytest.importorskip("pyspark.errors").PythonException
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException

@@ -18,8 +18,8 @@ from storage.directory.owned_dir import OwnedDir
 from storage.format.record_columns import Record
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.builders import ROLL, START_MS, STEP_MS, Batch, BuiltLogDir, abort, build_log_dir, many
-from tests.fixtures import READ_COMMITTED, READ_UNCOMMITTED, Golden, GoldenCase, golden_cases, requires_fixtures
+from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, BuiltLogDir, abort, build_log_dir, many
+from tests.support.fixtures import READ_COMMITTED, READ_UNCOMMITTED, Golden, GoldenCase, golden_cases, requires_fixtures
 
 spark_partition_id = pytest.importorskip("pyspark.sql.functions").spark_partition_id
 PythonException = pytest.importorskip("pyspark.errors").PythonException

@@ -19,7 +19,7 @@ from storage.format.block import Damage
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, OffsetRange, TopicPartition
-from tests.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, many
+from tests.support.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, many
 
 TP = TopicPartition("t", 0)
 

@@ -16,9 +16,9 @@ from storage.directory.owned_dir import OwnedDir
 from storage.format.record_columns import Record
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.builders import ROLL, Batch, BuiltLogDir, build_log_dir, commit, many
 from tests.spark.session import run_to_end
-from tests.storage.log.owning import StandingClock
+from tests.support.builders import ROLL, Batch, BuiltLogDir, build_log_dir, commit, many
+from tests.support.owned_dirs import StandingClock
 
 StreamingQueryException = pytest.importorskip("pyspark.errors").StreamingQueryException
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.kafkafs.cli.running import output_of, run
+from tests.support.commands import output_of, run
 
 TWO_RACKS = ("--brokers", "1,2,3,4", "--racks", "1=a,2=a,3=b,4=b")
 

@@ -23,8 +23,8 @@ from storage.format.record_batch import encode_batch
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from tests.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, commit, many
-from tests.kafkafs.cli.running import output_of, process, run
+from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, commit, many
+from tests.support.commands import output_of, process, run
 
 TEN = [b"line %d" % i for i in range(10)]
 

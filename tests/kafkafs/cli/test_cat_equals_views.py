@@ -11,8 +11,8 @@ from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import OffsetOutOfRange
 from storage.log.log_dir import LogDir
 from storage.types import Isolation
-from tests.fixtures import GoldenCase, case_params, golden_cases
-from tests.kafkafs.cli.running import run
+from tests.support.commands import run
+from tests.support.fixtures import GoldenCase, case_params, golden_cases
 
 DAMAGED = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
 SOUND = [case for case in golden_cases() if case.topic not in DAMAGED]

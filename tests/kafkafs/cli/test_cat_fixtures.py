@@ -8,9 +8,9 @@ import re
 import pytest
 
 from storage.types import TopicPartition
-from tests.fixtures import GoldenCase, case_params, golden_cases
-from tests.kafkafs.cli.running import for_partition, output_of, rows_of, run
-from tests.kafkafs.formats.blocks import EVERY_LETTER, every_letter_line, json_line, txt_line
+from tests.support.blocks import EVERY_LETTER, every_letter_line, json_line, txt_line
+from tests.support.commands import for_partition, output_of, rows_of, run
+from tests.support.fixtures import GoldenCase, case_params, golden_cases
 
 # A batch here fails for Kafka's consumer too, and the golden file ends before it.
 DAMAGED = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}

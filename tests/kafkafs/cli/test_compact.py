@@ -17,8 +17,8 @@ from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.kafkafs.cli.running import output_of, run
-from tests.storage.log.owning import StandingClock, append, opened, tree_of
+from tests.support.commands import output_of, run
+from tests.support.owned_dirs import StandingClock, append, opened, tree_of
 
 TP = TopicPartition("t", 0)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import ROLL, Batch, Partition, abort, build_log_dir, many, topic_id
-from tests.fixtures import GoldenCase, case_params
-from tests.kafkafs.cli.running import output_of, run
+from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, many, topic_id
+from tests.support.commands import output_of, run
+from tests.support.fixtures import GoldenCase, case_params
 
 
 @pytest.fixture

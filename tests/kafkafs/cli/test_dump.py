@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from storage.format.compression import Codec
-from tests.builders import Batch, Partition, abort, build_log_dir, commit, many
-from tests.fixtures import FIXTURES, READ_UNCOMMITTED, GoldenCase, case_params, golden_cases, requires_fixtures
-from tests.kafkafs.cli.running import output_of, run
+from tests.support.builders import Batch, Partition, abort, build_log_dir, commit, many
+from tests.support.commands import output_of, run
+from tests.support.fixtures import FIXTURES, READ_UNCOMMITTED, GoldenCase, case_params, golden_cases, requires_fixtures
 
 Lines = list[dict[str, Any]]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import Batch, Partition, build_log_dir, many
-from tests.kafkafs.cli.running import process, run
 from tests.storage.client.test_fetch import parse, parse_multi
+from tests.support.builders import Batch, Partition, build_log_dir, many
+from tests.support.commands import process, run
 
 
 @pytest.fixture

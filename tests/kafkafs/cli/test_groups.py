@@ -17,11 +17,11 @@ from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.builders import build_log_dir
-from tests.fixtures import FIXTURES, requires_fixtures
-from tests.kafkafs.cli.running import output_of, process, run
 from tests.storage.client.test_group_offsets import plain
-from tests.storage.log.owning import NOW_MS, opened
+from tests.support.builders import build_log_dir
+from tests.support.commands import output_of, process, run
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.owned_dirs import NOW_MS, opened
 
 HOUR_MS = 3_600_000
 

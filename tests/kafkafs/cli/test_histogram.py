@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from storage.format.record_columns import Record
-from tests.builders import ROLL, Batch, Partition, build_log_dir
-from tests.kafkafs.cli.running import output_of, run
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir
+from tests.support.commands import output_of, run
 
 START = 1_700_000_040_000
 

@@ -14,9 +14,9 @@ import pytest
 from kafkafs.cli import main
 from kafkafs.cli.version import KERNELS
 from storage.errors import LogLocked
-from tests.builders import build_log_dir
-from tests.fixtures import ROOT
-from tests.kafkafs.cli.running import output_of, process, run
+from tests.support.builders import build_log_dir
+from tests.support.commands import output_of, process, run
+from tests.support.fixtures import ROOT
 
 
 def all_commands() -> list[tuple[str, ...]]:

@@ -15,9 +15,9 @@ from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, Stag
 from storage.log.log_dir import LogDir
 from storage.log.reader import find_batch
 from storage.types import TopicPartition
-from tests.builders import Batch, Partition, build_log_dir, many
-from tests.kafkafs.cli.running import output_of, process, run
-from tests.storage.log.owning import append, opened, read, tree_of, values_of
+from tests.support.builders import Batch, Partition, build_log_dir, many
+from tests.support.commands import output_of, process, run
+from tests.support.owned_dirs import append, opened, read, tree_of, values_of
 
 TP = TopicPartition("t", 0)
 

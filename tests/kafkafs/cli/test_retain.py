@@ -10,10 +10,10 @@ import pytest
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.builders import ROLL, Item, Partition, build_log_dir
-from tests.kafkafs.cli.running import output_of, run
-from tests.storage.log.owning import append, opened, tree_of, values_of
-from tests.storage.upkeep.test_pending_writes import FIRST, SECOND, SHARE, World
+from tests.storage.staged_writes.test_pending_writes import FIRST, SECOND, SHARE, World
+from tests.support.builders import ROLL, Item, Partition, build_log_dir
+from tests.support.commands import output_of, run
+from tests.support.owned_dirs import append, opened, tree_of, values_of
 
 TP = TopicPartition("t", 0)
 VALUES: list[bytes | None] = [b"message %04d" % n for n in range(80)]

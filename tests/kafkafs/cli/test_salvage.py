@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.builders import Batch, Partition, build_log_dir, many
-from tests.kafkafs.cli.running import output_of, run
-from tests.storage.log.owning import tree_of
+from tests.support.builders import Batch, Partition, build_log_dir, many
+from tests.support.commands import output_of, run
+from tests.support.owned_dirs import tree_of
 
 
 def _damaged(path: Path) -> Path:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import ROLL, Batch, Partition, abort, build_log_dir, many
-from tests.kafkafs.cli.running import process
-from tests.kafkafs.mount.served import watched
-from tests.mounts import requires_fuse
+from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, many
+from tests.support.commands import process
+from tests.support.mounts import requires_fuse
+from tests.support.serving_processes import watched
 
 LONG_AGO_NS = 10**18  # so that a file system mounted `relatime` notes any access
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from storage.files import names
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
-from tests.builders import Batch, Partition, build_log_dir, many
-from tests.kafkafs.cli.running import output_of, run
-from tests.storage.log.owning import tree_of
+from tests.support.builders import Batch, Partition, build_log_dir, many
+from tests.support.commands import output_of, run
+from tests.support.owned_dirs import tree_of
 
 
 def _damaged(path: Path) -> Path:

@@ -13,7 +13,7 @@ from kafkafs.formats import by_name, kernel, program
 from kafkafs.formats.base import Format
 from kafkafs.formats.template import BadTemplate
 from storage.format.block import RecordColumn
-from tests.kafkafs.formats.blocks import (
+from tests.support.blocks import (
     EVERY_LETTER,
     TP,
     Row,
@@ -23,7 +23,7 @@ from tests.kafkafs.formats.blocks import (
     rows,
     txt_line,
 )
-from tests.storage.format.uncompiled import uncompiled
+from tests.support.uncompiled import uncompiled
 
 FORMATS = [
     pytest.param("txt", txt_line, id="txt"),

@@ -11,8 +11,8 @@ from kafkafs.tree.tree import Tree
 from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
 from storage.format.checksum import crc32c
 from storage.format.compression import Codec
-from tests.kafkafs.views.live_log import START_MS, LiveLog
-from tests.kafkafs.views.reference import content, readable, tree_of
+from tests.support.live_log import START_MS, LiveLog
+from tests.support.reference_views import content, readable, tree_of
 
 PER_BATCH = 10
 

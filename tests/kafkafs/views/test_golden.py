@@ -13,8 +13,8 @@ from kafkafs.tree.tree import Tree
 from kafkafs.view_index.pieces import Piece
 from storage.errors import OffsetOutOfRange, StorageError
 from storage.types import TopicPartition
-from tests.fixtures import Golden, GoldenCase, case_params
-from tests.kafkafs.views.reference import content, jsonl_objects, parsed, read_anyhow, readable, tree_of, txt
+from tests.support.fixtures import Golden, GoldenCase, case_params
+from tests.support.reference_views import content, jsonl_objects, parsed, read_anyhow, readable, tree_of, txt
 
 # Their `after` logs hold damage that Kafka's recovery does not look for: consumers fail there.
 DAMAGED = ("rec-c4-", "rec-m-")

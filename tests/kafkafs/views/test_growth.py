@@ -14,8 +14,8 @@ from kafkafs.tree.tree import Tree
 from kafkafs.view_index import measure
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.format.compression import Codec
-from tests.kafkafs.views.live_log import START_MS, LiveLog
-from tests.kafkafs.views.reference import content, read_all, tree_of
+from tests.support.live_log import START_MS, LiveLog
+from tests.support.reference_views import content, read_all, tree_of
 
 PATH = "/t/0/messages.txt"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kafkafs.tree.tree import Tree
-from tests.kafkafs.views.live_log import LiveLog
-from tests.kafkafs.views.reference import content, read_all, tree_of
+from tests.support.live_log import LiveLog
+from tests.support.reference_views import content, read_all, tree_of
 
 PATH = "/t/0/messages.txt"
 

@@ -10,8 +10,8 @@ import pytest
 
 from kafkafs.view_index.pieces import SPLIT_BYTES
 from storage.format.compression import Codec
-from tests.kafkafs.views.live_log import START_MS, LiveLog
-from tests.kafkafs.views.reference import content, read_anyhow, tree_of
+from tests.support.live_log import START_MS, LiveLog
+from tests.support.reference_views import content, read_anyhow, tree_of
 
 MIB = 1 << 20
 

@@ -16,8 +16,8 @@ from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-from tests.kafkafs.views.live_log import LiveLog
-from tests.kafkafs.views.reference import content, read_all, tree_of
+from tests.support.live_log import LiveLog
+from tests.support.reference_views import content, read_all, tree_of
 
 PATH = "/t/0/messages.txt"
 

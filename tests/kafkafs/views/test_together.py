@@ -10,9 +10,9 @@ from pathlib import Path
 from kafkafs.tree.tree import Tree
 from storage.errors import SegmentGone
 from storage.format.compression import Codec
-from tests.kafkafs.views.live_log import LiveLog
-from tests.kafkafs.views.reference import content, tree_of
-from tests.storage.format.uncompiled import plain_kernels
+from tests.support.live_log import LiveLog
+from tests.support.reference_views import content, tree_of
+from tests.support.uncompiled import plain_kernels
 
 
 class Follower:

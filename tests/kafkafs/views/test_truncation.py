@@ -15,8 +15,8 @@ from kafkafs.tree.base import Handle
 from kafkafs.tree.tree import Tree
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.types import TopicPartition
-from tests.kafkafs.views.live_log import START_MS, LiveLog
-from tests.kafkafs.views.reference import content, read_all, tree_of
+from tests.support.live_log import START_MS, LiveLog
+from tests.support.reference_views import content, read_all, tree_of
 
 PATH = "/t/0/messages.txt"
 Wanted = Callable[[int, int], bool]

@@ -13,7 +13,7 @@ from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportSet, Pos
 from storage.errors import CorruptCheckpoint, LogLocked
 from storage.files.disk import Disk, RealDisk, opened
 from storage.types import OffsetRange, TopicPartition
-from tests.faults import Crash, FaultyDisk
+from tests.support.faults import Crash, FaultyDisk
 
 TP = TopicPartition("orders", 0)
 SETS = 3  # each with two files, in two directories

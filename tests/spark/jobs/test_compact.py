@@ -17,15 +17,15 @@ from storage.errors import CorruptBatch, StorageError
 from storage.files import names
 from storage.files.disk import RealDisk, RealFile
 from storage.types import TopicPartition
-from tests.fixtures import requires_fixtures
-from tests.kafkafs.cli.running import output_of, process, run
-from tests.storage.log.owning import HastyDisk, StandingClock, close_clean, tree_of
-from tests.storage.upkeep import compacting
-from tests.storage.upkeep.compacting import TP, contents, opened, put, updates
-from tests.storage.upkeep.dividing import both_ways
-from tests.storage.upkeep.test_compaction import any_batches
-from tests.storage.upkeep.test_compaction_fixtures import cleaned_at, compacted, prepared
-from tests.storage.upkeep.test_divided_pass import any_transactions
+from tests.storage.compaction.test_compaction import any_batches
+from tests.storage.compaction.test_compaction_fixtures import cleaned_at, compacted, prepared
+from tests.storage.compaction.test_divided_pass import any_transactions
+from tests.support import compacted_logs
+from tests.support.commands import output_of, process, run
+from tests.support.compacted_logs import TP, contents, opened, put, updates
+from tests.support.divided_passes import both_ways
+from tests.support.fixtures import requires_fixtures
+from tests.support.owned_dirs import HastyDisk, StandingClock, close_clean, tree_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ def test_the_same_as_without_spark(spark: SparkSession, tmp_path: Path) -> None:
 
         def once(copy: Path) -> None:
             owned = opened(copy, clock=clock)
-            compacting.compact(owned)
+            compacted_logs.compact(owned)
             close_clean(owned)
 
         def with_spark(copy: Path) -> None:

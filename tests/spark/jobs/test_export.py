@@ -23,12 +23,12 @@ from storage.files.disk import RealDisk
 from storage.format.record_columns import Record
 from storage.types import Isolation, TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.builders import ROLL, Batch, BuiltLogDir, BuiltPartition, Partition, build_log_dir, many
-from tests.faults import Crash
-from tests.fixtures import GoldenCase, golden_cases, requires_fixtures
-from tests.kafkafs.cli.running import run
 from tests.spark.jobs.exported import CallingDisk, LethalDisk, Row, read_quarantine, read_table
-from tests.storage.log.owning import opened
+from tests.support.builders import ROLL, Batch, BuiltLogDir, BuiltPartition, Partition, build_log_dir, many
+from tests.support.commands import run
+from tests.support.faults import Crash
+from tests.support.fixtures import GoldenCase, golden_cases, requires_fixtures
+from tests.support.owned_dirs import opened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,8 +16,8 @@ from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
-from tests.builders import Batch, build_log_dir
 from tests.spark.jobs.exported import CallingDisk, Row, read_table
+from tests.support.builders import Batch, build_log_dir
 
 TP = TopicPartition("t", 0)
 DAY_MS = 86_400_000

@@ -14,8 +14,8 @@ from storage.errors import CorruptBatch
 from storage.format.compression import Codec
 from storage.format.record_columns import Record
 from storage.types import Isolation, TopicPartition
-from tests.builders import Batch, BuiltLogDir, BuiltRecord, Partition, abort, build_log_dir, commit, many
-from tests.kafkafs.cli.running import run
+from tests.support.builders import Batch, BuiltLogDir, BuiltRecord, Partition, abort, build_log_dir, commit, many
+from tests.support.commands import run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,9 +15,9 @@ from storage.format.compression import Codec
 from storage.types import TopicPartition
 from storage.verify.findings import Kind
 from storage.verify.verify import verify_log_dir
-from tests.builders import ROLL, Batch, BuiltLogDir, Partition, abort, build_log_dir, commit, many
-from tests.fixtures import golden_cases, requires_fixtures
-from tests.kafkafs.cli.running import run
+from tests.support.builders import ROLL, Batch, BuiltLogDir, Partition, abort, build_log_dir, commit, many
+from tests.support.commands import run
+from tests.support.fixtures import golden_cases, requires_fixtures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

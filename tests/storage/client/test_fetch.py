@@ -38,9 +38,9 @@ from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-from tests.builders import ROLL, Batch, BuiltPartition, Partition, build_log_dir, commit, many
-from tests.fixtures import FIXTURES, requires_fixtures
-from tests.storage.log.reading import open_log
+from tests.support.builders import ROLL, Batch, BuiltPartition, Partition, build_log_dir, commit, many
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.readers import open_log
 
 
 class Message(NamedTuple):

@@ -25,11 +25,11 @@ from storage.log.reader import read_range
 from storage.log.topic_info import TopicInfo
 from storage.types import MAX_OFFSET, TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.builders import Batch, build_log_dir
-from tests.fixtures import FIXTURES, requires_fixtures
 from tests.storage.client.test_group_offsets import committed, plain
-from tests.storage.log.crashing import Sessions, every_crash
-from tests.storage.log.owning import NOW_MS, close_clean, opened
+from tests.support.builders import Batch, build_log_dir
+from tests.support.crash_points import Sessions, every_crash
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.owned_dirs import NOW_MS, close_clean, opened
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -19,9 +19,9 @@ from storage.format.record_batch import encode_batch
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from tests.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit
-from tests.fixtures import FIXTURES, requires_fixtures
-from tests.storage.log.owning import opened
+from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.owned_dirs import opened
 
 OFFSETS_TP = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
 

@@ -14,8 +14,8 @@ from storage.log import reader
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-from tests.builders import ROLL, Batch, Item, Partition, build_log_dir
-from tests.fixtures import FIXTURES, requires_fixtures
+from tests.support.builders import ROLL, Batch, Item, Partition, build_log_dir
+from tests.support.fixtures import FIXTURES, requires_fixtures
 
 LOGS = [
     ("codecs", "c-none-0"),

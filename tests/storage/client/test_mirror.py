@@ -13,10 +13,10 @@ from storage.errors import CorruptBatch, InvalidRecord, NotPermitted
 from storage.files import checkpoints, names
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from tests.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, many
-from tests.fixtures import FIXTURES, requires_fixtures
-from tests.storage.log.owning import append, close_clean, opened, read, tree_of, values_of
-from tests.storage.log.reading import read_all
+from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, many
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.owned_dirs import append, close_clean, opened, read, tree_of, values_of
+from tests.support.readers import read_all
 
 TP = TopicPartition("t", 0)
 

@@ -21,10 +21,10 @@ from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TopicPartition
-from tests.builders import START_MS, Batch, BuiltPartition, Item, Partition, abort, build_log_dir, commit, many
-from tests.storage.log.crashing import Sessions, every_crash
-from tests.storage.log.owning import ONE_THREAD, HastyDisk, StandingClock, close_clean
-from tests.storage.log.reading import built, read_all
+from tests.support.builders import START_MS, Batch, BuiltPartition, Item, Partition, abort, build_log_dir, commit, many
+from tests.support.crash_points import Sessions, every_crash
+from tests.support.owned_dirs import ONE_THREAD, HastyDisk, StandingClock, close_clean
+from tests.support.readers import built, read_all
 
 TP = TopicPartition("t", 0)
 SMALL = {"segment.bytes": "700", "index.interval.bytes": "100"}

@@ -16,9 +16,9 @@ from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.timestamps import greatest_timestamp
 from storage.types import Isolation, TimestampOffset, TopicPartition
-from tests.builders import ROLL, Batch, BuiltPartition, Item, Partition, build_log_dir, commit, many
-from tests.fixtures import FIXTURES, copy_log_dir, requires_fixtures
-from tests.storage.log.reading import open_log
+from tests.support.builders import ROLL, Batch, BuiltPartition, Item, Partition, build_log_dir, commit, many
+from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures
+from tests.support.readers import open_log
 
 
 @requires_fixtures

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fixtures import FIXTURES
+from tests.support.fixtures import FIXTURES
 
 
 class Dumped(NamedTuple):

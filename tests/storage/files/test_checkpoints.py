@@ -13,7 +13,7 @@ from storage.errors import CorruptCheckpoint
 from storage.files import checkpoints, leader_epochs
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.types import MAX_OFFSET, TopicPartition
-from tests.fixtures import FIXTURES, requires_fixtures
+from tests.support.fixtures import FIXTURES, requires_fixtures
 
 partitions = st.builds(
     TopicPartition, st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True), st.integers(0, 2**31 - 1)

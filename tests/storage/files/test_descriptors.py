@@ -15,7 +15,7 @@ import pytest
 from storage.files import descriptors
 from storage.files.descriptors import HeldFile, HeldFiles, open_fd, raise_limit, sync_path, wait_for_room
 from storage.files.disk import RealDisk
-from tests.faults import FaultyDisk
+from tests.support.faults import FaultyDisk
 
 
 @pytest.fixture(autouse=True)

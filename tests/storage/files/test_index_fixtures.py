@@ -9,8 +9,8 @@ import pytest
 from storage.errors import CorruptCheckpoint
 from storage.files import offset_index, producer_state, time_index, transaction_index
 from storage.files.names import FileKind, parse_segment_file, segment_file
-from tests.fixtures import FIXTURES, KAFKA_SKIPS_DATA, requires_fixtures
 from tests.storage.files.dumps import Dumped, dumped
+from tests.support.fixtures import FIXTURES, KAFKA_SKIPS_DATA, requires_fixtures
 
 pytestmark = requires_fixtures
 

@@ -10,7 +10,7 @@ from storage.errors import InvalidTopic
 from storage.files import names
 from storage.files.names import DirKind, FileKind, FileState, MetadataSnapshotName, SegmentFileName
 from storage.types import MAX_OFFSET, TopicPartition
-from tests.fixtures import FIXTURES, requires_fixtures
+from tests.support.fixtures import FIXTURES, requires_fixtures
 
 
 @given(st.integers(0, MAX_OFFSET), st.sampled_from(FileKind), st.sampled_from(FileState))

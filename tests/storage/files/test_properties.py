@@ -15,7 +15,7 @@ from storage.errors import CorruptCheckpoint
 from storage.files import meta_properties, partition_metadata, topic_properties
 from storage.files.meta_properties import MetaProperties
 from storage.format import properties
-from tests.fixtures import FIXTURES, requires_fixtures
+from tests.support.fixtures import FIXTURES, requires_fixtures
 
 DATA = Path(__file__).parent / "data"
 

@@ -8,8 +8,8 @@ import pytest
 from storage.format import batches
 from storage.format.batches import BatchTable, Column, ScanStop, scan
 from storage.types import TimestampType
-from tests.storage.format.raw_batches import batch, message, record
-from tests.storage.format.uncompiled import uncompiled
+from tests.support.raw_batches import batch, message, record
+from tests.support.uncompiled import uncompiled
 
 INT64_MAX = 2**63 - 1
 

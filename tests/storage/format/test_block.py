@@ -10,8 +10,8 @@ from storage.format import block as block_module
 from storage.format.batches import BatchTable, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
-from tests.storage.format.raw_batches import batch, record
-from tests.storage.format.uncompiled import uncompiled
+from tests.support.raw_batches import batch, record
+from tests.support.uncompiled import uncompiled
 
 HEADERS = [(b"a", b"1"), (b"a", None), (b"", b"x" * 200)]
 RECORDS = [

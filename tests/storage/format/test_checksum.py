@@ -13,8 +13,8 @@ import pytest
 from storage.format import checksum, checksum_kernel, decoder
 from storage.format.batches import BatchTable, scan
 from storage.format.decoder import verify_crcs
-from tests.storage.format.raw_batches import batch, message, record
-from tests.storage.format.uncompiled import uncompiled
+from tests.support.raw_batches import batch, message, record
+from tests.support.uncompiled import uncompiled
 
 KERNELS = [
     pytest.param(checksum_kernel, id="as installed"),

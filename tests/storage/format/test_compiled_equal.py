@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures import FIXTURES, ROOT, requires_fixtures
-from tests.storage.format.damage import with_right_checksums
-from tests.storage.format.headers import batches
 from tests.storage.format.outcomes import Outcome, read_all
-from tests.storage.format.raw_batches import batch, message, record, sized, varint
-from tests.storage.format.uncompiled import extension_modules, plain_kernels, uncompiled
+from tests.support.damaged_bytes import with_right_checksums
+from tests.support.fixtures import FIXTURES, ROOT, requires_fixtures
+from tests.support.raw_batches import batch, message, record, sized, varint
+from tests.support.record_headers import batches
+from tests.support.uncompiled import extension_modules, plain_kernels, uncompiled
 
 READING = ["header_kernel", "checksum_kernel", "inflate_kernel", "kernel", "message_kernel"]
 INT32 = [0, 1, -1, 2**31 - 1, -(2**31)]

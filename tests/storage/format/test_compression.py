@@ -15,8 +15,8 @@ from storage.format import compression
 from storage.format.batches import BatchTable, scan
 from storage.format.compression import Codec, OutputFull, compress, decompress, decompress_into
 from storage.format.decoder import Decoder
-from tests.storage.format.raw_batches import batch, message, record
-from tests.storage.format.uncompiled import plain_kernels
+from tests.support.raw_batches import batch, message, record
+from tests.support.uncompiled import plain_kernels
 
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 CAP = 1 << 20

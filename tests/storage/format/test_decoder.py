@@ -12,7 +12,7 @@ from storage.format.batches import BatchTable, scan
 from storage.format.block import RecordBlock
 from storage.format.compression import Codec, compress
 from storage.format.decoder import Decoder
-from tests.storage.format.raw_batches import batch, message, record
+from tests.support.raw_batches import batch, message, record
 
 CODECS = list(Codec)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from storage.format import encoder_kernel
 from storage.format.record_columns import encode_varint
-from tests.storage.format.uncompiled import uncompiled
+from tests.support.uncompiled import uncompiled
 
 plain = uncompiled("storage.format.encoder_kernel")
 FORMS = pytest.mark.parametrize("kernel", [encoder_kernel, plain], ids=["as-installed", "plain"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from storage.format import fields_kernel
 from storage.format.record_columns import encode_headers
 from tests.storage.format.test_encoder_kernel import NEAR, column
-from tests.storage.format.uncompiled import uncompiled
+from tests.support.uncompiled import uncompiled
 
 plain = uncompiled("storage.format.fields_kernel")
 FORMS = pytest.mark.parametrize("kernel", [fields_kernel, plain], ids=["as-installed", "plain"])

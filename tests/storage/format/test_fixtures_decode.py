@@ -12,7 +12,7 @@ from storage.format.batches import BatchTable, Scan, ScanStop, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
 from storage.types import TimestampType
-from tests.fixtures import READ_UNCOMMITTED, Golden, GoldenCase, case_params, golden_cases, requires_fixtures
+from tests.support.fixtures import READ_UNCOMMITTED, Golden, GoldenCase, case_params, golden_cases, requires_fixtures
 
 # The broker kept these as they are, and its consumer stopped at the damage: a magic value of 9, a flipped byte.
 STOPS = {

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.fixtures import FIXTURES, ROOT, requires_fixtures
+from tests.support.fixtures import FIXTURES, ROOT, requires_fixtures
 
 TEXT = (ROOT / "storage" / "FORMAT.md").read_text()
 BYTES = re.findall(r"`([^`\n]+)` from byte (\d+):\n\n```hex\n(.*?)```", TEXT, re.DOTALL)

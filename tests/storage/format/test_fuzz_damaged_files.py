@@ -23,11 +23,11 @@ from storage.files import (
     topic_properties,
     transaction_index,
 )
-from tests.broker_rules import stored_batches
-from tests.fixtures import FIXTURES, requires_fixtures
-from tests.storage.format.damage import damaged, with_right_checksums
 from tests.storage.format.outcomes import read_all
-from tests.storage.format.uncompiled import plain_kernels
+from tests.support.broker_rules import stored_batches
+from tests.support.damaged_bytes import damaged, with_right_checksums
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.uncompiled import plain_kernels
 
 # KAFKAFS_FUZZ_ROUNDS multiplies the work, KAFKAFS_FUZZ_SEED makes it other work.
 ROUNDS = int(os.environ.get("KAFKAFS_FUZZ_ROUNDS", "1"))

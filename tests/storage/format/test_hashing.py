@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.format import hashing
-from tests.storage.format.uncompiled import uncompiled
+from tests.support.uncompiled import uncompiled
 
 plain = uncompiled("storage.format.hashing")
 

@@ -14,9 +14,9 @@ from storage.format.batches import BatchTable, scan
 from storage.format.codec_library import CodecLibrary
 from storage.format.compression import LZ4_MAGIC, Codec, compress
 from storage.format.decoder import Decoder
-from tests.storage.format.damage import damaged, with_right_checksums
 from tests.storage.format.outcomes import Outcome, read_all
-from tests.storage.format.raw_batches import batch, record
+from tests.support.damaged_bytes import damaged, with_right_checksums
+from tests.support.raw_batches import batch, record
 
 CODECS = [Codec.LZ4, Codec.ZSTD]
 CONTENT = b"".join(record(i, b"key", b"value" * 40) for i in range(30))

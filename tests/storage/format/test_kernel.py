@@ -12,9 +12,9 @@ from storage.format import kernel, message_kernel
 from storage.format.batches import BatchTable, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
-from tests.storage.format.damage import with_right_checksums
-from tests.storage.format.raw_batches import batch, body, message, record, sized, varint
-from tests.storage.format.uncompiled import plain_kernels, uncompiled
+from tests.support.damaged_bytes import with_right_checksums
+from tests.support.raw_batches import batch, body, message, record, sized, varint
+from tests.support.uncompiled import plain_kernels, uncompiled
 
 INT64_MAX = 2**63 - 1
 HUGE = varint(2**31 - 1)

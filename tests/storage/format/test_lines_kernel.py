@@ -13,7 +13,7 @@ from storage.format.checksum import CRC32C_TABLES
 from storage.format.record_batch import BatchFields, encode_batch, set_crc
 from storage.format.record_columns import Record
 from tests.storage.format.test_encoder_kernel import column
-from tests.storage.format.uncompiled import uncompiled
+from tests.support.uncompiled import uncompiled
 
 plain = uncompiled("storage.format.lines_kernel")
 FORMS = pytest.mark.parametrize("kernel", [lines_kernel, plain], ids=["as-installed", "plain"])

@@ -11,8 +11,8 @@ from storage.errors import InvalidRecord, UnsupportedFormat
 from storage.format import message_set
 from storage.format.compression import Codec
 from storage.format.record_columns import Record
-from tests.fixtures import FIXTURES, read_golden, requires_fixtures
-from tests.storage.format.headers import batches
+from tests.support.fixtures import FIXTURES, read_golden, requires_fixtures
+from tests.support.record_headers import batches
 
 OLD_CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
 SOME = [

@@ -14,9 +14,9 @@ from storage.format.batches import ScanStop
 from storage.format.compression import Codec
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
-from tests.storage.format.damage import damaged, with_right_checksums
 from tests.storage.format.outcomes import Outcome, ReadRecord, read_all
-from tests.storage.format.uncompiled import plain_kernels
+from tests.support.damaged_bytes import damaged, with_right_checksums
+from tests.support.uncompiled import plain_kernels
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -26,8 +26,8 @@ from storage.format.record_batch import (
 )
 from storage.format.record_columns import Record, RecordColumns
 from storage.types import TimestampType
-from tests.fixtures import FIXTURES, read_golden, requires_fixtures
-from tests.storage.format.headers import batches, v2_header
+from tests.support.fixtures import FIXTURES, read_golden, requires_fixtures
+from tests.support.record_headers import batches, v2_header
 
 CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 SOME = [

@@ -17,9 +17,9 @@ from storage.format.control_records import ControlRecord, ControlType, EndTransa
 from storage.format.decoder import Decoder
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record, RecordColumns
-from tests.fixtures import FIXTURES, requires_fixtures
 from tests.storage.format.outcomes import read_all
-from tests.storage.format.uncompiled import plain_kernels
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.uncompiled import plain_kernels
 
 # The broker accepted these as they are; they do not decode (fixtures/README.md).
 DAMAGED = {"rec-c4-flip-magic-0", "rec-m-flip-below-recovery-point-0"}

@@ -16,8 +16,8 @@ from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.reader import find_batch, read_blocks, read_range
 from storage.types import Isolation, TopicPartition
-from tests.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, commit, many
-from tests.storage.log.reading import built, open_log, read_all, records_of
+from tests.support.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, commit, many
+from tests.support.readers import built, open_log, read_all, records_of
 
 
 @pytest.fixture

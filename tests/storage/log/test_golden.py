@@ -10,8 +10,8 @@ import pytest
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, TopicPartition
-from tests.fixtures import FIXTURES, GoldenCase, case_params, golden_cases, requires_fixtures, topics_of
-from tests.storage.log.reading import open_log, read_all, read_past_damage
+from tests.support.fixtures import FIXTURES, GoldenCase, case_params, golden_cases, requires_fixtures, topics_of
+from tests.support.readers import open_log, read_all, read_past_damage
 
 # A batch here fails for Kafka's consumer too, and the golden file ends before it.
 _DAMAGED_AFTER = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}

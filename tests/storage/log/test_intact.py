@@ -13,7 +13,7 @@ from storage.format.compression import Codec, compress
 from storage.log.intact import Break, Fault, Walk, intact_batch, walk
 from storage.log.segment import Segment
 from storage.types import MAX_OFFSET
-from tests.storage.format.raw_batches import batch, message, record
+from tests.support.raw_batches import batch, message, record
 
 BATCHES = [batch([record(i, value=bytes([65 + n]) * 50) for i in range(3)], n * 3) for n in range(6)]
 SIZE = len(BATCHES[0])

@@ -13,8 +13,8 @@ from storage.log import isolation as isolation_module
 from storage.log.isolation import AbortedTransactions, last_stable_offset
 from storage.log.reader import read_range
 from storage.types import Isolation
-from tests.builders import ROLL, Batch, BuiltPartition, Item, Partition, abort, build_log_dir, commit, many
-from tests.storage.log.reading import built, open_log, read_all, read_past_damage, records_of
+from tests.support.builders import ROLL, Batch, BuiltPartition, Item, Partition, abort, build_log_dir, commit, many
+from tests.support.readers import built, open_log, read_all, read_past_damage, records_of
 
 _COMMITTED = Isolation.READ_COMMITTED
 

@@ -19,9 +19,9 @@ from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.timestamps import greatest_timestamp
 from storage.types import Isolation, TopicPartition
-from tests.builders import Batch, Partition, build_log_dir, many, topic_id
-from tests.fixtures import FIXTURES, ROOT, copy_log_dir, requires_fixtures
-from tests.storage.log.reading import built, read_all, read_past_damage
+from tests.support.builders import Batch, Partition, build_log_dir, many, topic_id
+from tests.support.fixtures import FIXTURES, ROOT, copy_log_dir, requires_fixtures
+from tests.support.readers import built, read_all, read_past_damage
 
 _HEX = "0123456789abcdef0123456789abcdef"
 

@@ -11,8 +11,8 @@ from storage.log.reader import find_batch, read_blocks
 from storage.log.scanning import scan_batches
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation
-from tests.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, commit, many
-from tests.storage.log.reading import built, open_log, read_past_damage
+from tests.support.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, commit, many
+from tests.support.readers import built, open_log, read_past_damage
 
 
 @pytest.fixture

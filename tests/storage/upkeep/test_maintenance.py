@@ -23,9 +23,9 @@ from storage.log.segment import Segment
 from storage.types import TopicPartition
 from storage.upkeep.maintenance import CHECKPOINTS, DELETION, FLUSH, RETENTION, Maintenance, TaskStatus
 from storage.verify.verify import verify_log_dir
-from tests.faults import FaultyDisk
-from tests.storage.log.crashing import Sessions, every_crash
-from tests.storage.log.owning import NOW_MS, HastyDisk, StandingClock, append, close_clean, opened, read, values_of
+from tests.support.crash_points import Sessions, every_crash
+from tests.support.faults import FaultyDisk
+from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, append, close_clean, opened, read, values_of
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("u", 0)

@@ -30,8 +30,8 @@ from storage.upkeep.retention import (
     retain,
 )
 from storage.verify.verify import verify_log_dir
-from tests.storage.log.crashing import Sessions, every_crash
-from tests.storage.log.owning import NOW_MS, StandingClock, append, opened, read, tree_of, values_of
+from tests.support.crash_points import Sessions, every_crash
+from tests.support.owned_dirs import NOW_MS, StandingClock, append, opened, read, tree_of, values_of
 
 TP = TopicPartition("t", 0)
 SMALL = {"segment.bytes": "600", "index.interval.bytes": "100"}

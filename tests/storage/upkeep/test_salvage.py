@@ -12,10 +12,10 @@ from storage.log import reader
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from storage.upkeep.salvage import Lost, Salvaged, salvage
-from tests.fixtures import FIXTURES, requires_fixtures
-from tests.storage.format.headers import batches
-from tests.storage.log.owning import close_clean, opened
-from tests.storage.upkeep.random_damages import batch_of, hurt, last_offset
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.owned_dirs import close_clean, opened
+from tests.support.random_damages import batch_of, hurt, last_offset
+from tests.support.record_headers import batches
 
 # A record as far as it matters here: offset, timestamp, key, value.
 Record = tuple[int, int, bytes | None, bytes | None]
@@ -141,7 +141,7 @@ def test_the_damages_of_the_recovery_fixtures(tmp_path: Path) -> None:
 
 def test_into_a_log_with_messages_nothing_is_salvaged(tmp_path: Path) -> None:
     from storage.errors import InvalidRecord
-    from tests.builders import Partition, build_log_dir
+    from tests.support.builders import Partition, build_log_dir
 
     build_log_dir(tmp_path, {"t": [Partition([b"a", b"b"])]})
     tp = TopicPartition("t", 0)

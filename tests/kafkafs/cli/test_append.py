@@ -1,0 +1,89 @@
+"""`kafkafs append`: what lands in the log, and what is said when it does not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.directory.owned_dir import OwnedDir
+from storage.files import names
+from tests.support.commands import output_of
+
+
+def append(log_dir: Path, data: bytes, *arguments: str, code: int = 0) -> str:
+    """What it says on stderr."""
+    command = [sys.executable, "-m", "kafkafs", "append", str(log_dir), *arguments]
+    result = subprocess.run(command, input=data, capture_output=True, timeout=120, check=False)
+    assert result.returncode == code, result.stderr.decode()
+    assert result.stdout == b""
+    return result.stderr.decode()
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    path = tmp_path / "logs"
+    output_of("topics", "create", path, "t", "--partitions", "2", "--config", "max.message.bytes=1000")
+    return path
+
+
+def test_lines(logs: Path) -> None:
+    assert append(logs, b"one\ntwo\n\nlast", "t/1") == ""
+    assert output_of("cat", logs, "t/1") == b"one\ntwo\n\nlast\n"
+    append(logs, b"", "t/1")
+    append(logs, b"more\n", "t/1")
+    assert output_of("cat", logs, "t/1", "--format", "%o %s\n") == b"0 one\n1 two\n2 \n3 last\n4 more\n"
+
+
+def test_keys(logs: Path) -> None:
+    append(logs, b"a::1\nb::2::3\nnone\n", "t/0", "--key-separator", "::")
+    assert output_of("cat", logs, "t/0", "--format", "%k|%s\n") == b"a|1\nb|2::3\n|none\n"
+
+
+def test_what_cat_prints_can_be_appended(logs: Path) -> None:
+    line = b'{"key":"k","value":"v","timestamp":5,"headers":[["h",{"base64":"/w=="}]]}\n'
+    append(logs, line, "t/0", "--format=jsonl")
+    append(logs, b'{"value":null,"key":"x"}\n', "t/0", "--format=jsonl")
+    printed = output_of("cat", logs, "t/0", "--format", "jsonl")
+    copy = logs.with_name("copy")
+    output_of("topics", "create", copy, "t")
+    append(copy, printed, "t", "--format=jsonl")
+    assert output_of("cat", copy, "t/0", "--format", "jsonl") == printed
+
+
+def test_the_directory_is_shut_down_cleanly(logs: Path) -> None:
+    (logs / names.CLEAN_SHUTDOWN).unlink()
+    append(logs, b"x\n", "t")
+    assert (logs / names.CLEAN_SHUTDOWN).exists()
+
+
+def test_a_bad_line(logs: Path) -> None:
+    said = append(logs, b'{"value":"a"}\n{"value":"b"}\n{bad\n{"value":"c"}\npart', "t/0", "--format=jsonl", code=4)
+    assert said.startswith("kafkafs: line 3: line is no JSON")
+    assert output_of("cat", logs, "t/0") == b"a\nb\n"
+
+
+def test_a_line_too_long(logs: Path) -> None:
+    assert "line 2: message" in append(logs, b"a\n" + b"x" * 2000 + b"\nc\n", "t/0", code=4)
+    assert output_of("cat", logs, "t/0") == b"a\n"
+
+
+@pytest.mark.parametrize("arguments", [["t/x"], ["*"], ["t", "--key-separator="], ["t", "--format=log"]])
+def test_usage(logs: Path, arguments: list[str]) -> None:
+    append(logs, b"x\n", *arguments, code=2)
+
+
+def test_no_such_topic(logs: Path) -> None:
+    assert "no topic" in append(logs, b"x\n", "nix", code=4)
+    assert "no partition" in append(logs, b"x\n", "t/7", code=4)
+    assert "no such log directory" in append(logs.with_name("nix"), b"x\n", "t", code=4)
+
+
+def test_a_held_directory(logs: Path) -> None:
+    owned = OwnedDir.open(logs)
+    try:
+        assert "in use" in append(logs, b"x\n", "t", code=3)
+    finally:
+        owned.close()

@@ -1,0 +1,130 @@
+"""Forking: the parent knows when the child is ready, or why it is not. Each case in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.support.fixtures import ROOT
+
+PROGRAM = """
+import os, signal, sys
+from kafkafs.mounting import daemon
+from kafkafs.mounting.mountpoint import MountError
+
+class Shown:
+    def begin(self, what, total):
+        print("begin", what, total)
+    def advance(self, amount):
+        print("advance", amount)
+    def end(self):
+        print("end")
+
+def work(onlooker):
+    ready = onlooker.ready
+{work}
+
+try:
+    daemon.start(work, say=print, progress=Shown())
+    print("ready")
+except MountError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+def run(work: str) -> subprocess.CompletedProcess[str]:
+    """`work` as the body of the function that the child runs; exit code and output of the parent."""
+    program = PROGRAM.format(work=textwrap.indent(textwrap.dedent(work), "    "))
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_the_child_goes_on_by_itself(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    result = run(
+        f"""
+        ready(os.open(os.devnull, os.O_WRONLY))
+        with open({str(pipe)!r}, "w") as out:  # waits for the test, which reads when the parent has ended
+            links = [os.readlink(f"/proc/self/fd/{{fd}}") for fd in (0, 1, 2)]
+            print(os.getsid(0) == os.getpid(), os.getcwd(), *links, file=out)
+        """
+    )
+    assert (result.stdout, result.stderr, result.returncode) == ("ready\n", "", 0)
+    assert pipe.read_text().split() == ["True", "/", "/dev/null", "/dev/null", "/dev/null"]
+
+
+def test_descriptors_are_not_inherited() -> None:
+    result = run(
+        """
+        left = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2
+                and os.path.exists(f"/proc/self/fd/{fd}")]
+        raise MountError(repr([name for name in left if not name.startswith(("pipe:", "/dev/null", "/proc"))]))
+        """
+    )
+    assert (result.stdout, result.returncode) == ("[]\n", 4)
+
+
+@pytest.mark.parametrize("code", [2, 3, 4])
+def test_its_error_is_the_parents(code: int) -> None:
+    result = run(f"raise MountError('größer\\nzwei', {code})")
+    assert (result.stdout, result.returncode) == ("größer\nzwei\n", code)
+
+
+def test_a_bug_is_told_with_its_traceback() -> None:
+    result = run("1 / 0")
+    assert result.returncode == 4
+    assert result.stdout.startswith("Traceback")
+    assert "ZeroDivisionError" in result.stdout
+
+
+@pytest.mark.parametrize("end", ["sys.exit(0)", "raise KeyboardInterrupt"])
+def test_nothing_of_the_parents_runs_in_the_child(end: str) -> None:
+    result = run(end)
+    assert result.returncode == 4
+    assert "ready" not in result.stdout.splitlines()
+
+
+def test_a_child_that_dies() -> None:
+    result = run("os.kill(os.getpid(), signal.SIGKILL)")
+    assert (result.stdout, result.returncode) == (
+        "the process that should serve ended by signal 9 before it was ready\n",
+        4,
+    )
+    result = run("os._exit(7)")
+    assert "exit code 7" in result.stdout
+
+
+def test_what_libraries_say_is_shown() -> None:
+    result = run("os.write(2, b'fusermount: no\\n'); raise MountError('could not mount')")
+    assert result.stdout == "fusermount: no\ncould not mount\n"
+
+
+def test_what_it_says_and_how_far_it_is_is_shown() -> None:
+    result = run(
+        """
+        onlooker.progress.begin("recovery", 70)
+        onlooker.progress.advance(7)
+        onlooker.say("größer: " + "x" * 100_000)
+        onlooker.progress.end()
+        ready(os.open(os.devnull, os.O_WRONLY))
+        onlooker.progress.begin("too late", 1)
+        onlooker.progress.advance(1)
+        onlooker.say("too late")
+        """
+    )
+    lines = result.stdout.splitlines()
+    assert lines == ["begin recovery 70", "advance 7", "größer: " + "x" * 100_000, "end", "ready"]
+
+
+def test_a_return_without_ready() -> None:
+    result = run("pass")
+    assert result.returncode == 4
+    assert "before it was ready" in result.stdout

@@ -1,0 +1,182 @@
+"""Every errno of product.md, section 5, that a read-only mount can give, as a reader on the mount meets it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import ROLL, Batch, BuiltLogDir, Partition, build_log_dir, many
+from tests.support.mounted_logs import txt
+from tests.support.mounts import Mounted, requires_fuse, status_when
+from tests.support.serving_processes import fails_with, watched
+
+pytestmark = requires_fuse
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
+    """`t`: offsets 100 to 399, the log start is 150. `crc`, `magic`: three segments, the first has a damaged batch."""
+    three = [Batch(many(20)), Batch(many(20)), Batch(many(20)), ROLL, Batch(many(20)), ROLL, Batch(many(20))]
+    built = build_log_dir(
+        tmp_path_factory.mktemp("errors") / "logs",
+        {
+            "t": [Partition([Batch(many(100))] * 3, start_offset=100, log_start_offset=150)],
+            "crc": [three],
+            "magic": [three],
+        },
+        extra={
+            "old-0.0123456789abcdef0123456789abcdef-delete/": b"",
+            "moved-0.0123456789abcdef0123456789abcdef-future/": b"",
+            "no partition/": b"",
+        },
+    )
+    _flip(built["crc", 0].log(0), built["crc", 0].batches[1].position + 100, 0xFF)
+    _flip(built["magic", 0].log(0), built["magic", 0].batches[1].position + 16, 2 ^ 9)
+    return built
+
+
+def _flip(path: Path, position: int, bits: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= bits
+    path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def mount(built: BuiltLogDir) -> Iterator[Mounted]:
+    with watched(built.path, built.path.with_name("mnt")) as mounted:
+        yield mounted
+
+
+@pytest.fixture
+def mnt(mount: Mounted) -> Path:
+    return mount.path
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["offsets/100.txt", "offsets/149.txt", "offsets/100-199.txt", "offsets/0-.txt", "offsets/120+10.txt",
+     "offsets/0-99.log", "offsets/0-149.jsonl", "offsets/401.txt", "offsets/401-.txt", "offsets/401-500.txt",
+     "offsets/500+1.txt", "offsets/9223372036854775807.txt"],
+)  # fmt: skip
+def test_out_of_range(mnt: Path, name: str) -> None:
+    with fails_with(errno.ERANGE):
+        (mnt / "t/0" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "name", ["offsets/400.txt", "offsets/400-.txt", "offsets/400-500.txt", "offsets/400+1.jsonl", "time/1999.txt"]
+)
+def test_at_the_edge_is_empty(mnt: Path, name: str) -> None:
+    assert (mnt / "t/0" / name).read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["offsets/200-100.txt", "offsets/5+0.txt", "offsets/last-0.txt", "offsets/9223372036854775808.txt", "offsets/x.txt",
+     "offsets/100.csv", "offsets/100", "offsets/.txt", "offsets/-.txt", "offsets/1--2.txt", "time/2026-13.txt",
+     "time/2026-02-30.txt", "time/tomorrow.txt", "time/2026--2025.txt", "time/--.txt", "time/2026-11-20Z.txt",
+     "messages.csv", "messages", "segments/none.log", "@append", "@append.jsonl", "@nothing", "1", "offsets/200.txt/x",
+     "offsets/" + "9" * 200 + ".txt"],
+)  # fmt: skip
+def test_no_such_name(mnt: Path, name: str) -> None:
+    number = errno.ENOTDIR if name.endswith("/x") else errno.ENOENT
+    with fails_with(number):
+        (mnt / "t/0" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["none", "t/1", "t/00", "t/-1", "t/4294967296", "@none", "t/0/none", "old", "old-0", "moved", "no partition",
+     "meta.properties", "recovery-point-offset-checkpoint", "x" * 250, ".lock"],
+)  # fmt: skip
+def test_no_such_place(mnt: Path, name: str) -> None:
+    with fails_with(errno.ENOENT):
+        (mnt / name).stat()
+
+
+def test_hidden_directories_are_named_in_the_status(mnt: Path) -> None:
+    status = json.loads((mnt / "@status.json").read_bytes())
+    assert {hidden["name"].split(".")[0] for hidden in status["hidden"]} == {"old-0", "moved-0", "no partition"}
+    assert {path.name for path in mnt.iterdir() if not path.name.startswith("@")} == {"t", "crc", "magic"}
+
+
+@pytest.mark.parametrize(("topic", "number"), [("crc", errno.EIO), ("magic", errno.EPROTO)])
+def test_damage(mnt: Path, mount: Mounted, built: BuiltLogDir, topic: str, number: int) -> None:
+    """The damaged batch fails where it would stand; all before and behind it is read; the log names it."""
+    records = built[topic, 0].records
+    partition = mnt / topic / "0"
+    view = partition / "messages.txt"
+    before = txt(records[:20])
+    with view.open("rb", buffering=0) as file:
+        assert os.pread(file.fileno(), len(before), 0) == before
+        with fails_with(number):
+            os.pread(file.fileno(), 1, len(before))
+    assert (partition / "offsets/40-59.txt").read_bytes() == txt(records[40:60])
+    assert (partition / "offsets/60-.txt").read_bytes() == txt(records[60:])
+    with fails_with(number):
+        (partition / "offsets/25.txt").read_bytes()
+    with fails_with(number):
+        view.read_bytes()
+    messages = mount.path.with_name(mount.path.name + ".messages").read_text()
+    lines = [line for line in messages.splitlines() if " ERROR " in line and str(built[topic, 0].log(0)) in line]
+    assert lines
+    place = built[topic, 0].batches[1]
+    assert any(f"position {place.position}" in line for line in lines)
+    assert any("found" in line for line in lines)
+    assert "Traceback" not in messages
+    status = status_when(mnt, lambda status: status["errors"]["count"] > 0, "the errors to be counted")
+    assert status["errors"]["bugs"] == 0
+
+
+def test_log_views_of_damaged_logs_are_the_bytes(mnt: Path, built: BuiltLogDir) -> None:
+    """`.log` is Kafka's own bytes; nothing is decoded to read them."""
+    for topic in ("crc", "magic"):
+        log = built[topic, 0].log(0)
+        assert (mnt / topic / "0/segments" / log.name).read_bytes() == log.read_bytes()
+
+
+def test_directories_and_files(mnt: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        (mnt / "t/0").read_bytes()
+    with pytest.raises(NotADirectoryError):
+        list((mnt / "t/0/messages.txt").iterdir())
+
+
+def test_clamp(built: BuiltLogDir, tmp_path: Path) -> None:
+    """`-o out_of_range=clamp` serves what is left."""
+    records = built["t", 0].records
+    with watched(built.path, tmp_path / "mnt", "-o", "out_of_range=clamp") as mount:
+        offsets = mount.path / "t/0/offsets"
+        assert (offsets / "0-199.txt").read_bytes() == txt(records[:50])
+        assert (offsets / "0-.txt").read_bytes() == txt(records)
+        assert (offsets / "100+70.txt").read_bytes() == txt(records[:70])
+        with fails_with(errno.ERANGE):
+            (offsets / "401.txt").read_bytes()
+
+
+def test_a_partition_that_vanishes(tmp_path: Path) -> None:
+    built = build_log_dir(tmp_path / "logs", {"t": [[b"one"]], "u": [[b"two"]]})
+    with watched(built.path, tmp_path / "mnt") as mount, (mount.path / "t/0/messages.txt").open("rb") as file:
+        (built.path / "t-0").rename(tmp_path / "gone")
+        with pytest.raises(OSError, match=r"."):
+            (mount.path / "t/0/messages.txt").stat()
+        with pytest.raises(OSError, match=r"."):
+            file.read()
+        assert (mount.path / "u/0/messages.txt").read_bytes() == b"two\n"
+
+
+def test_a_disk_that_fails(tmp_path: Path) -> None:
+    """A partition's directory that cannot be read is that partition's trouble alone."""
+    built = build_log_dir(tmp_path / "logs", {"t": [[b"one"]], "u": [[b"two"]]})
+    log = built["t", 0].log(0)
+    log.unlink()
+    log.mkdir()  # EISDIR instead of bytes
+    with watched(built.path, tmp_path / "mnt") as mount:
+        with pytest.raises(OSError, match=r"."):
+            (mount.path / "t/0/messages.txt").read_bytes()
+        assert (mount.path / "u/0/messages.txt").read_bytes() == b"two\n"

@@ -1,0 +1,259 @@
+"""Other messages under the same names, inode numbers included, than the mount has shown before: a topic deleted and
+made again, a log cut and written on, while nobody looks or while a reader has the file open."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.files import names, partition_metadata
+from storage.format.record_columns import Record
+from tests.support.builders import AUTOMATIC, ROLL, Batch, BuiltPartition, Partition, build_log_dir
+from tests.support.mounted_logs import txt
+from tests.support.mounts import Mounted, mounted, requires_fuse
+from tests.support.serving_processes import fails_with, watched
+
+pytestmark = requires_fuse
+
+SEGMENT = 2000  # messages of a segment
+VIEWS = ("messages.txt", "offsets/0-1999.txt", "offsets/1500-3500.txt", "offsets/last-100.txt", "time/2020--.txt")
+CHUNK = 4096
+
+
+class Generations:
+    """Topic `t`, made again and again with other messages of the same sizes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.log_dir = path / "logs"
+        self.partition = self.build(0)
+        shutil.copytree(self.partition.path.parent, self.log_dir)
+
+    def build(self, number: int, messages: int = 3 * SEGMENT) -> BuiltPartition:
+        """Another generation, beside the log directory."""
+        items: list[Batch | object] = []
+        for start in range(0, messages, 500):
+            if start and start % SEGMENT == 0:
+                items.append(ROLL)
+            values = [b"generation %d message %06d %s" % (number, n, b"x" * 900) for n in range(start, start + 500)]
+            items.append(Batch([Record(None, value, (), AUTOMATIC) for value in values]))
+        metadata = partition_metadata.encode(partition_metadata.random_id())
+        spec = Partition(items, extra={names.PARTITION_METADATA: metadata})  # type: ignore[arg-type]
+        return build_log_dir(self.path / f"generation-{number}", {"t": [spec]})["t", 0]
+
+    def make_again(self, made: BuiltPartition) -> None:
+        """Deletes the topic and makes it again with these messages."""
+        shutil.rmtree(self.log_dir / "t-0")
+        shutil.copytree(made.path, self.log_dir / "t-0", copy_function=shutil.copyfile)
+        self.partition = made
+
+    def make_again_with_the_same_inodes(self, made: BuiltPartition) -> None:
+        """As `make_again` on a file system that gives out the same inode numbers, and tells no time of birth."""
+        target = self.log_dir / "t-0"
+        wanted = {path.name for path in made.path.iterdir()}
+        for path in target.iterdir():
+            if path.name not in wanted:
+                path.unlink()
+        for path in made.path.iterdir():
+            place = target / path.name
+            with place.open("r+b" if place.exists() else "wb") as file:
+                file.truncate(0)
+                file.write(path.read_bytes())
+        # What was removed and made shows in the directories' times.
+        (target / "x.tmp").touch()
+        (target / "x.tmp").unlink()
+        (self.log_dir / "x.tmp").touch()
+        (self.log_dir / "x.tmp").unlink()
+        self.partition = made
+
+    def expected(self, view: str) -> bytes:
+        records = self.partition.records
+        if view.startswith("offsets/last-"):
+            return txt(records[-100:])
+        if view.startswith("offsets/"):
+            first, last = Path(view).stem.split("-")
+            return txt(records[int(first) : int(last) + 1])
+        return txt(records)
+
+
+WAYS = {"made again": Generations.make_again, "same inodes": Generations.make_again_with_the_same_inodes}
+Way = Callable[[Generations, BuiltPartition], None]
+
+
+@pytest.fixture
+def generations(tmp_path: Path) -> Generations:
+    return Generations(tmp_path)
+
+
+@pytest.fixture
+def mount(generations: Generations) -> Iterator[Mounted]:
+    with watched(generations.log_dir, generations.path / "mnt") as mounted_:
+        yield mounted_
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_topic_made_again_while_nobody_looks(mount: Mounted, generations: Generations, way: Way) -> None:
+    partition = mount.path / "t/0"
+    for number in range(1, 5):
+        for _ in range(2):  # so that the page cache may keep what it has
+            for view in VIEWS:
+                assert (partition / view).read_bytes() == generations.expected(view), (number, view)
+                assert (partition / view).stat().st_size == len(generations.expected(view))
+            for path in generations.partition.path.glob("*.log"):
+                assert (partition / "segments" / path.name).read_bytes() == path.read_bytes()
+            assert (partition / "messages.log").read_bytes() == b"".join(
+                path.read_bytes() for path in sorted(generations.partition.path.glob("*.log"))
+            )
+        # Shorter ones and longer ones.
+        way(generations, generations.build(number, SEGMENT * (3 + number % 2)))
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_the_kept_view_index_speaks_of_the_same_messages(generations: Generations, way: Way) -> None:
+    for number in range(1, 4):
+        with mounted(generations.log_dir, generations.path / "mnt") as mount:
+            for view in VIEWS:
+                assert (mount.path / "t/0" / view).read_bytes() == generations.expected(view), (number, view)
+            # Unseen by the mount, which keeps what it has measured when it ends.
+            way(generations, generations.build(number))
+
+
+def read_on(fd: int, known: bytes) -> tuple[bytes, int | None]:
+    """The rest of an open file, and the error that it ended with."""
+    data = known
+    while True:
+        try:
+            part = os.pread(fd, 1 << 16, len(data))
+        except OSError as error:
+            return data, error.errno
+        if not part:
+            return data, None
+        data += part
+
+
+@pytest.mark.parametrize("messages", [SEGMENT, 3 * SEGMENT, 4 * SEGMENT])
+@pytest.mark.parametrize(
+    "view", ["messages.txt", "messages.log", "offsets/0-1999.txt", "offsets/0-1999.log", f"segments/{0:020d}.log"]
+)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_reader_is_given_its_own_generation_or_an_error(
+    mount: Mounted, generations: Generations, way: Way, view: str, messages: int
+) -> None:
+    path = mount.path / "t/0" / view
+    own = path.read_bytes()
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        start = os.pread(fd, CHUNK, 0)
+        assert start == own[: len(start)]
+        way(generations, generations.build(1, messages))
+        fresh = path.read_bytes()
+        assert fresh != own
+        if view == "messages.txt":
+            assert fresh == generations.expected(view)
+        data, failed = read_on(fd, start)
+        assert data == own[: len(data)]
+        if len(data) < len(own):
+            assert failed in (errno.ENOENT, errno.ERANGE)
+    finally:
+        os.close(fd)
+    if messages > SEGMENT:
+        assert (mount.path / "t/0/messages.txt").read_bytes() == generations.expected("messages.txt")
+        for _ in range(2):
+            expected = generations.expected("offsets/0-1999.txt")
+            assert (mount.path / "t/0/offsets/0-1999.txt").read_bytes() == expected
+
+
+@pytest.mark.parametrize("view", ["offsets/0-1999.txt", "offsets/0-1999.log", f"segments/{0:020d}.log"])
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_no_smaller_size_is_shown_than_a_reader_through_the_page_cache_was_promised(
+    mount: Mounted, generations: Generations, way: Way, view: str
+) -> None:
+    """The kernel would end its reading there, as if all was well."""
+    path = mount.path / "t/0" / view
+    own = path.read_bytes()
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        start = os.pread(fd, CHUNK, 0)
+        way(generations, generations.build(1, 500))
+        for look in (path.stat, path.read_bytes):
+            with fails_with(errno.ERANGE):
+                look()
+        data, failed = read_on(fd, start)
+        assert data == own[: len(data)]
+        assert len(data) == len(own) or failed is not None
+        assert (mount.path / "t/0/messages.txt").read_bytes() == generations.expected("messages.txt")
+    finally:
+        os.close(fd)
+    fresh = path.read_bytes()
+    assert fresh == generations.expected(view) if view.endswith(".txt") else 0 < len(fresh) < len(own)
+    assert path.stat().st_size == len(fresh)
+
+
+@pytest.mark.parametrize("view", ["messages.txt", "offsets/0-3999.txt", "offsets/3000-3999.txt"])
+@pytest.mark.parametrize("held", [False, True])
+def test_a_log_cut_across_a_segment_and_rolled_unwatched(
+    mount: Mounted, generations: Generations, view: str, held: bool
+) -> None:
+    path = mount.path / "t/0" / view
+    own = path.read_bytes()
+    fd = os.open(path, os.O_RDONLY)
+    start = os.pread(fd, CHUNK, 0)
+    if not held:
+        os.close(fd)
+    # Cut to offset 2500; other messages from there to the end, rolled at 4000 again.
+    made = generations.build(1)
+    real = generations.log_dir / "t-0"
+    (real / f"{2 * SEGMENT:020d}.log").unlink()
+    cut = made.batches[5].position  # the batch that begins at 2500
+    other = made.log(1).read_bytes()[cut:]
+    with (real / f"{SEGMENT:020d}.log").open("r+b") as file:
+        file.truncate(cut)
+        file.seek(cut)
+        file.write(other)
+    shutil.copyfile(made.log(2), real / f"{2 * SEGMENT:020d}.log")
+    records = generations.partition.records[:2500] + made.records[2500:]
+    first, last = (0, None) if view == "messages.txt" else map(int, Path(view).stem.split("-"))
+    expected = txt(records[first : None if last is None else last + 1])
+    assert expected != own
+    assert path.read_bytes() == expected
+    assert path.stat().st_size == len(expected)
+    if held:
+        try:
+            data, failed = read_on(fd, start)
+            # A reader that was given nothing from behind the cut has lost nothing.
+            assert data in (own[: len(data)], expected)
+            assert failed in (None, errno.ERANGE)
+            assert failed is not None or data in (own, expected)
+        finally:
+            os.close(fd)
+    assert path.read_bytes() == expected
+
+
+def test_a_topic_of_ours_removed_and_made_again(tmp_path: Path) -> None:
+    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", read_only=False) as mount:
+        topic = mount.path / "t"
+        view = topic / "0/messages.txt"
+        for number in range(3):
+            topic.mkdir()
+            assert view.read_bytes() == b""
+            if number < 2:
+                topic.rmdir()
+                with pytest.raises(FileNotFoundError):
+                    view.stat()
+        held = view.open("rb", buffering=0)
+        assert held.read() == b""
+        topic.rmdir()
+        topic.mkdir()
+        (topic / "0/@append").write_bytes(b"new\n")
+        assert view.read_bytes() == b"new\n"
+        assert view.stat().st_size == 4
+        with held:  # of the topic before: an error, or its own end of file
+            try:
+                assert held.read() == b""
+            except OSError as error:
+                assert error.errno in (errno.ENOENT, errno.ERANGE)  # noqa: PT017

@@ -1,0 +1,374 @@
+"""Views of a log that somebody writes, cleans and truncates meanwhile: nothing twice, nothing lost, nothing held."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from storage.format.record_batch import encode_batch
+from storage.format.record_columns import Record
+from tests.support.builders import ROLL, START_MS, Batch, BuiltLogDir, Partition, build_log_dir, many
+from tests.support.mounted_logs import Appender, day, txt
+from tests.support.mounts import Mounted, requires_fuse
+from tests.support.serving_processes import watched
+
+pytestmark = requires_fuse
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltLogDir:
+    """Three segments of 200 messages each; the active one as a running broker has it."""
+    items = [Batch(many(100)), Batch(many(100)), ROLL] * 2 + [Batch(many(100)), Batch(many(100))]
+    return build_log_dir(tmp_path / "logs", {"t": [Partition(items, preallocated=True)]}, clean=False)
+
+
+@pytest.fixture
+def mount(built: BuiltLogDir) -> Iterator[Mounted]:
+    with watched(built.path, built.path.with_name("mnt")) as mounted:
+        yield mounted
+
+
+@pytest.fixture
+def appender(built: BuiltLogDir) -> Appender:
+    partition = built["t", 0]
+    return Appender(partition.log(-1), partition.log_end_offset)
+
+
+class Tail:
+    """What a `tail -f` has printed: `lines` while it runs, `complaints` after it has ended."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.lines: list[bytes] = []
+        self.complaints = b""
+
+    def read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+
+    def wait_for(self, line: bytes) -> None:
+        wait_until(lambda: line + b"\n" in self.lines[-1000:], f"{line!r} after {self.lines[-3:]}")
+
+
+@contextmanager
+def tail(*arguments: str | Path) -> Iterator[Tail]:
+    """`tail` in the background, looking twenty times a second."""
+    command = ["tail", "-s", "0.05", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        running = Tail(process)
+        thread = threading.Thread(target=running.read)
+        thread.start()
+        try:
+            yield running
+        finally:
+            process.terminate()
+            assert process.stderr is not None
+            running.complaints = process.stderr.read()
+            thread.join()
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def wait_until_at(process: subprocess.Popen[bytes], view: Path, position: int) -> None:
+    """Until a process has the view open and has gone to this position: `tail -n 0` to its end."""
+
+    def is_there() -> bool:
+        for number in os.listdir(f"/proc/{process.pid}/fd"):  # noqa: PTH208 - names, of what may go meanwhile
+            try:
+                if os.readlink(f"/proc/{process.pid}/fd/{number}") == str(view):  # noqa: PTH115
+                    return f"pos:\t{position}\n" in Path(f"/proc/{process.pid}/fdinfo/{number}").read_text()
+            except FileNotFoundError:
+                continue
+        return False
+
+    wait_until(is_there, f"it reads from {position} on")
+
+
+def handles(mount: Mounted) -> int:
+    """How many views are open."""
+    return int(json.loads((mount.path / "@status.json").read_bytes())["views"]["handles"])
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"new-%d" % number for number in range(first, first + count)]
+
+
+VIEWS = {
+    "messages": "messages.txt",
+    "offsets": "offsets/0-.txt",
+    "times": "time/2020--.txt",
+}
+
+
+@pytest.mark.parametrize("flag", ["-f", "-F"])
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_tail_f_prints_each_new_message_once(mount: Mounted, appender: Appender, view: str, flag: str) -> None:
+    with tail(flag, "-n", "2", mount.path / "t/0" / view) as running:
+        running.wait_for(many(100)[-1].value or b"")
+        for number in range(3):
+            appender.append(numbered(number * 10, 10))
+            running.wait_for(b"new-%d" % (number * 10 + 9))
+    assert running.lines[2:] == [line + b"\n" for line in numbered(0, 30)]
+    assert running.complaints == b""
+
+
+def test_tail_f_over_a_roll(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
+    view = mount.path / "t/0/messages.txt"
+    with tail("-f", "-n", "0", view) as running:
+        wait_until_at(running.process, view, len(txt(built["t", 0].records)))
+        for number in range(4):
+            appender.append(numbered(number, 1))
+            running.wait_for(b"new-%d" % number)
+            appender.log = built["t", 0].path / f"{appender.next_offset:020}.log"
+    assert running.lines == [line + b"\n" for line in numbered(0, 4)]
+    assert running.complaints == b""
+
+
+def test_readers_see_an_exact_prefix_while_it_grows(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
+    view = mount.path / "t/0/messages.txt"
+    content = txt(built["t", 0].records)
+    done = threading.Event()
+    sizes: list[int] = []
+    reads: list[tuple[int, bytes]] = []
+
+    def append() -> None:
+        nonlocal content
+        try:
+            while len(sizes) < 300 or (len(reads) <= 10 and threading.main_thread().is_alive()):
+                number = len(sizes)
+                content += txt(appender.append(numbered(number * 20, 20)))
+                sizes.append(len(content))
+                time.sleep(0.002)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    commands = (["cat"], ["tail", "-n", "+1"], ["dd", "status=none", "bs=10007"], ["cp", "/dev/stdin", "/dev/stdout"])
+    while not done.is_set():
+        command = commands[len(reads) % len(commands)]
+        before = sizes[-1] if sizes else 0
+        with view.open("rb") as file:
+            read = subprocess.run(command, stdin=file, capture_output=True, check=True, timeout=120).stdout
+        reads.append((before, read))
+    thread.join()
+    assert len(reads) > 10
+    for before, read in reads:
+        assert len(read) >= before
+        assert content.startswith(read)
+        assert read.endswith(b"\n")
+    assert view.read_bytes() == content
+
+
+def test_end_of_file_instead_of_waiting(mount: Mounted, appender: Appender) -> None:
+    with (mount.path / "t/0/messages.txt").open("rb", buffering=0) as file:
+        file.seek(0, os.SEEK_END)
+        assert file.read() == b""  # while nothing comes: what waited would wait for ever
+        appender.append([b"one", b"two"])
+        assert file.read() == b"one\ntwo\n"
+        assert file.read() == b""
+
+
+def test_half_a_batch_is_not_there_yet(mount: Mounted, appender: Appender) -> None:
+    view = mount.path / "t/0/messages.txt"
+    content = view.read_bytes()
+    batch = encode_batch([Record(None, b"late", (), START_MS)], base_offset=appender.next_offset)
+    written = 0
+    for cut in (10, 30, 61, len(batch) - 1, len(batch)):
+        assert view.read_bytes() == content
+        assert view.stat().st_size == len(content)
+        with appender.log.open("ab") as file:
+            file.write(batch[written:cut])
+        written = cut
+    assert view.read_bytes() == content + b"late\n"
+
+
+def test_retention_under_a_reader(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
+    """Positions stay while the file is open; what is gone is ERANGE, its space is free; then they begin anew."""
+    view = mount.path / "t/0/messages.txt"
+    partition = built["t", 0]
+    content = txt(partition.records)
+    with view.open("rb", buffering=0) as file:
+        assert file.read(10) == content[:10]
+        _remove(partition.log(0))
+        assert view.stat().st_size == len(content)
+        wait_until(lambda: _fails(file, errno.ERANGE), "the place of the removed messages cannot be read")
+        third = len(content) // 3
+        assert os.pread(file.fileno(), 100, third) == content[third : third + 100]
+        appender.append([b"new"])
+        assert os.pread(file.fileno(), 100, len(content)) == b"new\n"
+        held = [os.readlink(fd) for fd in Path(f"/proc/{mount.pid}/fd").iterdir()]  # noqa: PTH115
+        assert not [name for name in held if "(deleted)" in name and ".log" in name]
+    wait_until(lambda: handles(mount) == 0, "the release has come, after close has returned")
+    assert view.read_bytes() == content[third:] + b"new\n"
+
+
+def test_one_forgotten_tail_f_keeps_nobody_from_what_retention_has_left(
+    mount: Mounted, built: BuiltLogDir, appender: Appender, tmp_path: Path
+) -> None:
+    """The file begins anew for who opens it, whatever he uses; tail goes on where it was."""
+    view = mount.path / "t/0/messages.txt"
+    partition = built["t", 0]
+    whole = txt(partition.records)
+    with tail("-f", "-n", "0", view) as running, view.open("rb", buffering=0) as held:
+        wait_until(lambda: handles(mount) == 2, "both are open")
+        _remove(partition.log(0))
+        for number in range(2):
+            appender.append(numbered(number, 1))
+            running.wait_for(b"new-%d" % number)
+            fresh = whole[len(whole) // 3 :] + b"".join(line + b"\n" for line in numbered(0, number + 1))
+            for name, wanted in _reads_of(view, fresh, tmp_path).items():
+                assert wanted == subprocess.run(["bash", "-c", name], capture_output=True, check=True).stdout, name
+            assert view.stat().st_size == os.fstat(held.fileno()).st_size == len(whole) + 6 * (number + 1)
+            assert held.seek(0, os.SEEK_END) == len(whole) + 6 * (number + 1)
+            with view.open("rb", buffering=0) as other:
+                assert os.fstat(other.fileno()).st_size == other.seek(0, os.SEEK_END) == len(fresh)
+                assert held.seek(-6, os.SEEK_END) == len(whole) + 6 * number
+                assert held.read() == b"new-%d\n" % number
+    assert running.lines == [line + b"\n" for line in numbered(0, 2)]
+    assert running.complaints == b""
+
+
+def _reads_of(view: Path, content: bytes, scratch: Path) -> dict[str, bytes]:
+    """Commands in which a process reads the file that it, or its parent, has opened; and what they must print."""
+    lines = content.splitlines(keepends=True)
+    size = b"%d\n" % len(content)
+    copy = scratch / "copy"
+    return {
+        f"cat {view}": content,
+        f"wc -c < {view}": size,
+        f"wc -l < {view}": b"%d\n" % len(lines),
+        f"tail -n 2 {view}": b"".join(lines[-2:]),
+        f"tail -c 20 {view}": content[-20:],
+        f"tail -n +3 {view}": b"".join(lines[2:]),
+        f"head -c -7 {view}": content[:-7],
+        f"tac {view}": b"".join(reversed(lines)),
+        f"cp {view} {copy}; cat {copy}": content,
+        f"rsync {view} {copy}; cat {copy}": content,
+        f"tar cf - -C {view.parent} {view.name} | tar xf - -O": content,
+        f"exec 3< {view}; wc -c <&3; (cat <&3)": size + content,
+        f"python3 -c 'import shutil; shutil.copyfile(\"{view}\", \"{copy}\")'; cat {copy}": content,
+    }
+
+
+def test_tail_f_over_retention(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
+    view = mount.path / "t/0/messages.txt"
+    with tail("-f", "-n", "0", view) as running:
+        wait_until_at(running.process, view, len(txt(built["t", 0].records)))
+        for number in range(10):
+            appender.append(numbered(number, 1))
+            running.wait_for(b"new-%d" % number)
+            appender.log = built["t", 0].path / f"{appender.next_offset:020}.log"
+            appender.log.touch()
+            logs = sorted(built["t", 0].path.glob("*.log"))
+            if len(logs) > 2:
+                _remove(logs[0])
+    assert running.lines == [line + b"\n" for line in numbered(0, 10)]
+    assert running.complaints == b""
+
+
+def test_a_followers_truncation_shrinks_the_view(mount: Mounted, built: BuiltLogDir) -> None:
+    view = mount.path / "t/0/messages.txt"
+    partition = built["t", 0]
+    content = txt(partition.records)
+    with view.open("rb", buffering=0) as file:
+        assert file.read() == content
+        os.truncate(partition.log(-1), partition.batches[-1].position)
+        kept = txt(partition.records[:500])
+        assert view.stat().st_size == len(kept)
+        wait_until(lambda: os.pread(file.fileno(), 100, len(kept)) == b"", "nothing is read behind the end")
+    assert view.read_bytes() == kept
+    again = Appender(partition.log(-1), 500)
+    again.append([b"other"])
+    assert view.read_bytes() == kept + b"other\n"
+
+
+def test_a_range_grows_until_it_is_complete(mount: Mounted, appender: Appender) -> None:
+    end = appender.next_offset
+    view = mount.path / f"t/0/offsets/{end - 1}-{end + 2}.txt"
+    last = (many(100)[-1].value or b"") + b"\n"
+    assert view.read_bytes() == last
+    appender.append([b"a", b"b"])
+    assert view.read_bytes() == last + b"a\nb\n"
+    appender.append([b"c", b"d"])
+    assert view.read_bytes() == last + b"a\nb\nc\n"
+    count = mount.path / f"t/0/offsets/{end}+3.txt"
+    assert count.read_bytes() == b"a\nb\nc\n"
+
+
+def test_a_closed_time_range_takes_stragglers_in(mount: Mounted, built: BuiltLogDir) -> None:
+    # In the active segment, all messages of which are of the next day, there is nothing of it.
+    partition = built["t", 0]
+    os.truncate(partition.log(-1), 0)
+    appender = Appender(partition.log(-1), 400)
+    appender.append([b"tomorrow"], START_MS + 86_400_000)
+    today = mount.path / f"t/0/time/{day(START_MS)}.txt"
+    before = txt(partition.records[:400])
+    assert today.read_bytes() == before
+    appender.append([b"from the future"], START_MS + 400 * 86_400_000)
+    assert today.read_bytes() == before
+    appender.append([b"late"], START_MS + 5)
+    assert today.read_bytes() == before + b"late\n"
+    assert today.stat().st_size == len(before) + 5
+    with today.open("rb") as held:
+        assert held.read() == before + b"late\n"
+        appender.append([b"from the future", b"too"], START_MS + 400 * 86_400_000)
+        appender.append([b"later"], START_MS + 6)
+        assert today.read_bytes() == before + b"late\nlater\n"
+        assert held.read() == b"later\n"
+    assert subprocess.run(["tail", "-n", "1", today], capture_output=True, check=True).stdout == b"later\n"
+    assert today.read_bytes() == before + b"late\nlater\n"
+
+
+def test_topics_come_and_go(mount: Mounted, built: BuiltLogDir, tmp_path: Path) -> None:
+    build_log_dir(tmp_path / "more", {"new": [[b"hello"]]})
+    assert not (mount.path / "new").exists()
+    shutil.copytree(tmp_path / "more" / "new-0", built.path / "new-0")
+    assert (mount.path / "new/0/messages.txt").read_bytes() == b"hello\n"
+    assert {"new", "t"} <= {path.name for path in mount.path.iterdir()}
+    (built.path / "new-0").rename(built.path / "new-0.0123456789abcdef0123456789abcdef-delete")
+    assert not (mount.path / "new").exists()
+    with pytest.raises(FileNotFoundError):
+        (mount.path / "new/0/messages.txt").read_bytes()
+
+
+def test_segment_files_grow_too(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
+    real = built["t", 0].log(-1)
+    view = mount.path / "t/0/segments" / real.name
+    assert view.read_bytes() == real.read_bytes()
+    appender.append([b"more"])
+    assert view.stat().st_size == real.stat().st_size
+    assert view.read_bytes() == real.read_bytes()
+
+
+def _fails(file: BinaryIO, number: int) -> bool:
+    try:
+        os.pread(file.fileno(), 100, 0)
+    except OSError as error:
+        return error.errno == number
+    return False
+
+
+def _remove(log: Path) -> None:
+    """As Kafka's retention: rename to .deleted, then unlink."""
+    for path in sorted(log.parent.glob(f"{log.stem}.*")):
+        path.rename(path.with_name(path.name + ".deleted"))
+    for path in log.parent.glob("*.deleted"):
+        path.unlink()

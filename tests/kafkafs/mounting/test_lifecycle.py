@@ -1,0 +1,396 @@
+"""Mounting and unmounting as people do it: in the background, by mount(8), with signals, and what may go wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kafkafs.mounting.mountpoint import mount_at
+from tests.support.builders import ROLL, build_log_dir
+from tests.support.mounts import KAFKAFS, detach, kafkafs_mounts, requires_fuse, run_kafkafs
+from tests.support.serving_processes import fails_with
+
+pytestmark = requires_fuse
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return build_log_dir(tmp_path / "logs", {"t": [[b"one", b"two"]]}).path
+
+
+@pytest.fixture
+def mnt(tmp_path: Path) -> Iterator[Path]:
+    """An empty directory; whatever is mounted there at the end goes, and its processes are ended."""
+    path = tmp_path / "mnt"
+    path.mkdir()
+    before = {process.pid for process in psutil.process_iter()}
+    yield path
+    for _ in range(3):
+        if path in kafkafs_mounts():
+            detach(path)
+    for process in psutil.process_iter(["cmdline"]):
+        if process.pid not in before and str(path) in " ".join(process.info["cmdline"] or ()):
+            process.kill()
+
+
+def mount(log_dir: Path, mnt: Path, *options: str, exit_code: int = 0) -> bytes:
+    """`kafkafs mount --read-only` in the background; what it said on stderr."""
+    result = run_kafkafs("mount", log_dir, mnt, "--read-only", *options, check=False, timeout=120)
+    assert result.returncode == exit_code, result.stderr.decode()
+    assert result.stdout == b""
+    return result.stderr
+
+
+def status(mnt: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads((mnt / "@status.json").read_bytes())
+    return found
+
+
+def server(mnt: Path) -> psutil.Process:
+    """The process behind a mount."""
+    process = status(mnt)["process"]
+    assert isinstance(process, dict)
+    return psutil.Process(process["pid"])
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_background(log_dir: Path, mnt: Path) -> None:
+    """When the command has returned the tree is there; the server has left the terminal and its directory."""
+    assert mount(log_dir, mnt) == b""
+    assert (mnt / "t" / "0" / "messages.txt").read_bytes() == b"one\ntwo\n"
+    process = server(mnt)
+    assert process.cwd() == "/"
+    assert os.getsid(process.pid) == process.pid
+    assert process.terminal() is None
+    assert status(mnt)["mode"] == "read-only"
+    assert status(mnt)["log_directory"] == str(log_dir)
+    run_kafkafs("umount", mnt)
+    assert has_ended(process)
+    assert mnt not in kafkafs_mounts()
+    assert list(mnt.iterdir()) == []
+
+
+def test_nothing_of_it_holds_the_callers_pipe(log_dir: Path, mnt: Path) -> None:
+    """`output=$(kafkafs mount …)` returns; neither server nor fusermount keeps stdout or stderr open."""
+    command = [*KAFKAFS, "mount", str(log_dir), str(mnt)]
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=True)
+    assert result.stdout == b""
+    run_kafkafs("umount", mnt)
+
+
+def test_what_is_mounted_is_named(log_dir: Path, mnt: Path) -> None:
+    mount(log_dir, mnt)
+    line = next(line for line in Path("/proc/mounts").read_text().splitlines() if f" {mnt} " in line)
+    source, _, kind, options, *_ = line.split(" ")
+    assert (source, kind) == (str(log_dir), "fuse.kafkafs")
+    assert {"ro", "nosuid", "nodev"} <= set(options.split(","))
+    run_kafkafs("umount", mnt)
+
+
+@pytest.mark.parametrize("name", ["a b", "a,b", "a\\b", "größe", "a'b\"c"])
+def test_odd_names(tmp_path: Path, name: str) -> None:
+    log_dir = build_log_dir(tmp_path / f"logs {name}", {"t": [[b"one"]]}).path
+    mnt = tmp_path / f"mnt {name}"
+    mnt.mkdir()
+    mount(log_dir, mnt)
+    try:
+        found = mount_at(mnt)
+        assert found is not None
+        assert found.source == str(log_dir)
+        assert (mnt / "t/0/messages.txt").read_bytes() == b"one\n"
+        run_kafkafs("umount", mnt)
+    finally:
+        if mount_at(mnt):
+            detach(mnt)
+
+
+def test_relative_paths(log_dir: Path, mnt: Path) -> None:
+    command = [*KAFKAFS, "mount", "logs", "mnt", "-o", "ro,log=here.log"]
+    subprocess.run(command, cwd=mnt.parent, check=True, timeout=120)
+    assert (mnt / "t/0/messages.txt").read_bytes() == b"one\ntwo\n"
+    subprocess.run([*KAFKAFS, "umount", "mnt"], cwd=mnt.parent, check=True, timeout=120)
+    assert "serving" in (mnt.parent / "here.log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("foreground", [False, True], ids=["background", "foreground"])
+def test_signals_end_it_cleanly(log_dir: Path, mnt: Path, number: signal.Signals, foreground: bool) -> None:
+    if not foreground:
+        mount(log_dir, mnt)
+        process = server(mnt)
+        process.send_signal(number)
+        wait_until(lambda: has_ended(process), "the server ends")
+    else:
+        child = subprocess.Popen([*KAFKAFS, "mount", str(log_dir), str(mnt), "-f", "--read-only"], stderr=-1)
+        wait_until(lambda: mnt in kafkafs_mounts(), "it mounts")
+        status(mnt)
+        child.send_signal(number)
+        _, messages = child.communicate(timeout=120)
+        assert child.returncode == 0, messages.decode()
+    assert mnt not in kafkafs_mounts()
+    run_kafkafs("mount", log_dir, mnt, "--read-only")
+    run_kafkafs("umount", mnt)
+
+
+def test_a_signal_while_files_are_open(log_dir: Path, mnt: Path) -> None:
+    mount(log_dir, mnt)
+    process = server(mnt)
+    with (mnt / "t/0/messages.txt").open("rb", buffering=0) as file:
+        process.terminate()
+        wait_until(lambda: has_ended(process), "the server ends")
+        assert mnt not in kafkafs_mounts()
+        with fails_with(errno.ENOTCONN):
+            file.read(10)
+
+
+def test_umount_of_a_busy_mount_says_who(log_dir: Path, mnt: Path) -> None:
+    mount(log_dir, mnt)
+    process = server(mnt)
+    with (mnt / "t/0/messages.txt").open("rb"):
+        result = run_kafkafs("umount", mnt, check=False)
+        assert result.returncode == 4
+        assert f"(process {os.getpid()}) has {mnt}/t/0/messages.txt open".encode() in result.stderr
+        assert not has_ended(process)
+    run_kafkafs("umount", mnt)
+    assert has_ended(process)
+
+
+def test_umount_by_others(log_dir: Path, mnt: Path) -> None:
+    for command in (["fusermount", "-u"], ["umount"]):
+        if command == ["umount"] and os.geteuid() != 0:
+            continue
+        mount(log_dir, mnt)
+        process = server(mnt)
+        subprocess.run([*command, str(mnt)], check=True, timeout=120)
+        wait_until(lambda process=process: has_ended(process), "the server ends")  # type: ignore[misc]
+
+
+def test_umount_of_nothing(mnt: Path) -> None:
+    result = run_kafkafs("umount", mnt, check=False)
+    assert (result.returncode, result.stderr) == (4, f"kafkafs: {mnt}: nothing is mounted there\n".encode())
+
+
+def test_a_killed_server_leaves_nothing(log_dir: Path, mnt: Path) -> None:
+    """auto_unmount: fusermount watches. It looks once, and goes without unmounting where the kernel is still about it
+    (ECONNABORTED, not ENOTCONN), which a busy machine makes likelier: the next mount cleans up behind it."""
+    for _ in range(10):
+        mount(log_dir, mnt)
+        watching = [
+            process
+            for process in psutil.process_iter(["name", "cmdline"])
+            if (process.info["name"] or "").startswith("fusermount") and str(mnt) in (process.info["cmdline"] or ())
+        ]
+        assert watching
+        server(mnt).kill()
+        wait_until(lambda watching=watching: all(map(has_ended, watching)), "fusermount ends")
+        if mnt not in kafkafs_mounts():
+            break
+    assert mnt not in kafkafs_mounts()
+    mount(log_dir, mnt)
+    run_kafkafs("umount", mnt)
+
+
+def test_a_stale_mountpoint_is_explained_and_cleaned(log_dir: Path, mnt: Path) -> None:
+    mount(log_dir, mnt, "-o", "noauto_unmount")
+    process = server(mnt)
+    process.kill()
+    wait_until(lambda: has_ended(process), "the server is dead")
+    with contextlib.suppress(OSError):  # ECONNABORTED while the kernel is still about it
+        mnt.stat()
+    with fails_with(errno.ENOTCONN):
+        mnt.stat()
+    said = mount(log_dir, mnt)
+    assert b"stale mountpoint" in said
+    assert b"has died" in said
+    assert (mnt / "t/0/messages.txt").read_bytes() == b"one\ntwo\n"
+    run_kafkafs("umount", mnt)
+    assert mnt not in kafkafs_mounts()
+
+
+def test_umount_of_a_stale_mountpoint(log_dir: Path, mnt: Path) -> None:
+    mount(log_dir, mnt, "-o", "noauto_unmount")
+    process = server(mnt)
+    process.kill()
+    wait_until(lambda: has_ended(process), "the server is dead")
+    run_kafkafs("umount", mnt)
+    assert mnt not in kafkafs_mounts()
+    assert list(mnt.iterdir()) == []
+
+
+def test_a_second_mount_is_refused(log_dir: Path, mnt: Path) -> None:
+    mount(log_dir, mnt)
+    said = mount(log_dir, mnt, exit_code=4)
+    assert f"{log_dir} is mounted there".encode() in said
+    run_kafkafs("umount", mnt)
+
+
+def test_the_same_directory_twice(log_dir: Path, mnt: Path, tmp_path: Path) -> None:
+    """Read-only mounts take no lock."""
+    other = tmp_path / "other"
+    other.mkdir()
+    mount(log_dir, mnt)
+    try:
+        mount(log_dir, other)
+        assert (other / "t/0/messages.txt").read_bytes() == b"one\ntwo\n"
+    finally:
+        run_kafkafs("umount", other)
+        run_kafkafs("umount", mnt)
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_what_cannot_be_mounted_is_explained(log_dir: Path, mnt: Path, background: bool) -> None:
+    (mnt.parent / "file").touch()
+    (mnt.parent / "full" / "of").mkdir(parents=True)
+    for source, target, exit_code, words in (
+        (mnt.parent / "missing", mnt, 4, b"no such log directory"),
+        (mnt.parent / "file", mnt, 4, b"is not a directory"),
+        (log_dir, mnt.parent / "missing", 4, b"mkdir"),
+        (log_dir, mnt.parent / "file", 4, b"not a directory"),
+        (log_dir, mnt.parent / "full", 4, b"not empty"),
+        (log_dir, log_dir / "t-0", 2, b"lies within"),
+        (log_dir, mnt.parent, 2, b"lies within"),
+        (log_dir, log_dir, 2, b"lies within"),
+    ):
+        said = mount(source, target, *([] if background else ["-f"]), exit_code=exit_code)
+        assert words in said, said
+        assert said.count(b"\n") == 1
+        assert b"Traceback" not in said
+
+
+def test_errors_of_the_child_reach_the_parent(log_dir: Path, mnt: Path) -> None:
+    said = mount(log_dir, mnt, "-o", f"log={mnt}/no/such/dir/log", exit_code=4)
+    assert said == f"kafkafs: the log file {mnt}/no/such/dir/log: No such file or directory\n".encode()
+    bad = mnt.parent / "server.properties"
+    bad.write_text("log.retention.ms=soon\n")
+    said = mount(log_dir, mnt, "--config", str(bad), exit_code=2)
+    assert b"log.retention.ms" in said
+    assert mnt not in kafkafs_mounts()
+
+
+def test_usage(log_dir: Path, mnt: Path) -> None:
+    for arguments, words in (
+        (["-o", "isolaton=read_committed"], b"did you mean isolation"),
+        (["-o", "isolation=dirty"], b"read_uncommitted or read_committed"),
+        (["--sideways"], b"No such option"),
+    ):
+        assert words in mount(log_dir, mnt, *arguments, exit_code=2)
+    assert run_kafkafs("mount", log_dir, check=False).returncode == 2
+
+
+def test_without_libfuse(log_dir: Path, mnt: Path) -> None:
+    environment = {**os.environ, "FUSE_LIBRARY_PATH": "/nowhere/libfuse.so.2"}
+    result = subprocess.run(
+        [*KAFKAFS, "mount", str(log_dir), str(mnt), "--read-only"],
+        env=environment, capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert result.returncode == 4
+    assert b"libfuse 2 is not installed" in result.stderr
+
+
+def test_the_log_goes_to_a_file(mnt: Path, tmp_path: Path) -> None:
+    log = tmp_path / "kafkafs.log"
+    built = build_log_dir(tmp_path / "damaged", {"t": [[b"one", ROLL, b"two"]]})
+    data = built["t", 0].log(0)
+    damaged = bytearray(data.read_bytes())
+    damaged[70] ^= 0xFF
+    data.write_bytes(damaged)
+    mount(built.path, mnt, "-o", f"log={log}")
+    with fails_with(errno.EIO):
+        (mnt / "t/0/messages.txt").read_bytes()
+    assert status(mnt)["log"] == str(log)
+    run_kafkafs("umount", mnt)
+    lines = log.read_text().splitlines()
+    assert any("serving" in line for line in lines)
+    (line,) = {line.split("ERROR ")[1] for line in lines if "ERROR" in line}
+    assert str(data) in line
+    assert "expected" in line
+    assert "found" in line
+
+
+def test_log_in_the_foreground(log_dir: Path, mnt: Path) -> None:
+    child = subprocess.Popen([*KAFKAFS, "mount", str(log_dir), str(mnt), "-f", "--read-only"], stderr=-1)
+    wait_until(lambda: mnt in kafkafs_mounts(), "it mounts")
+    run_kafkafs("umount", mnt)
+    _, messages = child.communicate(timeout=120)
+    assert child.returncode == 0
+    assert b"serving" in messages
+
+
+class TestMountCommand:
+    """mount(8), as root only: it calls /sbin/mount.fuse, which calls `kafkafs LOGDIR MNT -o …`.
+
+    mount(8) looks for `kafkafs` where the system has its programs: there it is put, in a mount namespace of our own.
+    """
+
+    @pytest.fixture
+    def run(self, log_dir: Path, mnt: Path, tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+        """Runs a shell script in that namespace, with $LOGDIR and $MNT."""
+        if os.geteuid() != 0 or shutil.which("unshare") is None:
+            pytest.skip("only root may mount by mount(8)")
+        if not any(Path(directory, "mount.fuse").exists() for directory in ("/sbin", "/usr/sbin")):
+            pytest.skip("no mount.fuse here")
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "kafkafs").symlink_to(KAFKAFS[0])
+        bind = f"mount --bind {tmp_path}/bin /usr/local/bin"
+        if subprocess.run(["unshare", "-m", "bash", "-c", bind], capture_output=True, check=False).returncode != 0:
+            pytest.skip("no mount namespaces here")
+
+        def run(script: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                ["unshare", "-m", "bash", "-c", f"set -e; {bind}; {script}"],
+                env={**os.environ, "LOGDIR": str(log_dir), "MNT": str(mnt)},
+                capture_output=True, text=True, timeout=120, check=False,
+            )  # fmt: skip
+
+        return run
+
+    def test_mount(self, run: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
+        result = run(
+            """
+            mount -t fuse.kafkafs $LOGDIR $MNT -o ro,noexec,isolation=read_committed
+            cat $MNT/t/0/messages.txt
+            grep -c '"isolation": "read_committed"' $MNT/@status.json
+            grep " $MNT " /proc/mounts | grep -c noexec
+            umount $MNT
+            """
+        )
+        assert (result.returncode, result.stdout, result.stderr) == (0, "one\ntwo\n1\n1\n", "")
+
+    def test_fstab(self, run: Callable[[str], subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+        result = run(
+            f"""
+            echo "$LOGDIR $MNT fuse.kafkafs ro,noauto,nofail,user,_netdev,x-systemd.automount 0 0" >{tmp_path}/fstab
+            mount -T {tmp_path}/fstab $MNT
+            cat $MNT/t/0/messages.txt
+            kafkafs umount $MNT
+            """
+        )
+        assert (result.returncode, result.stdout, result.stderr) == (0, "one\ntwo\n", "")
+
+    def test_errors(self, run: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
+        result = run("mount -t fuse.kafkafs $LOGDIR $MNT -o ro,nonsense=1")
+        assert result.returncode != 0
+        assert "unknown mount option nonsense" in result.stderr
+        result = run("mount -t fuse.kafkafs $LOGDIR/none $MNT -o ro")
+        assert result.returncode != 0
+        assert "no such log directory" in result.stderr

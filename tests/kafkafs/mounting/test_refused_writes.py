@@ -1,0 +1,138 @@
+"""write(2)s of many FUSE requests that are refused in part, through a real mount and with real tools."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kafkafs.mounting.test_writing import messages
+from tests.support.mounts import Mounted, mounted, requires_fuse
+from tests.support.serving_processes import fails_with, killed_after
+
+pytestmark = requires_fuse
+
+REQUEST = 128 << 10
+MIB = 1 << 20
+# More than a message may have: max.message.bytes is 1,048,588 unless set.
+OVERLONG = b"x" * 2 * MIB
+
+
+@pytest.fixture(scope="module")
+def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    path = tmp_path_factory.mktemp("refused")
+    with mounted(path / "logs", path / "mnt", "--create", read_only=False) as mount, killed_after(mount.process):
+        yield mount
+
+
+@pytest.fixture
+def topic(mount: Mounted, request: pytest.FixtureRequest) -> Path:
+    path: Path = mount.path / re.sub(r"[^a-z0-9]+", "-", request.node.name)
+    path.mkdir()
+    return path
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """As tools do: the rest of a short count is written again. OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def jsonl_line(size: int) -> bytes:
+    return b'{"value":"%s"}' % (b"v" * (size - 12))
+
+
+# A file of lines, and how many of them precede the one that is refused.
+CASES: dict[str, tuple[str, bytes, int]] = {
+    "2 MiB": ("@append", b"g1\n" + OVERLONG + b"\ng2\n", 1),
+    "just too long": ("@append", b"g1\n" + b"x" * (MIB + 3) + b"\ng2\n", 1),
+    "first": ("@append", OVERLONG + b"\ng2\n", 0),
+    "last": ("@append", b"g1\n" * 100_000 + OVERLONG + b"\n", 100_000),
+    "without a newline": ("@append", b"g1\n" + OVERLONG, 1),
+}
+for _at in (0, 1, 11, REQUEST - 1, REQUEST, REQUEST + 1):
+    # A bad line of 12 bytes that begins before, at, and behind the border of two requests.
+    _before = 3 * REQUEST - _at
+    CASES[f"jsonl {_at} before a border"] = (
+        "@append.jsonl",
+        (jsonl_line(1023) + b"\n") * (_before // 1024 - 1)
+        + jsonl_line(1023 + _before % 1024) + b"\n" + b'{"value":1}\n' + b'{"value":"g"}\n' * 20_000,
+        _before // 1024,
+    )  # fmt: skip
+
+TOOLS = {
+    "dd in one write": 'dd if="$1" of="$2" bs=64M status=none conv=notrunc',
+    "dd in many": 'dd if="$1" of="$2" bs=1000 status=none conv=notrunc',
+    "cat": 'cat "$1" >> "$2"',
+    "cp": 'cp "$1" "$2"',
+    "tee": 'tee "$2" < "$1" > /dev/null',
+    "python": """python3 -c 'import pathlib, sys
+pathlib.Path(sys.argv[2]).write_bytes(open(sys.argv[1], "rb").read())' "$1" "$2" """,
+}
+TOLD = {"@append": "Message too long", "@append.jsonl": "Invalid argument"}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("case", CASES)
+def test_tools_fail_at_the_line_that_is_refused(topic: Path, tmp_path: Path, case: str, tool: str) -> None:
+    name, data, good = CASES[case]
+    (tmp_path / "lines").write_bytes(data)
+    result = subprocess.run(
+        ["bash", "-c", TOOLS[tool], "bash", tmp_path / "lines", topic / name],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert (result.returncode, TOLD[name] in result.stderr) == (1, True), result
+    assert len(messages(topic)) == good
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["write", "fsync"])
+def test_an_error_that_the_kernel_dropped_comes_with_the_next_call(topic: Path, sync: bool) -> None:
+    fd = os.open(topic / "@append", os.O_WRONLY)
+    try:
+        assert 0 < os.write(fd, b"g1\n" + OVERLONG + b"\ng2\n") < 2 * MIB  # the caller does not write the rest
+        with fails_with(errno.EMSGSIZE):
+            os.fsync(fd) if sync else os.write(fd, b"g3\n")
+        assert os.write(fd, b"g4\n") == 3
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    assert messages(topic) == [b"g1", b"g4"]
+
+
+def test_line_by_line(topic: Path) -> None:
+    """A program that goes on with its next line after an error."""
+    refused = 0
+    fd = os.open(topic / "@append", os.O_WRONLY)
+    try:
+        for line in (b"g1", OVERLONG, b"g2", b"x" * (MIB + 1), b"g3", b"x" * (MIB - 100), b"g4"):
+            try:
+                write_all(fd, line + b"\n")
+            except OSError as error:
+                assert error.errno == errno.EMSGSIZE  # noqa: PT017 - how many there are is asserted below
+                refused += 1
+    finally:
+        os.close(fd)
+    assert refused == 2
+    assert messages(topic) == [b"g1", b"g2", b"g3", b"x" * (MIB - 100), b"g4"]
+
+
+def test_parts_of_a_writev(topic: Path) -> None:
+    """The kernel cuts a writev(2) where 32 pages are touched, so each of these requests is small."""
+    parts = [b'{"value":"%d"}\n' % number for number in range(200)]
+    parts[150] = b'{"value":1}\n'
+    fd = os.open(topic / "@append.jsonl", os.O_WRONLY)
+    try:
+        taken = os.writev(fd, parts)
+        assert taken == len(b"".join(parts[:150]))
+        with fails_with(errno.EINVAL):
+            os.writev(fd, parts[150:])
+        assert os.writev(fd, parts[151:]) == len(b"".join(parts[151:]))
+    finally:
+        os.close(fd)
+    assert messages(topic) == [b"%d" % number for number in range(200) if number != 150]

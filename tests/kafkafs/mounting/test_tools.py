@@ -1,0 +1,289 @@
+"""The standard tools on growing views, on sealed ranges and on real files: the same as on a plain file."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import START_MS, BuiltLogDir, BuiltRecord
+from tests.support.mounted_logs import BATCHES, COUNT, day, jsonl, sample, txt
+from tests.support.mounts import requires_fuse
+from tests.support.serving_processes import watched
+
+pytestmark = requires_fuse
+
+SEALED = BATCHES * COUNT * 2  # messages of the first two segments
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
+    return sample(tmp_path_factory.mktemp("tools") / "logs")
+
+
+@pytest.fixture(scope="module")
+def mnt(built: BuiltLogDir) -> Iterator[Path]:
+    with watched(built.path, built.path.with_name("mnt")) as mount:
+        yield mount.path
+
+
+@pytest.fixture(scope="module")
+def records(built: BuiltLogDir) -> list[BuiltRecord]:
+    return built["t", 0].records
+
+
+@pytest.fixture(scope="module")
+def files(built: BuiltLogDir, mnt: Path, records: list[BuiltRecord]) -> dict[str, tuple[Path, Path]]:
+    """By kind: the view, and a plain file that holds what must be in it."""
+    partition = mnt / "t" / "0"
+    raw = built["t", 0].log(0).read_bytes()
+    expected = {
+        "growing": (partition / "messages.txt", txt(records)),
+        "growing-jsonl": (partition / "messages.jsonl", jsonl(records)),
+        "sealed": (partition / "offsets" / f"0-{SEALED - 1}.txt", txt(records[:SEALED])),
+        "sealed-jsonl": (partition / "offsets" / f"5-{SEALED - 7}.jsonl", jsonl(records[5 : SEALED - 6])),
+        "day": (
+            partition / "time" / f"{day(START_MS)}.txt",
+            txt([record for record in records if day(record.timestamp) == day(START_MS)]),
+        ),
+        "segment": (partition / "segments" / built["t", 0].log(0).name, raw),
+        "log-view": (partition / "offsets" / f"0-{BATCHES * COUNT - 1}.log", raw),
+    }
+    plain = built.path.with_name("plain")
+    plain.mkdir()
+    found = {}
+    for kind, (view, content) in expected.items():
+        (plain / kind).write_bytes(content)
+        found[kind] = (view, plain / kind)
+    return found
+
+
+KINDS = ["growing", "growing-jsonl", "sealed", "sealed-jsonl", "day", "segment", "log-view"]
+TEXT = KINDS[:-2]
+
+# Each reads `{}` and must say the same of the view as of the plain file.
+COMMANDS = {
+    "cat": "cat {}",
+    "cat twice": "cat {} {}",
+    "head": "head -n 7 {}",
+    "head all but": "head -n -7 {}",
+    "head bytes": "head -c 1000 {}",
+    "head all but bytes": "head -c -1000 {}",
+    "tail": "tail -n 7 {}",
+    "tail from": "tail -n +400 {}",
+    "tail bytes": "tail -c 1000 {}",
+    "tail from byte": "tail -c +50000 {}",
+    "tail all": "tail -n 1000000 {}",
+    "less": "less {} | cat",
+    "grep": "grep -a error {}",
+    "grep -c": "grep -ac 日本 {}",
+    "grep -v": "grep -av error {} | head -n 100",
+    "wc": "wc <{}",
+    "wc -l": "wc -l <{}",
+    "wc -c": "wc -c <{}",
+    "sort": "LC_ALL=C sort {}",
+    "sort -u": "LC_ALL=C sort -u {} | head -n 50",
+    "uniq": "uniq -c {}",
+    "tac": "tac {}",
+    "awk": "LC_ALL=C awk '{{ n += length($0) }} END {{ print NR, n }}' {}",
+    "sed": "sed -n 100,200p {}",
+    "cut": "LC_ALL=C cut -c 1-20 {}",
+    "dd": "dd if={} bs=777 skip=100 count=900 status=none",
+    "dd small": "dd if={} bs=100 count=50 status=none",
+    "dd large": "dd if={} bs=1M status=none",
+    "od": "od -A d -t x1 {} | tail -n 5",
+    "md5sum": "md5sum <{}",
+    "sha256sum": "sha256sum <{}",
+    "split": "split -n 3 {} part- && cat part-*",
+    "split -l": "split -l 1000 {} line- && cat line-*",
+    "cp": "cp {} copy && cat copy",
+    "cp -p": "cp -p {} copy && cat copy",
+    "rsync": "rsync -t {} copy && cat copy",
+    "rsync over": "head -c 5000 {} >copy; rsync --inplace --no-whole-file {} copy && cat copy",
+    "tar": "tar cf - -C $(dirname {}) $(basename {}) | tar xOf -",
+    "gzip": "gzip -c <{} | gzip -dc",
+    "paste": "paste -d, {} {} | tail -n 3",
+    "python": "python3 -c 'import sys; [sys.stdout.buffer.write(l) for l in open(sys.argv[1], \"rb\")]' {}",
+    "python text": "python3 -c 'import sys; print(sum(len(l) for l in open(sys.argv[1], errors=\"replace\")))' {}",
+    "size": "stat -c %s {}",
+    "blocks": "[ $(( $(stat -c %b {}) * 512 )) -ge $(stat -c %s {}) ] && echo enough",
+    "find": "find {} -type f -size +1c -printf '%s\\n'",
+    "cmp": "cat {} | cmp - {} && echo same",
+}
+ONLY_TEXT = {"sort", "sort -u", "uniq", "cut", "paste", "awk", "less", "sed"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_same_as_of_a_plain_file(
+    files: dict[str, tuple[Path, Path]], name: str, kind: str, tmp_path: Path
+) -> None:
+    if kind not in TEXT and name in ONLY_TEXT:
+        pytest.skip("a tool for text")
+    if name.startswith("rsync") and shutil.which("rsync") is None:
+        pytest.skip("no rsync here")
+    view, plain = files[kind]
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "view").mkdir()
+    expected = run(COMMANDS[name].format(plain, plain), tmp_path / "plain")
+    assert run(COMMANDS[name].format(view, view), tmp_path / "view") == expected
+    assert expected
+
+
+def run(command: str, directory: Path) -> bytes:
+    result = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], cwd=directory, capture_output=True, timeout=120, check=False
+    )
+    # 141: somebody behind `head` had more to say
+    assert result.returncode in (0, 141), result.stderr.decode()
+    assert not result.stderr, result.stderr.decode()
+    return result.stdout
+
+
+def test_grep_r_sees_each_message_once_in_each_directory(mnt: Path, records: list[BuiltRecord]) -> None:
+    wanted = sum(b"error" in (record.value or b"") for record in records)
+    for directory in ("offsets", "time"):
+        assert run(f"grep -rh error {mnt}/t/0/{directory} | wc -l", mnt.parent) == b"%d\n" % wanted
+
+
+def test_jq(mnt: Path, records: list[BuiltRecord]) -> None:
+    if shutil.which("jq") is None:
+        pytest.skip("no jq here")
+    values = run(f"jq -r .value {mnt}/t/0/messages.jsonl", mnt.parent)
+    assert values == txt(records)
+    offsets = run(f"jq .offset {mnt}/t/0/offsets/last-3.jsonl", mnt.parent)
+    assert offsets.split() == [b"%d" % record.offset for record in records[-3:]]
+
+
+def test_a_whole_tree_by_tar_cp_and_rsync(mnt: Path, built: BuiltLogDir, tmp_path: Path) -> None:
+    """Everything that is listed, copied in three ways, is the same; sizes in the archive are exact."""
+    ours = {str(path.relative_to(mnt)) for path in mnt.rglob("*") if not path.name.startswith("@")}
+    for name, command in {
+        "tar": f"mkdir tar && tar cf - -C {mnt} t codecs empty | tar xf - -C tar",
+        "cp": f"mkdir cp && cp -a {mnt}/t {mnt}/codecs {mnt}/empty cp/",
+        "rsync": f"rsync -a {mnt}/t {mnt}/codecs {mnt}/empty rsync/",
+    }.items():
+        run(command, tmp_path)
+        copied = {
+            str(path.relative_to(tmp_path / name))
+            for path in (tmp_path / name).rglob("*")
+            if not path.name.startswith("@")
+        }
+        assert copied == ours
+        assert (tmp_path / name / "t/0/messages.txt").read_bytes() == txt(built["t", 0].records)
+        for number in range(5):
+            copy = tmp_path / name / f"codecs/{number}/messages.txt"
+            assert copy.read_bytes() == txt(built["codecs", number].records)
+        assert (tmp_path / name / "empty/0/messages.txt").read_bytes() == b""
+        run(f"chmod -R u+w {name}", tmp_path)  # so that pytest may remove it
+
+
+def test_tar_of_all(mnt: Path, tmp_path: Path) -> None:
+    """With the files that tell of the mount itself, which change with every request."""
+    for number in range(3):
+        archive = tmp_path / f"{number}.tar"
+        result = subprocess.run(["tar", "-cf", archive, "."], cwd=mnt, capture_output=True, check=False, timeout=240)
+        assert (result.returncode, result.stderr) == (0, b"")
+    run("tar -xf 2.tar ./@status.json ./@metrics", tmp_path)
+    assert json.loads((tmp_path / "@status.json").read_bytes())["uptime_seconds"] > 0
+    assert (tmp_path / "@metrics").read_bytes().endswith(b"\n")
+    assert b"\0" not in (tmp_path / "@metrics").read_bytes()
+
+
+def test_offsets_in_order(mnt: Path, records: list[BuiltRecord]) -> None:
+    """As a shell sorts the listed names; the plain ones are the same files."""
+    offsets = mnt / "t/0/offsets"
+    assert run("cat *", offsets) == txt(records)
+    listed = sorted(path.name for path in offsets.iterdir())
+    assert listed[0].startswith("00")
+    for name in listed:
+        plain = "-".join(str(int(number)) if number else "" for number in name.removesuffix(".txt").split("-"))
+        assert (offsets / f"{plain}.txt").samefile(offsets / name)
+        assert (offsets / f"{plain}.txt").read_bytes() == (offsets / name).read_bytes()
+
+
+def test_find_by_message_time(mnt: Path, built: BuiltLogDir) -> None:
+    """mtime is the newest message's timestamp in the range."""
+    records = built["t", 0].records
+    newest = records[-1].timestamp
+    (mnt / "t/0/messages.txt").read_bytes()
+    assert (mnt / "t/0/messages.txt").stat().st_mtime_ns == newest * 1_000_000
+    found = run(f"find {mnt}/t/0 -name messages.txt -newermt @{newest // 1000 - 1}", mnt.parent)
+    assert found.endswith(b"messages.txt\n")
+    assert run(f"find {mnt}/t/0 -name messages.txt -newermt @{newest // 1000 + 1}; echo", mnt.parent) == b"\n"
+    sealed = mnt / "t/0/offsets" / f"0-{SEALED - 1}.txt"
+    sealed.read_bytes()
+    assert sealed.stat().st_mtime_ns == records[SEALED - 1].timestamp * 1_000_000
+
+
+def test_du_and_ls_agree_with_the_size(mnt: Path, records: list[BuiltRecord]) -> None:
+    view = mnt / "t/0/messages.txt"
+    size = len(txt(records))
+    assert run(f"cat {view} | wc -c; ls -l {view} | cut -d' ' -f5; du -b {view} | cut -f1", mnt.parent).split() == [
+        b"%d" % size
+    ] * 3
+    assert int(run(f"du -k {view} | cut -f1", mnt.parent)) * 1024 >= size
+
+
+def test_find_size(mnt: Path) -> None:
+    (mnt / "empty/0/messages.txt").read_bytes()
+    assert run(f"find {mnt}/empty/0/messages.txt -empty", mnt.parent)
+    assert run(f"find {mnt}/t/0/messages.txt -size +100k", mnt.parent)
+
+
+def test_extended_attributes(mnt: Path, built: BuiltLogDir) -> None:
+    names = os.listxattr(mnt / "t" / "0")
+    assert names
+    assert all(name.startswith("user.kafka.") for name in names)
+    values = {name: os.getxattr(mnt / "t" / "0", name) for name in names}
+    assert b"%d" % built["t", 0].log_end_offset in values.values()
+
+
+@pytest.mark.parametrize("kind", ["growing", "sealed", "segment"])
+def test_random_access(files: dict[str, tuple[Path, Path]], kind: str) -> None:
+    view, plain = files[kind]
+    content = plain.read_bytes()
+    with view.open("rb", buffering=0) as file:
+        for step in (100_003, 65_537, 4_099):
+            for position in range(0, len(content) + step, step):
+                assert os.pread(file.fileno(), 3_000, position) == content[position : position + 3_000]
+        assert file.seek(0, os.SEEK_END) == len(content)
+
+
+@pytest.mark.parametrize("kind", ["growing", "sealed", "segment"])
+def test_mmap(files: dict[str, tuple[Path, Path]], kind: str) -> None:
+    view, plain = files[kind]
+    with view.open("rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as mapped:
+        assert mapped[:] == plain.read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parallel_readers(files: dict[str, tuple[Path, Path]], kind: str) -> None:
+    view, plain = files[kind]
+    content = plain.read_bytes()
+    with ThreadPoolExecutor(12) as pool:
+        assert all(read == content for read in pool.map(lambda _: view.read_bytes(), range(48)))
+
+
+def test_less_on_a_terminal(mnt: Path, records: list[BuiltRecord]) -> None:
+    """`less +G` jumps to the end, and shows it."""
+    if shutil.which("script") is None or shutil.which("less") is None:
+        pytest.skip("no script or no less here")
+    command = f"less -X +Gq {mnt}/t/0/messages.txt"
+    shown = subprocess.run(
+        ["script", "-qec", command, "/dev/null"],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "TERM": "vt100", "LINES": "24", "COLUMNS": "80", "LC_ALL": "C.UTF-8"},
+        timeout=120,
+        check=False,
+    )
+    last = records[-1].value or b""
+    assert last.split()[0] in shown.stdout

@@ -1,0 +1,109 @@
+"""A read-only mount leaves the log directory bit for bit as it was, and works where nothing may be written at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import BuiltLogDir
+from tests.support.fixtures import FIXTURES, copy_log_dir, log_dir_of, requires_fixtures
+from tests.support.mounted_logs import sample, state_of, txt
+from tests.support.mounts import requires_fuse
+from tests.support.serving_processes import watched
+
+pytestmark = requires_fuse
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltLogDir:
+    return sample(tmp_path / "logs")
+
+
+def walk(mnt: Path) -> None:
+    """Looks at everything: names, attributes, extended attributes, contents in every format."""
+    subprocess.run(f"tar cf - {mnt} | cat >/dev/null", shell=True, check=True, timeout=240)
+    subprocess.run(["find", str(mnt), "-type", "f", "-exec", "md5sum", "{}", "+"], check=True, capture_output=True)
+    for folder, _, files in os.walk(mnt):
+        for name in (".", *files):
+            for attribute in os.listxattr(Path(folder, name)):
+                os.getxattr(Path(folder, name), attribute)
+    for partition in mnt.glob("*/[0-9]*"):
+        for kind in ("txt", "jsonl", "log"):
+            (partition / "time" / f"2000--.{kind}").read_bytes()
+            (partition / "offsets" / f"last-7.{kind}").read_bytes()
+
+
+def try_to_write(mnt: Path) -> None:
+    for attempt in (
+        lambda: (mnt / "t/0/messages.txt").write_bytes(b"x"),
+        lambda: (mnt / "t/0/segments/new").write_bytes(b"x"),
+        lambda: (mnt / "new").mkdir(),
+        lambda: (mnt / "t").rmdir(),
+        lambda: (mnt / "t/@config").write_text("retention.ms=1\n"),
+        lambda: (mnt / "@groups/g").mkdir(),
+        lambda: os.utime(mnt / "t/0/messages.txt"),
+    ):
+        with pytest.raises(OSError, match="Read-only"):
+            attempt()
+
+
+def test_nothing_changes(built: BuiltLogDir, tmp_path: Path) -> None:
+    before = state_of(built.path)
+    with watched(built.path, tmp_path / "mnt") as mount:
+        walk(mount.path)
+        try_to_write(mount.path)
+        assert not (mount.path / "t/0/@append").exists()
+        assert not (mount.path / "t/@append.jsonl").exists()
+    assert state_of(built.path) == before
+
+
+@requires_fixtures
+@pytest.mark.parametrize("fixture", sorted(path.name for path in FIXTURES.glob("*/") if path.name != "recovery"))
+def test_nothing_of_a_brokers_directory_changes(fixture: str, tmp_path: Path) -> None:
+    copy = copy_log_dir(log_dir_of(fixture), tmp_path / "logs")
+    before = state_of(copy)
+    with watched(copy, tmp_path / "mnt") as mount:
+        walk(mount.path)
+    assert state_of(copy) == before
+
+
+def test_on_a_read_only_filesystem(built: BuiltLogDir, tmp_path: Path) -> None:
+    read_only = tmp_path / "read-only"
+    read_only.mkdir()
+    bind = subprocess.run(["mount", "--bind", built.path, read_only], capture_output=True, check=False)
+    if bind.returncode != 0:
+        pytest.skip(f"cannot make a read-only filesystem here: {bind.stderr.decode().strip()}")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", read_only], check=True)
+        with pytest.raises(OSError, match="Read-only"):
+            (read_only / "file").touch()
+        with watched(read_only, tmp_path / "mnt") as mount:
+            assert (mount.path / "t/0/messages.txt").read_bytes() == txt(built["t", 0].records)
+            walk(mount.path)
+    finally:
+        subprocess.run(["umount", read_only], check=True)
+
+
+def test_in_directories_that_nobody_may_write(built: BuiltLogDir, tmp_path: Path) -> None:
+    """Modes alone; they say little to root."""
+    paths = [built.path, *built.path.rglob("*")]
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        before = state_of(built.path)
+        with watched(built.path, tmp_path / "mnt") as mount:
+            walk(mount.path)
+        assert state_of(built.path) == before
+    finally:
+        for path in paths:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def test_without_a_place_for_the_view_index(built: BuiltLogDir, tmp_path: Path) -> None:
+    """The cache directory cannot be made: everything works, only slower the next time."""
+    (tmp_path / "mnt.cache").write_bytes(b"a file, not a directory")
+    with watched(built.path, tmp_path / "mnt") as mount:
+        assert (mount.path / "t/0/messages.txt").read_bytes() == txt(built["t", 0].records)

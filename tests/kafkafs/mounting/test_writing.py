@@ -1,0 +1,328 @@
+"""Writing to a real mount with ordinary tools: messages, topics, settings, and what a tool is told when it fails."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from storage.files import names
+from storage.verify.verify import verify_log_dir
+from tests.support.mounts import Mounted, mounted, requires_fuse, run_kafkafs
+from tests.support.serving_processes import fails_with, killed_after
+
+pytestmark = requires_fuse
+
+
+@pytest.fixture(scope="module")
+def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    """One mount for all tests of this module: each makes a topic of its own."""
+    path = tmp_path_factory.mktemp("writing")
+    with mounted(path / "logs", path / "mnt", "--create", read_only=False) as mount, killed_after(mount.process):
+        yield mount
+    assert (path / "logs" / names.CLEAN_SHUTDOWN).exists()
+    assert verify_log_dir(path / "logs") == []
+
+
+@pytest.fixture
+def topic(mount: Mounted, request: pytest.FixtureRequest) -> Path:
+    """A new topic of one partition."""
+    path: Path = mount.path / re.sub(r"[^a-z]+", "-", request.node.name)
+    path.mkdir()
+    return path
+
+
+def shell(command: str, cwd: Path, code: int = 0) -> str:
+    """What bash says on stderr."""
+    result = subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == code, result.stderr
+    return result.stderr
+
+
+def messages(topic: Path, partition: int = 0) -> list[bytes]:
+    return (topic / str(partition) / "messages.txt").read_bytes().splitlines()
+
+
+def eventually(topic: Path, expected: list[bytes]) -> None:
+    """The kernel tells of a close a moment after it: what a last line without newline waits for."""
+    deadline = time.monotonic() + 120
+    while messages(topic) != expected:
+        assert time.monotonic() < deadline, messages(topic)
+        time.sleep(0.005)
+
+
+TOOLS: dict[str, tuple[str, list[bytes]]] = {
+    "echo": ("echo one >> @append; echo two >> 0/@append", [b"one", b"two"]),
+    "truncating echo": ("echo one > @append; echo two > 0/@append", [b"one", b"two"]),
+    "cat": ("seq 1000 | cat > @append", [b"%d" % n for n in range(1, 1001)]),
+    "tee": ("seq 3000 | tee @append > /dev/null", [b"%d" % n for n in range(1, 3001)]),
+    "awk": ("seq 3000 | awk '{print}' > @append", [b"%d" % n for n in range(1, 3001)]),
+    "printf line by line": ("{ for i in 1 2 3; do printf '%s\\n' $i; done; } > @append", [b"1", b"2", b"3"]),
+    "printf without newlines": ("{ printf a; printf b; printf 'c\\nd'; } > @append", [b"abc", b"d"]),
+    "two processes, one descriptor": ("{ (printf a); (printf b); } > @append", [b"ab"]),
+    "dd in pieces": ("printf 'a\\nb\\n' | dd of=@append bs=1 2> /dev/null", [b"a", b"b"]),
+    "cp": ("f=$(mktemp); printf 'a\\nb\\n' > $f; cp --preserve=mode $f @append; rm $f", [b"a", b"b"]),
+    "jsonl": ("""echo '{"value":"v","key":"k"}' >> @append.jsonl""", [b"v"]),
+    "touch": ("touch @append; chmod 600 0/@append; truncate -s 5 @append", []),
+}
+
+
+def sparse(path: Path, *parts: tuple[int, bytes], size: int = 0) -> bytes:
+    """A file with these bytes at these positions and holes elsewhere; its content. It has `size` bytes at least."""
+    with path.open("wb") as file:
+        for position, data in parts:
+            file.seek(position)
+            file.write(data)
+        file.truncate(max(size, file.tell()))
+    content = path.read_bytes()
+    assert path.stat().st_blocks * 512 < len(content)
+    return content
+
+
+HOLES: dict[str, tuple[list[tuple[int, bytes]], int]] = {
+    "in the middle": ([(0, b"first\n"), (200_000, b"\nlast\n")], 0),
+    "at the beginning": ([(300_000, b"\nlast\n")], 0),
+    "at the end": ([(0, b"first\nsecond\n")], 300_000),
+    "everywhere": ([(100_000, b"x\n"), (300_000, b"y\nz"), (600_000, b"\nend\n")], 900_000),
+}
+COPYING = {
+    "cp": "cp {} @append",
+    "cp that makes holes": "cp --sparse=always {} @append",
+    "cp without": "cp --sparse=never {} @append",
+    "dd": "dd if={} of=@append bs=4096 conv=sparse,notrunc 2> /dev/null",
+    "cat": "cat {} > @append",
+    "cat that appends": "cat {} >> @append",
+}
+
+
+@pytest.mark.parametrize("tool", COPYING)
+@pytest.mark.parametrize("holes", HOLES)
+def test_holes_are_zeros(topic: Path, tmp_path: Path, tool: str, holes: str) -> None:
+    """Tools move on over the holes of a sparse file, and write nothing there."""
+    parts, size = HOLES[holes]
+    content = sparse(tmp_path / "sparse", *parts, size=size)
+    shell(COPYING[tool].format(tmp_path / "sparse"), topic)
+    eventually(topic, content.splitlines() if content.endswith(b"\n") else content.split(b"\n"))
+
+
+def test_a_hole_that_is_too_long_for_a_message_is_refused(topic: Path, tmp_path: Path) -> None:
+    for name, parts, size in (("middle", [(0, b"a\n"), (1 << 33, b"\nb\n")], 0), ("end", [(0, b"a\n")], 1 << 33)):
+        with (tmp_path / name).open("wb") as file:
+            for position, data in parts:
+                file.seek(position)
+                file.write(data)
+            file.truncate(max(size, file.tell()))
+        assert "Message too long" in shell(f"cp {tmp_path / name} @append", topic, code=1)
+    assert messages(topic) == [b"a", b"a"]
+
+
+def test_positions_mean_nothing_but_holes(topic: Path) -> None:
+    """Who writes at a position again, or before, appends; who appends has no position."""
+    path = topic / "@append"
+    with path.open("wb", buffering=0) as file:
+        for data, position in ((b"one\n", 0), (b"two\n", 0), (b"three\n", 2), (b"four\n", 8)):
+            file.seek(position)
+            file.write(data)
+    with path.open("ab", buffering=0) as file:
+        file.write(b"five\n")
+        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) & ~os.O_APPEND)
+        file.seek(0)
+        file.write(b"six\n")
+        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
+        file.seek(500)
+        file.write(b"seven\n")
+    with path.open("wb", buffering=0) as file:
+        file.truncate(1000)
+        file.write(b"eight\n")
+    assert messages(topic) == [b"one", b"two", b"three", b"four", b"five", b"six", b"seven", b"eight"]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_tools(topic: Path, tool: str) -> None:
+    command, expected = TOOLS[tool]
+    assert shell(command, topic) == ""
+    eventually(topic, expected)
+    assert (topic / "@append").read_bytes() == (topic / "0" / "@append.jsonl").read_bytes() == b""
+
+
+def test_what_is_listed(mount: Mounted, topic: Path) -> None:
+    assert {"@append", "@append.jsonl", "@config", "0"} == {path.name for path in topic.iterdir()}
+    assert {"@append", "@append.jsonl"} < {path.name for path in (topic / "0").iterdir()}
+    assert (topic / "@append").stat().st_mode & 0o777 == 0o222
+    assert (topic / "@append").stat().st_size == 0
+    status = json.loads((mount.path / "@status.json").read_bytes())
+    assert status["mode"] == "read-write"
+    assert status["maintenance"]["state"] in ("waiting", "running")
+    assert b"@append" in (mount.path / "@help").read_bytes()
+    assert all(len(line) <= 80 for line in (mount.path / "@help").read_bytes().splitlines())
+
+
+def test_a_message_can_be_read_when_its_write_returns(topic: Path) -> None:
+    with (topic / "@append").open("wb", buffering=0) as file:
+        for number in range(50):
+            file.write(b"%d\n" % number)
+            assert messages(topic)[-1] == b"%d" % number
+
+
+def test_fsync_ends_the_line_and_flushes(topic: Path) -> None:
+    with (topic / "0" / "@append").open("wb", buffering=0) as file:
+        file.write(b"one\nhalf")
+        assert messages(topic) == [b"one"]
+        os.fsync(file.fileno())
+        assert messages(topic) == [b"one", b"half"]
+
+
+def test_the_sync_command_makes_what_was_appended_durable(topic: Path) -> None:
+    """sync(1) opens its files for reading."""
+
+    def recovery_point() -> int:
+        return int(json.loads((topic / "0" / "@info.json").read_bytes())["recovery_point"])
+
+    for name in ("0/@append", "@append", "@append.jsonl"):
+        before = recovery_point()
+        shell("echo one >> 0/@append", topic)
+        assert recovery_point() == before
+        shell(f"sync {name}", topic)
+        assert recovery_point() == before + 1
+
+
+def test_parallel_writers_never_mix_lines(topic: Path) -> None:
+    def write(writer: int) -> None:
+        with (topic / "0" / "@append").open("wb", buffering=0) as file:
+            data = b"".join(b"%d:%d %s\n" % (writer, n, b"%d" % writer * (n % 50)) for n in range(2000))
+            for position in range(0, len(data), 777):
+                file.write(data[position : position + 777])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    found = messages(topic)
+    assert len(found) == 8 * 2000
+    for writer in range(8):
+        expected = [b"%d:%d %s" % (writer, n, b"%d" % writer * (n % 50)) for n in range(2000)]
+        assert [line for line in found if line.startswith(b"%d:" % writer)] == expected
+
+
+def test_jsonl_goes_round(mount: Mounted, topic: Path) -> None:
+    line = b'{"value":{"base64":"/w=="},"key":"k","timestamp":5,"headers":[["h",null]]}\n'
+    (topic / "@append.jsonl").write_bytes(line * 3)
+    copy = mount.path / "copy-of-jsonl"
+    copy.mkdir()
+    shell(f"cat {topic}/0/messages.jsonl > @append.jsonl", copy)
+    original = (topic / "0" / "messages.jsonl").read_bytes().replace(topic.name.encode(), b"copy-of-jsonl")
+    assert (copy / "0" / "messages.jsonl").read_bytes() == original
+
+
+def test_a_bad_line(topic: Path) -> None:
+    said = shell("""printf '{"value":"a"}\\nbad\\n{"value":"c"}\\n' | cat > @append.jsonl""", topic, code=1)
+    assert "Invalid argument" in said
+    assert messages(topic) == [b"a"]
+    fd = os.open(topic / "0" / "@append.jsonl", os.O_WRONLY)
+    try:
+        assert os.write(fd, b'{"value":"d"}\n{"val') == 19
+        with fails_with(errno.EINVAL):
+            os.write(fd, b'bad"}\n{"value":"e"}\n{"va')
+        assert os.write(fd, b'lue":"f"}\n{"value":"g"}\n') == 24
+    finally:
+        os.close(fd)
+    assert messages(topic) == [b"a", b"d", b"g"]
+
+
+def test_a_message_too_large(topic: Path) -> None:
+    (topic / "@config").write_bytes(b"max.message.bytes=1000\n")
+    assert "Message too long" in shell("head -c 3000 /dev/zero | tr '\\0' x | cat > @append", topic, code=1)
+    (topic / "@append").write_bytes(b"small\n")
+    assert messages(topic) == [b"small"]
+
+
+def test_a_null_key_in_a_compacted_topic(topic: Path) -> None:
+    (topic / "@config").write_bytes(b"cleanup.policy=compact\n")
+    assert "Invalid argument" in shell("echo x > @append", topic, code=1)
+    shell("""echo '{"key":"k","value":"v"}' > 0/@append.jsonl""", topic)
+    assert messages(topic) == [b"v"]
+
+
+def test_settings(topic: Path) -> None:
+    shell("echo retention.ms=5000 >> @config; printf 'segment.bytes=1048576\\n\\n# x\\nflush.ms=' > @config", topic)
+    lines = (topic / "@config").read_bytes().splitlines()
+    assert lines[:2] == [b"retention.ms=5000", b"segment.bytes=1048576"]
+    shell("echo segment.bytes= >> @config", topic)
+    assert b"segment.bytes=1048576" not in (topic / "@config").read_bytes().splitlines()
+    for bad in ("segment.byte=5", "segment.bytes=x", "nothing", "=5"):
+        assert "Invalid argument" in shell(f"echo {bad} >> @config", topic, code=1)
+    assert (topic / "@config").read_bytes().splitlines()[0] == b"retention.ms=5000"
+
+
+def test_topics(mount: Mounted) -> None:
+    topic = mount.path / "made"
+    topic.mkdir()
+    with fails_with(errno.EEXIST):
+        topic.mkdir()
+    for name in ("bad name", "x" * 250, "@x", "ma_de.x", "ma.de_x"):
+        if name == "ma_de.x":
+            (mount.path / name).mkdir()
+            continue
+        with fails_with(errno.EINVAL):
+            (mount.path / name).mkdir()
+    (topic / "@append").write_bytes(b"x\n")
+    with (topic / "@append").open("wb", buffering=0) as file:
+        with fails_with(errno.ENOTEMPTY):
+            topic.rmdir()
+        file.write(b"y\n")  # its writers do not notice
+    (mount.path / "ma_de.x").rmdir()
+    assert not (mount.path / "ma_de.x").exists()
+    (mount.path / "ma_de.x").mkdir()
+    assert messages(topic) == [b"x", b"y"]
+
+
+def test_what_is_not_allowed(mount: Mounted, topic: Path) -> None:
+    with fails_with(errno.EPERM):
+        (topic / "1").mkdir()
+    with fails_with(errno.EPERM):
+        (topic / "0").rmdir()
+    with fails_with(errno.EPERM):
+        (topic / "@append").unlink()
+    with fails_with(errno.EPERM):
+        (topic / "0" / "new").touch()
+    with fails_with(errno.EPERM):
+        (topic / "@append").rename(topic / "@config")
+    for path in (topic / "0" / "messages.txt", mount.path / "@status.json", topic / "0" / "offsets" / "0-.txt"):
+        with fails_with(errno.EROFS):
+            os.open(path, os.O_WRONLY)
+        with fails_with(errno.EROFS):
+            path.chmod(0o600)
+        with fails_with(errno.EROFS):
+            os.truncate(path, 0)
+    with fails_with(errno.EISDIR):
+        os.open(topic, os.O_WRONLY)
+    with fails_with(errno.ENOENT):
+        os.open(topic / "1" / "@append", os.O_WRONLY)
+
+
+def test_internal_topics(mount: Mounted) -> None:
+    topic = mount.path / "__consumer_offsets"
+    topic.mkdir()
+    with fails_with(errno.EPERM):
+        os.open(topic / "0" / "@append", os.O_WRONLY)
+
+
+def test_the_directory_is_locked(mount: Mounted, tmp_path: Path) -> None:
+    logs = mount.path.with_name("logs")
+    (tmp_path / "other").mkdir()
+    result = run_kafkafs("mount", logs, tmp_path / "other", check=False)
+    assert result.returncode == 3
+    said = result.stderr.decode()
+    assert f"process {mount.pid}" in said
+    assert "--read-only" in said
+    with (logs / ".lock").open("r+b") as file, fails_with(errno.EAGAIN):
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    result = run_kafkafs("topics", "create", logs, "nix", check=False)
+    assert result.returncode == 3

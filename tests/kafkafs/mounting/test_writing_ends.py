@@ -1,0 +1,382 @@
+"""Writable mounts that end: by umount, signal, kill -9 under writers; and disks that are full or may not be written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from storage.append.appender import Appender
+from storage.clock import SystemClock
+from storage.directory.owned_dir import Opening, OwnedDir
+from storage.files import names
+from storage.format.record_columns import Record
+from storage.log.log_dir import LogDir
+from storage.log.reader import read_range
+from storage.types import TopicPartition
+from storage.verify.verify import verify_log_dir
+from tests.support.mounts import KAFKAFS, detach, kafkafs_mounts, mounted, requires_fuse, run_kafkafs
+from tests.support.serving_processes import fails_with, killed_after
+
+pytestmark = requires_fuse
+
+# Seconds after which something hangs, on a machine that may be busy with more than this.
+PATIENCE = 120
+
+# More of them make a night's torture.
+KILLS = int(os.environ.get("KAFKAFS_TEST_KILLS", "3"))
+
+WRITER = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_WRONLY)
+number = 0
+while True:
+    lines = b"".join(b"%s:%d\\n" % (sys.argv[2].encode(), number + n) for n in range(1 + number % 7))
+    try:
+        assert os.write(fd, lines + b"half") == len(lines) + 4
+    except OSError:
+        break
+    number += 1 + number % 7
+    print(number, flush=True)
+    try:
+        os.write(fd, b"\\n")
+    except OSError:
+        break
+"""
+
+
+def values(log_dir: Path, topic: str = "t") -> list[bytes | None]:
+    """Of partition 0, without a mount, of a directory in which nothing is wrong."""
+    assert verify_log_dir(log_dir) == []
+    snapshot = LogDir.open_read_only(log_dir).log(TopicPartition(topic, 0)).snapshot()
+    return [block.value(row) for block in read_range(snapshot, 0) for row in range(len(block))]
+
+
+def make(log_dir: Path) -> None:
+    owned = OwnedDir.open(log_dir, Opening(create=True))
+    owned.create_topic("t", 1)
+    owned.close()
+
+
+def test_a_last_line_is_a_message_after_umount(tmp_path: Path) -> None:
+    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", read_only=False) as mount:
+        (mount.path / "t").mkdir()
+        (mount.path / "t" / "@append").write_bytes(b"one\ntwo")
+    assert values(tmp_path / "logs") == [b"one", b"two"]
+    assert (tmp_path / "logs" / names.CLEAN_SHUTDOWN).exists()
+    assert not (tmp_path / "logs" / ".lock").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    with writable(tmp_path) as process:
+        fd = os.open(tmp_path / "mnt" / "t" / "@append", os.O_WRONLY)
+        try:
+            os.write(fd, b"one\nhalf")
+            process.send_signal(number)
+            assert process.wait(timeout=PATIENCE) == 0
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+    assert values(tmp_path / "logs") == [b"one", b"half"]
+    assert (tmp_path / "logs" / names.CLEAN_SHUTDOWN).exists()
+
+
+def test_in_the_background(tmp_path: Path) -> None:
+    (tmp_path / "mnt").mkdir()
+    run_kafkafs("mount", tmp_path / "logs", tmp_path / "mnt", "--create", "-o", f"log={tmp_path / 'log'}")
+    try:
+        (tmp_path / "mnt" / "t").mkdir()
+        (tmp_path / "mnt" / "t" / "@append").write_bytes(b"one\n")
+        (tmp_path / "other").mkdir()
+        assert run_kafkafs("mount", tmp_path / "logs", tmp_path / "other", check=False).returncode == 3
+    finally:
+        run_kafkafs("umount", tmp_path / "mnt")
+    assert values(tmp_path / "logs") == [b"one"]
+
+
+def test_killed_before_its_first_append(tmp_path: Path) -> None:
+    make(tmp_path / "logs")
+    assert (tmp_path / "logs" / names.CLEAN_SHUTDOWN).exists()
+    with writable(tmp_path) as process:
+        process.kill()
+        process.wait()
+    assert not (tmp_path / "logs" / names.CLEAN_SHUTDOWN).exists()
+
+
+@pytest.mark.timeout(60 + 30 * KILLS)
+def test_kill_9_under_writers_loses_no_complete_line(tmp_path: Path) -> None:
+    make(tmp_path / "logs")
+    written: dict[str, int] = {}
+    for number in range(KILLS):
+        with writable(tmp_path) as process:
+            writing = [f"{number}.{writer}" for writer in range(8)]
+            writers = [start_writer(tmp_path, name) for name in writing]
+            deadline = time.monotonic() + PATIENCE
+            while not all((tmp_path / name).stat().st_size for name in writing):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            process.kill()
+            process.wait()
+            detach(tmp_path / "mnt")
+            for name, writer in zip(writing, writers, strict=True):
+                writer.wait(timeout=PATIENCE)
+                written[name] = int((tmp_path / name).read_bytes().splitlines()[-1])
+    assert all(written.values())
+    with writable(tmp_path):
+        found = (tmp_path / "mnt" / "t" / "0" / "messages.txt").read_bytes().splitlines()
+    assert verify_log_dir(tmp_path / "logs") == []
+    for name, count in written.items():
+        lines = [line for line in found if line.startswith(b"%s:" % name.encode())]
+        assert lines == [b"%s:%d" % (name.encode(), line) for line in range(len(lines))]  # in order, each once
+        assert len(lines) >= count
+    assert all(line == b"half" or line.split(b":")[0].decode() in written for line in found)
+
+
+@pytest.fixture
+def tmpfs(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], check=False).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_full_disk(tmpfs: Path, tmp_path: Path) -> None:
+    make(tmpfs / "logs")
+    line = b"x" * 999 + b"\n"
+    with mounted(tmpfs / "logs", tmp_path / "mnt", read_only=False) as mount, killed_after(mount.process):
+        append = mount.path / "t" / "@append"
+        result = subprocess.run(["bash", "-c", f"yes {'y' * 999} > {append}"], capture_output=True, check=False)
+        assert b"No space left on device" in result.stderr
+        with append.open("wb", buffering=0) as file:
+            with fails_with(errno.ENOSPC):
+                while file.write(line):
+                    pass
+            before = (mount.path / "t" / "0" / "messages.txt").read_bytes()
+            subprocess.run(["mount", "-o", "remount,size=8m", tmpfs], check=True)
+            assert file.write(line) == len(line)
+        assert (mount.path / "t" / "0" / "messages.txt").read_bytes() == before + line
+    assert len(values(tmpfs / "logs")) == before.count(b"\n") + 1
+    assert run_kafkafs("recover", tmpfs / "logs").returncode == 0
+    assert len(values(tmpfs / "logs")) == before.count(b"\n") + 1
+
+
+def test_a_disk_that_is_full_when_a_partition_is_first_opened(tmpfs: Path, tmp_path: Path) -> None:
+    """It is told as that, to readers and writers, and the first use that finds room works."""
+    make(tmpfs / "logs")
+    before = values(tmpfs / "logs")
+    (tmpfs / "logs" / names.CLEAN_SHUTDOWN).unlink()
+    for index in (tmpfs / "logs" / "t-0").glob("*index"):
+        index.unlink()
+    with contextlib.suppress(OSError), (tmpfs / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+    with mounted(tmpfs / "logs", tmp_path / "mnt", read_only=False) as mount, killed_after(mount.process):
+        partition = mount.path / "t" / "0"
+        for _ in range(2):
+            with fails_with(errno.ENOSPC), (partition / "@append").open("ab", buffering=0) as file:
+                file.write(b"no room\n")
+            with fails_with(errno.ENOSPC):
+                (partition / "messages.txt").read_bytes()
+        told = json.loads((mount.path / "@status.json").read_bytes())["partitions"]["t/0"]
+        assert told["state"] == "failed"
+        assert "No space left" in told["error"]
+        (tmpfs / "filler").unlink()
+        deadline = time.monotonic() + PATIENCE
+        while True:  # no sooner than after as long as the last try took
+            with contextlib.suppress(OSError), (partition / "@append").open("ab", buffering=0) as file:
+                file.write(b"room\n")
+                break
+            assert time.monotonic() < deadline
+        assert (partition / "messages.txt").read_bytes() == b"room\n"
+    assert values(tmpfs / "logs") == [*before, b"room"]
+    assert (tmpfs / "logs" / names.CLEAN_SHUTDOWN).exists()
+
+
+def test_a_disk_that_starts_to_fail(tmp_path: Path) -> None:
+    """It refuses to let a file grow, with an error that nobody expects: that partition is offline, the others go on."""
+    make(tmp_path / "logs")
+    with writable(tmp_path) as process:
+        (tmp_path / "mnt" / "good").mkdir()
+        bad, good = (tmp_path / "mnt" / topic / "@append" for topic in ("t", "good"))
+        bad.write_bytes(b"x" * 100_000 + b"\n")
+        subprocess.run(["prlimit", f"--pid={process.pid}", "--fsize=50000:"], check=True)
+        said = subprocess.run(["bash", "-c", f"seq 1000 > {bad}"], capture_output=True, text=True, check=False)
+        assert "Input/output error" in said.stderr
+        good.write_bytes(b"while it fails\n")
+        subprocess.run(["prlimit", f"--pid={process.pid}", "--fsize=unlimited:"], check=True)
+        with fails_with(errno.EIO):
+            bad.write_bytes(b"still offline\n")
+        assert (tmp_path / "mnt" / "t" / "0" / "messages.txt").read_bytes() == b"x" * 100_000 + b"\n"
+        good.write_bytes(b"after it\n")
+        status = json.loads((tmp_path / "mnt" / "@status.json").read_bytes())
+        assert [tp for tp, partition in status["partitions"].items() if partition["state"] == "failed"] == ["t/0"]
+        assert status["errors"]["bugs"] == 0
+    assert not (tmp_path / "logs" / names.CLEAN_SHUTDOWN).exists()
+    with writable(tmp_path):
+        bad.write_bytes(b"works again\n")
+    assert values(tmp_path / "logs") == [b"x" * 100_000, b"works again"]
+    assert values(tmp_path / "logs", "good") == [b"while it fails", b"after it"]
+
+
+def test_a_directory_that_may_not_be_written(tmpfs: Path, tmp_path: Path) -> None:
+    make(tmpfs / "logs")
+    before = {path: path.read_bytes() for path in (tmpfs / "logs").rglob("*") if path.is_file()}
+    subprocess.run(["mount", "-o", "remount,ro", tmpfs], check=True)
+    (tmp_path / "mnt").mkdir()
+    refused = run_kafkafs("mount", tmpfs / "logs", tmp_path / "mnt", check=False)
+    assert refused.returncode == 4
+    assert b"Read-only file system; --read-only may do" in refused.stderr
+    refused = run_kafkafs("topics", "create", tmpfs / "logs", "new", check=False)
+    assert refused.returncode == 4
+    with mounted(tmpfs / "logs", tmp_path / "mnt") as mount:
+        assert (mount.path / "t" / "0" / "messages.txt").read_bytes() == b""
+        with fails_with(errno.EROFS):
+            (mount.path / "new").mkdir()
+    assert {path: path.read_bytes() for path in (tmpfs / "logs").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.leaves_damage("batch-crc")
+def test_damage_takes_one_partition_offline(tmp_path: Path) -> None:
+    make(tmp_path / "logs")
+    with writable(tmp_path):
+        (tmp_path / "mnt" / "good").mkdir()
+        (tmp_path / "mnt" / "t" / "@append").write_bytes(b"one\n" * 100)
+        (tmp_path / "mnt" / "t" / "@append").write_bytes(b"two\n" * 100)
+    log = tmp_path / "logs" / "t-0" / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    data[80] ^= 1
+    log.write_bytes(data)
+    (tmp_path / "logs" / names.CLEAN_SHUTDOWN).unlink()
+    for checkpoint in ("recovery-point-offset-checkpoint",):
+        (tmp_path / "logs" / checkpoint).unlink()
+    with writable(tmp_path):
+        with fails_with(errno.EIO):
+            os.open(tmp_path / "mnt" / "t" / "0" / "@append", os.O_WRONLY)
+        (tmp_path / "mnt" / "good" / "@append").write_bytes(b"x\n")
+        assert b'"state": "failed"' in (tmp_path / "mnt" / "@status.json").read_bytes()
+    assert log.read_bytes() == data
+
+
+def test_a_torn_tail_is_cut(tmp_path: Path) -> None:
+    make(tmp_path / "logs")
+    with writable(tmp_path):
+        (tmp_path / "mnt" / "t" / "@append").write_bytes(b"one\n")
+    log = tmp_path / "logs" / "t-0" / f"{0:020}.log"
+    whole = log.read_bytes()
+    log.write_bytes(whole + whole[:-5])
+    (tmp_path / "logs" / names.CLEAN_SHUTDOWN).unlink()
+    (tmp_path / "logs" / "recovery-point-offset-checkpoint").unlink()
+    with writable(tmp_path):
+        status = json.loads((tmp_path / "mnt" / "@status.json").read_bytes())
+        assert list(status["recovery"]["changes"]) == ["t/0"]
+        checked = len(whole) * 2 - 5
+        assert status["recovery"]["running"] == 0
+        assert (status["recovery"]["total_bytes"], status["recovery"]["checked_bytes"]) == (checked, len(whole))
+        (tmp_path / "mnt" / "t" / "@append").write_bytes(b"two\n")
+    assert values(tmp_path / "logs") == [b"one", b"two"]
+
+
+def test_what_recovery_finds_is_told_where_the_mount_starts(tmp_path: Path) -> None:
+    """Torn tails are cut and told; damage before intact messages takes its partition offline, with what may help."""
+    owned = OwnedDir.open(tmp_path / "logs", Opening(create=True))
+    owned.create_topic("torn", 1)
+    owned.create_topic("bad", 12)
+    for tp in owned.partitions():
+        for value in (b"one", b"two"):
+            assert Appender(owned.log(tp), clock=SystemClock()).append([Record(None, value)]).error is None
+    owned._logs.abandon()
+    owned._dir_lock.release()
+    for tp in owned.partitions():
+        log = tmp_path / "logs" / tp.dir_name / f"{0:020}.log"
+        data = bytearray(log.read_bytes())
+        data[70] ^= tp.topic == "bad"
+        log.write_bytes(data[: len(data) - 3 * (tp.topic == "torn")])
+    (tmp_path / "mnt").mkdir()
+    log_file = tmp_path / "log"
+    result = run_kafkafs("mount", tmp_path / "logs", tmp_path / "mnt", "-o", f"log={log_file}")
+    try:
+        said = result.stderr.decode().splitlines()
+        assert len(said) == 11
+        assert said[0].startswith("kafkafs: bad/0 is offline: ")
+        assert "kafkafs recover" in said[0]
+        assert "salvage" in said[0]
+        assert said[10] == "kafkafs: … and 3 more, see @status.json"
+        assert "torn/0 was recovered: cuts 00000000000000000000.log at position" in log_file.read_text()
+        status = json.loads((tmp_path / "mnt" / "@status.json").read_bytes())
+        assert status["partitions"]["bad/7"]["state"] == "failed"
+        assert list(status["recovery"]["changes"]) == ["torn/0"]
+        assert (tmp_path / "mnt" / "torn" / "0" / "messages.txt").read_bytes() == b"one\n"
+        with fails_with(errno.EIO):
+            os.open(tmp_path / "mnt" / "bad" / "0" / "@append", os.O_WRONLY)
+    finally:
+        run_kafkafs("umount", tmp_path / "mnt")
+    assert run_kafkafs("recover", tmp_path / "logs").returncode == 0
+    assert verify_log_dir(tmp_path / "logs") == []
+
+
+def test_progress_is_shown_on_the_terminal(tmp_path: Path) -> None:
+    make(tmp_path / "logs")
+    with writable(tmp_path):
+        (tmp_path / "mnt" / "t" / "@append").write_bytes(b"one\n")
+    (tmp_path / "logs" / names.CLEAN_SHUTDOWN).unlink()
+    (tmp_path / "logs" / "recovery-point-offset-checkpoint").unlink()
+    ours, terminal = os.openpty()
+    try:
+        command = [*KAFKAFS, "mount", str(tmp_path / "logs"), str(tmp_path / "mnt"), "-o", f"log={tmp_path / 'log'}"]
+        subprocess.run(command, stdin=terminal, stdout=terminal, stderr=terminal, check=True, timeout=PATIENCE)
+        run_kafkafs("umount", tmp_path / "mnt")
+        shown = os.read(ours, 100_000)
+    finally:
+        os.close(terminal)
+        os.close(ours)
+    assert b"recovery" in shown
+
+
+def start_writer(tmp_path: Path, name: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "mnt" / "t" / "0" / "@append"), name]
+    with (tmp_path / name).open("wb") as output:
+        return subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
+
+
+@contextmanager
+def writable(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A mount of `logs` at `mnt` that a test may end as it likes."""
+    logs, mnt = tmp_path / "logs", tmp_path / "mnt"
+    mnt.mkdir(exist_ok=True)
+    if not logs.exists():
+        make(logs)
+    command = [*KAFKAFS, "mount", str(logs), str(mnt), "-f"]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while mnt not in kafkafs_mounts():
+            assert process.poll() is None, process.communicate()[1].decode()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with killed_after(process):
+            yield process
+        if process.poll() is None:
+            run_kafkafs("umount", mnt)
+            assert process.wait(timeout=PATIENCE) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+        for _ in range(3):
+            if mnt in kafkafs_mounts():
+                detach(mnt)

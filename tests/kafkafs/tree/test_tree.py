@@ -1,0 +1,387 @@
+"""What can be looked up, listed and asked of the tree, and what it says of itself."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree.base import Kind
+from kafkafs.tree.paths import NoSuchPath
+from kafkafs.tree.tree import Tree, TreeOptions
+from storage.errors import OffsetOutOfRange, StorageError, UnknownTopicOrPartition
+from storage.log.log_dir import LogDir
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.live_log import START_MS, LiveLog
+from tests.support.reference_views import content, read_all, tree_of
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveLog:
+    """Offsets 0-29, 30-59, 60-64 in three segments; the second one reaches into the next day."""
+    log = LiveLog(tmp_path / "log")
+    log.write(30)
+    log.roll()
+    log.write(29)
+    log.append(b"next day", timestamps=[START_MS + DAY_MS])
+    log.roll()
+    log.write(5)
+    return log
+
+
+@pytest.fixture
+def tree(live: LiveLog) -> Tree:
+    return tree_of(live.path.parent)
+
+
+def names(tree: Tree, path: str) -> list[str]:
+    return [entry.name for entry in tree.lookup(path).list()]
+
+
+def test_the_root_lists_our_files_and_all_topics(tree: Tree) -> None:
+    assert names(tree, "/") == ["@help", "@status.json", "@metrics", "@groups", "t"]
+    root = tree.lookup("/").attributes()
+    assert (root.kind, root.mode, root.nlink) == (Kind.DIRECTORY, 0o555, 4)
+    assert names(tree, "/@groups") == []
+    assert tree.lookup("/@groups").attributes().kind is Kind.DIRECTORY
+
+
+def test_a_topic_and_a_partition(tree: Tree) -> None:
+    assert names(tree, "/t") == ["@config", "0"]
+    assert names(tree, "/t/0") == [
+        "messages.txt",
+        "messages.jsonl",
+        "messages.log",
+        "@info.json",
+        "offsets",
+        "time",
+        "segments",
+    ]
+    assert [entry.kind for entry in tree.lookup("/t/0").list()] == [Kind.FILE] * 4 + [Kind.DIRECTORY] * 3
+    assert tree.lookup("/t/0").attributes().nlink == 5
+
+
+def test_offset_ranges_are_listed_one_a_segment(tree: Tree) -> None:
+    assert names(tree, "/t/0/offsets") == ["00-29.txt", "30-59.txt", "60-.txt"]
+
+
+def test_offset_ranges_are_listed_in_order(live: LiveLog, tree: Tree) -> None:
+    """Sorted by their names, as a shell sorts them; without leading zeros they are the same files."""
+    for _ in range(4):
+        live.write(40)
+        live.roll()
+    listed = names(tree, "/t/0/offsets")
+    ranges = ["000-029", "030-059", "060-104", "105-144", "145-184", "185-224", "225-"]
+    assert listed == sorted(listed) == [f"{name}.txt" for name in ranges]
+    assert b"".join(content(tree, f"/t/0/offsets/{name}") for name in sorted(listed)) == live.text()
+    handles = [tree.lookup(f"/t/0/offsets/{name}.txt").open() for name in ("000-029", "0-29", "0000-29", "0-0029")]
+    assert tree.status()["views"]["open"] == 1
+    assert tree.status()["views"]["handles"] == 4
+    for handle in handles:
+        handle.close()
+
+
+def test_days_are_listed_that_segments_reach(tree: Tree) -> None:
+    assert names(tree, "/t/0/time") == ["2023-11-14.txt", "2023-11-15.txt"]
+
+
+def test_a_timestamp_far_off_does_not_make_a_listing_of_centuries(live: LiveLog, tree: Tree) -> None:
+    live.append(b"far", b"farther", timestamps=[START_MS * 100, 2**62])
+    listed = names(tree, "/t/0/time")
+    assert len(listed) < 10
+    assert "2023-11-14.txt" in listed
+
+
+def test_listings_begin_at_the_log_start(live: LiveLog, tree: Tree) -> None:
+    (live.path.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 40\n")
+    assert names(tree, "/t/0/offsets") == ["40-59.txt", "60-.txt"]
+    assert content(tree, "/t/0/messages.txt") == live.text(lambda offset, _: offset >= 40)
+    (live.path.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 65\n")
+    assert names(tree, "/t/0/offsets") == ["65-.txt"]
+    assert content(tree, "/t/0/messages.txt") == b""
+
+
+def test_segments_are_the_real_files(live: LiveLog, tree: Tree) -> None:
+    (live.path / "partition.metadata").write_bytes(b"version: 0\n")
+    (live.path / "subdirectory").mkdir()
+    listed = names(tree, "/t/0/segments")
+    assert listed == sorted(path.name for path in live.path.iterdir() if path.is_file())
+    for name in listed:
+        status = (live.path / name).stat()
+        attributes = tree.lookup(f"/t/0/segments/{name}").attributes()
+        assert (attributes.size, attributes.mtime_ns, attributes.mode) == (status.st_size, status.st_mtime_ns, 0o444)
+        assert content(tree, f"/t/0/segments/{name}", step=100) == (live.path / name).read_bytes()
+    active = tree.lookup(f"/t/0/segments/{live.log(60).name}").open()
+    assert (active.direct_io, active.keep_cache) == (True, False)
+    tree = tree_of(live.path.parent)
+    sealed = [tree.lookup(f"/t/0/segments/{live.log(0).name}").open() for _ in range(2)]
+    assert [(handle.direct_io, handle.keep_cache) for handle in sealed] == [(False, False), (False, True)]
+    fresh = live.path / "fresh"
+    fresh.write_bytes(live.log(0).read_bytes()[:100])
+    fresh.rename(live.log(0))
+    # The kernel would end those readers at the smaller size.
+    for look in (lambda view: view.open(), lambda view: view.attributes()):
+        with pytest.raises(OffsetOutOfRange):
+            look(tree.lookup(f"/t/0/segments/{live.log(0).name}"))
+    with pytest.raises(OffsetOutOfRange):
+        sealed[0].read(0, 10)
+    for handle in sealed:
+        handle.close()
+    replaced = tree.lookup(f"/t/0/segments/{live.log(0).name}").open()
+    assert (replaced.direct_io, replaced.keep_cache) == (False, False)
+    assert replaced.size == 100
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nosuch",
+        "/t/1",
+        "/t/00",
+        "/t/0/nosuch",
+        "/t/0/offsets/5-4.txt",
+        "/t/0/offsets/1.csv",
+        "/t/0/time/2023-13.txt",
+        "/t/0/messages.txt/x",
+        "/@nosuch",
+        "/t/0/segments/../../x",
+        "/t/0/segments/nosuch",
+        "/t/0/segments/subdirectory",
+        "/t/@append",
+        "/t/0/@append",
+        "/@groups/g",
+    ],
+)
+def test_what_is_not_there(live: LiveLog, tree: Tree, path: str) -> None:
+    (live.path / "subdirectory").mkdir()
+    with pytest.raises((NoSuchPath, UnknownTopicOrPartition)):
+        tree.lookup(path).attributes()
+
+
+def test_files_are_no_directories_and_the_reverse(tree: Tree) -> None:
+    for path in ("/t/0/messages.txt", "/t/0/@info.json", "/t/0/segments/00000000000000000000.log"):
+        with pytest.raises(NotADirectoryError) as listed:
+            list(tree.lookup(path).list())
+        assert listed.value.errno == errno.ENOTDIR
+    for path in ("/", "/t", "/t/0", "/t/0/offsets", "/t/0/time", "/t/0/segments", "/@groups"):
+        with pytest.raises(IsADirectoryError) as opened:
+            tree.lookup(path).open()
+        assert opened.value.errno == errno.EISDIR
+
+
+def test_topics_that_come_and_go(live: LiveLog, tree: Tree) -> None:
+    other = LiveLog(live.path.parent / "elsewhere")
+    other.path.rename(live.path.parent / "new-3")
+    assert names(tree, "/")[-2:] == ["new", "t"]
+    assert names(tree, "/new") == ["@config", "3"]
+    (live.path.parent / "new-3").rename(live.path.parent / f"new-3.{'a' * 32}-delete")
+    with pytest.raises(UnknownTopicOrPartition):
+        tree.lookup("/new/3")
+
+
+def test_sizes_before_the_first_open_are_estimates(live: LiveLog, tree: Tree) -> None:
+    for name in ("messages.txt", "offsets/0-29.txt", "offsets/7.jsonl", "offsets/3+4.txt", "offsets/last-2.txt"):
+        assert tree.lookup(f"/t/0/{name}").attributes().size >= 1
+    for name in ("time/2023-11-14.txt", "time/1999.txt", "time/last-1h.txt"):
+        assert tree.lookup(f"/t/0/{name}").attributes().size >= 1
+    assert tree.lookup("/t/0/offsets/65-.txt").attributes().size == 0
+    assert tree.lookup("/t/0/messages.log").attributes().size == sum(
+        live.log(base).stat().st_size for base in live.segments
+    )
+    assert tree.lookup("/t/0/offsets/0-29.log").attributes().size == live.log(0).stat().st_size
+
+
+def test_modification_times_are_message_times(live: LiveLog, tree: Tree) -> None:
+    second, third = (START_MS + DAY_MS) * 1_000_000, (START_MS + 64_000) * 1_000_000
+    for _ in range(2):
+        assert tree.lookup("/t/0/offsets/0-29.txt").attributes().mtime_ns == (START_MS + 29_000) * 1_000_000
+        assert tree.lookup("/t/0/offsets/30-59.txt").attributes().mtime_ns == second
+        assert tree.lookup("/t/0/offsets/60-.log").attributes().mtime_ns == third
+        assert tree.lookup("/t/0/time/2023-11-15.txt").attributes().mtime_ns == second
+        for name in ("offsets/0-29.txt", "offsets/30-59.txt", "offsets/60-.log", "time/2023-11-15.txt"):
+            tree.lookup(f"/t/0/{name}").open().close()
+    for path in ("/t/0", "/t", "/t/0/offsets", "/t/0/time"):
+        assert tree.lookup(path).attributes().mtime_ns == third
+    tree.lookup("/t/0/messages.txt").open().close()
+    assert tree.lookup("/t/0/messages.txt").attributes().mtime_ns == second
+
+
+def test_messages_without_timestamps_show_the_file_s_time(tmp_path: Path) -> None:
+    live = LiveLog(tmp_path / "log")
+    live.append(b"a", b"b", timestamps=[-1, -1])
+    tree = tree_of(live.path.parent)
+    for _ in range(2):
+        assert tree.lookup("/t/0/messages.txt").attributes().mtime_ns == live.log(0).stat().st_mtime_ns
+        tree.lookup("/t/0/messages.txt").open().close()
+    assert content(tree, "/t/0/time/1970--.txt") == b""
+
+
+def test_extended_attributes(live: LiveLog, tree: Tree) -> None:
+    partition = tree.lookup("/t/0").xattrs()
+    assert partition["user.kafka.log_start_offset"] == b"0"
+    assert partition["user.kafka.log_end_offset"] == b"65"
+    assert partition["user.kafka.segments"] == b"3"
+    view = tree.lookup("/t/0/offsets/10-200.txt").xattrs()
+    assert (view["user.kafka.start_offset"], view["user.kafka.end_offset"]) == (b"10", b"65")
+    assert tree.lookup("/t").xattrs()["user.kafka.partitions"] == b"1"
+    segment = tree.lookup(f"/t/0/segments/{live.log(30).name}").xattrs()
+    assert segment["user.kafka.base_offset"] == b"30"
+    assert all(name.startswith("user.kafka.") for name in partition)
+
+
+def test_info_json(live: LiveLog, tree: Tree) -> None:
+    (live.path.parent / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 60\n")
+    facts = json.loads(content(tree, "/t/0/@info.json"))
+    assert facts | {
+        "topic": "t",
+        "partition": 0,
+        "log_start_offset": 0,
+        "log_end_offset": 65,
+        "last_stable_offset": 65,
+        "recovery_point": 60,
+        "segments": 3,
+        "offsets": 65,
+        "messages": 65,
+        "first_timestamp": START_MS,
+        "last_timestamp": START_MS + DAY_MS,
+    } == facts
+    assert facts["bytes"] == sum(live.log(base).stat().st_size for base in live.segments)
+
+
+def test_info_begins_at_the_log_start(live: LiveLog, tree: Tree) -> None:
+    """The first message is the first that can be read, wherever its segment and its batch begin."""
+    path = live.path.parent / "log-start-offset-checkpoint"
+    for start in (0, 29, 30, 44, 61):
+        path.write_text(f"0\n1\nt 0 {start}\n")
+        facts = json.loads(content(tree, "/t/0/@info.json"))
+        first = next(timestamp for offset, timestamp, _ in live.messages if offset >= start)
+        last = max(timestamp for offset, timestamp, _ in live.messages if offset >= min(start, 60))
+        assert (facts["first_timestamp"], facts["last_timestamp"]) == (first, last), start
+        assert tree.lookup("/t/0").xattrs()["user.kafka.first_timestamp"] == str(first).encode()
+    path.write_text("0\n1\nt 0 65\n")
+    facts = json.loads(content(tree, "/t/0/@info.json"))
+    assert (facts["first_timestamp"], facts["last_timestamp"], facts["last_time"]) == (None, None, None)
+    assert names(tree, "/t/0/time") == []
+
+
+def test_config_lines(live: LiveLog, tree: Tree) -> None:
+    (live.path / "topic.properties").write_text("retention.ms=1234\ncleanup.policy=compact\n")
+    lines = content(tree, "/t/@config").decode().splitlines()
+    own = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    assert own == {"retention.ms": "1234", "cleanup.policy": "compact"}
+    in_force = dict(line.removeprefix("# ").split("=", 1) for line in lines)
+    assert in_force["segment.bytes"] == "1073741824"
+
+
+def test_small_files_are_frozen_when_they_are_opened(live: LiveLog, tree: Tree) -> None:
+    handle = tree.lookup("/t/0/@info.json").open()
+    before = read_all(handle, 7)
+    live.write(5)
+    assert handle.size == len(before)
+    assert handle.read(0, 10_000) == before
+    buffer = ctypes.create_string_buffer(len(before))
+    assert handle.read_into(ctypes.addressof(buffer), 3, 10) == 10
+    assert buffer.raw[:10] == before[3:13]
+    assert (handle.direct_io, handle.keep_cache) == (True, False)
+    assert json.loads(content(tree, "/t/0/@info.json"))["log_end_offset"] == 70
+
+
+def test_what_is_seen_of_a_small_file_hangs_together(live: LiveLog) -> None:
+    """`tar` stats, opens, stats, reads and stats: one text, whatever the next one will be; then it is a new one."""
+    texts = itertools.count()
+    tree = Tree(
+        LogDir.open_read_only(live.path.parent),
+        TreeOptions(index_bytes=0),
+        files={"@metrics": lambda: b"x" * next(texts)},
+    )
+    sizes = []
+    for _ in range(3):
+        before = tree.lookup("/@metrics").attributes()
+        handle = tree.lookup("/@metrics").open()
+        inside = tree.lookup("/@metrics").attributes()
+        assert len(read_all(handle)) == handle.size == inside.size
+        assert tree.lookup("/@metrics").attributes() == inside == before
+        sizes.append(handle.size)
+        handle.close()
+    assert sizes == sorted(set(sizes))
+    first, second = tree.lookup("/@metrics").open(), tree.lookup("/@metrics").open()
+    assert first.size < second.size == tree.lookup("/@metrics").attributes().size
+    for handle in (second, first, first):
+        handle.close()
+    assert tree.lookup("/@metrics").attributes().size > second.size
+
+
+def test_files_at_the_root_come_from_whoever_knows(live: LiveLog) -> None:
+    log_dir = LogDir.open_read_only(live.path.parent)
+    tree = Tree(log_dir, TreeOptions(index_bytes=0), files={"@help": lambda: b"read me\n"})
+    assert content(tree, "/@help") == b"read me\n"
+    assert json.loads(content(tree, "/@status.json"))["isolation"] == "read_uncommitted"
+
+
+def test_the_status_counts_what_is_open(tree: Tree) -> None:
+    handles = [tree.lookup("/t/0/messages.txt").open() for _ in range(2)]
+    handles.append(tree.lookup("/t/0/offsets/3-5.txt").open())
+    read_all(handles[0])
+    status = tree.status()
+    assert status["views"] == {"known": 2, "open": 2, "handles": 3}
+    assert status["view_index"]["scanned_bytes"] > 0
+    assert status["block_cache"]["blocks"] > 0
+    for handle in handles * 2:
+        handle.close()
+    assert tree.status()["views"] == {"known": 2, "open": 0, "handles": 0}
+
+
+def test_start_and_stop(live: LiveLog, tree: Tree) -> None:
+    tree.start()
+    assert content(tree, "/t/0/messages.txt") == live.text()
+    tree.stop()
+    assert content(tree, "/t/0/messages.txt") == live.text()
+    with pytest.raises(OSError, match="shutdown") as stopped:
+        tree.lookup("/t/0/messages.jsonl").open()
+    assert stopped.value.errno == errno.ESHUTDOWN
+    tree.start()
+    assert content(tree, "/t/0/messages.jsonl").count(b"\n") == len(live.messages)
+    tree.stop()
+
+
+def test_empty_topics_and_directories(tmp_path: Path) -> None:
+    (tmp_path / "log" / "empty-0").mkdir(parents=True)
+    tree = tree_of(tmp_path / "log")
+    assert content(tree, "/empty/0/messages.txt") == b""
+    assert tree.lookup("/empty/0/messages.txt").attributes().size == 0
+    assert content(tree, "/empty/0/messages.log") == b""
+    assert names(tree, "/empty/0/offsets") == []
+    now = (tmp_path / "log" / "empty-0").stat().st_mtime_ns
+    for path in ("", "/0", "/0/messages.txt", "/0/messages.jsonl", "/0/messages.log", "/0/time/9999--.txt"):
+        assert tree.lookup(f"/empty{path}").attributes().mtime_ns == now, path
+    assert names(tree, "/empty/0/time") == []
+    assert json.loads(content(tree, "/empty/0/@info.json"))["messages"] == 0
+
+
+@requires_fixtures
+def test_every_name_in_every_fixture_answers() -> None:
+    """Nothing but what the contract names comes out of any node."""
+    for fixture in ("codecs", "times", "transactions", "v0", "compaction-after"):
+        tree = tree_of(FIXTURES / fixture / "log")
+        waiting = ["/"]
+        while waiting:
+            path = waiting.pop()
+            view = tree.lookup(path)
+            attributes = view.attributes()
+            assert all(isinstance(value, bytes) for value in view.xattrs().values())
+            if attributes.kind is Kind.FILE:
+                view.open().close()
+                continue
+            for entry in view.list():
+                below = f"{path.rstrip('/')}/{entry.name}"
+                try:
+                    assert tree.lookup(below).attributes().kind is entry.kind, below
+                except StorageError as error:
+                    raise AssertionError(below) from error
+                waiting.append(below)

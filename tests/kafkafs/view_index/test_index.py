@@ -1,0 +1,301 @@
+"""The view index: kept between mounts, never believed blindly, never in the way."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kafkafs.formats import by_name
+from kafkafs.tree.tree import Tree
+from kafkafs.view_index import measure, store
+from kafkafs.view_index.extent import Extent
+from kafkafs.view_index.index import ViewIndex
+from kafkafs.view_index.pieces import PIECE_BYTES, POSITION, Piece, PieceBuilder, Pieces
+from kafkafs.view_index.store import NO_MARKER, Store, default_directory
+from kafkafs.view_index.workbench import Rendition
+from kafkafs.views.block_cache import Workers
+from storage.format.compression import Codec
+from storage.log.log_dir import LogDir
+from storage.log.segment import Segment
+from storage.types import Isolation, TopicPartition
+from tests.support.live_log import LiveLog
+from tests.support.reference_views import content, tree_of
+
+PATH = "/t/0/messages.txt"
+TP = TopicPartition("t", 0)
+TXT = Rendition(by_name("txt", TP), Isolation.READ_UNCOMMITTED)
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveLog:
+    """Two segments above the size from which their index is kept, and an active one."""
+    log = LiveLog(tmp_path / "log")
+    for _ in range(2):
+        log.write(1500, size=1000, batch=100)
+        log.roll()
+    log.write(10)
+    return log
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def tree(live: LiveLog, cache: Path, **options: object) -> Tree:
+    return tree_of(live.path.parent, index_dir=cache, **{"index_bytes": 1 << 20, **options})
+
+
+def scanned(tree: Tree) -> int:
+    count = tree.status()["view_index"]["scanned_bytes"]
+    assert isinstance(count, int)
+    return count
+
+
+def files(cache: Path) -> list[Path]:
+    return sorted(cache.iterdir()) if cache.exists() else []
+
+
+def test_sealed_segments_are_measured_once_in_their_life(live: LiveLog, cache: Path) -> None:
+    first = tree(live, cache)
+    expected = live.text()
+    assert content(first, PATH) == expected
+    whole = scanned(first)
+    assert whole == sum(live.log(base).stat().st_size for base in live.segments)
+    assert len(files(cache)) == 2
+    second = tree(live, cache)
+    assert content(second, PATH) == expected
+    assert scanned(second) == live.log(live.segments[-1]).stat().st_size
+    assert content(second, "/t/0/offsets/700-1800.txt") == live.text(lambda offset, _: 700 <= offset <= 1800)
+    # Another rendition is another measure.
+    content(second, "/t/0/messages.jsonl")
+    assert len(files(cache)) == 4
+
+
+def test_the_last_segment_is_kept_when_the_mount_ends(live: LiveLog, cache: Path) -> None:
+    live.write(1500, size=1000, batch=100)
+    first = tree(live, cache)
+    content(first, PATH)
+    assert len(files(cache)) == 2
+    first.stop()
+    assert len(files(cache)) == 3
+    second = tree(live, cache)
+    assert content(second, PATH) == live.text()
+    assert scanned(second) == 0
+    live.write(10)
+    third = tree(live, cache)
+    assert content(third, PATH) == live.text()
+    assert scanned(third) > 0
+
+
+@pytest.mark.parametrize("change", ["touch", "replace", "grow", "other bytes"])
+def test_a_changed_file_is_measured_again(live: LiveLog, cache: Path, change: str) -> None:
+    content(tree(live, cache), PATH)
+    path = live.log(0)
+    data = path.read_bytes()
+    status = path.stat()
+    if change == "touch":
+        os.utime(path, ns=(1, 1))
+    elif change == "replace":
+        path.rename(path.with_suffix(".old"))
+        path.write_bytes(data)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    elif change == "grow":
+        path.write_bytes(data[: len(data) // 2])
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    else:
+        path.write_bytes(data[:18] + b"!" + data[19:])
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    again = tree(live, cache)
+    again.lookup(PATH).open().close()
+    assert scanned(again) >= path.stat().st_size
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "garbage", "version", "directory"])
+def test_damaged_cache_files_are_as_if_they_were_not_there(live: LiveLog, cache: Path, damage: str) -> None:
+    content(tree(live, cache), PATH)
+    for path in files(cache):
+        data = path.read_bytes()
+        if damage == "directory":
+            path.unlink()
+            path.mkdir()
+            continue
+        path.write_bytes(
+            {
+                "truncate": data[: len(data) - 9],
+                "flip": data[:-20] + bytes([data[-20] ^ 1]) + data[-19:],
+                "empty": b"",
+                "garbage": os.urandom(len(data)),
+                "version": data[:7] + b"\xff" + data[8:],
+            }[damage]
+        )
+    again = tree(live, cache)
+    assert content(again, PATH) == live.text()
+    assert scanned(again) > 2 * 1500 * 1000
+
+
+def test_the_cache_may_go_at_any_time(live: LiveLog, cache: Path) -> None:
+    one = tree(live, cache)
+    content(one, PATH)
+    for path in files(cache):
+        path.unlink()
+    cache.rmdir()
+    assert content(one, PATH) == live.text()
+    content(one, "/t/0/messages.jsonl")
+    assert len(files(cache)) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(live: LiveLog, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_bytes(b"no directory")
+    one = tree(live, blocked / "cache")
+    assert content(one, PATH) == live.text()
+    one.stop()
+
+
+def test_the_cache_is_bounded_and_the_longest_unused_goes(live: LiveLog, cache: Path) -> None:
+    content(tree(live, cache), PATH)
+    one = files(cache)[0].stat().st_size
+    for path in files(cache):
+        path.unlink()
+    cache.joinpath("old.view").write_bytes(b"x" * one)
+    os.utime(cache / "old.view", ns=(1, 1))
+    kept = tree(live, cache, index_bytes=3 * one)
+    content(kept, PATH)
+    assert (cache / "old.view").exists()
+    content(kept, "/t/0/messages.jsonl")
+    assert not (cache / "old.view").exists()
+    assert sum(path.stat().st_size for path in files(cache)) <= 3 * one
+
+
+def test_the_cache_lies_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_directory() == tmp_path / "kafkafs" / "views"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the specification: ignore it
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert default_directory() == tmp_path / "home" / ".cache" / "kafkafs" / "views"
+
+
+def test_pieces_of_other_messages_are_neither_kept_nor_believed(tmp_path: Path, live: LiveLog) -> None:
+    """Segments of a topic that was made again may have the same names, sizes and inode numbers."""
+    snapshot = LogDir.open_read_only(live.path.parent).log(TP).snapshot()
+    segment = snapshot.segments[0]
+    extent = ViewIndex(Workers(0), None).whole(snapshot, segment, TXT, segment.size)
+    path = live.log(0)
+    own = path.read_bytes()
+    kept = Store(tmp_path / "kept", 1 << 20)
+    assert kept.save(segment, TXT.name, extent.pieces)
+    (file,) = files(tmp_path / "kept")
+
+    def again(first_byte: int, times: os.stat_result) -> Segment:
+        """Another CRC in the header of the batch that begins there."""
+        with path.open("r+b") as log:
+            log.write(own)
+            log.seek(first_byte + 17)
+            log.write(b"\0\1\2\3")
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        return LogDir.open_read_only(live.path.parent).log(TP).snapshot().segments[0]
+
+    times = path.stat()
+    last = int(extent.pieces.columns[POSITION, -1])
+    assert last > 0
+    # Even where all that the file is told by is the same: the last piece tells.
+    other = again(last, times)
+    assert path.stat().st_mtime_ns == times.st_mtime_ns
+    assert kept.load(other, TXT.name) is None
+    file.unlink()
+    for position in (0, last):
+        kept.save(again(position, times), TXT.name, extent.pieces)
+        assert files(tmp_path / "kept") == []
+
+
+def test_cache_files_are_private(live: LiveLog, cache: Path) -> None:
+    content(tree(live, cache), PATH)
+    assert {path.stat().st_mode & 0o777 for path in files(cache)} == {0o600}
+    assert cache.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_kept_is_read_back(tmp_path: Path, live: LiveLog) -> None:
+    snapshot = LogDir.open_read_only(live.path.parent).log(TP).snapshot()
+    extent = ViewIndex(Workers(0), None).whole(snapshot, snapshot.segments[0], TXT, snapshot.segments[0].size)
+    kept = Store(tmp_path / "kept", 1 << 20)
+    kept.save(snapshot.segments[0], TXT.name, extent.pieces)
+    found = kept.load(snapshot.segments[0], TXT.name)
+    assert found is not None
+    read, marker = found
+    assert marker == NO_MARKER
+    assert np.array_equal(read.columns, extent.pieces.columns)
+    assert (read.start, read.file_end, read.size) == (0, snapshot.segments[0].size, extent.pieces.size)
+    assert kept.load(snapshot.segments[0], "jsonl:read_uncommitted") is None
+    assert kept.load(snapshot.segments[1], TXT.name) is None
+    assert snapshot.segments[0].size >= store._LEAST_BYTES
+
+
+def test_a_large_segment_is_measured_in_parts_that_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts begin where the offset index says; entries that lie cost time and nothing else."""
+    monkeypatch.setattr(measure, "_CHUNK_BYTES", 20_000)
+    live = LiveLog(tmp_path / "log", Codec.NONE)
+    live.write(6000, batch=7)
+    live.roll()
+    snapshot = LogDir.open_read_only(live.path.parent).log(TP).snapshot()
+    segment = snapshot.segments[0]
+    ends = [end for _, end in _batches(live.log(0))]
+    plain = Extent(segment, TXT, None, 0)
+    plain.extend(snapshot, segment.size, Workers(0), lambda _: None)
+    workers = Workers(2)
+    workers.start()
+    try:
+        for hints in (ends[::40], [end + 1 for end in ends[::40]], ends[5:9] + [end + 3 for end in ends[100:200:9]]):
+            entries = b"".join(
+                (7 * place + 7).to_bytes(4, "big") + hint.to_bytes(4, "big")
+                for place, hint in enumerate(hints)
+            )
+            live.log(0).with_suffix(".index").write_bytes(entries)
+            fresh = LogDir.open_read_only(live.path.parent).log(TP).snapshot()
+            extent = Extent(fresh.segments[0], TXT, None, 0)
+            done: list[int] = []
+            extent.extend(fresh, segment.size, workers, done.append)
+            assert extent.pieces.size == plain.pieces.size == len(live.text())
+            assert extent.pieces.file_end == segment.size
+            assert sum(done) >= segment.size
+            positions = extent.pieces.columns[2].tolist()
+            assert set(positions) <= {0, *ends}
+    finally:
+        workers.stop()
+
+
+def test_pieces_grow_behind_their_end_only() -> None:
+    def piece(position: int, size: int) -> Piece:
+        return Piece(0, size, position, position + 100, -1, position, 1, 5, 6, 3)
+
+    builder = PieceBuilder(Pieces.none(0))
+    builder.add(piece(0, PIECE_BYTES - 10))
+    builder.add(piece(100, 0))
+    builder.add(piece(200, 10))
+    builder.add(piece(300, 11))
+    first = builder.build(400)
+    assert [(row.start, row.end, row.position, row.file_end) for row in map(first.piece, range(len(first)))] == [
+        (0, PIECE_BYTES, 0, 300),
+        (PIECE_BYTES, PIECE_BYTES + 11, 300, 400),
+    ]
+    more = PieceBuilder(first)
+    more.add(piece(400, 20))
+    second = more.build(500)
+    assert (len(first), first.size, first.file_end) == (2, PIECE_BYTES + 11, 400)
+    assert second.piece(1) == first.piece(1)._replace(end=PIECE_BYTES + 31, size=31, file_end=500, records=6)
+    assert [second.row_at(place) for place in (0, PIECE_BYTES - 1, PIECE_BYTES, second.size)] == [0, 0, 1, 2]
+
+
+def _batches(path: Path) -> list[tuple[int, int]]:
+    data = path.read_bytes()
+    found, position = [], 0
+    while position < len(data):
+        end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+        found.append((position, end))
+        position = end
+    return found

@@ -1,0 +1,158 @@
+"""The quick way of plain lines and the general way leave the same files, and so does a follower of either."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkafs.writing.destinations import Target, TopicTarget, open_target
+from kafkafs.writing.line_parsers import parse_txt
+from kafkafs.writing.line_writer import LineWriter
+from storage.append.appender import AppendedLines
+from storage.client.partitioner import Partitioner
+from storage.config import BrokerConfig
+from storage.directory.owned_dir import Opening, OwnedDir
+from storage.errors import RecordTooLarge
+from storage.format.batches import BatchTable, scan
+from storage.types import TopicPartition
+from tests.support.owned_dirs import HastyDisk, StandingClock, close_clean, opened, tree_of
+
+CONFIGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "compression.type": st.sampled_from(["producer", "uncompressed", "lz4", "snappy"]),
+        "message.timestamp.type": st.sampled_from(["CreateTime", "LogAppendTime"]),
+        "message.format.version": st.sampled_from(["0.9.0", "0.10.2", "3.0"]),
+        "cleanup.policy": st.sampled_from(["delete", "compact"]),
+        "segment.bytes": st.sampled_from(["300", "1000", "5000"]),
+        "segment.ms": st.sampled_from(["1", "50", "5000"]),
+        "segment.index.bytes": st.sampled_from(["8", "24", "60", "1000"]),
+        "index.interval.bytes": st.sampled_from(["0", "100", "1000"]),
+        "max.message.bytes": st.sampled_from(["90", "400", "5000"]),
+        "flush.messages": st.sampled_from(["1", "3"]),
+        "preallocate": st.just("true"),
+    },
+)
+WRITES = st.lists(
+    st.tuples(
+        st.sampled_from([b"", b"a", b"x" * 100, b"y" * 700])
+        .flatmap(lambda part: st.lists(st.sampled_from([part, b"", b"line"]), max_size=8))
+        .flatmap(lambda parts: st.sampled_from([b"\n".join(parts), b"".join(part + b"\n" for part in parts)])),
+        st.sampled_from([0, 1, 100]),  # milliseconds that pass then
+    ),
+    max_size=12,
+)
+
+
+class CountingWriter(LineWriter):
+    """A writer that takes the quick way, or not, and counts how often it did."""
+
+    def __init__(self, target: Target, *, quick: bool) -> None:
+        super().__init__(target, parse_txt)
+        self.quick = 0
+        self._quickly = target.append_lines
+        self._append_lines = self._count if quick else None
+
+    def _count(self, begun: bytearray, data: bytes | memoryview) -> AppendedLines | None:
+        done = self._quickly(begun, data)
+        self.quick += done is not None
+        return done
+
+
+def owned_dir(path: Path, config: dict[str, str], partitions: int) -> tuple[OwnedDir, StandingClock]:
+    clock = StandingClock()
+    owned = OwnedDir.open(
+        path, Opening(create=True), config=BrokerConfig.from_values({}), disk=HastyDisk(), clock=clock
+    )
+    owned.create_topic("t", partitions, config)
+    return owned, clock
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    """A topic's id is chance."""
+    return {name: content for name, content in tree_of(path, ("partition.metadata",)).items() if name.startswith("t-")}
+
+
+def written(
+    path: Path,
+    config: dict[str, str],
+    partitions: int,
+    writes: list[tuple[bytes, int]],
+    *,
+    quick: bool,
+) -> tuple[dict[str, bytes], list[int | str], int]:
+    """The files that these writes leave, what each answered, and how many took the quick way.
+
+    One partition is written to by itself, several by way of their topic.
+    """
+    owned, clock = owned_dir(path, config, partitions)
+    target = open_target(owned, TopicPartition("t", 0) if partitions == 1 else "t")
+    if isinstance(target, TopicTarget):
+        target._partitioner = Partitioner(partitions + 1, sticky_bytes=300, chance=random.Random(7))  # one is not here
+    writer = CountingWriter(target, quick=quick)
+    answers: list[int | str] = []
+    for data, passing_ms in writes:
+        try:
+            answers.append(writer.write(data))
+        except Exception as error:  # noqa: BLE001 - whatever it is, both ways must give it
+            answers.append(str(error))
+        clock.time_ms += passing_ms
+    close_clean(owned)
+    return files_of(path), answers, writer.quick
+
+
+def follow(path: Path, config: dict[str, str], leader: dict[str, bytes]) -> dict[str, bytes]:
+    """The files of a follower that gets the leader's batches one by one."""
+    owned, _ = owned_dir(path, config, 1)
+    log = owned.log(TopicPartition("t", 0))
+    for name in sorted(leader):
+        if name.endswith(".log"):
+            data = memoryview(leader[name])
+            table = BatchTable.empty(1000)
+            scan(data, 0, table)
+            for start, end in zip(table.position.tolist(), table.end.tolist(), strict=True):
+                log.append_batches(data[start:end])
+    close_clean(owned)
+    return files_of(path)
+
+
+@settings(max_examples=40, deadline=None)
+@given(config=CONFIGS, partitions=st.sampled_from([1, 1, 3]), writes=WRITES)
+def test_all_ways_leave_the_same_files(
+    config: dict[str, str], partitions: int, writes: list[tuple[bytes, int]]
+) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary)
+        files, answers, quick = written(root / "quick", config, partitions, writes, quick=True)
+        general, general_answers, _ = written(root / "general", config, partitions, writes, quick=False)
+        assert answers == general_answers
+        assert files == general
+        plain = {"compression.type", "message.format.version", "cleanup.policy", "max.message.bytes", "segment.bytes"}
+        if not plain & set(config):
+            # With the line begun, each write that ends a line takes the quick way.
+            assert quick == sum(b"\n" in data for data, _ in writes)
+        if (
+            partitions == 1 and config.get("message.format.version", "3.0") == "3.0"
+        ):  # older ones give several batches a write
+            assert follow(root / "follower", config, files) == files
+
+
+@pytest.mark.parametrize("place", ["t", TopicPartition("t", 0)], ids=str)
+def test_a_write_that_one_batch_does_not_hold_is_appended_in_several(
+    tmp_path: Path, place: str | TopicPartition
+) -> None:
+    owned = opened(tmp_path)
+    owned.create_topic("t", 1, {"max.message.bytes": "500"})
+    writer = LineWriter(open_target(owned, place), parse_txt)
+    assert writer.write(b"x" * 100 + b"\n" + b"y" * 350 + b"\n" + b"z" * 300 + b"\nrest") == 757
+    table = BatchTable.empty(10)
+    scan(owned.log(TopicPartition("t", 0)).snapshot().segments[-1].log.path.read_bytes(), 0, table)
+    assert table.count.tolist() == [1, 1, 1]
+    with pytest.raises(RecordTooLarge):
+        writer.write(b"w" * 600 + b"\n")
+    close_clean(owned)

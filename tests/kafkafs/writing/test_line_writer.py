@@ -1,0 +1,423 @@
+"""Bytes written → messages, without a mount: lines, bad lines, errors of the disk, partitions."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkafs.formats.jsonl_parse import parse_line
+from kafkafs.writing.destinations import Taken, open_target
+from kafkafs.writing.line_parsers import Parsed, keyed_txt, parse_jsonl, parse_txt
+from kafkafs.writing.line_writer import LineWriter
+from storage.client.partitioner import partition_for_key
+from storage.directory.owned_dir import OwnedDir
+from storage.errors import InvalidRecord, NotPermitted, PartitionOffline, RecordTooLarge
+from storage.format.record_columns import Record
+from storage.log.reader import read_range
+from storage.types import TopicPartition
+from storage.verify.verify import verify_log_dir
+from tests.support.faults import FaultyDisk
+from tests.support.owned_dirs import NOW_MS, opened
+
+
+class Kept:
+    """A destination that keeps values, refuses some, and fails when told to."""
+
+    def __init__(self, limit: int = 100) -> None:
+        self.values: list[bytes] = []
+        self.calls = 0
+        self.synced = 0
+        self.forgotten = 0
+        self.limit = limit
+        self.failure: OSError | None = None
+
+    def append(self, parsed: Parsed) -> Taken:
+        if self.failure is not None:
+            return Taken(0, self.failure)
+        self.calls += 1
+        columns = parsed.columns
+        for row in range(len(columns)):
+            start, length = int(columns.value_start[row]), int(columns.value_length[row])
+            value = bytes(memoryview(columns.buffer)[start : start + length])
+            if value.startswith(b"BAD"):
+                return Taken(row, InvalidRecord("bad"))
+            if length > self.limit:
+                return Taken(row, RecordTooLarge("long"))
+            self.values.append(value)
+        return Taken(len(columns), None)
+
+    def longest_line(self, *, verbatim: bool) -> int:
+        return self.limit
+
+    def forget_refused(self) -> None:
+        self.forgotten += 1
+
+    def sync(self) -> None:
+        self.synced += 1
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+@pytest.fixture
+def writer(kept: Kept) -> LineWriter:
+    return LineWriter(kept, parse_txt)
+
+
+def test_one_write_is_one_append(kept: Kept, writer: LineWriter) -> None:
+    assert writer.write(b"a\n\nccc\nrest") == 11
+    assert (kept.values, kept.calls) == ([b"a", b"", b"ccc"], 1)
+    assert writer.write(b" of it") == 6
+    assert writer.write(memoryview(b"!\nd\n")) == 4
+    assert kept.values[3:] == [b"rest of it!", b"d"]
+    writer.close()
+    assert len(kept.values) == 5
+    assert writer.write(b"") == 0
+
+
+def test_the_last_line_ends_with_sync_or_close(kept: Kept, writer: LineWriter) -> None:
+    writer.write(b"one")
+    writer.sync()
+    assert (kept.values, kept.synced) == ([b"one"], 1)
+    writer.write(b"two")
+    writer.close()
+    writer.close()
+    assert kept.values == [b"one", b"two"]
+
+
+def test_many_lines_in_one_write(kept: Kept, writer: LineWriter) -> None:
+    lines = [b"%d" % number for number in range(10_000)]
+    data = b"\n".join(lines) + b"\n"
+    assert writer.write(data) == len(data)
+    assert (kept.values, kept.calls) == (lines, 1)
+
+
+def test_a_bad_line_ends_the_write_before_it(kept: Kept, writer: LineWriter) -> None:
+    data = b"a\nbb\nBAD\nc\n"
+    assert writer.write(data) == 5
+    with pytest.raises(InvalidRecord):
+        writer.write(data[5:])
+    assert kept.values == [b"a", b"bb"]
+    assert writer.write(b"d\n") == 2
+    assert kept.values == [b"a", b"bb", b"d"]
+
+
+def test_the_rest_of_a_bad_line_is_discarded(kept: Kept, writer: LineWriter) -> None:
+    writer.write(b"begun, ")
+    with pytest.raises(RecordTooLarge):
+        writer.write(b"x" * 100)
+    assert writer.write(b"still the same line") == 19
+    assert writer.write(b" up to here\nnext\nmore") == 21
+    assert kept.values == [b"next"]
+    writer.close()
+    assert kept.values == [b"next", b"more"]
+
+
+def test_a_bad_line_begun_in_an_earlier_write(kept: Kept, writer: LineWriter) -> None:
+    writer.write(b"BA")
+    with pytest.raises(InvalidRecord):
+        writer.write(b"D\nnext\nthi")
+    assert writer.write(b"rd\nfourth\n") == 10
+    assert kept.values == [b"fourth"]  # `thi` was refused with its write, so its end is no line
+
+
+def test_a_bad_line_behind_the_rest_of_another(kept: Kept, writer: LineWriter) -> None:
+    with pytest.raises(RecordTooLarge):
+        writer.write(b"x" * 101)
+    assert writer.write(b"rest\nBAD\nc\nd") == 5
+    with pytest.raises(InvalidRecord):
+        writer.write(b"BAD\nc\nd")
+    assert writer.write(b"d\ne\n") == 4
+    assert kept.values == [b"e"]
+
+
+def test_a_bad_last_line_is_gone(kept: Kept, writer: LineWriter) -> None:
+    writer.write(b"BAD")
+    with pytest.raises(InvalidRecord):
+        writer.sync()
+    writer.sync()
+    assert writer.write(b"x\n") == 2
+    assert kept.values == [b"x"]
+
+
+def test_a_full_disk_takes_nothing_and_forgets_nothing(kept: Kept, writer: LineWriter) -> None:
+    writer.write(b"be")
+    kept.failure = OSError(errno.ENOSPC, "full")
+    with pytest.raises(OSError, match="full"):
+        writer.write(b"gun\nnext\npar")
+    kept.failure = None
+    assert writer.write(b"gun\nnext\npar") == 12
+    assert kept.values == [b"begun", b"next"]
+
+
+def test_no_half_line_after_a_failed_write(kept: Kept, writer: LineWriter) -> None:
+    writer.write(b"be")
+    kept.failure = OSError(errno.ENOSPC, "full")
+    with pytest.raises(OSError, match="full"):
+        writer.write(b"gun\n")
+    kept.failure = None
+    writer.close()
+    assert kept.values == []
+
+
+@given(st.lists(st.binary(max_size=40).map(lambda line: line.replace(b"\n", b" "))), st.data())
+def test_however_it_is_cut(lines: list[bytes], data: st.DataObject) -> None:
+    kept = Kept()
+    writer = LineWriter(kept, parse_txt)
+    text = b"".join(line.replace(b"BAD", b"bad") + b"\n" for line in lines)
+    while text:
+        size = data.draw(st.integers(1, len(text)))
+        assert writer.write(text[:size]) == size
+        text = text[size:]
+    writer.close()
+    assert kept.values == [line.replace(b"BAD", b"bad") for line in lines]
+
+
+# jsonl
+
+
+def test_jsonl_lines() -> None:
+    line = {"topic": "t", "partition": 3, "offset": 5, "timestamp": 7, "timestampType": "CreateTime", "key": "ä"}
+    line |= {"value": {"base64": base64.b64encode(b"\xff\0").decode()}, "headers": [["h", "x"], ["n", None]]}
+    found = parse_line(json.dumps(line).encode())
+    assert found == (Record("ä".encode(), b"\xff\0", [(b"h", b"x"), (b"n", None)], 7), 3)
+    assert parse_line(b'{"value":null}') == (Record(None, None, [], -1), None)
+
+
+BAD_LINES: dict[str, bytes] = {
+    "empty": b"",
+    "no json": b"{",
+    "no object": b"[1]",
+    "no value": b"{}",
+    "number": b'{"value":1}',
+    "bad base64": b'{"value":{"base64":"?"}}',
+    "other object": b'{"value":{"base46":""}}',
+    "surrogate": b'{"value":"\\ud800"}',
+    "not utf-8": b'{"value":"\xff"}',
+    "fraction": b'{"value":"","timestamp":1.5}',
+    "bool": b'{"value":"","partition":true}',
+    "before the epoch": b'{"value":"","timestamp":-2}',
+    "too late": b'{"value":"","timestamp":9223372036854775808}',
+    "endless number": b'{"value":"","timestamp":' + b"1" * 5000 + b"}",
+    "deep": b"[" * 100_000,
+    "headers": b'{"value":"","headers":{"a":"b"}}',
+    "header": b'{"value":"","headers":[["a"]]}',
+    "nameless header": b'{"value":"","headers":[[null,"a"]]}',
+}
+
+
+@pytest.mark.parametrize("line", BAD_LINES.values(), ids=BAD_LINES)
+def test_bad_jsonl_lines(line: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        parse_line(line)
+
+
+@given(st.binary(max_size=60))
+def test_any_line_parses_or_is_refused(line: bytes) -> None:
+    try:
+        parse_line(line)
+    except InvalidRecord:
+        return
+    assert b'"value"' in line
+
+
+# Targets
+
+
+@pytest.fixture
+def owned(tmp_path: Path) -> Iterator[OwnedDir]:
+    directory = opened(tmp_path / "logs")
+    directory.create_topic("t", 3)
+    directory.create_topic("compacted", 3, {"cleanup.policy": "compact"})
+    directory.create_topic("small", 2, {"max.message.bytes": "300"})
+    yield directory
+    assert not directory.close().errors
+    assert verify_log_dir(tmp_path / "logs") == []
+
+
+def values(owned: OwnedDir, topic: str) -> list[list[bytes | None]]:
+    """Of each partition."""
+    found = []
+    for partition in owned.log_dir.partitions(topic):
+        snapshot = owned.log(TopicPartition(topic, partition)).snapshot()
+        found.append([block.value(row) for block in read_range(snapshot, 0) for row in range(len(block))])
+    return found
+
+
+def jsonl(*lines: dict[str, Any]) -> bytes:
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def test_to_a_partition(owned: OwnedDir) -> None:
+    writer = LineWriter(open_target(owned, TopicPartition("t", 1)), parse_jsonl)
+    writer.write(jsonl({"value": "a", "partition": 2}, {"value": "b", "key": "k"}))
+    writer.sync()
+    log = owned.log(TopicPartition("t", 1))
+    assert values(owned, "t") == [[], [b"a", b"b"], []]
+    assert log.recovery_point == 2
+    assert log.snapshot().segments[0].size > 0
+
+
+def test_lines_without_keys_stick_to_a_partition(owned: OwnedDir) -> None:
+    LineWriter(open_target(owned, "t"), parse_txt).write(b"a\nb\nc\n")
+    assert sorted(values(owned, "t")) == [[], [], [b"a", b"b", b"c"]]
+
+
+def test_keys_choose_as_kafkas_producer_does(owned: OwnedDir) -> None:
+    keys = [b"key-%d" % number for number in range(50)]
+    LineWriter(open_target(owned, "t"), keyed_txt(b"\t")).write(b"".join(key + b"\t" + key + b"\n" for key in keys))
+    assert values(owned, "t") == [[key for key in keys if partition_for_key(key, 3) == p] for p in range(3)]
+
+
+def test_partitions_that_lines_ask_for(owned: OwnedDir) -> None:
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
+    lines = [{"value": f"{number}", "partition": number % 3} for number in range(9)]
+    data = jsonl(*lines, {"value": "no such partition", "partition": 3}, {"value": "after", "partition": 0})
+    assert writer.write(data) == len(jsonl(*lines))
+    with pytest.raises(InvalidRecord, match="no partition t/3"):
+        writer.write(data[len(jsonl(*lines)) :])
+    assert values(owned, "t") == [[b"%d" % n for n in range(p, 9, 3)] for p in range(3)]
+
+
+def test_a_compacted_topic_takes_no_null_key(owned: OwnedDir) -> None:
+    writer = LineWriter(open_target(owned, "compacted"), parse_jsonl)
+    good = [{"key": f"{number}", "value": "x"} for number in range(20)]
+    data = jsonl(*good, {"value": "keyless"}, {"key": "after", "value": "x"})
+    assert writer.write(data) == len(jsonl(*good))
+    with pytest.raises(InvalidRecord):
+        writer.write(data[len(jsonl(*good)) :])
+    assert sum(map(len, values(owned, "compacted"))) == 20
+
+
+def failing(disk: FaultyDisk, *partitions: int) -> None:
+    """Writes to the logs of these partitions of t find the disk full."""
+    logs = {f"t-{partition}" for partition in partitions}
+    disk.fail = lambda what, path: errno.ENOSPC if what.startswith("write 0") and path.parent.name in logs else None
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[tuple[OwnedDir, FaultyDisk]]:
+    """A topic of three partitions on a disk that can be full."""
+    path = tmp_path / "full"
+    directory = opened(path)
+    directory.create_topic("t", 3)
+    assert directory.close().clean
+    disk = FaultyDisk(path)
+    directory = opened(path, disk=disk)
+    yield directory, disk
+    disk.fail = lambda _what, _path: None
+    assert not directory.close().errors
+    assert verify_log_dir(path) == []
+
+
+NINE = [jsonl({"value": f"{number}", "partition": number % 3}) for number in range(9)]
+IN_ORDER = [[b"%d" % n for n in range(p, 9, 3)] for p in range(3)]
+
+
+@pytest.mark.parametrize("failed", [(1,), (2,), (1, 2)], ids=str)
+def test_what_comes_again_after_a_full_disk_is_not_there_twice(
+    full: tuple[OwnedDir, FaultyDisk], failed: tuple[int, ...]
+) -> None:
+    """One partition's batch is written, another's is not: the lines before the first that is missing count."""
+    owned, disk = full
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
+    data = b"".join(NINE)
+    failing(disk, *failed)
+    taken = writer.write(data)
+    assert taken == len(b"".join(NINE[: failed[0]]))
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            writer.write(data[taken:])
+    failing(disk)
+    rest = data[taken:] + jsonl({"value": "more", "partition": 0})
+    half = len(b"".join(NINE[failed[0] : 5]))
+    assert writer.write(rest[:half]) == half
+    assert writer.write(rest[half:]) == len(rest) - half
+    assert values(owned, "t") == [[*IN_ORDER[0], b"more"], *IN_ORDER[1:]]
+
+
+def test_one_partition_after_the_other_has_room(full: tuple[OwnedDir, FaultyDisk]) -> None:
+    owned, disk = full
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
+    data = b"".join(NINE)
+    failing(disk, 1, 2)
+    data = data[writer.write(data) :]
+    failing(disk, 2)
+    data = data[writer.write(data) :]
+    assert data == b"".join(NINE[2:])
+    failing(disk)
+    assert writer.write(data) == len(data)
+    assert values(owned, "t") == IN_ORDER
+
+
+def test_other_lines_after_a_full_disk_are_taken_as_they_are(full: tuple[OwnedDir, FaultyDisk]) -> None:
+    owned, disk = full
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
+    failing(disk, 1)
+    writer.write(b"".join(NINE))
+    failing(disk)
+    others = b"".join(jsonl({"value": f"other {number}", "partition": 0}) for number in range(9))
+    with pytest.raises(OSError, match="No space"):  # a short count told nobody why
+        writer.write(others)
+    assert writer.write(others) == len(others)
+    assert values(owned, "t")[0] == [*IN_ORDER[0], *(b"other %d" % number for number in range(9))]
+
+
+def test_nothing_behind_a_line_for_an_offline_partition(full: tuple[OwnedDir, FaultyDisk]) -> None:
+    owned, disk = full
+    LineWriter(open_target(owned, TopicPartition("t", 1)), parse_txt).write(b"first\n")
+    disk.fail = lambda what, path: errno.EIO if path.parent.name == "t-1" else None
+    with pytest.raises(PartitionOffline, match="Input/output"):
+        LineWriter(open_target(owned, TopicPartition("t", 1)), parse_jsonl).write(NINE[0])
+    disk.fail = lambda _what, _path: None
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
+    assert writer.write(b"".join(NINE)) == len(NINE[0])
+    with pytest.raises(PartitionOffline):
+        writer.write(b"".join(NINE[1:]))
+    assert values(owned, "t") == [[b"0"], [b"first"], []]
+    owned._logs.forget([TopicPartition("t", 1)])
+
+
+def test_a_message_too_large_is_followed_by_none(owned: OwnedDir) -> None:
+    writer = LineWriter(open_target(owned, "small"), parse_jsonl)
+    good = [{"partition": number % 2, "value": f"{number}"} for number in range(6)]
+    data = jsonl(*good, {"partition": 0, "value": "x" * 400}, {"partition": 1, "value": "after"})
+    assert writer.write(data) == len(jsonl(*good))
+    with pytest.raises(RecordTooLarge):
+        writer.write(data[len(jsonl(*good)) :])
+    assert values(owned, "small") == [[b"0", b"2", b"4"], [b"1", b"3", b"5"]]
+
+
+def test_an_overlong_line_is_refused_before_its_end(owned: OwnedDir) -> None:
+    writer = LineWriter(open_target(owned, TopicPartition("small", 0)), parse_txt)
+    for _ in range(3):
+        assert writer.write(b"x" * 100) == 100
+    with pytest.raises(RecordTooLarge):
+        writer.write(b"x")
+    assert writer.write(b"rest\ngood\n") == 10
+    assert values(owned, "small") == [[b"good"], []]
+
+
+def test_timestamps(owned: OwnedDir) -> None:
+    writer = LineWriter(open_target(owned, TopicPartition("t", 0)), parse_jsonl)
+    writer.write(jsonl({"value": "a", "timestamp": 5}, {"value": "b"}))
+    [block] = read_range(owned.log(TopicPartition("t", 0)).snapshot(), 0)
+    assert block.timestamp.tolist() == [5, NOW_MS]
+
+
+def test_internal_topics_are_not_written(owned: OwnedDir) -> None:
+    owned.create_topic("__consumer_offsets", 1)
+    with pytest.raises(NotPermitted):
+        open_target(owned, TopicPartition("__consumer_offsets", 0))
+    with pytest.raises(NotPermitted):
+        open_target(owned, "__consumer_offsets", force=True)

@@ -1,0 +1,303 @@
+"""Writes that are refused in part, as the kernel hands them on: one write(2) comes as several requests, and only the
+first one's error reaches the caller."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kafkafs.writing import line_writer
+from kafkafs.writing.destinations import open_target
+from kafkafs.writing.line_parsers import parse_jsonl, parse_txt
+from kafkafs.writing.line_writer import LineWriter
+from storage.directory.owned_dir import OwnedDir
+from storage.errors import InvalidRecord, RecordTooLarge, StorageError
+from storage.verify.verify import verify_log_dir
+from tests.kafkafs.writing.test_line_writer import NINE, Kept, failing, jsonl, values
+from tests.support.faults import FaultyDisk
+from tests.support.owned_dirs import opened
+
+REQUEST_BYTES = 12
+CUT_BYTES = 8  # what the first request of a cut write(2) has at least
+LIMIT = 20
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_requests() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(line_writer, "_CUT_BYTES", CUT_BYTES)
+        yield
+
+
+class Kernel:
+    """What write(2) makes of a writer: requests, the first of which may be smaller by where the buffer begins."""
+
+    def __init__(self, writer: LineWriter, first: Callable[[], int] = lambda: REQUEST_BYTES) -> None:
+        self._writer = writer
+        self._first = first
+
+    def write(self, data: bytes) -> int:
+        done, size = 0, self._first()
+        while done < len(data):
+            part = data[done : done + size]
+            try:
+                taken = self._writer.write(memoryview(part))
+            except (StorageError, OSError):
+                if done:
+                    return done
+                raise
+            done += taken
+            if taken < len(part):
+                break
+            size = REQUEST_BYTES
+        return done
+
+
+def write_all(kernel: Kernel, data: bytes) -> bytes:
+    """As cat and dd do: the rest of a short count is written again. What was left when an error came; b"" if none."""
+    while data:
+        try:
+            data = data[kernel.write(data) :]
+        except (StorageError, OSError):
+            break
+    return data
+
+
+GOOD = [b"g%d" % number for number in range(1000)]
+
+
+def is_bad(line: bytes) -> bool:
+    return line.startswith(b"BAD") or len(line) > LIMIT
+
+
+def lines_of_all_kinds() -> st.SearchStrategy[list[bytes]]:
+    """Each line is another one."""
+    kinds = st.lists(st.tuples(st.sampled_from(["good", "good", "good", "bad", "overlong"]), st.integers(0, 60)))
+
+    def named(drawn: list[tuple[str, int]]) -> list[bytes]:
+        lines = []
+        for number, (kind, size) in enumerate(drawn):
+            name = b"%d:" % number
+            if kind == "good":
+                lines.append((name + b"g" * size)[:LIMIT])
+            elif kind == "bad":
+                lines.append((b"BAD" + name + b"b" * size)[:LIMIT])
+            else:
+                lines.append(name + b"x" * (LIMIT + size))
+        return lines
+
+    return kinds.map(named)
+
+
+def kernel_of(kept: Kept, data: st.DataObject) -> Kernel:
+    writer = LineWriter(kept, parse_txt)
+    return Kernel(writer, lambda: data.draw(st.integers(CUT_BYTES, REQUEST_BYTES)))
+
+
+@pytest.mark.parametrize("before", [*range(30), 100, 101, 102, 103], ids="at {}".format)
+@pytest.mark.parametrize("bad", [b"BAD", b"BAD" + b"b" * 10, b"x" * 21, b"x" * 30, b"x" * 200], ids=len)
+@pytest.mark.parametrize("cut", [*range(CUT_BYTES, REQUEST_BYTES + 1)], ids="cut {}".format)
+def test_a_bad_line_at_every_place_of_a_large_write(before: int, bad: bytes, cut: int) -> None:
+    """Exactly what precedes it is appended, the caller sees the error, and nothing more comes when the file closes."""
+    first = [b"a" * (before % 3), *[b"%02d" % number for number in range(before // 3)]]
+    kept = Kept(LIMIT)
+    writer = LineWriter(kept, parse_txt)
+    text = b"".join(line + b"\n" for line in [*first, bad, b"after", b"end"])
+    left = write_all(Kernel(writer, lambda: cut), text)
+    assert left.endswith(b"\nafter\nend\n")
+    assert kept.values == first
+    with pytest.raises((InvalidRecord, RecordTooLarge)):
+        writer.write(left[:REQUEST_BYTES])  # whoever tries again sees the same
+    writer.sync()  # all is told
+    writer.close()
+    assert kept.values == first
+
+
+@given(lines_of_all_kinds(), st.data())
+def test_callers_that_stop_at_an_error(lines: list[bytes], data: st.DataObject) -> None:
+    kept = Kept(LIMIT)
+    left = write_all(kernel_of(kept, data), b"".join(line + b"\n" for line in lines))
+    expected = list(itertools.takewhile(lambda line: not is_bad(line), lines))
+    assert kept.values == expected
+    assert bool(left) == (len(expected) < len(lines))
+
+
+@given(lines_of_all_kinds(), st.data())
+def test_callers_that_write_line_by_line(lines: list[bytes], data: st.DataObject) -> None:
+    """What succeeded is appended, and nothing more. Bad lines fail; a good one only after another that failed, and
+    only where writes are large enough to be cut, so that an error may have been dropped."""
+    kept = Kept(LIMIT)
+    kernel = kernel_of(kept, data)
+    written = [line for line in lines if not write_all(kernel, line + b"\n")]
+    assert kept.values == written
+    assert not any(map(is_bad, written))
+    refused = [number for number, line in enumerate(lines) if not is_bad(line) and line not in written]
+    assert not any(number == 0 or lines[number - 1] in written for number in refused)
+    if all(len(line) + 1 < CUT_BYTES for line in lines):
+        assert not refused
+
+
+@given(lines_of_all_kinds().filter(bool), st.data())
+@example([b"BAD", b"next", b"third"], None)
+def test_callers_that_leave_out_what_is_bad(lines: list[bytes], data: st.DataObject | None) -> None:
+    """After an error they go on behind the next newline of what was left."""
+    kept = Kept(LIMIT)
+    kernel = Kernel(LineWriter(kept, parse_txt)) if data is None else kernel_of(kept, data)
+    left = b"".join(line + b"\n" for line in lines)
+    refused = []
+    while left := write_all(kernel, left):
+        line, _, left = left.partition(b"\n")
+        refused.append(line)
+    good = [line for line in lines if not is_bad(line)]
+    # An error that may have been dropped comes twice: the second is taken for that of the line after it.
+    assert [line for line in good if line in kept.values or line in refused] == good
+    assert [line for line in kept.values if line not in good] == []
+    assert len(kept.values) == len(set(kept.values))
+    if all(len(line) + 1 < CUT_BYTES for line in lines):
+        assert kept.values == good
+
+
+@given(lines_of_all_kinds(), st.integers(1, CUT_BYTES - 1))
+def test_callers_that_go_on_whatever_happens(lines: list[bytes], size: int) -> None:
+    """Pieces cut anywhere, each a write of its own: no part of a line becomes a message."""
+    kept = Kept(LIMIT)
+    kernel = Kernel(LineWriter(kept, parse_txt))
+    text = b"".join(line + b"\n" for line in lines)
+    errors = 0
+    for at in range(0, len(text), size):
+        piece = text[at : at + size]
+        while piece:
+            try:
+                piece = piece[kernel.write(piece) :]
+            except StorageError:
+                errors += 1
+                break
+    assert [value for value in kept.values if value not in lines] == []
+    assert errors >= any(map(is_bad, lines))
+
+
+@given(st.lists(st.integers(0, 30), max_size=20), st.lists(st.booleans()), st.data())
+def test_a_disk_that_is_full_at_times(sizes: list[int], full: list[bool], data: st.DataObject) -> None:
+    """A caller that tries again until there is room: each line once. fsync succeeds only when all is well."""
+    kept = Kept(100)
+    writer = LineWriter(kept, parse_txt)
+    kernel = Kernel(writer, lambda: data.draw(st.integers(CUT_BYTES, REQUEST_BYTES)))
+    lines = [b"%d:" % number + b"v" * size for number, size in enumerate(sizes)]
+    text = left = b"".join(line + b"\n" for line in lines)
+    for is_full in [*full, False]:
+        kept.failure = OSError(errno.ENOSPC, "full") if is_full else None
+        left = write_all(kernel, left)
+        if left:
+            try:
+                writer.sync()
+            except OSError:
+                continue
+            taken = text[: len(text) - len(left)]
+            assert b"".join(value + b"\n" for value in kept.values) == taken
+    writer.close()
+    assert (left, kept.values) == (b"", lines)
+
+
+def test_good_lines_after_a_refused_one_are_appended() -> None:
+    """However the refused write ended: with a whole line or within one."""
+    for refused in (b"bad\n", b'bad\n{"value":"b"}\n', b'bad\n{"val', b'bad\n{"value":"b"}\n{"va'):
+        kept = Kept()
+        writer = LineWriter(kept, parse_jsonl)
+        with pytest.raises(InvalidRecord):
+            writer.write(refused)
+        good = jsonl({"value": "c"})
+        assert writer.write(good) == len(good)
+        assert kept.values == [b"c"]
+
+
+def test_the_rest_of_a_refused_write_without_its_bad_line() -> None:
+    kept = Kept()
+    writer = LineWriter(kept, parse_txt)
+    with pytest.raises(InvalidRecord):
+        writer.write(b"BAD\nc\nha")
+    assert writer.write(b"c\nhalf\n") == 7
+    assert kept.values == [b"c", b"half"]
+
+
+def test_a_short_count_tells_nobody_why() -> None:
+    kept = Kept()
+    writer = LineWriter(kept, parse_txt)
+    assert writer.write(b"a\nBAD\n") == 2
+    with pytest.raises(InvalidRecord):
+        writer.write(b"c\n")
+    assert writer.write(b"c\n") == 2
+    assert writer.write(b"d\nBAD\n") == 2
+    with pytest.raises(InvalidRecord):
+        writer.sync()
+    assert kept.synced == 1  # what is appended is on disk all the same
+    writer.sync()
+    assert writer.write(b"e\n") == 2
+    assert writer.write(b"f\nBAD\n") == 2
+    with pytest.raises(InvalidRecord):
+        writer.close()
+    assert kept.values == [b"a", b"c", b"d", b"e", b"f"]
+
+
+def test_fsync_after_a_full_disk_says_so_and_forgets_nothing() -> None:
+    kept = Kept()
+    writer = LineWriter(kept, parse_txt)
+    writer.write(b"thr")
+    kept.failure = OSError(errno.ENOSPC, "full")
+    with pytest.raises(OSError, match="full"):
+        writer.write(b"ee\nfour\n")
+    kept.failure = None
+    for _ in range(2):
+        with pytest.raises(OSError, match="full"):
+            writer.sync()
+    assert kept.values == []
+    assert writer.write(b"ee\nfour\n") == 8
+    writer.sync()
+    assert kept.values == [b"three", b"four"]
+
+
+def test_a_last_line_that_meets_a_full_disk_can_still_be_finished() -> None:
+    kept = Kept()
+    writer = LineWriter(kept, parse_txt)
+    writer.write(b"thr")
+    kept.failure = OSError(errno.ENOSPC, "full")
+    with pytest.raises(OSError, match="full"):
+        writer.sync()
+    kept.failure = None
+    assert writer.write(b"ee\n") == 3
+    assert kept.values == [b"three"]
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[tuple[OwnedDir, FaultyDisk]]:
+    path = tmp_path / "full"
+    directory = opened(path)
+    directory.create_topic("t", 3)
+    assert directory.close().clean
+    disk = FaultyDisk(path)
+    directory = opened(path, disk=disk)
+    yield directory, disk
+    disk.fail = lambda _what, _path: None
+    assert not directory.close().errors
+    assert verify_log_dir(path) == []
+
+
+def test_lines_that_only_look_like_refused_ones_are_appended(full: tuple[OwnedDir, FaultyDisk]) -> None:
+    """What other partitions got of a refused write is not taken for lines of a later one."""
+    owned, disk = full
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
+    data = b"".join(NINE)
+    failing(disk, 1)
+    assert writer.write(data) == len(NINE[0])  # 3 and 6 are in partition 0 too
+    with pytest.raises(OSError, match="No space"):
+        writer.write(data[len(NINE[0]) :])
+    failing(disk)
+    # The caller gives up line 1, and writes lines that have 3 and 6 at the same places again.
+    others = b"".join([jsonl({"value": "other", "partition": 0}), *NINE[2:]])
+    assert writer.write(others) == len(others)
+    assert values(owned, "t") == [[b"0", b"3", b"6", b"other", b"3", b"6"], [b"4", b"7"], [b"2", b"5", b"8"]]

@@ -1,0 +1,325 @@
+"""PartitionLog: the files that Kafka would have left, byte for byte, and what it refuses."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.append.appender import Appender
+from storage.append.partition_log import PartitionLog
+from storage.config import BrokerConfig, LogConfig
+from storage.directory.owned_dir import OwnedDir
+from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, PartitionOffline, RecordTooLarge
+from storage.files import leader_epochs, names
+from storage.files.leader_epochs import EpochEntry
+from storage.format.batches import BatchTable, scan
+from storage.format.record_batch import BatchFields, encode_batch
+from storage.format.record_columns import Record
+from storage.log.log_dir import LogDir
+from storage.log.reader import read_blocks
+from storage.types import TopicPartition
+from tests.support.faults import FaultyDisk, full_disk
+from tests.support.fixtures import FIXTURES, log_dir_of, topics_of
+from tests.support.owned_dirs import StandingClock, append, close_clean, opened, read, tree_of, values_of
+
+TP = TopicPartition("t", 0)
+
+# What lies beside the segments: another topic id, ours, and a broker's epochs after it was restarted.
+_BESIDE = ("partition.metadata", "topic.properties", "leader-epoch-checkpoint")
+
+# What no replay can reach: cmp-tomb had its retention and segments from elsewhere (the fixtures' README), these logs
+# have lost their first messages, and the time of their deletion decides which producer snapshots are left.
+_NOT_WHOLE = {"cmp-tomb", "t-deleted", "t-retention-ms", "t-retention-bytes"}
+
+
+def replayed() -> list[Any]:
+    """Every partition that must come out byte for byte."""
+    found = []
+    for fixture in ("roll", "codecs", "times", "transactions", "compaction-before"):
+        topics = topics_of(fixture)
+        for directory in sorted(log_dir_of(fixture).iterdir()):
+            topic = directory.name.rpartition("-")[0]
+            if directory.is_dir() and topic in topics and topic not in _NOT_WHOLE:
+                found.append(pytest.param(fixture, directory.name, id=f"{fixture}:{directory.name}"))
+    return found
+
+
+def batches_of(directory: Path) -> Iterator[memoryview]:
+    """The batches of a log, in order."""
+    for path in sorted(directory.glob("*.log")):
+        data = memoryview(path.read_bytes())
+        table = BatchTable.empty(len(data) // 61 + 1)
+        scan(data, 0, table)
+        for position, size in zip(table.position.tolist(), table.size.tolist(), strict=True):
+            yield data[position : position + size]
+
+
+@pytest.mark.parametrize(("fixture", "name"), replayed())
+@pytest.mark.parametrize("at_once", [True, False], ids=["whole files", "batch by batch"])
+def test_equals_what_kafka_wrote(tmp_path: Path, fixture: str, name: str, at_once: bool) -> None:
+    topic, _, partition = name.rpartition("-")
+    described = topics_of(fixture)[topic]
+    tp = TopicPartition(topic, int(partition))
+    source = FIXTURES / fixture / "log" / name
+    owned = opened(tmp_path)
+    owned.create_topic(topic, tp.partition + 1, {key: str(value) for key, value in described["config"].items()})
+    restarts = list(described.get("restart_at_offsets", []))
+    parts = (memoryview(path.read_bytes()) for path in sorted(source.glob("*.log"))) if at_once else batches_of(source)
+    for part in batches_of(source) if restarts else parts:
+        if restarts and int.from_bytes(part[:8], "big") >= restarts[0]:
+            del restarts[0]
+            close_clean(owned)
+            owned = opened(tmp_path)
+        if len(part):
+            owned.log(tp).append_batches(part)
+    close_clean(owned)
+    assert not restarts
+    assert tree_of(tmp_path / name, _BESIDE) == tree_of(source, _BESIDE)
+
+
+@pytest.fixture
+def owned(tmp_path: Path) -> Iterator[OwnedDir]:
+    """A directory with the topic t."""
+    directory = opened(tmp_path / "dir")
+    directory.create_topic("t", 1)
+    yield directory
+    directory.close()
+
+
+def _batch(base_offset: int, values: list[bytes], *, epoch: int = 0) -> bytes:
+    records = [Record(None, value, (), 1_763_700_000_000) for value in values]
+    return encode_batch(records, base_offset=base_offset, fields=BatchFields(leader_epoch=epoch))
+
+
+def test_follower_takes_gaps_and_refuses_what_goes_back(owned: OwnedDir) -> None:
+    log = owned.log(TP)
+    log.append_batches(memoryview(_batch(5, [b"a", b"b"]) + _batch(20, [b"c"])))
+    assert log.log_end_offset == 21
+    with pytest.raises(InvalidRecord, match="offsets from 21 on"):
+        log.append_batches(memoryview(_batch(20, [b"c"])))
+    with pytest.raises(InvalidRecord):
+        log.append_batches(memoryview(_batch(30, [b"d"]) + _batch(30, [b"e"])))
+    assert values_of(log.snapshot()) == [b"a", b"b", b"c"]
+
+
+def test_follower_refuses_damage(owned: OwnedDir) -> None:
+    log = owned.log(TP)
+    data = bytearray(_batch(0, [b"abc"]))
+    data[-2] ^= 1
+    with pytest.raises(CorruptBatch):
+        log.append_batches(memoryview(data))
+    with pytest.raises(CorruptBatch, match="not whole batches"):
+        log.append_batches(memoryview(_batch(0, [b"abc"])[:-1]))
+    assert log.log_end_offset == 0
+    assert log.snapshot().size_bytes == 0
+
+
+def test_follower_keeps_leader_epochs(owned: OwnedDir) -> None:
+    log = owned.log(TP)
+    log.append_batches(memoryview(_batch(0, [b"a"], epoch=3) + _batch(1, [b"b"], epoch=3) + _batch(2, [b"c"], epoch=7)))
+    found = leader_epochs.read(owned.path / "t-0" / names.LEADER_EPOCH_CHECKPOINT)
+    assert found.entries == (EpochEntry(3, 0), EpochEntry(7, 2))
+    append(log, [b"ours"])
+    last = list(batches_of(owned.path / "t-0"))[-1]
+    assert int.from_bytes(last[12:16], "big") == 7  # so a broker goes on with what it adopts
+
+
+def test_batch_above_segment_bytes(owned: OwnedDir) -> None:
+    owned.alter_config("t", {"segment.bytes": "200"})
+    with pytest.raises(RecordTooLarge, match=r"segment.bytes = 200"):
+        owned.log(TP).append_batches(memoryview(_batch(0, [b"x" * 200])))
+
+
+def test_truncation_goes_by_whole_batches(owned: OwnedDir) -> None:
+    owned.alter_config("t", {"segment.bytes": "300"})
+    log = owned.log(TP)
+    for n in range(0, 30, 3):
+        append(log, [b"%d" % n, b"%d" % (n + 1), b"%d" % (n + 2)])
+    before = log.snapshot()
+    assert len(before.segments) > 3
+    log.flush()
+    removed = owned.truncate_to(TP, 13)
+    after = log.snapshot()
+    assert values_of(after) == [b"%d" % n for n in range(12)]
+    assert (after.log_end_offset, log.recovery_point) == (12, 12)
+    assert after.generation == before.generation + 1
+    assert sorted(removed) == sorted((owned.path / "t-0").glob("*.deleted"))
+    gone = next(segment for segment in before.segments if segment.base_offset > 13)
+    assert sum(len(block) for block in read_blocks(before, gone, 0, gone.size)) > 0  # until they are unlinked
+    append(log, [b"next"])
+    assert values_of(log.snapshot()) == [*(b"%d" % n for n in range(12)), b"next"]
+    assert values_of(after) == [b"%d" % n for n in range(12)]
+    owned.truncate_to(TP, 99)
+    assert log.log_end_offset == 13
+
+
+def test_truncation_to_a_segments_base_keeps_it_empty(owned: OwnedDir) -> None:
+    log = owned.log(TP)
+    append(log, [b"a", b"b"])
+    log.roll()
+    append(log, [b"c"])
+    owned.truncate_to(TP, 2)
+    assert [segment.base_offset for segment in log.snapshot().segments] == [0, 2]
+    assert values_of(log.snapshot()) == [b"a", b"b"]
+
+
+def test_truncation_below_what_is_there(owned: OwnedDir) -> None:
+    log = owned.log(TP)
+    log.restart_at(50)
+    append(log, [b"a"])
+    with pytest.raises(OffsetOutOfRange):
+        log.truncate_to(49)
+    with pytest.raises(ValueError, match="without messages"):
+        log.restart_at(70)
+    owned.truncate_to(TP, 50)
+    log.restart_at(70)
+    append(log, [b"b"])
+    assert (log.log_start_offset, log.log_end_offset) == (70, 71)
+    assert [path.name for path in sorted((owned.path / "t-0").glob("*.log"))] == ["00000000000000000070.log"]
+
+
+@pytest.mark.parametrize("limit", range(12))
+def test_full_disk_leaves_a_valid_log(tmp_path: Path, limit: int) -> None:
+    """Whatever write finds the disk full: what had returned is there, nothing else is, and later appends go on."""
+    path = tmp_path / "dir"
+    first = opened(path)
+    first.create_topic("t", 1, {"segment.bytes": "300", "index.interval.bytes": "0"})
+    first.close()
+    disk = FaultyDisk(path, seed=limit)
+    owned = opened(path, disk=disk)
+    log = owned.log(TP)
+    disk.fail = full_disk(limit)
+    kept: list[bytes | None] = []
+    failures = 0
+    for n in range(12):
+        outcome = Appender(log, clock=StandingClock()).append([Record(None, b"message %d" % n)] * 2)
+        if outcome.error is None:
+            kept += [b"message %d" % n] * 2
+        else:
+            failures += isinstance(outcome.error, OSError) and outcome.error.errno == errno.ENOSPC
+            assert outcome.taken == 0
+        assert values_of(log.snapshot()) == kept
+    assert failures
+    assert log.failure is None
+    disk.fail = lambda _what, _path: None
+    append(log, [b"room again"])
+    kept.append(b"room again")
+    assert values_of(log.snapshot()) == kept
+    close_clean(owned)
+    again = opened(path)
+    assert read(again, "t") == kept
+    assert again.close().clean
+
+
+def test_a_flush_without_descriptors_is_tried_again(owned: OwnedDir, tmp_path: Path) -> None:
+    close_clean(owned)
+    disk = FaultyDisk(tmp_path / "dir")
+    again = opened(tmp_path / "dir", disk=disk)
+    log = again.log(TP)
+    append(log, [b"a"])
+    disk.fail = lambda what, _path: errno.EMFILE if what.startswith("sync") else None
+    with pytest.raises(OSError, match="Too many open files"):
+        log.flush()
+    assert (log.failure, log.recovery_point) == (None, 0)
+    disk.fail = lambda _what, _path: None
+    assert log.flush() == 1
+    close_clean(again)
+
+
+def test_failing_disk_takes_one_partition_offline(tmp_path: Path) -> None:
+    path = tmp_path / "dir"
+    first = opened(path)
+    first.create_topic("t", 2)
+    first.close()
+    disk = FaultyDisk(path)
+    owned = opened(path, disk=disk)
+    bad, good = owned.log(TP), owned.log(TopicPartition("t", 1))
+    append(bad, [b"before"])
+    bad.flush()
+    disk.fail = lambda what, place: errno.EIO if what.startswith(("write", "sync")) and "t-0" in str(place) else None
+    with pytest.raises(OSError, match="Input/output error"):
+        append(bad, [b"lost"])
+    with pytest.raises(PartitionOffline, match="offline after an earlier failure"):
+        append(bad, [b"refused"])
+    append(good, [b"fine"])
+    good.flush()
+    assert list(owned.failures()) == [TP]
+    assert values_of(bad.snapshot()) == [b"before"]
+    disk.fail = lambda _what, _path: None
+    closing = owned.close()
+    assert not closing.clean
+    assert list(closing.errors) == [TP]
+    assert not (path / names.CLEAN_SHUTDOWN).exists()
+    again = opened(path)
+    assert read(again, "t") == [b"before"]
+    assert read(again, "t", 1) == [b"fine"]
+    assert again.close().clean
+
+
+def test_failed_sync_is_never_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "dir"
+    first = opened(path)
+    first.create_topic("t", 1)
+    first.close()
+    disk = FaultyDisk(path)
+    owned = opened(path, disk=disk)
+    log = owned.log(TP)
+    append(log, [b"a"])
+    disk.fail = lambda what, _path: errno.EIO if what.startswith("sync ") else None
+    with pytest.raises(OSError, match="Input/output"):
+        log.flush()
+    disk.fail = lambda _what, _path: None
+    with pytest.raises(PartitionOffline):
+        log.flush()
+    assert log.recovery_point == 0
+    assert not owned.close().clean
+
+
+def test_segments_roll_by_the_clock_of_messages(tmp_path: Path) -> None:
+    owned = opened(tmp_path)
+    owned.create_topic("t", 1, {"segment.ms": "1000"})
+    log: PartitionLog = owned.log(TP)
+    clock = StandingClock()
+    writer = Appender(log, clock=clock)
+    for step in (0, 1000, 1, 1000, 1):
+        clock.time_ms += step
+        assert writer.append([Record(None, b"x")]).error is None
+    assert [segment.base_offset for segment in log.snapshot().segments] == [0, 2, 4]
+    close_clean(owned)
+
+
+def test_reconfiguring_counts_from_the_next_append(owned: OwnedDir) -> None:
+    log = owned.log(TP)
+    append(log, [b"x" * 100])
+    config = LogConfig.from_overrides(BrokerConfig(), {"segment.bytes": "200"})
+    log.reconfigure(config)
+    append(log, [b"y" * 100])
+    assert len(log.snapshot().segments) == 2
+
+
+def test_preallocated_space_is_no_message_and_goes(tmp_path: Path) -> None:
+    owned = opened(tmp_path / "log")
+    owned.create_topic("t", 1, {"preallocate": "true", "segment.bytes": "4096"})
+    values: list[bytes | None] = [b"%0300d" % number for number in range(20)]
+    for value in values:
+        append(owned.log(TP), [value])
+    *sealed, active = owned.log(TP).snapshot().segments
+    assert [segment.log.path.stat().st_size for segment in sealed] == [segment.size for segment in sealed]
+    assert active.size < active.log.path.stat().st_size == 4096
+    assert active.log.path.read_bytes()[active.size :] == bytes(4096 - active.size)
+    looking_on = LogDir.open_read_only(tmp_path / "log")
+    assert read(owned, "t") == values_of(looking_on.log(TP).snapshot()) == values
+    looking_on.close()
+    shutil.copytree(tmp_path / "log", tmp_path / "killed")  # as a kill leaves it
+    close_clean(owned)
+    assert active.log.path.stat().st_size == active.size
+    for name in ("log", "killed"):
+        again = opened(tmp_path / name)
+        append(again.log(TP), [b"more"])
+        assert read(again, "t") == [*values, b"more"]
+        close_clean(again)

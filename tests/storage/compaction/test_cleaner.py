@@ -1,0 +1,363 @@
+"""Compaction in the background: which partition, how fast, what waits for it, what the status says."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from storage.append.partition_log import PartitionLog
+from storage.append.swap import Replacement
+from storage.compaction.cleaner import Cleaner, Throttle
+from storage.config import BrokerConfig
+from storage.directory.owned_dir import Opening, OwnedDir
+from storage.files import checkpoints, names
+from storage.files.disk import Disk
+from storage.types import TopicPartition
+from storage.upkeep.maintenance import COMPACTION, Maintenance, TaskStatus
+from tests.support.compacted_logs import SMALL, put, updates
+from tests.support.faults import FaultyDisk
+from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, append, close_clean, read
+
+T, U = TopicPartition("t", 0), TopicPartition("u", 0)
+
+
+class _Waiter:
+    """Waiting moves the clock."""
+
+    def __init__(self, clock: StandingClock) -> None:
+        self.clock = clock
+        self.waits: list[int] = []
+        self.on_wait: Callable[[], None] = lambda: None
+
+    def wait(self, timeout_ms: int) -> None:
+        self.waits.append(timeout_ms)
+        self.clock.time_ms += timeout_ms
+        self.on_wait()
+
+    def wake(self) -> None:
+        pass
+
+
+class World:
+    """Two compacted topics and one that is not."""
+
+    def __init__(self, path: Path, disk: Disk | None = None, **broker: str) -> None:
+        self.clock = StandingClock()
+        values = {"num.recovery.threads.per.data.dir": "1", "log.initial.task.delay.ms": "1000"}
+        config = BrokerConfig.from_values(values | {key.replace("_", "."): value for key, value in broker.items()})
+        disk = disk or HastyDisk()
+        self.owned = OwnedDir.open(path, Opening(create=True), config=config, disk=disk, clock=self.clock)
+        for topic in ("t", "u") if not self.owned.log_dir.topics() else ():
+            self.owned.create_topic(topic, 1, SMALL | {"segment.bytes": "20000", "file.delete.delay.ms": "5000"})
+        if "kept" not in self.owned.log_dir.topics():
+            self.owned.create_topic("kept", 1)
+            append(self.owned.log(TopicPartition("kept", 0)), [b"x"])
+        self.waiter = _Waiter(self.clock)
+        self.maintenance = Maintenance(self.owned, waiter=self.waiter, free_bytes=lambda: 10**15)
+
+    def fill(self, tp: TopicPartition, rounds: int, *, size: int = 1000) -> None:
+        """So many updates of one key, then a new segment."""
+        for n in range(rounds):
+            put(self.owned.log(tp), updates([(b"k", b"%d" % n * size)]))
+        self.owned.log(tp).roll()
+
+    def status(self) -> TaskStatus:
+        return next(task for task in self.maintenance.status().tasks if task.name == COMPACTION)
+
+    def offset(self, tp: TopicPartition) -> int | None:
+        return checkpoints.read(self.owned.path / names.CLEANER_CHECKPOINT).get(tp)
+
+
+def test_the_dirtiest_first_then_the_next_then_a_pause(tmp_path: Path) -> None:
+    world = World(tmp_path / "log")
+    world.fill(T, 10)
+    world.fill(U, 10)
+    world.maintenance.run_due()
+    assert world.status().runs == 0
+    world.clock.time_ms += 1000
+    world.maintenance.run_due()
+    first = world.status()
+    assert first.result.startswith("t/0: 9 of 10 records removed, ")
+    assert (world.offset(T), world.offset(U)) == (10, None)
+    assert world.maintenance.status().dirty_ratios == {"t/0": 1.0, "u/0": 1.0}
+    assert first.next_run_ms <= world.clock.time_ms + 1
+    world.clock.time_ms += 1
+    world.maintenance.run_due()
+    assert world.status().result.startswith("u/0: ")
+    world.clock.time_ms += 1
+    world.maintenance.run_due()
+    assert world.status().next_run_ms == world.clock.time_ms + 15_000
+    assert world.status().result.startswith("u/0: ")  # of the last time that it did something
+    assert world.maintenance.status().dirty_ratios == {"t/0": 0.0, "u/0": 0.0}
+    # What it replaced goes later.
+    assert world.maintenance.status().awaiting_deletion_files > 0
+    world.clock.time_ms += 5000
+    world.maintenance.run_due()
+    assert world.maintenance.status().awaiting_deletion_files == 0
+    # Half of t is dirty now: not more than min.cleanable.dirty.ratio; then more.
+    world.fill(T, 1)
+    world.clock.time_ms += 15_000
+    world.maintenance.run_due()
+    assert world.offset(T) == 10
+    world.fill(T, 1, size=1500)
+    world.clock.time_ms += 15_000
+    world.maintenance.run_due()
+    assert world.offset(T) == 12
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+def test_not_faster_than_it_may_be_and_others_do_not_wait(tmp_path: Path) -> None:
+    world = World(tmp_path / "log", log_cleaner_io_max_bytes_per_second="10000")
+    for _ in range(5):
+        world.fill(T, 15)
+    size = world.owned.log(T).snapshot().size_bytes
+    world.clock.time_ms += 1000
+    began_ms = world.clock.time_ms
+    flushed: list[int] = []
+
+    def on_wait() -> None:
+        if len(world.waiter.waits) == 3:  # in the middle of the pass
+            append(world.owned.log(TopicPartition("kept", 0)), [b"y"])
+        log = world.owned.log(TopicPartition("kept", 0))
+        flushed.append(log.recovery_point)
+        assert world.maintenance.status().state == "running" or not world.status().running
+
+    world.owned.alter_config("kept", {"flush.ms": "100"})
+    world.waiter.on_wait = on_wait
+    world.maintenance.run_due()
+    took_ms = world.clock.time_ms - began_ms
+    assert world.offset(T) == 75
+    # Everything is read twice, and what stays is written.
+    assert 2 * size / 10 <= took_ms + 1000 < 2 * size / 10 + 3000
+    assert flushed[-1] == 2  # the others' work was done meanwhile
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+def test_stopping_ends_a_pass(tmp_path: Path) -> None:
+    world = World(tmp_path / "log", log_cleaner_io_max_bytes_per_second="10000")
+    for _ in range(5):
+        world.fill(T, 15)
+    before = world.owned.log(T).snapshot()
+    world.clock.time_ms += 1000
+
+    def on_wait() -> None:
+        if len(world.waiter.waits) == 5:
+            world.maintenance._stopping = True
+
+    world.waiter.on_wait = on_wait
+    world.maintenance.run_due()
+    assert world.offset(T) is None
+    assert not list((world.owned.path / "t-0").glob("*.cleaned"))
+    assert world.owned.log(T).snapshot() is before
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+def test_damage_stops_compaction_of_that_partition_alone(tmp_path: Path) -> None:
+    world = World(tmp_path / "log")
+    world.fill(T, 10)
+    world.fill(U, 10)
+    path = world.owned.log(T).snapshot().segments[0].log.path
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(bytes(data))
+    for _ in range(3):
+        world.clock.time_ms += 15_000
+        world.maintenance.run_due()
+    assert world.offset(U) == 10
+    ((where, error),) = world.status().errors
+    assert where == "t/0"
+    assert "checksum differs" in error
+    world.maintenance.stop()
+    data[70] ^= 1
+    path.write_bytes(bytes(data))
+    close_clean(world.owned)
+
+
+def _run(world: World, minutes: int = 1) -> None:
+    for _ in range(4 * minutes):
+        world.clock.time_ms += 15_000
+        world.maintenance.run_due()
+
+
+def test_a_bug_with_one_partition_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path / "log")
+    world.fill(T, 40)
+    world.fill(U, 10)
+    swap = PartitionLog.replace_segments
+
+    def broken(log: PartitionLog, groups: Sequence[Replacement]) -> list[Path]:
+        if log.tp == T:
+            raise ZeroDivisionError
+        return swap(log, groups)
+
+    monkeypatch.setattr(PartitionLog, "replace_segments", broken)
+    before = world.owned.log(U).snapshot().size_bytes
+    _run(world)
+    assert dict(world.status().errors) == {"t/0": "ZeroDivisionError()"}
+    assert world.owned.log(U).snapshot().size_bytes < before
+    assert caplog.text.count("Traceback") == 1
+    monkeypatch.undo()
+    _run(world)
+    assert world.status().errors == ()
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+def test_a_full_disk_passes_and_others_do_not_wait_for_it(tmp_path: Path) -> None:
+    """The dirtiest partition's disk has no space for its copy: the next one's turn comes, and its own when it has."""
+    (tmp_path / "log").mkdir()
+    disk = FaultyDisk(tmp_path / "log")
+    world = World(tmp_path / "log", disk)
+    for _ in range(2):
+        world.fill(T, 15)
+    world.fill(U, 10)
+    disk.fail = lambda what, path: errno.ENOSPC if what.startswith("write") and path.match("t-0/*.cleaned") else None
+    world.clock.time_ms += 15_000
+    world.maintenance.run_due()
+    assert world.offset(U) == 10
+    assert list((tmp_path / "log" / "t-0").glob("*.deleted"))  # of what was done in t
+    _run(world)
+    assert not list((tmp_path / "log").rglob("*.deleted"))
+    assert world.offset(T) is None
+    ((where, error),) = world.status().errors
+    assert where == "t/0"
+    assert "No space left" in error
+    assert not world.owned.failures()
+    disk.fail = lambda _what, _path: None
+    _run(world)
+    assert world.offset(T) == 30
+    assert not world.status().errors
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_disk_that_fails_once_at_any_operation(tmp_path: Path, code: int) -> None:
+    """The next round compacts, unless the log's own files are in doubt: then the partition is offline, and whoever
+    opens the directory next does."""
+    offline = number = 0
+    while True:
+        path = tmp_path / f"log-{number}"
+        path.mkdir()
+        disk = FaultyDisk(path)
+        world = World(path, disk)
+        world.fill(T, 3)
+        cleaner = Cleaner(world.owned, lambda _: None, lambda _tp, _files: None)
+        assert cleaner.clean_dirtiest() is not None  # which opens the other logs, too
+        world.fill(T, 3)
+        at = len(disk.operations) + number
+        disk.fail = lambda _what, _path, at=at, disk=disk: code if len(disk.operations) == at + 1 else None
+        failed = cleaner.clean_dirtiest() is None
+        assert failed == (T in cleaner.errors) == (len(disk.operations) > at)
+        disk.fail = lambda _what, _path: None
+        if world.owned.failures():
+            offline += 1
+            assert not world.owned.close().clean
+            world = World(path)  # which may have finished it
+            Cleaner(world.owned, lambda _: None, lambda _tp, _files: None).clean_dirtiest()
+        elif failed:
+            cleaner.clean_dirtiest()
+            assert not cleaner.errors, disk.operations[at]
+        assert read(world.owned, "t") == [b"2" * 1000], disk.operations[at]
+        assert world.owned.close().clean
+        again = World(path).owned
+        assert read(again, "t") == [b"2" * 1000]  # opened, which removes what was replaced
+        close_clean(again, disk.operations[at : at + 1])
+        shutil.rmtree(path)
+        if not failed:
+            break
+        number += 1
+    assert number > 15
+    assert 0 < offline < number / 2
+
+
+def test_it_can_be_turned_off(tmp_path: Path) -> None:
+    world = World(tmp_path / "log", log_cleaner_enable="false")
+    world.fill(T, 10)
+    world.clock.time_ms += 100_000
+    world.maintenance.run_due()
+    assert world.offset(T) is None
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+@pytest.mark.parametrize("rate", ["0", "-1"])
+def test_a_cleaner_that_may_read_nothing_compacts_nothing(tmp_path: Path, rate: str) -> None:
+    world = World(tmp_path / "log", log_cleaner_io_max_bytes_per_second=rate)
+    world.fill(T, 10)
+    for _ in range(3):
+        world.clock.time_ms += 100_000
+        world.maintenance.run_due()
+        assert not any(task.errors for task in world.maintenance.status().tasks)
+    assert world.offset(T) is None
+    assert world.maintenance.status().dirty_ratios["t/0"] == 1
+    config = world.owned.log_dir.broker_config()
+    assert any("a mount compacts nothing" in warning for warning in config.warnings(tmp_path / "log"))
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-300, 1e-9, 1.7976931348623157e308, float("inf")])
+def test_every_rate_can_be_waited_for(rate: float) -> None:
+    clock = StandingClock(NOW_MS)
+    throttle = Throttle(rate, clock)
+    for size in (0, 1 << 20, 1 << 31):
+        wait_ms = throttle.wait_ms(size)
+        assert 0 <= wait_ms / 1000 < threading.TIMEOUT_MAX
+        clock.time_ms += wait_ms
+
+
+def test_a_small_map_takes_pass_after_pass(tmp_path: Path) -> None:
+    world = World(tmp_path / "log", log_cleaner_dedupe_buffer_size="240")
+    log = world.owned.log(T)
+    for n in range(100):
+        put(log, updates([(b"k%d" % n, b"x" * 100)]))
+        if n % 10 == 9:
+            log.roll()
+    ends: list[int | None] = []
+    for _ in range(20):
+        world.clock.time_ms += 1000
+        world.maintenance.run_due()
+        ends.append(world.offset(T))
+    # As long as the dirty part is more than half, as Kafka's does.
+    assert ends[:3] == [9, 18, 27]
+    assert ends[-1] is not None
+    assert 50 <= ends[-1] < 100
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+def test_who_is_looked_at(tmp_path: Path) -> None:
+    world = World(tmp_path / "log")
+    cleaner = Cleaner(world.owned, lambda _: None, lambda _tp, _files: None)
+    assert cleaner.clean_dirtiest() is None
+    assert set(cleaner.dirty) == {T, U}
+    world.owned.checkpoints.set_cleaner_offset(T, 7)
+    assert cleaner.clean_dirtiest() is None
+    assert world.offset(T) == 0  # it lay outside of the log
+    world.maintenance.stop()
+    close_clean(world.owned)
+
+
+@pytest.mark.parametrize("rate", [1000.0, 50_000.0])
+def test_the_throttle(rate: float) -> None:
+    clock = StandingClock(NOW_MS)
+    throttle = Throttle(rate, clock)
+    total = 0
+    for size in (100, 5000, 20, 70_000, 0, 3000):
+        clock.time_ms += throttle.wait_ms(size)
+        total += size
+    assert clock.time_ms - NOW_MS == pytest.approx(total * 1000 / rate, abs=8)
+    clock.time_ms += 100_000  # a rest is not saved up
+    waited = sum(throttle.wait_ms(int(rate)) for _ in range(1))
+    assert waited >= 700

@@ -1,0 +1,376 @@
+"""The cleaner's pass on logs of our own: what stays, by which rules, from where to where; stopped anywhere."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from storage.append.partition_log import PartitionLog
+from storage.compaction.compaction import DirtyRange, dirty_range, group_by_size
+from storage.compaction.directory_compaction import compact_partition, dirty_range_of
+from storage.config import BrokerConfig, LogConfig
+from storage.errors import CorruptIndex, NotPermitted, SegmentGone
+from storage.files.names import FileKind
+from storage.format.batches import BatchTable, scan
+from storage.format.compression import Codec
+from storage.format.control_batches import marker_batch
+from storage.format.control_records import ControlType, EndTransactionMarker
+from storage.format.record_batch import BatchFields
+from storage.format.record_columns import Record
+from storage.types import Isolation, TopicPartition
+from storage.verify.verify import verify_log_dir
+from tests.support.compacted_logs import TP, compact, contents, latest, opened, put, updates
+from tests.support.crash_points import Sessions, every_crash
+from tests.support.owned_dirs import NOW_MS, StandingClock, append, close_clean
+from tests.support.readers import read_all
+from tests.support.uncompiled import plain_kernels
+
+HORIZON_MS = 86_400_000
+
+
+def headers(log: PartitionLog) -> BatchTable:
+    """All batches of the sealed segments."""
+    parts = []
+    for segment in log.snapshot().segments[:-1]:
+        table = BatchTable.empty(4096)
+        data = segment.log.read(0, segment.size)
+        assert scan(data, 0, table).next_start == segment.size
+        parts.append(table)
+    return BatchTable.concat(parts)
+
+
+def any_batches(log: PartitionLog, dice: random.Random, count: int) -> None:
+    """Batches of every format and codec, with few keys, deletes and now and then no key."""
+    for _ in range(count):
+        magic = dice.choice((0, 1, 2, 2, 2, 2))
+        codecs = (Codec.NONE, Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
+        codec = dice.choice(codecs[: 6 if magic == 2 else 5])
+        records = [
+            Record(
+                None if dice.random() < 0.05 else b"k%d" % dice.randrange(25),
+                None if dice.random() < 0.1 else dice.randbytes(dice.choice((0, 3, 90))),
+                ((b"h", dice.choice((None, b"x"))),) * dice.choice((0, 0, 1, 2)) if magic == 2 else (),
+                NOW_MS + dice.randrange(-(10**6), 10**6),
+            )
+            for _ in range(dice.choice((1, 1, 3, 12)))
+        ]
+        fields = BatchFields(log_append_time_ms=NOW_MS if magic == 2 and dice.random() < 0.2 else None)
+        put(log, records, magic=magic, codec=codec, fields=fields)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_latest_of_each_key_stays_whatever_the_batches(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    owned = opened(tmp_path / "log")
+    log = owned.log(TP)
+    for _ in range(4):
+        any_batches(log, dice, 60)
+        before = read_all(log.snapshot())
+        result = compact(owned)
+        after = read_all(log.snapshot())
+        end = log.snapshot().segments[-1].base_offset
+        assert result.is_complete
+        assert result.end_offset == end
+        assert [(r.offset, r.key, r.value) for r in after] == latest([(r.offset, r.key, r.value) for r in before], end)
+        # Formats v0 and v1 become v2, and with it their timestamps' type; all else is as it was.
+        told = {r.offset: r._replace(timestamp_type="") for r in before}
+        assert all(r._replace(timestamp_type="") == told[r.offset] for r in after)
+        assert set(headers(log).magic.tolist()) <= {2}
+        assert result.counts.records_kept == sum(r.offset < end for r in after)
+    close_clean(owned)
+
+
+def test_the_same_with_plain_kernels(tmp_path: Path) -> None:
+    """Byte for byte."""
+    files = []
+    for number in range(2):
+        owned = opened(tmp_path / f"{number}")
+        any_batches(owned.log(TP), random.Random(3), 40)
+        if number:
+            with plain_kernels():
+                compact(owned)
+        else:
+            compact(owned)
+        close_clean(owned)
+        files.append({path.name: path.read_bytes() for path in (tmp_path / f"{number}" / "t-0").glob("*.log")})
+    assert files[0] == files[1]
+
+
+def test_deletes_go_once_their_horizon_has_passed(tmp_path: Path) -> None:
+    clock = StandingClock()
+    owned = opened(tmp_path / "log", clock=clock)
+    log = owned.log(TP)
+    put(log, updates([(b"a", b"1"), (b"b", b"1"), (b"a", None)]))
+    put(log, updates([(b"c", None)]), codec=Codec.GZIP)
+    log.roll()
+    compact(owned)
+    table = headers(log)
+    assert table.has_delete_horizon.all()
+    assert table.base_timestamp.tolist() == [NOW_MS + HORIZON_MS] * 2
+    assert table.max_timestamp.tolist() == [NOW_MS] * 2
+    kept = [(1, b"b", b"1"), (2, b"a", None), (3, b"c", None)]
+    for later_ms, expected in ((HORIZON_MS - 1, kept), (1, kept[:1])):
+        clock.time_ms += later_ms
+        put(log, updates([(b"x%d" % later_ms, b"")]))
+        log.roll()
+        result = compact(owned)
+        assert contents(owned)[: len(expected)] == expected
+        assert result.counts.keys_gone == len(kept) - len(expected)
+    assert read_all(log.snapshot())[0].timestamp == NOW_MS
+    close_clean(owned)
+
+
+def test_old_formats_deletes_go_by_the_files_times(tmp_path: Path) -> None:
+    owned = opened(tmp_path / "log", delete_retention_ms="1000")
+    log = owned.log(TP)
+    put(log, updates([(b"a", None)]), magic=1)
+    log.roll()
+    put(log, updates([(b"b", None)]), magic=1)
+    log.roll()
+    first, second = log.snapshot().segments[:2]
+    owned.disk.set_mtime(first.log.path, 10**15)
+    owned.disk.set_mtime(second.log.path, 10**15 + 2 * 10**9)
+    owned.checkpoints.set_cleaner_offset(TP, 2)  # both are clean: the younger is the last one of the clean part
+    put(log, updates([(b"c", b"")]))
+    log.roll()
+    compact(owned)
+    assert contents(owned) == [(1, b"b", None), (2, b"c", b"")]
+    close_clean(owned)
+
+
+def test_the_last_batch_of_the_round_and_of_each_producer_stays_empty(tmp_path: Path) -> None:
+    owned = opened(tmp_path / "log")
+    log = owned.log(TP)
+    for producer, sequence in ((7, 0), (8, 0), (7, 1)):
+        put(log, updates([(b"k", b"%d" % producer)]), fields=BatchFields(producer_id=producer, producer_epoch=0,
+                                                                        base_sequence=sequence))  # fmt: skip
+    put(log, updates([(None, b"no key")] * 2))
+    log.roll()
+    put(log, updates([(b"k", b"active")]))
+    compact(owned)
+    table = headers(log)
+    # Producer 7's first batch is gone, 8's only one is empty; the end of the round is, too.
+    assert list(zip(table.producer_id.tolist(), table.base_offset.tolist(), table.count.tolist(), strict=True)) == [
+        (8, 1, 0), (7, 2, 1), (-1, 3, 0)
+    ]  # fmt: skip
+    assert table.last_offset.tolist() == [1, 2, 4]
+    assert contents(owned) == [(2, b"k", b"7"), (5, b"k", b"active")]
+    # A day later both are forgotten.
+    owned.clock.time_ms += 86_400_000  # type: ignore[attr-defined]
+    log.roll()
+    compact(owned)
+    assert headers(log).producer_id.tolist() == [-1]
+    close_clean(owned)
+
+
+def transact(log: PartitionLog, producer: int, pairs: list[tuple[bytes, bytes]], end: ControlType | None) -> None:
+    fields = BatchFields(producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
+    for pair in pairs:
+        put(log, updates([pair]), fields=fields)
+    if end is not None:
+        marker = marker_batch(
+            EndTransactionMarker(end), base_offset=log.log_end_offset, timestamp=NOW_MS, producer_id=producer,
+            producer_epoch=0,
+        )  # fmt: skip
+        log.append_batches(memoryview(marker))
+
+
+def test_transactions(tmp_path: Path) -> None:
+    clock = StandingClock()
+    owned = opened(tmp_path / "log", clock=clock)
+    log = owned.log(TP)
+    transact(log, 1, [(b"a", b"committed"), (b"b", b"old")], ControlType.COMMIT)  # 0 1, 2
+    transact(log, 2, [(b"a", b"aborted"), (b"c", b"aborted")], ControlType.ABORT)  # 3 4, 5
+    transact(log, 3, [(b"b", b"new")], ControlType.COMMIT)  # 6, 7
+    log.roll()
+    put(log, updates([(b"x", b"filler")]))
+    transact(log, 4, [(b"a", b"open")], None)
+    log.roll()
+    assert dirty_range_of(owned, TP).first_uncleanable == 8  # the segment of the open transaction is not touched
+    compact(owned)
+    for isolation in (Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED):
+        found = [(r.offset, r.key, r.value) for r in read_all(log.snapshot(), isolation=isolation)]
+        expected = [(0, b"a", b"committed"), (6, b"b", b"new"), (8, b"x", b"filler"), (9, b"a", b"open")]
+        assert found == expected[: len(expected) - (isolation is Isolation.READ_COMMITTED)]
+    table = headers(log)
+    # Producer 2's last batch stays, empty, for its sequence; so its marker does, and the entry of the .txnindex.
+    assert table.last_offset.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert table.count.tolist() == [1, 0, 1, 0, 1, 1, 1, 1, 1]
+    assert log.snapshot().segments[0].path_of(FileKind.TRANSACTION_INDEX).exists()
+
+    transact(log, 4, [], ControlType.COMMIT)
+    clock.time_ms += 2 * HORIZON_MS  # producers are forgotten
+    log.roll()
+    compact(owned)  # the batches go; while they were passed their markers were still needed
+    assert [(r.offset, r.value) for r in read_all(log.snapshot())] == [(6, b"new"), (8, b"filler"), (9, b"open")]
+    assert headers(log).last_offset.tolist() == [2, 5, 6, 7, 8, 9, 10]
+    aborted = log.snapshot().segments[0].path_of(FileKind.TRANSACTION_INDEX)
+    assert aborted.exists()
+    for n, left in enumerate(([2, 5, 6, 7, 8, 9, 10], [6, 7, 8, 9, 10])):
+        put(log, updates([(b"y%d" % n, b"")]))
+        log.roll()
+        compact(owned)  # the markers of empty transactions wait for delete.retention.ms, too
+        assert headers(log).last_offset.tolist() == [*left, *range(11, 12 + n)]
+        assert headers(log).has_delete_horizon.tolist()[:3] == [n == 0, n == 0, False]
+        assert not aborted.exists()
+        clock.time_ms += HORIZON_MS
+    close_clean(owned)
+
+
+def test_a_lost_txnindex_does_not_make_aborted_messages_committed(tmp_path: Path) -> None:
+    owned = opened(tmp_path / "log")
+    log = owned.log(TP)
+    transact(log, 2, [(b"a", b"aborted")], ControlType.ABORT)
+    log.roll()
+    log.snapshot().segments[0].path_of(FileKind.TRANSACTION_INDEX).unlink()
+    with pytest.raises(CorruptIndex, match=r"not in the \.txnindex"):
+        compact(owned)
+    owned.reindex(TP)
+    compact(owned)
+    assert not read_all(owned.log(TP).snapshot())
+    close_clean(owned)
+
+
+def test_an_aborted_transaction_before_the_first_dirty_offset_of_its_segment(tmp_path: Path) -> None:
+    """A full map ends a pass anywhere; the next one passes batches from an index entry before that."""
+    small = {"log.cleaner.dedupe.buffer.size": str(24 * 8), "log.cleaner.threads": "1"}
+    owned = opened(tmp_path / "log", config=small, segment_bytes="100000", index_interval_bytes="4096")
+    log = owned.log(TP)
+    transact(log, 1, [(b"a", b"aborted")], ControlType.ABORT)
+    for n in range(20):
+        put(log, updates([(b"k%d" % n, b"v")]))
+    log.roll()
+    ends = [compact(owned).end_offset]
+    while ends[-1] < 22:
+        ends.append(compact(owned).end_offset)
+    assert len(ends) > 2
+    assert [value for _, _, value in contents(owned)] == [b"v"] * 20
+    close_clean(owned)
+
+
+# From where to where
+
+
+def _config(**values: str) -> LogConfig:
+    return LogConfig.from_overrides(BrokerConfig(), {name.replace("_", "."): value for name, value in values.items()})
+
+
+def test_the_dirty_range(tmp_path: Path) -> None:
+    owned = opened(tmp_path / "log", segment_bytes="100000")
+    log = owned.log(TP)
+    for n in range(4):
+        put(log, updates([(b"k", b"x" * 10 * (n + 1))], timestamp=NOW_MS - 1000 + 100 * n))
+        log.roll()
+    snapshot = log.snapshot()
+    sizes = [segment.size for segment in snapshot.segments]
+    plain = _config()
+    assert dirty_range(snapshot, plain, None, NOW_MS) == DirtyRange(0, 4, 0, sum(sizes), True, 0)
+    assert dirty_range(snapshot, plain, 2, NOW_MS) == DirtyRange(2, 4, sum(sizes[:2]), sum(sizes[2:]), True, 0)
+    assert dirty_range(snapshot, plain, 2, NOW_MS).ratio == sum(sizes[2:]) / sum(sizes)
+    assert dirty_range(snapshot, plain, 5, NOW_MS) == DirtyRange(0, 4, 0, sum(sizes), False, 0)
+    assert dirty_range(snapshot, plain, 4, NOW_MS).ratio == 0
+    # The second youngest is 200 ms old.
+    assert dirty_range(snapshot, _config(min_compaction_lag_ms="799"), None, NOW_MS).first_uncleanable == 3
+    assert dirty_range(snapshot, _config(min_compaction_lag_ms="800"), None, NOW_MS).first_uncleanable == 3
+    assert dirty_range(snapshot, _config(min_compaction_lag_ms="801"), None, NOW_MS).first_uncleanable == 2
+    assert dirty_range(snapshot, plain, None, NOW_MS, high_watermark=2).first_uncleanable == 2
+    late = dirty_range(snapshot, _config(max_compaction_lag_ms="850"), 1, NOW_MS)
+    assert late.delay_ms == 50
+    assert late.is_due(_config(min_cleanable_dirty_ratio="1", max_compaction_lag_ms="850"))
+    assert not dirty_range(snapshot, _config(max_compaction_lag_ms="900"), 1, NOW_MS).delay_ms
+    assert not late.is_due(_config()) or late.ratio > 0.5
+    assert not DirtyRange(0, 1, 50, 50, True, 0).is_due(_config())  # must be above, not at it
+    assert DirtyRange(0, 1, 49, 51, True, 0).is_due(_config())
+    close_clean(owned)
+
+
+def test_groups(tmp_path: Path) -> None:
+    owned = opened(tmp_path / "log", segment_bytes="100000")
+    log = owned.log(TP)
+    for n in (1, 2, 3, 4):
+        put(log, updates([(b"k", b"x" * 100 * n)]))
+        log.roll()
+    segments = log.snapshot().segments[:-1]
+    sizes = [segment.size for segment in segments]
+
+    def grouped(limit: int, end: int = 4) -> list[list[int]]:
+        groups = group_by_size(segments, _config(internal_segment_bytes=str(limit)), end)
+        return [[segment.base_offset for segment in group] for group in groups]
+
+    assert grouped(sum(sizes)) == [[0, 1, 2, 3]]
+    assert grouped(sum(sizes) - 1) == [[0, 1, 2], [3]]
+    assert grouped(sizes[0]) == [[0], [1], [2], [3]]
+    assert grouped(sum(sizes), end=2**31) == [[0, 1, 2, 3]]
+    assert grouped(sum(sizes), end=2**31 + 1) == [[0, 1, 2], [3]]
+    close_clean(owned)
+
+
+def test_segments_that_retention_removes_meanwhile(tmp_path: Path) -> None:
+    owned = opened(tmp_path / "log")
+    log = owned.log(TP)
+    any_batches(log, random.Random(1), 60)
+    before = contents(owned)
+    removed: list[Path] = []
+
+    def pace(_: int) -> None:
+        if not removed:
+            removed.extend(log.remove_segments(log.snapshot().segments[:2]))
+
+    with pytest.raises(SegmentGone):
+        compact(owned, pace)
+    for path in removed:
+        path.unlink()
+    assert contents(owned) == [m for m in before if m[0] >= log.log_start_offset]
+    compact(owned)
+    close_clean(owned)
+
+
+def test_only_where_somebody_said_so(tmp_path: Path) -> None:
+    owned = opened(tmp_path / "log")
+    owned.create_topic("kept", 1)
+    append(owned.log(TopicPartition("kept", 0)), [b"x"])
+    with pytest.raises(NotPermitted, match="not to be compacted"):
+        compact_partition(owned, TopicPartition("kept", 0))
+    close_clean(owned)
+
+
+# Crashes
+
+
+def test_stopped_anywhere(tmp_path: Path) -> None:
+    """No last value of a key is lost; the next pass gives what an undisturbed one does."""
+    path = tmp_path / "before"
+    owned = opened(path, segment_bytes="1500")
+    dice = random.Random(2)
+    for n in range(20):
+        put(owned.log(TP), updates([(b"k%d" % dice.randrange(6), b"%d" % n * 20), (b"k%d" % dice.randrange(6), b"")]))
+        if n % 3 == 2:
+            owned.log(TP).roll()
+    transact(owned.log(TP), 9, [(b"k1", b"aborted")], ControlType.ABORT)
+    owned.log(TP).roll()
+    before = contents(owned)
+    end = owned.log(TP).log_end_offset
+    close_clean(owned)
+
+    def work(sessions: Sessions, _: list[str]) -> None:
+        own = sessions.open()
+        result = compact_partition(own, TP)
+        assert result.segments_before > result.segments_after > 1
+        for file in result.files:
+            own.disk.unlink(file)
+        own.close()
+
+    values = {key: (offset, value) for offset, key, value in before if value != b"aborted"}
+    expected = sorted((offset, key, value) for key, (offset, value) in values.items())
+    for stopped, _ in every_crash(tmp_path, path, work, list):
+        again = opened(stopped.path)
+        found = contents(again)
+        assert set(expected) <= set(found), str(stopped)
+        assert set(found) <= set(before), str(stopped)
+        result = compact(again)
+        assert [m for m in contents(again) if m[2] != b"aborted"] == expected, str(stopped)
+        assert result.end_offset in (end, end - 1)
+        close_clean(again, stopped)
+        assert not verify_log_dir(stopped.path)

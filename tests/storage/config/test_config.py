@@ -1,0 +1,414 @@
+"""Configuration, against the definitions and the judgement of Kafka 4.3.0 itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.config import (
+    BROKER_KEYS,
+    NEW_TOPIC_OVERRIDES,
+    TOPIC_KEYS,
+    BrokerConfig,
+    LogConfig,
+    Origin,
+    known,
+    read_overrides,
+)
+from storage.errors import InvalidConfig
+from storage.types import TimestampType
+
+BROKER = BrokerConfig()
+
+
+@cache
+def kafka() -> dict[str, Any]:
+    """Names, types, defaults and verdicts of Kafka 4.3.0 (tests/storage/files/data/README.md)."""
+    with gzip.open(Path(__file__).parent.parent / "files" / "data" / "kafka-4.3.0-config.json.gz", "rt") as text:
+        found: dict[str, Any] = json.load(text)
+    return found
+
+
+def topic(**overrides: str) -> LogConfig:
+    return LogConfig.from_overrides(BROKER, {key.replace("_", "."): text for key, text in overrides.items()})
+
+
+OURS = {"retention.free.bytes", "message.format.version"}
+
+
+def test_topic_keys_and_defaults_are_kafkas() -> None:
+    definitions = kafka()["definitions"]["topic"]
+    assert TOPIC_KEYS.keys() - definitions.keys() == OURS
+    for name in TOPIC_KEYS.keys() - OURS:
+        assert TOPIC_KEYS[name].show(TOPIC_KEYS[name].default) == definitions[name]["default"].strip("[]"), name
+    assert definitions.keys() <= known.TOPIC_KEYS | TOPIC_KEYS.keys()
+
+
+def test_broker_keys_and_defaults_are_kafkas() -> None:
+    definitions = kafka()["definitions"]["broker"]
+    assert BROKER_KEYS.keys() <= definitions.keys()
+    not_ours = {"log.dirs", "log.dir"}
+    for name in BROKER_KEYS.keys() - not_ours:
+        shown = BROKER_KEYS[name].show(BROKER_KEYS[name].default)
+        assert shown.upper() in (definitions[name]["default"].upper(), "1.7976931348623157E+308"), name
+    synonyms = {synonym.name for key in TOPIC_KEYS.values() for synonym in key.broker}
+    assert synonyms - definitions.keys() == {"log.retention.free.bytes", "log.message.format.version"}
+    assert definitions.keys() <= known.BROKER_KEYS
+
+
+def test_keys_name_their_fields() -> None:
+    for keys, config in ((TOPIC_KEYS, LogConfig()), (BROKER_KEYS, BROKER)):
+        for name, key in keys.items():
+            assert key.name == name
+            assert key.doc
+            assert getattr(config, key.field) == key.default
+
+
+def test_verdicts_are_kafkas() -> None:
+    checked = 0
+    for case in kafka()["values"]:
+        name, text = case["key"], case["text"]
+        shown_as = "segment.bytes" if name == "internal.segment.bytes" else name
+        config, problems = read_overrides(BROKER, {name: text})
+        # Ours: small segments are allowed as before 4.0; digits are ASCII; a ratio is a number.
+        small_segment = name == "segment.bytes" and text.isdigit() and 14 <= int(text) < 2**20
+        if small_segment or (name, text) == ("internal.segment.bytes", "13") or text in ("\uff11", "0.5d", "NaN"):
+            assert bool(problems) != small_segment, case
+            continue
+        assert (not problems) == case["valid"], case
+        if case["valid"]:
+            assert config.texts()[shown_as] == case["value"].strip("[]").replace(", ", ","), case
+            assert config.origin(shown_as) is Origin.TOPIC
+        else:
+            assert config == LogConfig(), case
+            assert name in str(problems[0])
+            assert repr(text) in str(problems[0])
+        checked += 1
+    assert checked > 600
+
+
+def test_defaults() -> None:
+    config = topic()
+    assert config == LogConfig()
+    assert config.segment_bytes == 1073741824
+    assert config.max_message_bytes == 1048588
+    assert (config.compact, config.delete) == (False, True)
+    assert config.timestamp_type is TimestampType.CREATE_TIME
+    assert config.message_magic == 2
+    assert config.origin("segment.bytes") is Origin.DEFAULT
+
+
+def test_topics_that_we_make_keep_everything() -> None:
+    config = LogConfig.from_overrides(BROKER, NEW_TOPIC_OVERRIDES)
+    assert config.retention_ms == -1
+    assert config.origin("retention.ms") is Origin.TOPIC
+
+
+def test_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        topic().segment_bytes = 5  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        topic(segment_ms="5").origins["segment.ms"] = Origin.BROKER  # type: ignore[index]
+
+
+def test_values() -> None:
+    config = topic(
+        cleanup_policy="compact, delete",
+        message_timestamp_type="LogAppendTime",
+        preallocate="TRUE",
+        min_cleanable_dirty_ratio="0.25",
+    )
+    assert (config.compact, config.delete, config.preallocate) == (True, True, True)
+    assert config.timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert config.min_cleanable_dirty_ratio == 0.25
+    texts = config.texts()
+    assert texts["cleanup.policy"] == "compact,delete"
+    assert texts["preallocate"] == "true"
+    assert texts["min.cleanable.dirty.ratio"] == "0.25"
+    assert texts.keys() == TOPIC_KEYS.keys()
+
+
+def test_max_segment_ms() -> None:
+    assert topic(segment_ms="100", max_compaction_lag_ms="7").max_segment_ms == 100
+    assert topic(segment_ms="100", max_compaction_lag_ms="7", cleanup_policy="compact").max_segment_ms == 7
+    assert topic(segment_ms="5", max_compaction_lag_ms="7", cleanup_policy="compact").max_segment_ms == 5
+
+
+def test_internal_segment_bytes_wins() -> None:
+    both = {"internal.segment.bytes": "2000", "segment.bytes": "1048576"}
+    assert LogConfig.from_overrides(BROKER, both).segment_bytes == 2000
+    reverse = dict(reversed(both.items()))
+    assert LogConfig.from_overrides(BROKER, reverse).segment_bytes == 2000
+    assert LogConfig.from_overrides(BROKER, both).origin("segment.bytes") is Origin.TOPIC
+
+
+@pytest.mark.parametrize(
+    ("version", "magic"),
+    [
+        ("0.8.2", 0),
+        ("0.9.0", 0),
+        ("0.10.0-IV1", 1),
+        ("0.10.2", 1),
+        ("0.11.0", 2),
+        ("1.0", 2),
+        ("3.0-IV1", 2),
+        ("4.3", 2),
+    ],
+)
+def test_message_format_version(version: str, magic: int) -> None:
+    assert topic(message_format_version=version).message_magic == magic
+
+
+@pytest.mark.parametrize("version", ["", "2", "two", "0.x", "1.2.3.4.5", ".1"])
+def test_bad_message_format_version(version: str) -> None:
+    with pytest.raises(InvalidConfig, match=r"a Kafka version such as 0\.10\.2"):
+        topic(message_format_version=version)
+
+
+def test_keys_without_use_here_are_kept() -> None:
+    config, problems = read_overrides(BROKER, {"min.insync.replicas": "2", "remote.storage.enable": "true"})
+    assert problems == ()
+    assert dict(config.other) == {"min.insync.replicas": "2", "remote.storage.enable": "true"}
+    assert config.texts()["min.insync.replicas"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("retention", "Did you mean 'retention.ms'?"),
+        ("segment.byte", "Did you mean 'segment.bytes'?"),
+        ("cleanup_policy", "Did you mean 'cleanup.policy'?"),
+        ("Retention.Ms", "Did you mean 'retention.ms'?"),
+        ("min.insync.replica", "Did you mean 'min.insync.replicas'?"),
+        ("log.retention.hours", "At topic level it is 'retention.ms'"),
+        ("message.max.bytes", "At topic level it is 'max.message.bytes'"),
+        ("xyzzy", "`kafkafs topics describe` lists all keys"),
+    ],
+)
+def test_unknown_topic_keys(name: str, advice: str) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        LogConfig.from_overrides(BROKER, {"segment.ms": "5", name: "1"})
+    assert refused.value.what == f"unknown topic configuration {name!r}"
+    assert refused.value.advice == advice
+    config, problems = read_overrides(BROKER, {"segment.ms": "5", name: "1"})
+    assert config.segment_ms == 5
+    assert len(problems) == 1
+
+
+def test_bad_values_say_what_is_expected() -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        topic(segment_bytes="13")
+    assert str(refused.value) == ("invalid value for segment.bytes; expected a 32-bit integer at least 14, found '13'")
+    with pytest.raises(InvalidConfig) as refused:
+        topic(cleanup_policy="shrink")
+    assert "a comma-separated list of compact, delete, found 'shrink'" in str(refused.value)
+
+
+def test_compaction_lags_must_not_conflict() -> None:
+    assert topic(min_compaction_lag_ms="5", max_compaction_lag_ms="5").min_compaction_lag_ms == 5
+    with pytest.raises(InvalidConfig, match="greater than max"):
+        topic(min_compaction_lag_ms="6", max_compaction_lag_ms="5")
+
+
+Given = dict[str, str]
+
+
+@pytest.mark.parametrize(
+    ("given", "read", "expected"),
+    [
+        ({}, lambda c: c.retention_ms, 604_800_000),
+        ({"log.retention.hours": "2"}, lambda c: c.retention_ms, 7_200_000),
+        ({"log.retention.minutes": "3", "log.retention.hours": "2"}, lambda c: c.retention_ms, 180_000),
+        (
+            {"log.retention.hours": "2", "log.retention.ms": "5", "log.retention.minutes": "3"},
+            lambda c: c.retention_ms,
+            5,
+        ),
+        ({"log.retention.hours": "-1"}, lambda c: c.retention_ms, -1),
+        ({"log.retention.ms": "-7"}, lambda c: c.retention_ms, -1),
+        ({"log.retention.hours": "2147483647"}, lambda c: c.retention_ms, 2147483647 * 3_600_000),
+        ({"log.roll.hours": "1"}, lambda c: c.segment_ms, 3_600_000),
+        ({"log.roll.hours": "1", "log.roll.ms": "9"}, lambda c: c.segment_ms, 9),
+        ({"log.roll.jitter.hours": "1"}, lambda c: c.segment_jitter_ms, 3_600_000),
+        ({"log.roll.jitter.hours": "1", "log.roll.jitter.ms": "8"}, lambda c: c.segment_jitter_ms, 8),
+        ({"log.flush.interval.ms": "4"}, lambda c: c.flush_ms, 4),
+        ({"log.flush.scheduler.interval.ms": "6"}, lambda c: c.flush_ms, 6),
+        ({"log.flush.scheduler.interval.ms": "6", "log.flush.interval.ms": "4"}, lambda c: c.flush_ms, 4),
+        ({"log.segment.bytes": "1000"}, lambda c: c.segment_bytes, 1000),
+        ({"message.max.bytes": "77"}, lambda c: c.max_message_bytes, 77),
+        ({"log.cleanup.policy": "compact"}, lambda c: c.cleanup_policy, ("compact",)),
+        ({"log.index.size.max.bytes": "80"}, lambda c: c.segment_index_bytes, 80),
+        ({"log.segment.delete.delay.ms": "0"}, lambda c: c.file_delete_delay_ms, 0),
+        ({"log.cleaner.min.cleanable.ratio": "0.1"}, lambda c: c.min_cleanable_dirty_ratio, 0.1),
+        ({"log.retention.free.bytes": "9"}, lambda c: c.retention_free_bytes, 9),
+    ],
+)
+def test_broker_level_forms_and_precedence(given: Given, read: Callable[[LogConfig], object], expected: object) -> None:
+    broker = BrokerConfig.from_values(given)
+    assert read(broker.topic_defaults) == expected
+    assert broker.problems == ()
+    origins = set(broker.topic_defaults.origins.values())
+    assert origins == ({Origin.BROKER} if given else set())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log.retention.ms", "0"),
+        ("log.retention.hours", "0"),
+        ("log.retention.hours", "2147483648"),
+        ("log.retention.minutes", "x"),
+        ("log.roll.ms", "0"),
+        ("log.roll.hours", "0"),
+        ("log.roll.jitter.hours", "-1"),
+        ("log.segment.bytes", "13"),
+        ("log.flush.scheduler.interval.ms", "-1"),
+        ("num.partitions", "0"),
+        ("log.cleaner.threads", "-1"),
+        ("log.cleaner.enable", "maybe"),
+    ],
+)
+def test_bad_broker_values(name: str, text: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"invalid value for {name}"):
+        BrokerConfig.from_values({name: text})
+
+
+def test_bad_value_of_a_form_that_loses_is_still_bad() -> None:
+    with pytest.raises(InvalidConfig, match=r"log\.retention\.hours"):
+        BrokerConfig.from_values({"log.retention.ms": "5", "log.retention.hours": "x"})
+
+
+def test_topic_over_broker() -> None:
+    broker = BrokerConfig.from_values({"log.segment.bytes": "1000", "log.retention.hours": "1"})
+    config = LogConfig.from_overrides(broker, {"retention.ms": "5"})
+    assert (config.segment_bytes, config.retention_ms) == (1000, 5)
+    assert config.origin("segment.bytes") is Origin.BROKER
+    assert config.origin("retention.ms") is Origin.TOPIC
+    assert config.origin("segment.ms") is Origin.DEFAULT
+
+
+def test_bad_topic_value_leaves_the_brokers() -> None:
+    broker = BrokerConfig.from_values({"log.segment.bytes": "1000"})
+    config, problems = read_overrides(broker, {"segment.bytes": "none", "segment.ms": "5"})
+    assert (config.segment_bytes, config.segment_ms) == (1000, 5)
+    assert config.origin("segment.bytes") is Origin.BROKER
+    assert [problem.found for problem in problems] == ["'none'"]
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("log.retention.houres", "Did you mean 'log.retention.hours'?"),
+        ("num.partition", "Did you mean 'num.partitions'?"),
+        ("retention.ms", "At broker level it is 'log.retention.ms'"),
+        ("segment.bytes", "At broker level it is 'log.segment.bytes'"),
+        ("xyzzy", "It has no effect"),
+    ],
+)
+def test_unknown_broker_keys_are_reported(name: str, advice: str) -> None:
+    broker = BrokerConfig.from_values({name: "1", "num.partitions": "4"})
+    assert broker.num_partitions == 4
+    assert [problem.what for problem in broker.problems] == [f"unknown broker configuration {name!r}"]
+    assert [problem.advice for problem in broker.problems] == [advice]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "zookeeper.connect",
+        "listener.name.internal.ssl.key",
+        "rsm.config.x",
+        "inter.broker.protocol.version",
+        "super.users",
+        "sasl.enabled.mechanisms",
+        "offsets.topic.replication.factor",
+        "log.message.downconversion.enable",
+    ],
+)
+def test_other_keys_that_kafka_knows_are_silent(name: str) -> None:
+    broker = BrokerConfig.from_values({name: "whatever"})
+    assert broker.problems == ()
+    assert broker.given[name] == "whatever"
+
+
+SERVER_PROPERTIES = """
+# A broker's own file
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+log.dirs=/data/a, /data/b
+num.partitions=3
+log.retention.hours=24
+log.segment.bytes=1048576
+log.cleaner.dedupe.buffer.size=1000000
+offsets.topic.replication.factor=1
+"""
+
+
+def test_from_file(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(SERVER_PROPERTIES)
+    broker = BrokerConfig.from_file(path)
+    assert (broker.num_partitions, broker.log_dirs) == (3, ("/data/a", "/data/b"))
+    assert broker.cleaner_dedupe_buffer_size == 1_000_000
+    assert broker.topic_defaults.retention_ms == 86_400_000
+    assert broker.warnings(Path("/data/a")) == ["log.dirs names /data/b; only /data/a is used"]
+    assert broker.warnings(tmp_path) == [f"log.dirs names /data/a, /data/b; only {tmp_path} is used"]
+
+
+def test_log_dirs_that_name_ours_alone(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    assert BrokerConfig.from_values({"log.dirs": str(link)}).warnings(tmp_path) == []
+    assert BrokerConfig.from_values({"log.dir": str(tmp_path)}).warnings(tmp_path) == []
+    assert BrokerConfig.from_values({"log.dir": "/x"}).warnings(tmp_path) == [
+        f"log.dir names /x; only {tmp_path} is used"
+    ]
+    assert BrokerConfig.from_values({"num.partition": "1"}).warnings(tmp_path) == [
+        "unknown broker configuration 'num.partition'. Did you mean 'num.partitions'?"
+    ]
+
+
+def test_errors_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("num.partitions=none\n")
+    with pytest.raises(InvalidConfig) as refused:
+        BrokerConfig.from_file(path)
+    assert refused.value.path == path
+    path.write_text("a=\\u00\n")
+    with pytest.raises(InvalidConfig, match="escape") as refused:
+        BrokerConfig.from_file(path)
+    assert refused.value.path == path
+    with pytest.raises(FileNotFoundError):
+        BrokerConfig.from_file(tmp_path / "none")
+
+
+def test_dynamic_values_win() -> None:
+    broker = BrokerConfig.from_values({"log.retention.hours": "1", "num.partitions": "3"})
+    changed = broker.with_values({"log.retention.ms": "5"})
+    assert changed.topic_defaults.retention_ms == 5
+    assert changed.num_partitions == 3
+    assert broker.topic_defaults.retention_ms == 3_600_000
+
+
+texts = st.sampled_from(
+    ["-1", "0", "1", "14", "100", "2147483647", "9223372036854775807", "compact", "gzip", "true", "0.5", ""]
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(TOPIC_KEYS)), texts, max_size=8))
+def test_texts_round_trip(overrides: Given) -> None:
+    config, _ = read_overrides(BROKER, overrides)
+    again, problems = read_overrides(BROKER, config.texts())
+    lags_conflict = config.min_compaction_lag_ms > config.max_compaction_lag_ms
+    assert bool(problems) == lags_conflict
+    assert again.texts() == config.texts()

@@ -1,0 +1,258 @@
+"""Crashes at every disk operation: what was flushed is there, nothing twice, nothing invented, order kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from storage.directory.owned_dir import Opening
+from storage.files import names
+from storage.types import TopicPartition
+from tests.support.crash_points import Sessions, Stopped, every_crash
+from tests.support.owned_dirs import append, close_clean, opened, read, tree_of
+
+TP = TopicPartition("t", 0)
+OTHER = TopicPartition("t", 1)
+SMALL = {"segment.bytes": "600", "index.interval.bytes": "100"}
+
+
+@dataclass
+class Notes:
+    """What the work tried to append, what had returned, and how much of that a flush had covered."""
+
+    tried: list[bytes | None] = field(default_factory=list)
+    returned: int = 0
+    flushed: int = 0
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> Path:
+    """A topic with two partitions and nothing in them."""
+    path = tmp_path / "before"
+    owned = opened(path)
+    owned.create_topic("t", 2, SMALL)
+    close_clean(owned)
+    return path
+
+
+def _append(sessions_log: object, notes: Notes, count: int) -> None:
+    values = [b"message %04d" % (len(notes.tried) + n) for n in range(count)]
+    notes.tried += values
+    append(sessions_log, values)  # type: ignore[arg-type]
+    notes.returned = len(notes.tried)
+
+
+def _check(stopped: Stopped, notes: Notes) -> None:
+    # After a kill a mount must be content; a power loss may tear a segment before the last: then it takes `recover`.
+    for again in range(2):
+        owned = opened(stopped.path, Opening(gentle=not stopped.lost_power))
+        assert not owned.failures(), f"{stopped}: {owned.failures()}"
+        got = read(owned, "t")
+        if stopped.lost_power:
+            # Of what was not flushed any part may be gone, a whole segment in the middle too, as from a broker.
+            assert got[: notes.flushed] == notes.tried[: notes.flushed], str(stopped)
+            assert _in_order(got, notes.tried), str(stopped)
+        else:
+            assert got == notes.tried[: len(got)], str(stopped)
+            assert len(got) >= notes.returned, str(stopped)
+        assert read(owned, "t", 1) == []
+        if again:
+            append(owned.log(TP), [b"after"])
+            assert read(owned, "t") == [*got, b"after"]
+        close_clean(owned, stopped)
+    owned = opened(stopped.path)
+    assert read(owned, "t") == [*got, b"after"]
+    close_clean(owned)
+    left = {path.name for path in (stopped.path / TP.dir_name).iterdir()}
+    assert not [name for name in left if name.endswith((".tmp", ".deleted"))], str(stopped)
+
+
+def _in_order(got: list[bytes | None], tried: list[bytes | None]) -> bool:
+    """Nothing twice, nothing invented, nothing swapped."""
+    rest = iter(tried)
+    return all(value in rest for value in got)
+
+
+def test_append_roll_flush_close(tmp_path: Path, before: Path) -> None:
+    def work(sessions: Sessions, notes: Notes) -> None:
+        owned = sessions.open()
+        log = owned.log(TP)
+        for step in range(9):
+            _append(log, notes, 4)
+            if step == 3:
+                log.flush()
+                notes.flushed = notes.returned
+            if step == 5:
+                log.roll()
+            if step == 6:
+                owned.checkpoint()
+            if step == 7:
+                notes.flushed = log.flush(only_sealed=True)
+                assert notes.flushed == log.snapshot().segments[-1].base_offset > 16
+                owned.checkpoint()
+        assert len(log.snapshot().segments) >= 3
+        owned.close()
+        notes.flushed = notes.returned
+        owned = sessions.open()
+        _append(owned.log(TP), notes, 2)
+        owned.close()
+        notes.flushed = notes.returned
+
+    stopped = None
+    for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=2):
+        _check(stopped, notes)
+    assert stopped is not None
+    assert stopped.stop_at > 60
+
+
+def test_flush_messages(tmp_path: Path, before: Path) -> None:
+    opening = opened(before)
+    opening.alter_config("t", {"flush.messages": "1"})
+    assert opening.close().clean
+
+    def work(sessions: Sessions, notes: Notes) -> None:
+        log = sessions.open().log(TP)
+        for _ in range(5):
+            _append(log, notes, 6)
+            notes.flushed = notes.returned
+
+    for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=2):
+        _check(stopped, notes)
+
+
+def test_truncation(tmp_path: Path, before: Path) -> None:
+    """Until the next flush a power loss may bring back what was cut off; then it is gone for good."""
+    owned = opened(before)
+    values: list[bytes | None] = [b"message %04d" % n for n in range(24)]
+    for n in range(0, 24, 4):
+        append(owned.log(TP), values[n : n + 4])
+    assert len(owned.log(TP).snapshot().segments) > 1
+    close_clean(owned)
+
+    def work(sessions: Sessions, notes: Notes) -> None:
+        owned = sessions.open()
+        for path in owned.truncate_to(TP, 8):
+            sessions.disk.unlink(path)
+        notes.tried = values[:8]
+        owned.log(TP).flush()
+        _append(owned.log(TP), notes, 4)
+        owned.log(TP).flush()
+        notes.flushed = 12
+        owned.close()
+
+    for stopped, notes in every_crash(tmp_path, before, work, lambda: Notes(tried=list(values)), power_losses=2):
+        owned = opened(stopped.path)
+        got = read(owned, "t")
+        assert len(got) >= max(8, notes.flushed), str(stopped)
+        assert got == notes.tried[: len(got)] or (not notes.flushed and got == values[: len(got)]), str(stopped)
+        close_clean(owned)
+        _check_once_more(stopped, got)
+
+
+def _check_once_more(stopped: Stopped, got: list[bytes | None]) -> None:
+    owned = opened(stopped.path)
+    assert read(owned, "t") == got
+    close_clean(owned)
+
+
+def test_topic_creation(tmp_path: Path, before: Path) -> None:
+    """A topic that is made, widened: each of its partitions is whole or not there; the others are untouched."""
+    owned = opened(before)
+    append(owned.log(TP), [b"kept"])
+    owned.close()
+
+    def work(sessions: Sessions, notes: Notes) -> None:
+        owned = sessions.open()
+        owned.create_topic("new", 3, {"segment.bytes": "5000"})
+        notes.flushed = 3
+        owned.add_partitions("new", 4)
+        notes.flushed = 4
+        owned.close()
+
+    for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=2):
+        owned = opened(stopped.path)
+        assert not owned.failures()
+        assert read(owned, "t") == [b"kept"]
+        partitions = owned.log_dir.partitions("new") if "new" in owned.log_dir.topics() else []
+        assert partitions == list(range(len(partitions))), str(stopped)
+        assert len(partitions) >= notes.flushed, str(stopped)
+        ids = {tree_of(stopped.path / f"new-{p}")["partition.metadata"] for p in partitions}
+        assert len(ids) <= 1
+        for p in partitions:
+            assert read(owned, "new", p) == []
+            assert owned.topic_info("new").overrides == {"retention.ms": "-1", "segment.bytes": "5000"}
+            append(owned.log(TopicPartition("new", p)), [b"x"])
+        assert not owned.log_dir.hidden()
+        close_clean(owned)
+
+
+def test_topic_deletion(tmp_path: Path, before: Path) -> None:
+    """Partitions go from the last to the first; what is made anew under the name begins at 0."""
+    owned = opened(before)
+    owned.create_topic("old", 3)
+    for p in range(3):
+        append(owned.log(TopicPartition("old", p)), [b"old"] * 5)
+        owned.log(TopicPartition("old", p)).increment_log_start_offset(3)
+    close_clean(owned)
+
+    def work(sessions: Sessions, notes: Notes) -> None:
+        owned = sessions.open()
+        owned.delete_topic("old")
+        notes.flushed = 1
+        owned.create_topic("old", 1)
+        append(owned.log(TopicPartition("old", 0)), [b"new"])
+        owned.log(TopicPartition("old", 0)).flush()
+        notes.flushed = 2
+        owned.close()
+
+    for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=2):
+        owned = opened(stopped.path)
+        assert not owned.failures(), str(stopped)
+        assert not owned.log_dir.hidden(), str(stopped)
+        here = owned.log_dir.partitions("old") if "old" in owned.log_dir.topics() else []
+        assert here == list(range(len(here)))
+        for p in here:
+            got = read(owned, "old", p)
+            assert got in ([b"old"] * 2, [b"old"] * 5, [b"new"], []), f"{stopped}: {got}"
+            if notes.flushed == 2:
+                assert got == [b"new"]
+            elif notes.flushed == 1:
+                assert got in ([b"new"], [])
+            elif got not in ([], [b"new"]):
+                assert got[0] == b"old"
+        close_clean(owned)
+
+
+def test_config_change(tmp_path: Path, before: Path) -> None:
+    """The old configuration or the new one, the same in all partitions once they are open."""
+    old = {"retention.ms": "-1", **SMALL}
+    new = {"retention.ms": "5000", "segment.bytes": "600", "index.interval.bytes": "100"}
+
+    def work(sessions: Sessions, notes: Notes) -> None:
+        owned = sessions.open()
+        owned.alter_config("t", {"retention.ms": "5000"})
+        notes.flushed = 1
+        owned.close()
+
+    for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=2):
+        owned = opened(stopped.path)
+        found = dict(owned.topic_info("t").overrides)
+        assert found == new if notes.flushed else found in (old, new), str(stopped)
+        for tp in (TP, OTHER):
+            read(owned, tp.topic, tp.partition)
+        assert len({(stopped.path / tp.dir_name / names.TOPIC_PROPERTIES).read_bytes() for tp in (TP, OTHER)}) == 1
+        close_clean(owned)
+
+
+def test_no_false_clean_shutdown_file(tmp_path: Path, before: Path) -> None:
+    """A kill between opening and the first append leaves a directory that is not marked as clean."""
+
+    def work(sessions: Sessions, notes: Notes) -> None:
+        sessions.open()
+        notes.flushed = 1
+
+    for stopped, notes in every_crash(tmp_path, before, work, Notes):
+        if notes.flushed:
+            assert not (stopped.path / names.CLEAN_SHUTDOWN).exists(), str(stopped)

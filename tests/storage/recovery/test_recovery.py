@@ -1,0 +1,289 @@
+"""Recovery: the damaged logs of the fixture come out as the broker's recovery left them; and from crashes in itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.append.appender import Appender
+from storage.clock import SystemClock
+from storage.directory.owned_dir import Opening, OwnedDir
+from storage.errors import PartitionOffline
+from storage.files import checkpoints, names
+from storage.log.log_dir import LogDir
+from storage.log.reader import read_range
+from storage.recovery.dry_run import rehearse
+from storage.recovery.recovery import RecoveryPlan, RecoveryReport
+from storage.types import TopicPartition
+from storage.verify.verify import verify_log_dir
+from tests.support.crash_points import Sessions, every_crash
+from tests.support.fixtures import FIXTURES, copy_log_dir, topics_of
+from tests.support.owned_dirs import ONE_THREAD, StandingClock, append, close_clean, opened, read, tree_of
+
+TP = TopicPartition("t", 0)
+BEFORE = FIXTURES / "recovery" / "before"
+AFTER = FIXTURES / "recovery" / "after"
+
+# Damage that Kafka does not look for: below the recovery point, or of an unknown magic with a right CRC. What verify
+# finds of it.
+LEFT_DAMAGED = {
+    "rec-c4-flip-magic": "batch-magic",
+    "rec-e3-no-timeindex-older": "time-index-incomplete",
+    "rec-f3-garbage-index-below-recovery-point": "index-order",
+    "rec-f4-plausible-index-below-recovery-point": "index-order",
+    "rec-g2-timeindex-odd-older": "time-index-incomplete",
+    "rec-m-flip-below-recovery-point": "batch-crc",
+}
+
+# The restarted broker led on in a new epoch, and topic.properties is ours.
+_BESIDE = ("leader-epoch-checkpoint", "topic.properties")
+
+
+def cases() -> list[Any]:
+    """The names of the damaged partitions' directories."""
+    found = []
+    for path in sorted(BEFORE.iterdir()):
+        if path.is_dir():
+            left = LEFT_DAMAGED.get(path.name.rpartition("-")[0])
+            marks = [] if left is None else [pytest.mark.leaves_damage(left)]
+            found.append(pytest.param(path.name, id=path.name, marks=marks))
+    return found
+
+
+def one_case(tmp_path: Path, name: str) -> Path:
+    """A directory of ours with the damaged partition alone, under its topic's configuration; unclean."""
+    path = tmp_path / "case"
+    path.mkdir()
+    copy_log_dir(BEFORE / name, path / name)
+    topic, _, partition = name.rpartition("-")
+    config = "".join(f"{key}={value}\n" for key, value in topics_of("recovery")[topic]["config"].items())
+    (path / name / names.TOPIC_PROPERTIES).write_text(config)
+    tp = TopicPartition(topic, int(partition))
+    for checkpoint in (names.RECOVERY_POINT_CHECKPOINT, names.LOG_START_CHECKPOINT):
+        offset = checkpoints.read(BEFORE / checkpoint).get(tp)
+        if offset is not None:
+            (path / checkpoint).write_bytes(checkpoints.encode({tp: offset}))
+    return path
+
+
+def opened_then(path: Path, opening: Opening | None = None) -> OwnedDir:
+    """Opened long ago, when the fixture's producers had not expired."""
+    from tests.support.owned_dirs import HastyDisk
+
+    return OwnedDir.open(path, opening or Opening(), config=ONE_THREAD, disk=HastyDisk(), clock=StandingClock(0))
+
+
+@pytest.mark.parametrize("name", cases())
+def test_equals_the_brokers_recovery(tmp_path: Path, name: str) -> None:
+    path = one_case(tmp_path, name)
+    owned = opened_then(path)
+    assert not owned.failures()
+    assert owned.close().clean  # what Kafka leaves damaged, so do we
+    assert tree_of(path / name, _BESIDE) == tree_of(AFTER / name, _BESIDE)
+
+
+@pytest.mark.parametrize("name", cases())
+def test_the_rehearsal_tells_what_recovery_does(tmp_path: Path, name: str) -> None:
+    path = one_case(tmp_path, name)
+    before = tree_of(path)
+    topic, _, partition = name.rpartition("-")
+    tp = TopicPartition(topic, int(partition))
+    reader = OwnedDir.open(path, Opening(only=()), config=ONE_THREAD)
+    config = reader.topic_info(topic).config
+    reader.close()
+    plan = RecoveryPlan(
+        tp,
+        path / name,
+        config,
+        clean=False,
+        recovery_point=checkpoints.read(path / names.RECOVERY_POINT_CHECKPOINT).get(tp, 0),
+    )
+    told = rehearse(plan, clock=StandingClock(0))
+    assert tree_of(path) == before
+    owned = opened_then(path)
+    done = owned.reports()[tp]
+    owned.close()
+    assert _comparable(told) == _comparable(done)
+
+
+def _comparable(report: RecoveryReport) -> dict[str, Any]:
+    return {
+        "changes": report.changes,
+        "cut": report.cut,
+        "removed": report.removed_segments,
+        "recovered": report.recovered_segments,
+        "range": (report.log_start_offset, report.log_end_offset),
+    }
+
+
+@pytest.mark.parametrize("name", cases())
+def test_a_crash_in_recovery_changes_nothing_of_its_result(tmp_path: Path, name: str) -> None:
+    path = one_case(tmp_path, name)
+    topic, _, partition = name.rpartition("-")
+    expected = tree_of(AFTER / name, _BESIDE)
+    whole = shutil.copytree(path, tmp_path / "whole")
+    owned = opened_then(whole)
+    assert owned.close().clean
+    outcome = _outcome(whole, TopicPartition(topic, int(partition)))
+
+    def work(sessions: Sessions, _notes: None) -> None:
+        sessions.open(opening=Opening())
+
+    begun: list[dict[str, bytes]] = []
+    sound: list[dict[str, bytes]] = []
+    for stopped, _ in every_crash(tmp_path, path, work, lambda: None):
+        left = tree_of(stopped.path)
+        if left in begun:
+            continue  # from the same files the same comes out
+        begun.append(left)
+        owned = opened_then(stopped.path)
+        assert owned.close().clean, str(stopped)
+        found = tree_of(stopped.path / name, _BESIDE)
+        assert found.keys() == expected.keys(), str(stopped)
+        if not stopped.lost_power:
+            assert [file for file in found if found[file] != expected[file]] == [], str(stopped)
+        if found not in sound:
+            assert _outcome(stopped.path, TopicPartition(topic, int(partition))) == outcome, str(stopped)
+            sound.append(found)
+    assert sound
+
+
+def _outcome(path: Path, tp: TopicPartition) -> tuple[list[bytes | str | None], list[str]]:
+    """What is read, and what is wrong: only what Kafka leaves damaged too, below the recovery point."""
+    snapshot = LogDir.open_read_only(path).log(tp).snapshot()
+    found: list[bytes | str | None] = []
+    for block in read_range(snapshot, snapshot.log_start_offset):
+        found += [block.value(row) for row in range(len(block))]
+        if block.damage is not None:
+            found.append(f"{block.damage.error} at {block.damage.position}")
+    findings = [str(finding).replace(str(path), "") for finding in verify_log_dir(path)]
+    if tp.topic not in LEFT_DAMAGED:
+        assert not findings
+    return [str(text).replace(str(path), "") if isinstance(text, str) else text for text in found], findings
+
+
+def _torn(tmp_path: Path, *, segments: int = 1) -> tuple[Path, list[bytes | None]]:
+    """A directory that was killed while the last of its batches was being written."""
+    path = tmp_path / "dir"
+    owned = opened(path)
+    owned.create_topic("t", 1)
+    for n in range(segments * 4):
+        if n and n % 4 == 0:
+            owned.log(TP).roll()
+        append(owned.log(TP), [b"value %d" % n])
+    values = read(owned, "t")
+    owned._logs.abandon()
+    owned._dir_lock.release()
+    return path, values
+
+
+@pytest.mark.parametrize("tail", [b"x", b"\0" * 500, b"\xff" * 70], ids=["a byte", "zeros", "garbage"])
+def test_gentle_recovery_cuts_a_torn_tail(tmp_path: Path, tail: bytes) -> None:
+    path, values = _torn(tmp_path)
+    last = path / "t-0" / "00000000000000000000.log"
+    size = last.stat().st_size
+    with last.open("ab") as file:
+        file.write(tail)
+    owned = opened(path, Opening(gentle=True))
+    assert read(owned, "t") == values
+    cut = owned.reports()[TP].cut
+    assert cut is not None
+    assert (cut.position, cut.next_offset, cut.lost_bytes) == (size, 4, len(tail))
+    close_clean(owned)
+
+
+def test_gentle_recovery_leaves_damage_before_intact_messages_alone(tmp_path: Path) -> None:
+    path, _ = _torn(tmp_path)
+    log = path / "t-0" / "00000000000000000000.log"
+    data = bytearray(log.read_bytes())
+    data[70] ^= 1
+    log.write_bytes(data)
+    owned = opened(path, Opening(gentle=True))
+    assert list(owned.failures()) == [TP]
+    with pytest.raises(PartitionOffline, match=r"kafkafs recover.*salvage"):
+        owned.log(TP)
+    assert not owned.close().clean
+    assert log.read_bytes() == data
+    owned = opened(path)  # as `recover` does
+    assert read(owned, "t") == []
+    close_clean(owned)
+
+
+def test_gentle_recovery_removes_no_later_segment(tmp_path: Path) -> None:
+    path, _ = _torn(tmp_path, segments=3)
+    first = path / "t-0" / "00000000000000000004.log"
+    first.write_bytes(first.read_bytes()[:-3])
+    before = sorted(file.name for file in (path / "t-0").glob("*.log"))
+    owned = opened(path, Opening(gentle=True))
+    with pytest.raises(PartitionOffline, match="1 later segments"):
+        owned.log(TP)
+    owned.close()
+    assert sorted(file.name for file in (path / "t-0").glob("*.log")) == before
+    owned = opened(path)
+    assert read(owned, "t") == [b"value %d" % n for n in range(7)]
+    assert owned.reports()[TP].removed_segments == [8]
+    close_clean(owned)
+
+
+def test_reindexing_rebuilds_what_recovery_would_trust(tmp_path: Path) -> None:
+    path = tmp_path / "dir"
+    owned = opened(path)
+    owned.create_topic("t", 1, {"index.interval.bytes": "100", "segment.bytes": "2000"})
+    for n in range(60):
+        append(owned.log(TP), [b"value %d" % n])
+    close_clean(owned)
+    expected = tree_of(path)
+    for index in (path / "t-0").glob("*index"):
+        index.write_bytes(b"\1" * 24)
+    owned = opened(path, Opening(gentle=True, only=()))
+    report = owned.reindex(TP)
+    assert len(report.recovered_segments) > 2
+    close_clean(owned)
+    assert tree_of(path) == expected
+
+
+def test_several_partitions_with_progress(tmp_path: Path) -> None:
+    path = tmp_path / "dir"
+    owned = opened(path)
+    owned.create_topic("t", 8)
+    for p in range(8):
+        append(owned.log(TopicPartition("t", p)), [b"x" * 1000])
+    owned._logs.abandon()
+    owned._dir_lock.release()
+    calls: list[tuple[str, object]] = []
+
+    class Noted:
+        def begin(self, what: str, total: int) -> None:
+            calls.append((what, total))
+
+        def advance(self, amount: int) -> None:
+            calls.append(("advance", amount))
+
+        def end(self) -> None:
+            calls.append(("end", 0))
+
+    owned = OwnedDir.open(path, progress=Noted(), clock=SystemClock())
+    assert len(owned.reports()) == 8
+    close_clean(owned)
+    total = sum(int(str(amount)) for what, amount in calls if what == "advance")
+    assert calls[0] == ("recovery", total)
+    assert calls[-1] == ("end", 0)
+    assert total > 8000
+
+
+def test_cases_json_is_as_the_tests_expect() -> None:
+    assert json.loads((FIXTURES / "recovery" / "cases.json").read_text())
+    assert len(cases()) == 33
+
+
+def test_a_writer_after_recovery_continues(tmp_path: Path) -> None:
+    path, values = _torn(tmp_path)
+    owned = opened(path)
+    assert Appender(owned.log(TP), clock=StandingClock()).append([]).taken == 0
+    append(owned.log(TP), [b"more"])
+    assert read(owned, "t") == [*values, b"more"]
+    close_clean(owned)

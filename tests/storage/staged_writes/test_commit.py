@@ -1,0 +1,810 @@
+"""Staged batches and their commit: what was staged is in the log, once, each partition's share as a whole."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from storage.directory.owned_dir import Opening, OwnedDir
+from storage.errors import (
+    CorruptBatch,
+    CorruptCheckpoint,
+    InvalidRecord,
+    NotPermitted,
+    PartitionOffline,
+    RecordTooLarge,
+)
+from storage.files import commit_ledger, names
+from storage.files.commit_ledger import (
+    CONTENTS_KEPT,
+    Content,
+    LastBatch,
+    Ledger,
+    PendingCommit,
+    PendingPart,
+    StagedFile,
+    WriteId,
+)
+from storage.files.dir_lock import DirLock
+from storage.files.disk import Disk
+from storage.format.record_columns import Record, RecordColumns
+from storage.log.log_dir import LogDir
+from storage.log.reader import read_range
+from storage.staged_writes import commit, staging
+from storage.staged_writes.commit import CommitUnfinished, ReplayDiffers
+from storage.staged_writes.pending_writes import PendingWrite, Share, give_up, pending_writes
+from storage.staged_writes.staging import StagedWriter
+from storage.types import TimestampType, TopicPartition
+from storage.verify.findings import Kind, Severity
+from storage.verify.verify import verify_log_dir
+from tests.support.crash_points import Sessions, Stopped, every_crash
+from tests.support.faults import Crash, FaultyDisk
+from tests.support.owned_dirs import (
+    NOW_MS,
+    HastyDisk,
+    StandingClock,
+    append,
+    opened,
+    read,
+    values_of,
+)
+
+# Each is another state that a power loss at the same moment may leave.
+POWER_LOSSES = int(os.environ.get("KAFKAFS_POWER_LOSSES", "1"))
+QUERY = "0a8e7a3b-9d1b-4f0e-8c3d-2b1a0f9e8d7c"
+TP = TopicPartition("t", 0)
+OTHER = TopicPartition("t", 1)
+SMALL = {"segment.bytes": "600", "index.interval.bytes": "100"}
+Values = Mapping[TopicPartition, Sequence[bytes]]
+
+
+def stage(
+    path: Path, write: WriteId, shares: Values, disk: Disk | None = None, *, key: bytes | None = None, batches: int = 1
+) -> list[StagedFile]:
+    """What one task of a write does: `batches` batches of its messages in each partition."""
+    found = LogDir.open_read_only(path)
+    files = []
+    for tp, values in shares.items():
+        config = found.topic_info(tp.topic).config
+        writer = StagedWriter(disk or HastyDisk(), path, tp, write, config=config, clock=StandingClock())
+        size = -(-len(values) // batches)
+        for first in range(0, len(values), size):
+            records = [Record(key, value) for value in values[first : first + size]]
+            writer.append(RecordColumns.from_records(records))
+        staged = writer.finish()
+        assert staged is not None
+        files.append(staged)
+    return files
+
+
+def messages(what: str, count: int) -> list[bytes]:
+    return [b"%s %04d" % (what.encode(), n) for n in range(count)]
+
+
+def staged_files(path: Path) -> list[str]:
+    return sorted(file.name for file in path.rglob("*" + names.STAGED_SUFFIX))
+
+
+def close_sound(owned: OwnedDir, what: object = "") -> None:
+    """Closes in order; then nothing is wrong with any file, but that some may be staged by tasks that died."""
+    assert owned.close().clean, str(what)
+    findings = [one for one in verify_log_dir(owned.path) if one.kind is not Kind.STAGED_ORPHAN]
+    assert not findings, f"{what}: {findings}"
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> Path:
+    """A topic with two partitions, a message in one of them."""
+    path = tmp_path / "before"
+    owned = opened(path)
+    owned.create_topic("t", 2, SMALL)
+    append(owned.log(OTHER), [b"first"])
+    close_sound(owned)
+    return path
+
+
+def test_a_write_is_appended_in_the_order_of_its_tasks(before: Path) -> None:
+    write = WriteId("job", None)
+    files = [
+        *stage(before, write, {TP: messages("a", 3), OTHER: messages("b", 2)}),
+        *stage(before, write, {TP: messages("c", 2)}),
+    ]
+    assert values_of(LogDir.open_read_only(before).log(TP).snapshot()) == []
+    owned = opened(before)
+    outcome = commit.commit(owned, write, files)
+    assert outcome == (True, {TP: 5, OTHER: 2})
+    assert read(owned, "t") == messages("a", 3) + messages("c", 2)
+    assert read(owned, "t", 1) == [b"first", *messages("b", 2)]
+    assert owned.log(TP).recovery_point == 5
+    close_sound(owned)
+    assert staged_files(before) == []
+    assert commit_ledger.read(before) == Ledger()
+
+
+def test_a_replayed_micro_batch_is_dropped(before: Path) -> None:
+    owned = opened(before)
+    for batch, again in ((4, True), (4, False), (3, False), (5, True), (5, False)):
+        write = WriteId(QUERY, batch)
+        assert commit.commit(owned, write, stage(before, write, {TP: messages(str(batch), 2)})).appended is again
+    other = WriteId("another-query", 4)
+    assert commit.commit(owned, other, stage(before, other, {TP: [b"x"]})).appended
+    assert read(owned, "t") == [*messages("4", 2), *messages("5", 2), b"x"]
+    close_sound(owned)
+    assert staged_files(before) == []
+    assert commit_ledger.read(before).queries[QUERY] == LastBatch(5, NOW_MS)
+
+
+def test_nothing_to_write_is_remembered_too(before: Path) -> None:
+    owned = opened(before)
+    assert commit.commit(owned, WriteId(QUERY, 0), []) == (True, {})
+    assert commit.commit(owned, WriteId(QUERY, 0), []) == (False, {})
+    close_sound(owned)
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("version", ["0.9.0", "0.10.2", "3.0"])
+def test_formats_and_codecs(tmp_path: Path, codec: str, version: str) -> None:
+    if codec == "zstd" and version != "3.0":
+        codec = "producer"
+    config = {"compression.type": codec, "message.format.version": version}
+    _check_topic(tmp_path, {**config, "segment.bytes": "5000"}, TimestampType.CREATE_TIME)
+
+
+@pytest.mark.parametrize("version", ["0.10.2", "3.0"])
+def test_log_append_time(tmp_path: Path, version: str) -> None:
+    config = {"message.timestamp.type": "LogAppendTime", "message.format.version": version, "compression.type": "gzip"}
+    _check_topic(tmp_path, config, TimestampType.LOG_APPEND_TIME)
+
+
+def _check_topic(path: Path, config: dict[str, str], timestamps: TimestampType) -> None:
+    owned = opened(path)
+    owned.create_topic("t", 1, config)
+    append(owned.log(TP), [b"before"])
+    write = WriteId(QUERY, 0)
+    values = messages("value", 40)
+    files = stage(path, write, {TP: values}, key=b"k", batches=4)
+    clock = owned.clock
+    assert isinstance(clock, StandingClock)
+    clock.time_ms += 1000
+    commit.commit(owned, write, files)
+    assert read(owned, "t") == [b"before", *values]
+    wanted = {TimestampType.CREATE_TIME: NOW_MS, TimestampType.LOG_APPEND_TIME: NOW_MS + 1000}[timestamps]
+    if owned.log(TP).config.message_magic == 0:
+        wanted = -1
+    for block in read_range(owned.log(TP).snapshot(), 1):
+        assert set(block.timestamp.tolist()) == {wanted}
+        assert {block.key(row) for row in range(len(block))} == {b"k"}
+    close_sound(owned)
+
+
+def test_what_a_topic_does_not_take(tmp_path: Path) -> None:
+    owned = opened(tmp_path)
+    owned.create_topic("t", 1, {"cleanup.policy": "compact"})
+    owned.create_topic("small", 1, {"max.message.bytes": "200"})
+    with pytest.raises(InvalidRecord, match="without a key"):
+        stage(tmp_path, WriteId("job", None), {TP: [b"x"]})
+    with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes = 200"):
+        stage(tmp_path, WriteId("job", None), {TopicPartition("small", 0): [b"x" * 300]})
+    many = stage(tmp_path, WriteId("job", None), {TopicPartition("small", 0): [b"x" * 100] * 5})
+    commit.commit(owned, WriteId("job", None), many)
+    assert read(owned, "small") == [b"x" * 100] * 5
+    with pytest.raises(ValueError, match="cannot name"):
+        stage(tmp_path, WriteId("../job", None), {TP: [b"x"]}, key=b"k")
+    owned.close()
+
+
+def test_a_share_above_a_segment_comes_as_several(before: Path) -> None:
+    """The new segments appear together; logs with messages, without, and without any but above offset 0."""
+    owned = opened(before)
+    owned.create_topic("late", 1, SMALL, start_offsets={0: 70})
+    late = TopicPartition("late", 0)
+    write = WriteId(QUERY, 0)
+    shares = {tp: messages(str(tp), 60) for tp in (TP, OTHER, late)}
+    commit.commit(owned, write, stage(before, write, shares, batches=12))
+    assert read(owned, "t") == shares[TP]
+    assert read(owned, "t", 1) == [b"first", *shares[OTHER]]
+    assert read(owned, "late") == shares[late]
+    assert len(owned.log(TP).snapshot().segments) > 2
+    assert [segment.size <= 600 for segment in owned.log(TP).snapshot().segments]
+    assert owned.log(late).snapshot().segments[0].base_offset == 70
+    append(owned.log(TP), [b"after"])
+    close_sound(owned)
+    owned = opened(before)
+    assert read(owned, "t") == [*shares[TP], b"after"]
+    close_sound(owned)
+
+
+# Crashes
+
+
+@dataclass
+class Notes:
+    """How many of the writes had been committed, and are so for good."""
+
+    committed: int = 0
+
+
+WRITES: tuple[Values, ...] = (
+    {TP: messages("a", 2), OTHER: messages("b", 2)},
+    {TP: messages("c", 4), OTHER: messages("d", 32)},
+)
+
+
+def _write(owned: OwnedDir, disk: Disk | None, number: int) -> None:
+    """A micro-batch of two tasks."""
+    write = WriteId(QUERY, number)
+    halves = [
+        {tp: values[: len(values) // 2] for tp, values in WRITES[number].items()},
+        {tp: values[len(values) // 2 :] for tp, values in WRITES[number].items()},
+    ]
+    files = [file for half in halves for file in stage(owned.path, write, half, disk, batches=3)]
+    commit.commit(owned, write, files)
+
+
+def _expected(tp: TopicPartition, writes: int) -> list[bytes]:
+    return [*([b"first"] if tp == OTHER else []), *(value for number in range(writes) for value in WRITES[number][tp])]
+
+
+def _seen(path: Path, stopped: Stopped) -> dict[TopicPartition, list[bytes | None]]:
+    """What a reader sees who changes nothing."""
+    found = LogDir.open_read_only(path)
+    return {tp: values_of(found.log(tp).snapshot()) for tp in (TP, OTHER)}
+
+
+def test_crash_at_every_operation(tmp_path: Path, before: Path) -> None:
+    def work(sessions: Sessions, notes: Notes) -> None:
+        for number in range(len(WRITES)):
+            owned = sessions.open()
+            _write(owned, sessions.disk, number)
+            notes.committed += 1
+            owned.close()
+
+    stopped = None
+    for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=POWER_LOSSES):
+        for tp, seen in _seen(stopped.path, stopped).items():
+            choices = [_expected(tp, writes) for writes in range(notes.committed, len(WRITES) + 1)]
+            assert seen in choices, f"{stopped}: {tp} {seen}"
+        _finish_and_replay(stopped, notes)
+    assert stopped is not None
+    assert stopped.stop_at > 100
+
+
+def _finish_and_replay(stopped: Stopped, notes: Notes) -> None:
+    """What was begun is carried out at the next opening, and a query that starts again writes nothing twice."""
+    owned = opened(stopped.path, Opening(gentle=not stopped.lost_power))
+    assert not owned.failures(), f"{stopped}: {owned.failures()}"
+    assert not owned.unfinished, str(stopped)
+    state = owned.commits.state
+    assert state.pending == (), str(stopped)
+    done = state.queries[QUERY].batch + 1 if QUERY in state.queries else 0
+    assert done >= notes.committed
+    for tp in (TP, OTHER):
+        assert read(owned, tp.topic, tp.partition) == _expected(tp, done), str(stopped)
+    for number in range(max(0, done - 1), len(WRITES)):
+        _write(owned, None, number)
+    for tp in (TP, OTHER):
+        assert read(owned, tp.topic, tp.partition) == _expected(tp, len(WRITES)), str(stopped)
+        append(owned.log(tp), [b"after"])
+    close_sound(owned, stopped)
+
+
+def _stop_with_write_pending(path: Path, number: int = 0) -> None:
+    """Leaves the directory as a kill does behind step 2: the write is pending, nothing appended."""
+    disk = FaultyDisk(path)
+    sessions = Sessions(path, disk)
+    owned = sessions.open()
+
+    def stop(what: str, _path: Path) -> int | None:
+        if what == f"rename {names.COMMITS}.tmp {names.COMMITS}":
+            disk.stop_at = len(disk.operations) + 1
+        return None
+
+    disk.fail = stop
+    with pytest.raises(Crash):
+        _write(owned, disk, number)
+    disk.stopped = True
+    sessions.end()
+    assert len(commit_ledger.read(path).pending) == 1
+
+
+def test_recovery_stopped_at_every_operation(tmp_path: Path, before: Path) -> None:
+    """Carrying out a pending write may itself be interrupted anywhere."""
+    owned = opened(before)
+    _write(owned, None, 0)
+    close_sound(owned)
+    _stop_with_write_pending(before, 1)
+
+    def work(sessions: Sessions, notes: Notes) -> None:
+        owned = sessions.open()
+        notes.committed = 2
+        owned.close()
+
+    for stopped, notes in every_crash(tmp_path, before, work, lambda: Notes(1), power_losses=POWER_LOSSES):
+        for tp, seen in _seen(stopped.path, stopped).items():
+            assert seen in [_expected(tp, writes) for writes in range(notes.committed, 3)], f"{stopped}: {tp}"
+        _finish_and_replay(stopped, notes)
+
+
+def test_a_pending_write_moves_behind_what_others_appended(tmp_path: Path, before: Path) -> None:
+    """A broker (which knows nothing of ours) ran in between. Stopped anywhere, the write is there once."""
+    _stop_with_write_pending(before)
+    ledger = before / names.COMMITS
+    content = ledger.read_bytes()
+    ledger.unlink()
+    owned = opened(before)
+    append(owned.log(TP), [b"broker's"])
+    close_sound(owned)
+    ledger.write_bytes(content)
+
+    def work(sessions: Sessions, _notes: Notes) -> None:
+        sessions.open().close()
+
+    for stopped, _ in every_crash(tmp_path, before, work, Notes, power_losses=1):
+        owned = opened(stopped.path)
+        assert read(owned, "t") == [b"broker's", *WRITES[0][TP]], str(stopped)
+        assert read(owned, "t", 1) == _expected(OTHER, 1), str(stopped)
+        close_sound(owned, stopped)
+
+
+# Failures
+
+
+def _failing(disk: FaultyDisk, wanted: Callable[[str, Path], bool], code: int = errno.ENOSPC) -> None:
+    disk.fail = lambda what, path: code if wanted(what, path) else None
+
+
+def test_a_full_disk_before_anything_is_appended(before: Path) -> None:
+    """The write is taken back: nothing of it will ever be seen, and it may be tried again."""
+    disk = FaultyDisk(before)
+    owned = opened(before, disk=disk)
+    write = WriteId(QUERY, 0)
+    files = stage(before, write, WRITES[0], disk)
+    _failing(disk, lambda what, path: what.startswith("write") and path.name.endswith(".log"))
+    with pytest.raises(OSError, match="No space") as failed:
+        commit.commit(owned, write, files)
+    assert failed.value.errno == errno.ENOSPC
+    assert owned.commits.state == Ledger()
+    assert commit_ledger.read(before) == Ledger()
+    assert _seen(before, Stopped(before, 0, None, False)) == {TP: [], OTHER: [b"first"]}
+    disk.fail = lambda _what, _path: None
+    assert commit.commit(owned, write, files).appended
+    assert read(owned, "t") == WRITES[0][TP]
+    close_sound(owned)
+
+
+def test_a_full_disk_between_partitions(before: Path) -> None:
+    """The first has its share; the other gets it at the next opening; the replay is dropped."""
+    disk = FaultyDisk(before)
+    owned = opened(before, disk=disk)
+    write = WriteId(QUERY, 0)
+    files = stage(before, write, WRITES[0], disk)
+    _failing(disk, lambda what, path: what.startswith("write") and path.match("t-1/*.log"))
+    with pytest.raises(CommitUnfinished, match="do not repeat"):
+        commit.commit(owned, write, files)
+    with pytest.raises(CommitUnfinished, match="cannot be carried out yet"):
+        _write(owned, disk, 1)
+    assert _seen(before, Stopped(before, 0, None, False)) == {TP: _expected(TP, 1), OTHER: _expected(OTHER, 0)}
+    commit.abort(disk, before, write, files)
+    assert set(staged_files(before)) >= {file.name for file in files}, "abort leaves a pending write alone"
+    owned.close()
+    disk.fail = lambda _what, _path: None
+    owned = opened(before)
+    assert read(owned, "t", 1) == _expected(OTHER, 1)
+    assert not commit.commit(owned, write, stage(before, write, WRITES[0])).appended
+    assert read(owned, "t") == _expected(TP, 1)
+    close_sound(owned)
+
+
+def test_a_failing_disk_at_every_operation(tmp_path: Path, before: Path) -> None:
+    """ENOSPC at any one operation of a commit: each share is seen whole or not at all, and in the end exactly once."""
+    number = 0
+    while True:
+        path = tmp_path / f"world-{number}"
+        shutil.copytree(before, path)
+        disk = FaultyDisk(path)
+        sessions = Sessions(path, disk)
+        owned = sessions.open()
+        write = WriteId(QUERY, 0)
+        files = stage(path, write, WRITES[1], disk, batches=5)
+        at = len(disk.operations) + number
+        disk.fail = lambda _what, _path, at=at, disk=disk: errno.ENOSPC if len(disk.operations) == at + 1 else None
+        failed: Exception | None = None
+        try:
+            commit.commit(owned, write, files)
+        except (CommitUnfinished, PartitionOffline, OSError) as error:
+            failed = error
+        reached = len(disk.operations) > at
+        disk.fail = lambda _what, _path: None
+        shares = {TP: WRITES[1][TP], OTHER: [b"first", *WRITES[1][OTHER]]}
+        nothing = {TP: [], OTHER: [b"first"]}
+        for tp, seen in _seen(path, Stopped(path, at, None, False)).items():
+            assert seen in (nothing[tp], shares[tp]), f"{number}: {disk.operations[at:]}"
+        if failed is not None and not isinstance(failed, CommitUnfinished):
+            assert not commit_ledger.read(path).pending
+        disk.stopped = True
+        sessions.end()
+        owned = opened(path)
+        commit.commit(owned, write, stage(path, write, WRITES[1], batches=5))
+        assert read(owned, "t") == shares[TP], f"{number}: {failed}"
+        assert read(owned, "t", 1) == shares[OTHER], f"{number}: {failed}"
+        close_sound(owned)
+        shutil.rmtree(path)
+        if not reached:
+            break
+        number += 1
+    assert number > 20
+
+
+def test_a_spoilt_or_missing_staged_file_is_refused(before: Path) -> None:
+    owned = opened(before)
+    write = WriteId("job", None)
+    (file,) = stage(before, write, {TP: messages("a", 5)})
+    place = before / TP.dir_name / file.name
+    whole = place.read_bytes()
+    for content in (whole[:-3], whole[:70] + b"x" + whole[71:], b""):
+        place.write_bytes(content)
+        with pytest.raises(CorruptBatch, match="staged file"):
+            commit.commit(owned, write, [file])
+    place.unlink()
+    with pytest.raises(FileNotFoundError):
+        commit.commit(owned, write, [file])
+    assert owned.commits.state == Ledger()
+    assert read(owned, "t") == []
+    close_sound(owned)
+
+
+@pytest.mark.leaves_damage("write-stuck")
+def test_what_stays_pending(before: Path) -> None:
+    """A partition whose staged file went cannot get its share; the others do, and the directory is usable."""
+    _stop_with_write_pending(before)
+    for path in (before / "t-1").glob("*" + names.STAGED_SUFFIX):
+        path.unlink()
+    owned = opened(before)
+    assert list(owned.unfinished) == [OTHER]
+    assert read(owned, "t") == WRITES[0][TP]
+    append(owned.log(OTHER), [b"more"])
+    with pytest.raises(CommitUnfinished, match="t/1"):
+        _write(owned, None, 1)
+    another = WriteId("another", 0)
+    assert commit.commit(owned, another, stage(before, another, {TP: [b"x"]})).appended
+    assert owned.close().clean
+
+
+def _lose(path: Path, tp: TopicPartition) -> None:
+    for file in (path / tp.dir_name).glob("*" + names.STAGED_SUFFIX):
+        file.unlink()
+
+
+def _kinds(path: Path) -> list[tuple[Kind, Severity]]:
+    return sorted(((one.kind, one.severity) for one in verify_log_dir(path)), key=str)
+
+
+def test_giving_up_a_write_that_cannot_be_finished(before: Path) -> None:
+    """What has its share keeps it, and the query goes on by playing the batch again."""
+    _stop_with_write_pending(before)
+    assert {share for _, share in _pending(before).shares} == {Share.WAITING}
+    _lose(before, OTHER)
+    assert [share for _, share in _pending(before).shares] == [Share.WAITING, Share.LOST]
+    owned = opened(before)
+    write = _pending(before)
+    assert str(write) == f"write {QUERY}, micro-batch 0: t/0 2 messages written; t/1 2 messages lost"
+    give_up(owned, write)
+    assert owned.commits.state == Ledger() == commit_ledger.read(before)
+    _write(owned, None, 0)
+    assert read(owned, "t") == WRITES[0][TP] * 2
+    assert read(owned, "t", 1) == _expected(OTHER, 1)
+    close_sound(owned)
+
+
+def _pending(path: Path) -> PendingWrite:
+    (write,) = pending_writes(LogDir.open_read_only(path), commit_ledger.read(path))
+    return write
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: os.truncate(path, 70), lambda path: os.truncate(path, 0)])
+def test_a_share_is_lost_when_a_staged_file_is_gone_or_spoilt(before: Path, spoil: Callable[[Path], object]) -> None:
+    _stop_with_write_pending(before)
+    spoil(next((before / "t-0").glob("*" + names.STAGED_SUFFIX)))
+    assert [share for _, share in _pending(before).shares] == [Share.LOST, Share.WAITING]
+    shutil.rmtree(before / "t-0")
+    assert [share for _, share in _pending(before).shares] == [Share.NONE, Share.WAITING]
+    owned = opened(before)
+    assert read(owned, "t", 1) == _expected(OTHER, 1)
+    assert owned.commits.state.pending == ()
+    owned.close()
+
+
+@pytest.mark.leaves_damage("write-stuck")
+def test_giving_up_stopped_at_every_operation(tmp_path: Path, before: Path) -> None:
+    """The write is pending or not; when it is not, all that is staged for it goes in time."""
+    _stop_with_write_pending(before)
+    _lose(before, OTHER)
+
+    def work(sessions: Sessions, notes: Notes) -> None:
+        owned = sessions.open()
+        give_up(owned, _pending(owned.path))
+        notes.committed = 1
+        owned.close()
+
+    for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=POWER_LOSSES):
+        pending = commit_ledger.read(stopped.path).pending
+        assert not (pending and notes.committed), str(stopped)
+        owned = opened(stopped.path)
+        assert bool(owned.unfinished) == bool(pending), str(stopped)
+        for left in pending_writes(owned.log_dir, owned.commits.state):
+            give_up(owned, left)
+        _write(owned, None, 0)
+        assert read(owned, "t", 1) == _expected(OTHER, 1), str(stopped)
+        assert read(owned, "t") == WRITES[0][TP] * 2, str(stopped)
+        close_sound(owned, stopped)
+
+
+def test_what_verify_says_of_writes(before: Path) -> None:
+    _stop_with_write_pending(before)
+    (before / names.CLEAN_SHUTDOWN).unlink(missing_ok=True)
+    zombie = stage(before, WriteId(QUERY, 0), {TP: [b"zombie"]})
+    orphan, pending = (Kind.STAGED_ORPHAN, Severity.NOTE), (Kind.WRITE_PENDING, Severity.NOTE)
+    assert _kinds(before) == [orphan, pending]
+    _lose(before, OTHER)
+    assert _kinds(before) == [orphan, (Kind.WRITE_STUCK, Severity.FINDING)]
+    (stuck,) = (one for one in verify_log_dir(before) if one.kind is Kind.WRITE_STUCK)
+    assert stuck.repair == "kafkafs recover --drop-lost-writes"
+    owned = opened(before)
+    give_up(owned, _pending(before))
+    assert _kinds(before) == [orphan]
+    assert owned.close().clean
+    (found,) = verify_log_dir(before)
+    assert (found.path.name, found.severity) == (zombie[0].name, Severity.NOTE)
+    (before / names.COMMITS).write_bytes(b"{")
+    assert _kinds(before) == [orphan, (Kind.WRITES_CORRUPT, Severity.FINDING)]
+    (before / names.COMMITS).unlink()
+    owned = opened(before)
+    _write(owned, None, 0)
+    assert owned.close().clean
+    (found,) = verify_log_dir(before)
+    assert found.recovery == "removes it"
+    owned = opened(before)
+    owned.log(TP)
+    close_sound(owned)
+    assert staged_files(before) == []
+
+
+def test_a_topic_deleted_meanwhile_is_passed_over(before: Path) -> None:
+    owned = opened(before)
+    owned.create_topic("gone", 1)
+    gone = TopicPartition("gone", 0)
+    write = WriteId(QUERY, 0)
+    files = stage(before, write, {gone: [b"x"], TP: [b"y"]})
+    close_sound(owned)
+    disk = FaultyDisk(before)
+    sessions = Sessions(before, disk)
+    owned = sessions.open()
+    _failing(disk, lambda what, path: what.startswith("write") and path.match("*-0/*.log"), errno.EIO)
+    with pytest.raises(CommitUnfinished):
+        commit.commit(owned, write, files)
+    disk.stopped = True
+    sessions.end()
+    for path in (before / "gone-0").iterdir():
+        path.unlink()
+    (before / "gone-0").rmdir()
+    owned = opened(before)
+    assert read(owned, "t") == [b"y"]
+    assert owned.commits.state.pending == ()
+    close_sound(owned)
+
+
+def test_orphans_go(before: Path) -> None:
+    """Files of another attempt at a batch that was committed, and of writes that died a week ago; no others."""
+    owned = opened(before)
+    late = stage(before, WriteId(QUERY, 7), {TP: [b"zombie"]})
+    ahead = stage(before, WriteId(QUERY, 8), {TP: [b"to come"]})
+    job = stage(before, WriteId("job", None), {TP: [b"job"]})
+    commit.commit(owned, WriteId(QUERY, 7), stage(before, WriteId(QUERY, 7), {TP: [b"x"]}))
+    owned.close()
+    directory = before / TP.dir_name
+    assert staging.remove_orphans(HastyDisk(), directory, commit_ledger.read(before), NOW_MS) == [late[0].name]
+    assert staged_files(before) == sorted([ahead[0].name, job[0].name])
+    mtime_ms = (directory / job[0].name).stat().st_mtime_ns // 1_000_000
+    week_ms = 7 * 24 * 3600 * 1000
+    assert staging.remove_orphans(HastyDisk(), directory, Ledger(), mtime_ms + week_ms - 60_000) == []
+    assert len(staging.remove_orphans(HastyDisk(), directory, Ledger(), mtime_ms + week_ms + 60_000)) == 2
+
+
+def test_opening_removes_orphans(before: Path) -> None:
+    owned = opened(before)
+    zombie = stage(before, WriteId(QUERY, 0), {OTHER: [b"zombie"]})
+    commit.commit(owned, WriteId(QUERY, 0), stage(before, WriteId(QUERY, 0), {TP: [b"x"]}))
+    close_sound(owned)
+    assert staged_files(before) == [zombie[0].name]
+    owned = opened(before)
+    owned.log(OTHER)
+    assert staged_files(before) == []
+    close_sound(owned)
+
+
+@pytest.mark.parametrize("write", [WriteId("job", None), WriteId(QUERY, 5)])
+def test_abort_removes_all_of_a_write(before: Path, write: WriteId) -> None:
+    """What killed tasks left goes with what was told of; another write's files, and another batch's, do not."""
+    files = stage(before, write, WRITES[0])
+    stage(before, write, WRITES[1])  # by a task that was killed
+    other = stage(before, WriteId("other", write.batch), WRITES[0])
+    other += stage(before, WriteId(write.id, 6), WRITES[0])
+    commit.abort(HastyDisk(), before, write, files)
+    commit.abort(HastyDisk(), before, write, files)
+    assert _ignored(before, other)
+    commit.abort(HastyDisk(), before, WriteId(write.id, 6))
+    assert _ignored(before, other[:2])
+    close_sound(opened(before))
+
+
+@pytest.mark.parametrize("write", [WriteId("job", None), WriteId(QUERY, 0)])
+def test_abort_leaves_a_pending_write_alone(before: Path, write: WriteId) -> None:
+    """What it consists of stays, whether the directory is held or not; a lost task's file goes."""
+    disk = FaultyDisk(before)
+    owned = opened(before, disk=disk)
+    files = stage(before, write, WRITES[0], disk)
+    _failing(disk, lambda what, path: what.startswith("write") and path.match("t-1/*.log"))
+    with pytest.raises(CommitUnfinished):
+        commit.commit(owned, write, files)
+    commit.abort(HastyDisk(), before, write, files)
+    assert _ignored(before, files)
+    owned.close()
+    lost = stage(before, write, {TP: [b"x"]})
+    assert not _ignored(before, files)
+    commit.abort(HastyDisk(), before, write, lost)
+    assert _ignored(before, files)
+    owned = opened(before)
+    assert read(owned, "t", 1) == _expected(OTHER, 1)
+    close_sound(owned)
+
+
+def test_a_batch_that_comes_again_with_other_rows_is_an_error(before: Path) -> None:
+    """Its rows are nowhere; those that come as they were are dropped, however far back they lie."""
+    owned = OwnedDir.open(before, clock=StandingClock())
+    shares = {TP: [b"x"]}
+
+    def again(batch: int, content: Content, **more: bool) -> bool:
+        write = WriteId(QUERY, batch)
+        return commit.commit(owned, write, stage(before, write, shares, key=b"k"), content=content, **more).appended
+
+    for batch in range(5):
+        assert again(batch, Content(1, batch))
+    assert not again(4, Content(1, 4))
+    assert not again(2, Content(1, 2))
+    with pytest.raises(ReplayDiffers, match="expected 1 rows, found 2 rows"):
+        again(4, Content(2, 4))
+    with pytest.raises(ReplayDiffers, match="found 1 rows, other ones"):
+        again(3, Content(1, 4))
+    assert again(5, Content(1, 5))
+    # A batch without rows is one, too.
+    assert commit.commit(owned, WriteId(QUERY, 6), (), content=Content()).appended
+    with pytest.raises(ReplayDiffers, match="expected 0 rows, found 1 rows"):
+        again(6, Content(1, 6))
+    assert len(values_of(owned.log(TP).snapshot())) == 6
+    for batch in range(7, 7 + CONTENTS_KEPT):
+        assert commit.commit(owned, WriteId(QUERY, batch), (), content=Content()).appended
+    with pytest.raises(ReplayDiffers, match="not remembered any more"):
+        again(5, Content(1, 5))
+    for path in before.rglob("*" + names.STAGED_SUFFIX):
+        path.unlink()
+    close_sound(owned)
+
+
+def test_a_batch_that_was_committed_before_contents_were_remembered(before: Path) -> None:
+    """Its replay is dropped, as it was then; the next one is remembered."""
+    (before / names.COMMITS).write_text(json.dumps({"version": 1, "queries": {QUERY: [3, NOW_MS]}, "pending": []}))
+    owned = OwnedDir.open(before, clock=StandingClock())
+    write = WriteId(QUERY, 3)
+    assert not commit.commit(owned, write, stage(before, write, {TP: [b"x"]}), content=Content(1, 1)).appended
+    write = WriteId(QUERY, 4)
+    assert commit.commit(owned, write, stage(before, write, {TP: [b"x"]}), content=Content(1, 1)).appended
+    assert commit_ledger.read(before).content_of(write) == Content(1, 1)
+    close_sound(owned)
+
+
+def test_the_content_of_a_write_that_is_finished_later_is_remembered(before: Path) -> None:
+    write = WriteId(QUERY, 7)
+    (file,) = stage(before, write, {TP: [b"x"]})
+    part = PendingPart(TP, 0, 0, 1, (file,))
+    begun = Ledger().begun(PendingCommit(write, NOW_MS, (part,), Content(1, 2**64 - 1)))
+    (before / names.COMMITS).write_bytes(commit_ledger.encode(begun))
+    owned = OwnedDir.open(before, clock=StandingClock())
+    assert values_of(owned.log(TP).snapshot()) == [b"x"]
+    assert commit_ledger.read(before).content_of(write) == Content(1, 2**64 - 1)
+    close_sound(owned)
+
+
+def test_what_earlier_attempts_staged_goes(before: Path) -> None:
+    """All of the query up to this batch, whichever its partitions; but nothing pending, nobody else's, and nothing of
+    the same attempt."""
+    write = WriteId(QUERY, 5)
+
+    def staged(attempt: str, batch: int, query: str = QUERY) -> str:
+        config = LogDir.open_read_only(before).topic_info("t").config
+        of = WriteId(query, batch)
+        writer = StagedWriter(
+            HastyDisk(), before, TP, of, config=config, clock=StandingClock(), attempt=attempt
+        )
+        writer.append(RecordColumns.from_records([Record(b"k", b"v")]))
+        file = writer.finish()
+        assert file is not None
+        return file.name
+
+    gone = [staged("run 1", 5), staged("run 2", 5), staged("run 1", 4), staged("", 5)]
+    kept = [staged("run 3", 5), staged("run 1", 6), staged("run 1", 5, "another-query")]
+    pending = staged("run 1", 3)
+    part = PendingPart(TP, 0, 0, 1, (StagedFile(TP, pending, 10, 1),))
+    ledger = Ledger().begun(PendingCommit(WriteId(QUERY, 3), NOW_MS, (part,)))
+    (before / names.COMMITS).write_bytes(commit_ledger.encode(ledger))
+    lock = DirLock(HastyDisk(), before)
+    assert not commit.clear_earlier_attempts(HastyDisk(), before, write, "run 3")
+    assert len(staged_files(before)) == 8, "a commit may be about to begin"
+    lock.release()
+    assert commit.clear_earlier_attempts(HastyDisk(), before, write, "run 3")
+    assert staged_files(before) == sorted([*kept, pending])
+    assert not set(gone) & set(staged_files(before))
+    assert commit.clear_earlier_attempts(HastyDisk(), before, write, "run 3")
+    unowned = staging.unowned(before, [TP, OTHER], ledger)
+    assert sorted(path.name for path in unowned) == sorted(kept)
+    (before / names.COMMITS).unlink()
+
+
+def test_abort_of_a_micro_batch_while_the_directory_is_held(before: Path) -> None:
+    """A restarted query may be about to commit it: only what the aborting one's own tasks told of goes."""
+    write = WriteId(QUERY, 0)
+    files = stage(before, write, WRITES[0])
+    again = stage(before, write, WRITES[0])
+    owned = opened(before)
+    commit.abort(HastyDisk(), before, write, files)
+    assert _ignored(before, again)
+    assert commit.commit(owned, write, again).appended
+    close_sound(owned)
+
+
+@pytest.mark.leaves_damage("writes-corrupt")
+def test_a_ledger_that_does_not_parse_stops_commits_only(before: Path) -> None:
+    files = stage(before, WriteId(QUERY, 0), {TP: [b"x"]})
+    for content in (b"", b"{}", b'{"version": 2}', b'{"version": 1, "queries": [], "pending": 0}'):
+        (before / names.COMMITS).write_bytes(content)
+        owned = opened(before)
+        append(owned.log(TP), [b"mine"])
+        with pytest.raises(CorruptCheckpoint, match=names.COMMITS):
+            commit.commit(owned, WriteId(QUERY, 0), files)
+        with pytest.raises(CorruptCheckpoint):
+            commit.abort(HastyDisk(), before, WriteId(QUERY, 0), files)
+        assert owned.close().clean
+        assert staged_files(before) == [files[0].name]
+        assert (before / names.COMMITS).read_bytes() == content
+
+
+def test_the_ledger_is_bounded() -> None:
+    ledger = Ledger()
+    for number in range(commit_ledger.QUERIES_KEPT + 5):
+        ledger = ledger.done(WriteId(f"query-{number}", number), number)
+    assert len(ledger.queries) == commit_ledger.QUERIES_KEPT
+    assert f"query-{4}" not in ledger.queries
+    assert commit_ledger.parse(commit_ledger.encode(ledger)) == ledger
+    assert ledger.done(WriteId("job", None), 0) == ledger
+
+
+def test_rules_for_guests(before: Path) -> None:
+    """Internal topics take no write, as they take no append."""
+    owned = opened(before)
+    owned.create_topic("__consumer_offsets", 1)
+    internal = TopicPartition("__consumer_offsets", 0)
+    files = stage(before, WriteId("job", None), {internal: [b"x"]}, key=b"k")
+    with pytest.raises(NotPermitted, match="internal"):
+        commit.commit(owned, WriteId("job", None), files)
+    owned.close()
+    assert _ignored(before, files)
+
+
+def _ignored(path: Path, files: Iterable[StagedFile]) -> bool:
+    return staged_files(path) == sorted(file.name for file in files)

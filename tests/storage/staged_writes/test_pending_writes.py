@@ -1,0 +1,354 @@
+"""Retention and compaction beside writes that have begun and are not through: in the end each share came once."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage.append.append_values import AppendResult, PlaceWhole
+from storage.append.appender import Appender
+from storage.append.partition_log import PartitionLog
+from storage.compaction import directory_compaction
+from storage.compaction.compaction import CompactionResult
+from storage.compaction.directory_compaction import compact_divided, compact_partition
+from storage.directory.owned_dir import OwnedDir
+from storage.files import commit_ledger, names
+from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
+from storage.format.record_columns import Record
+from storage.log.log_dir import LogDir
+from storage.staged_writes import commit
+from storage.staged_writes.commit import CommitUnfinished
+from storage.staged_writes.pending_writes import Share, pending_writes
+from storage.types import TopicPartition
+from storage.upkeep import directory_retention
+from storage.upkeep.directory_retention import retain_partition
+from storage.upkeep.retention import HIGH_WATERMARK, RetentionResult
+from tests.storage.staged_writes.test_commit import close_sound, stage
+from tests.support.crash_points import Sessions
+from tests.support.divided_passes import in_parts
+from tests.support.faults import Crash, FaultyDisk
+from tests.support.owned_dirs import NOW_MS, StandingClock, append, opened, read, values_of
+
+FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
+WRITE = WriteId("0a8e7a3b-9d1b-4f0e-8c3d-2b1a0f9e8d7c", 0)
+SHARE = [b"share %04d" % n for n in range(30)]
+LATER_MS = 60_000
+LIMITS = {
+    "retention": {"retention_ms": "1000"},
+    "compaction": {"cleanup_policy": "compact"},
+    "in parts": {"cleanup_policy": "compact"},
+    "deletion": {"retention_ms": "-1"},
+}
+
+
+class World:
+    """Two partitions of a topic; the first has older messages, and newer ones, all with one key."""
+
+    def __init__(self, path: Path, **config: str) -> None:
+        self.path = path
+        overrides = {"segment.bytes": "600", **{key.replace("_", "."): value for key, value in config.items()}}
+        owned = opened(path)
+        owned.create_topic("t", 2, overrides)
+        self.put(owned, 10)
+        close_sound(owned)
+        self.disk = FaultyDisk(path)
+        self.sessions = Sessions(path, self.disk)
+        self.owned: OwnedDir = self.sessions.open()
+        self.files = stage(path, WRITE, {FIRST: SHARE, SECOND: SHARE}, self.disk, key=b"k", batches=3)
+        self.base = self.owned.log(FIRST).log_end_offset
+
+    def put(self, owned: OwnedDir, count: int) -> None:
+        for n in range(count):
+            record = Record(b"k", b"single %04d " % n + b"x" * 100)
+            assert Appender(owned.log(FIRST), clock=StandingClock()).append([record]).error is None
+
+    def stop_between_shares(self, do: Callable[[], object] = lambda: None) -> None:
+        """Commits the write; when the first partition has its share, others append there, `do` is done, and then the
+        process ends."""
+
+        def stop(_place: PlaceWhole) -> AppendResult:
+            self.put(self.owned, 10)
+            self.owned.log(FIRST).roll()
+            do()
+            self.disk.stopped = True
+            raise Crash("between the shares")
+
+        self.owned.log(SECOND).append_whole = stop  # type: ignore[method-assign]
+        with pytest.raises(Crash):
+            commit.commit(self.owned, WRITE, self.files)
+        self.sessions.end()
+
+    def fail_between_shares(self, failing: Callable[[str, Path], bool] = lambda _what, _path: False) -> None:
+        """Commits the write: the second partition's disk is full. `failing`: what else is."""
+
+        def fail(what: str, path: Path) -> int | None:
+            second = what.startswith("write") and path.match("t-1/*.log*")
+            return errno.ENOSPC if second or failing(what, path) else None
+
+        self.disk.fail = fail
+        with pytest.raises(CommitUnfinished):
+            commit.commit(self.owned, WRITE, self.files)
+        self.disk.fail = lambda _what, _path: None
+        self.put(self.owned, 10)
+        self.owned.log(FIRST).roll()
+
+    def check_finished(self, end_offset: int) -> None:
+        """The next opening finishes the write: nothing comes to the first partition, and the second has its share."""
+        owned = opened(self.path)
+        assert owned.unfinished == {}
+        assert owned.commits.state.pending == ()
+        assert owned.log(FIRST).log_end_offset == end_offset
+        assert read(owned, "t", 1) == SHARE
+        assert not commit.commit(owned, WRITE, stage(self.path, WRITE, {FIRST: SHARE}, key=b"k")).appended
+        close_sound(owned)
+
+
+def retained(owned: OwnedDir, *, before: int | None = None) -> RetentionResult:
+    clock = owned.clock
+    assert isinstance(clock, StandingClock)
+    clock.time_ms = NOW_MS + LATER_MS
+    result = retain_partition(owned, FIRST, free_bytes=lambda: 1 << 40, before=before)
+    assert result is not None
+    for path in result.files:
+        owned.disk.unlink(path)
+    clock.time_ms = NOW_MS
+    return result
+
+
+def _compacted(owned: OwnedDir) -> CompactionResult:
+    return _without_old(owned, compact_partition(owned, FIRST))
+
+
+def _compacted_in_parts(owned: OwnedDir) -> CompactionResult:
+    return _without_old(owned, compact_divided(owned, FIRST, in_parts(random.Random(1), owned.disk)))
+
+
+def _without_old(owned: OwnedDir, result: CompactionResult) -> CompactionResult:
+    for path in result.files:
+        owned.disk.unlink(path)
+    return result
+
+
+@pytest.mark.parametrize("before", [None, HIGH_WATERMARK, 35], ids=["expired", "all deleted", "deleted into the share"])
+def test_retention_between_the_shares(tmp_path: Path, before: int | None) -> None:
+    """All has expired, or was deleted: what lies below the share goes, the share's segments stay until it is known
+    that the write is through."""
+    world = World(tmp_path / "dir", retention_ms="1000" if before is None else "-1")
+    results: list[RetentionResult] = []
+    world.stop_between_shares(lambda: results.append(retained(world.owned, before=before)))
+    (result,) = results
+    assert result.segments
+    assert result.segments[-1].next_offset <= world.base
+    left = LogDir.open_read_only(world.path).log(FIRST).snapshot()
+    assert left.segments[0].base_offset == result.segments[-1].next_offset
+    world.check_finished(result.log_end_offset)
+    owned = opened(world.path)
+    assert retained(owned, before=before).segments, "afterwards nothing keeps them"
+    assert owned.log(FIRST).snapshot().segments[0].base_offset > world.base
+    close_sound(owned)
+
+
+@pytest.mark.parametrize("compacted", [_compacted, _compacted_in_parts])
+def test_compaction_between_the_shares(tmp_path: Path, compacted: Callable[[OwnedDir], CompactionResult]) -> None:
+    """Every message of the share has a later one of its key. What lies below it is compacted, it is not."""
+    world = World(tmp_path / "dir", cleanup_policy="compact")
+    results: list[CompactionResult] = []
+    world.stop_between_shares(lambda: results.append(compacted(world.owned)))
+    (result,) = results
+    assert result.counts.records_gone > 0
+    assert result.first_uncleanable <= world.base
+    end_offset = world.base + len(SHARE) + 10
+    shown = values_of(LogDir.open_read_only(world.path).log(FIRST).snapshot())
+    assert [value for value in shown if value in SHARE] == SHARE
+    world.check_finished(end_offset)
+    owned = opened(world.path)
+    owned.log(FIRST).roll()
+    assert compacted(owned).counts.records_gone >= len(SHARE)
+    assert not set(read(owned, "t")) & set(SHARE)
+    assert owned.log(FIRST).log_end_offset == end_offset
+    close_sound(owned)
+
+
+@pytest.mark.parametrize("how", ["retention", "compaction", "in parts"])
+def test_a_share_that_is_noted_as_written_holds_up_nothing(tmp_path: Path, how: str) -> None:
+    """A write that cannot be finished for long: what it did write is messages like others."""
+    world = World(tmp_path / "dir", **LIMITS[how])
+    world.fail_between_shares()
+    (pending,) = commit_ledger.read(world.path).pending
+    assert [(part.tp, part.written) for part in pending.parts] == [(FIRST, True), (SECOND, False)]
+    if how == "retention":
+        assert retained(world.owned).rolled is False
+    else:
+        {"compaction": _compacted, "in parts": _compacted_in_parts}[how](world.owned)
+    assert not set(read(world.owned, "t")) & set(SHARE)
+    end_offset = world.owned.log(FIRST).log_end_offset
+    assert world.owned.close().clean
+    world.check_finished(end_offset)
+
+
+@pytest.mark.parametrize("how", ["retention", "compaction", "deletion"])
+def test_where_the_note_cannot_be_written_the_share_stays(tmp_path: Path, how: str) -> None:
+    world = World(tmp_path / "dir", **LIMITS[how])
+    begun: list[str] = []
+
+    def no_note(what: str, _path: Path) -> bool:
+        if what == f"write {names.COMMITS}.tmp":
+            begun.append(what)
+        return what.startswith("write ") and names.COMMITS in what and len(begun) > 1
+
+    world.fail_between_shares(no_note)
+    (pending,) = commit_ledger.read(world.path).pending
+    assert not any(part.written for part in pending.parts)
+    if how == "retention":
+        retained(world.owned)
+        assert world.owned.log(FIRST).log_start_offset <= world.base
+    elif how == "compaction":
+        _compacted(world.owned)
+    else:
+        retained(world.owned, before=HIGH_WATERMARK)
+        assert world.owned.log(FIRST).snapshot().segments[0].base_offset <= world.base
+    assert (set(SHARE) <= set(read(world.owned, "t"))) is (how != "deletion"), "what is deleted is no more read"
+    end_offset = world.owned.log(FIRST).log_end_offset
+    assert world.owned.close().clean
+    world.check_finished(end_offset)
+
+
+@pytest.fixture
+def between(tmp_path: Path) -> tuple[World, LogDir]:
+    world = World(tmp_path / "dir", retention_ms="1000", cleanup_policy="compact,delete")
+    world.stop_between_shares()
+    return world, LogDir.open_read_only(world.path, clock=StandingClock(NOW_MS + LATER_MS))
+
+
+@pytest.mark.leaves_damage("writes-corrupt")
+def test_a_dry_run_tells_the_same(between: tuple[World, LogDir]) -> None:
+    world, log_dir = between
+    told = directory_retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
+    assert told is not None
+    assert 0 < told.segments[-1].next_offset <= world.base
+    assert 0 < directory_compaction.preview_partition(log_dir, FIRST).first_uncleanable <= world.base
+    divided = directory_compaction.preview_divided(log_dir, FIRST, in_parts(random.Random(1)))
+    assert 0 < divided.first_uncleanable <= world.base
+    (world.path / names.COMMITS).write_bytes(b"{")  # tells of no write: none can be finished
+    told = directory_retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
+    assert told is not None
+    assert told.segments[-1].next_offset > world.base
+
+
+def test_what_cannot_be_read_is_kept(between: tuple[World, LogDir], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a share is there is then not known."""
+    world, log_dir = between
+
+    def unreadable(*_: object) -> bool:
+        raise OSError(errno.EIO, "Input/output error")
+
+    snapshot = log_dir.log(FIRST).snapshot()
+    assert commit.kept_from(commit_ledger.read(world.path), snapshot) == world.base
+    monkeypatch.setattr(commit, "find_batch", unreadable)
+    assert commit.kept_from(commit_ledger.read(world.path), snapshot) == world.base
+
+
+def test_a_share_that_is_not_there_yet_keeps_nothing(tmp_path: Path) -> None:
+    """Others' messages at its planned offset are none of its business."""
+    world = World(tmp_path / "dir", retention_ms="1000")
+    seen: list[int | None] = []
+
+    def look(_place: PlaceWhole) -> AppendResult:
+        world.put(world.owned, 10)
+        seen.append(commit.kept_from(world.owned.commits.state, world.owned.log(FIRST).snapshot()))
+        raise Crash("before the shares")
+
+    world.owned.log(FIRST).append_whole = look  # type: ignore[method-assign]
+    with pytest.raises(Crash):
+        commit.commit(world.owned, WRITE, world.files)
+    assert world.owned.commits.state.pending
+    assert seen == [None]
+    world.disk.stopped = True
+    world.sessions.end()
+    world.check_finished(world.base + 10 + len(SHARE))
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["to its end", "stopped behind the shares"])
+def test_a_writer_who_is_quicker_than_a_commit(tmp_path: Path, ends: bool) -> None:
+    """The share goes behind its messages, and is known there."""
+    world = World(tmp_path / "dir")
+    log = world.owned.log(FIRST)
+    whole = PartitionLog.append_whole
+
+    def later(place: PlaceWhole) -> AppendResult:
+        append(log, [b"quicker"])
+        return whole(log, place)
+
+    log.append_whole = later  # type: ignore[method-assign]
+    if ends:
+        assert commit.commit(world.owned, WRITE, world.files).appended
+        world.disk.stopped = True
+        world.sessions.end()
+    else:
+        world.stop_between_shares()
+        (pending,) = commit_ledger.read(world.path).pending
+        assert pending.parts[0].base_offset == world.base + 1
+    owned = opened(world.path)
+    found = read(owned, "t")
+    assert found.count(b"quicker") == 1
+    assert found[found.index(b"quicker") + 1 :][: len(SHARE)] == SHARE
+    assert sum(value in SHARE for value in found) == len(SHARE)
+    assert read(owned, "t", 1) == SHARE
+    close_sound(owned)
+
+
+@pytest.mark.leaves_damage("write-stuck")
+def test_an_opening_notes_what_it_found_written(tmp_path: Path) -> None:
+    """What is left of the write can never be finished: the share that is there is not in the way of retention, nor
+    missed when it has gone, nor appended again."""
+    world = World(tmp_path / "dir", retention_ms="1000")
+    world.stop_between_shares()
+    for path in (world.path / SECOND.dir_name).glob("*" + names.STAGED_SUFFIX):
+        path.unlink()
+    owned = opened(world.path)
+    assert list(owned.unfinished) == [SECOND]
+    retained(owned)
+    assert owned.log(FIRST).is_empty
+    end_offset = owned.log(FIRST).log_end_offset
+    assert owned.close().clean
+    for path in (world.path / FIRST.dir_name).glob("*" + names.STAGED_SUFFIX):
+        path.unlink()
+    (pending,) = pending_writes(LogDir.open_read_only(world.path), commit_ledger.read(world.path))
+    assert [share for _, share in pending.shares] == [Share.WRITTEN, Share.LOST]
+    owned = opened(world.path)
+    assert list(owned.unfinished) == [SECOND]
+    assert owned.log(FIRST).log_end_offset == end_offset
+    assert owned.close().clean
+
+
+def test_changes_of_the_ledger_come_one_after_the_other(tmp_path: Path) -> None:
+    """Two writes that begin at once are both pending."""
+    owned = opened(tmp_path)
+    one, other = (PendingCommit(WriteId(name, None), 0, ()) for name in ("one", "other"))
+    ledger = owned.commits
+
+    def begins(state: Ledger) -> Ledger:
+        assert ledger._lock.locked()
+        return state.begun(one)
+
+    ledger.change(begins)
+    ledger.change(lambda state: state.begun(other))
+    assert commit_ledger.read(tmp_path).pending == (one, other)
+    ledger.change(lambda state: state.withdrawn(one.write).withdrawn(other.write))
+    owned.close()
+
+
+def test_the_note_is_kept_and_older_files_have_none() -> None:
+    file = StagedFile(FIRST, f"job.0.{'0' * 32}.staged", 9, 1)
+    part = PendingPart(FIRST, 5, 6, 7, (file,))
+    other = PendingPart(SECOND, 5, 6, 7, ())
+    ledger = Ledger(pending=(PendingCommit(WRITE, 0, (part, other)), PendingCommit(WriteId("other", 1), 0, (part,))))
+    assert b"written" not in commit_ledger.encode(ledger)
+    noted = ledger.written(WRITE, [FIRST])
+    assert [[part.written for part in commit.parts] for commit in noted.pending] == [[True, False], [False]]
+    assert commit_ledger.parse(commit_ledger.encode(noted)) == noted
+    assert commit_ledger.parse(commit_ledger.encode(ledger)) == ledger

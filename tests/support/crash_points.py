@@ -1,0 +1,109 @@
+"""Stops the world at every single disk operation of a piece of work, once as a kill and once as a power loss."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from storage.directory.owned_dir import OwnedDir
+from tests.support.faults import Crash, FaultyDisk
+from tests.support.owned_dirs import opened
+
+T = TypeVar("T")
+
+_MEMORY = Path("/dev/shm")
+
+
+@dataclass
+class Stopped:
+    """A world that was stopped before operation `stop_at`. `what` it was, None when the work came to its end."""
+
+    path: Path
+    stop_at: int
+    what: str | None
+    lost_power: bool
+
+    def __str__(self) -> str:
+        return f"{'power loss' if self.lost_power else 'kill'} at operation {self.stop_at}: {self.what}"
+
+
+class Sessions:
+    """Opens directories on a failing disk, and lets go of what a crash leaves open in this process."""
+
+    def __init__(self, path: Path, disk: FaultyDisk) -> None:
+        self.path = path
+        self.disk = disk
+        self._all: list[OwnedDir] = []
+
+    def open(self, **kwargs: object) -> OwnedDir:
+        owned = opened(self.path, disk=self.disk, **kwargs)  # type: ignore[arg-type]
+        self._all.append(owned)
+        return owned
+
+    def end(self) -> None:
+        """As the end of the process does: descriptors and locks go, nothing is written."""
+        for owned in self._all:
+            owned._logs.abandon()
+            with contextlib.suppress(Crash):
+                owned._dir_lock.release()
+
+
+def every_crash(
+    tmp_path: Path,
+    before: Path,
+    work: Callable[[Sessions, T], None],
+    notes: Callable[[], T],
+    *,
+    power_losses: int = 1,
+) -> Iterator[tuple[Stopped, T]]:
+    """Does `work` on copies of `before`, stopping before each of its operations in turn; yields what was left each
+    time, and the notes that the work took. The last ones are of the work that came to its end."""
+    with _quick_place(tmp_path) as place:
+        yield from _crashes(place / "world", before, work, notes, power_losses)
+
+
+@contextlib.contextmanager
+def _quick_place(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory, where there is such a file system: thousands of small files are written."""
+    if not _MEMORY.is_dir():
+        yield tmp_path
+        return
+    place = Path(tempfile.mkdtemp(prefix="kafkafs-tests-", dir=_MEMORY))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _crashes(
+    path: Path, before: Path, work: Callable[[Sessions, T], None], notes: Callable[[], T], power_losses: int
+) -> Iterator[tuple[Stopped, T]]:
+    stop_at = 0
+    while True:
+        ended = False
+        for loss in range(power_losses + 1):
+            shutil.rmtree(path, ignore_errors=True)
+            shutil.copytree(before, path)
+            disk = FaultyDisk(path, stop_at=stop_at, seed=stop_at * 31 + loss)
+            taken = notes()
+            sessions = Sessions(path, disk)
+            what: str | None = None
+            try:
+                work(sessions, taken)
+                ended = True
+            except Crash as crash:
+                what = str(crash)
+            finally:
+                disk.stopped = True
+                sessions.end()
+            if loss:
+                disk.power_loss()
+            yield Stopped(path, stop_at, what, bool(loss)), taken
+        if ended:
+            return
+        stop_at += 1

@@ -1,0 +1,108 @@
+"""A log directory for the tests with tools, what its views must hold, and appending to it as a broker does."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from storage.format.compression import Codec
+from storage.format.record_batch import encode_batch
+from storage.format.record_columns import Record
+from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, BuiltLogDir, BuiltRecord, Partition, build_log_dir
+
+SEGMENTS = 4
+BATCHES = 12  # of a segment
+COUNT = 100  # messages of a batch
+MESSAGES = SEGMENTS * BATCHES * COUNT
+
+WORDS = ("error", "warning", "größe", "ok", "日本", "")
+
+
+def value(number: int) -> bytes:
+    """Text of different length, unlike its neighbours'."""
+    return f"{number * 7919 % MESSAGES:05d} {WORDS[number % 6]} {'x' * (number % 97)}".encode()
+
+
+def sample(path: Path) -> BuiltLogDir:
+    """Topic `t`, one partition of four segments; `empty`, without a message; `codecs`, one partition each."""
+    items: list[Batch | object] = []
+    for number in range(SEGMENTS * BATCHES):
+        if number and number % BATCHES == 0:
+            items.append(ROLL)
+        numbers = range(number * COUNT, (number + 1) * COUNT)
+        items.append(Batch([Record(b"key-%d" % (n % 10), value(n), (), START_MS + n * STEP_MS) for n in numbers]))
+    return build_log_dir(
+        path,
+        {
+            "t": [Partition(items)],  # type: ignore[arg-type] - one list of all that a Partition takes
+            "empty": [Partition([])],
+            "codecs": [
+                Partition([Batch([Record(None, value(n), (), START_MS) for n in range(500)], codec)]) for codec in Codec
+            ],
+        },
+    )
+
+
+def txt(records: Sequence[BuiltRecord]) -> bytes:
+    """What `.txt` holds of them."""
+    return b"".join((record.value or b"") + b"\n" for record in records)
+
+
+def jsonl(records: Sequence[BuiltRecord], topic: str = "t", partition: int = 0) -> bytes:
+    """What `.jsonl` holds of them; keys and values must be UTF-8 or null, and no headers."""
+    lines = []
+    for record in records:
+        fields = {
+            "topic": topic,
+            "partition": partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "timestampType": "CreateTime",
+            "key": None if record.key is None else record.key.decode(),
+            "value": None if record.value is None else record.value.decode(),
+            "headers": [],
+        }
+        lines.append(json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n")
+    return "".join(lines).encode()
+
+
+def day(timestamp_ms: int) -> str:
+    """The UTC day that holds a timestamp, as `time/` names it."""
+    return f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%d}"
+
+
+@dataclass
+class Appender:
+    """Appends whole batches to a partition's active segment, as a broker's `write` does."""
+
+    log: Path
+    next_offset: int
+
+    def append(self, values: Sequence[bytes], timestamp: int = START_MS) -> list[BuiltRecord]:
+        """One batch; returns its records."""
+        records = [Record(None, value, (), timestamp) for value in values]
+        batch = encode_batch(records, base_offset=self.next_offset)
+        with self.log.open("ab") as file:
+            file.write(batch)
+        offsets = range(self.next_offset, self.next_offset + len(values))
+        self.next_offset += len(values)
+        return [BuiltRecord(offset, timestamp, None, value) for offset, value in zip(offsets, values, strict=True)]
+
+
+def state_of(directory: Path) -> dict[str, tuple[object, ...]]:
+    """Everything that a reader must leave as it is: names, contents, sizes, modes, owners, mtimes and ctimes."""
+    found: dict[str, tuple[object, ...]] = {}
+    for folder, folders, files in os.walk(directory):
+        for name in [".", *folders, *files]:
+            path = Path(folder, name)
+            status = path.lstat()
+            content = path.read_bytes() if name in files else None
+            key = str(path.relative_to(directory))
+            found[key] = (
+                status.st_mode, status.st_uid, status.st_nlink, status.st_mtime_ns, status.st_ctime_ns, content,
+            )  # fmt: skip
+    return found

@@ -1,0 +1,86 @@
+"""What the log tests share: reading a log as a consumer does, and comparing with what must come."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from storage.format.block import RecordBlock
+from storage.log.read_only_log import ReadOnlyLog
+from storage.log.reader import read_range
+from storage.log.snapshot import LogSnapshot
+from storage.types import Isolation, TimestampType, TopicPartition
+from tests.support.builders import BuiltRecord
+from tests.support.fixtures import Golden
+
+_TYPE_NAMES = {
+    TimestampType.NO_TIMESTAMP_TYPE: "NoTimestampType",
+    TimestampType.CREATE_TIME: "CreateTime",
+    TimestampType.LOG_APPEND_TIME: "LogAppendTime",
+}
+
+
+def open_log(path: Path, log_start: int = 0) -> ReadOnlyLog:
+    """The log in a partition's directory."""
+    topic, _, partition = path.name.rpartition("-")
+    return ReadOnlyLog(TopicPartition(topic, int(partition)), path, lambda: log_start)
+
+
+def records_of(block: RecordBlock) -> list[Golden]:
+    """A block's records, as objects."""
+    types = block.table.timestamp_type
+    return [
+        Golden(
+            int(block.offset[i]),
+            int(block.timestamp[i]),
+            _TYPE_NAMES[TimestampType(int(types[block.batch[i]]))],
+            block.key(i),
+            block.value(i),
+            tuple(block.headers(i)),
+        )
+        for i in range(len(block))
+    ]
+
+
+def read_all(
+    snapshot: LogSnapshot,
+    start: int | None = None,
+    end: int | None = None,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    window: int = 1 << 20,
+) -> list[Golden]:
+    """All records of a range; fails at the first damage."""
+    records = []
+    first = snapshot.log_start_offset if start is None else start
+    for block in read_range(snapshot, first, end, isolation=isolation, window=window):
+        assert block.damage is None, str(block.damage)
+        records += records_of(block)
+    return records
+
+
+def read_past_damage(
+    snapshot: LogSnapshot, isolation: Isolation = Isolation.READ_UNCOMMITTED, window: int = 1 << 20
+) -> tuple[list[Golden], list[Exception]]:
+    """All records that can be read, and the damage met on the way."""
+    records: list[Golden] = []
+    errors: list[Exception] = []
+    for block in read_range(snapshot, snapshot.log_start_offset, isolation=isolation, window=window):
+        records += records_of(block)
+        if block.damage is not None:
+            errors.append(block.damage.error)
+    return records, errors
+
+
+def built(records: Iterable[Golden]) -> list[BuiltRecord]:
+    """In the form of the builders."""
+    return [BuiltRecord(r.offset, r.timestamp, r.key, r.value, r.headers) for r in records]
+
+
+def copy_partition(source: Path, destination: Path) -> Path:
+    """A partition's directory, copied with its files' times, to be written to."""
+    shutil.copytree(source, destination)
+    destination.chmod(0o755)
+    for path in destination.iterdir():
+        path.chmod(0o644)
+    return destination

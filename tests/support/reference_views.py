@@ -1,0 +1,122 @@
+"""What views must hold, made from golden records in the plainest way."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import random
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from kafkafs.tree.base import Handle, View
+from kafkafs.tree.tree import Tree, TreeOptions
+from storage.errors import StorageError
+from storage.log.log_dir import LogDir
+from storage.types import Isolation
+from tests.support.fixtures import Golden
+
+UNKEPT = TreeOptions(index_bytes=0)
+
+
+def txt(records: Iterable[Golden]) -> bytes:
+    return b"".join((record.value or b"") + b"\n" for record in records)
+
+
+def _text(data: bytes | None) -> object:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def jsonl_objects(topic: str, partition: int, records: Iterable[Golden]) -> list[object]:
+    return [
+        {
+            "topic": topic,
+            "partition": partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "timestampType": record.timestamp_type,
+            "key": _text(record.key),
+            "value": _text(record.value),
+            "headers": [[_text(name), _text(value)] for name, value in record.headers],
+        }
+        for record in records
+    ]
+
+
+def parsed(lines: bytes) -> list[object]:
+    assert lines == b"" or lines.endswith(b"\n")
+    return [json.loads(line) for line in lines.split(b"\n")[:-1]]
+
+
+def tree_of(log_dir: Path, isolation: str = "read_uncommitted", **options: object) -> Tree:
+    chosen = {"index_bytes": 0, "isolation": Isolation(isolation), **options}
+    return Tree(LogDir.open_read_only(log_dir), TreeOptions(**chosen))  # type: ignore[arg-type]
+
+
+def read_all(handle: Handle, step: int = 65_536) -> bytes:
+    """Sequential reads to the end, short ones included."""
+    parts = []
+    position = 0
+    while part := handle.read(position, step):
+        parts.append(part)
+        position += len(part)
+    return b"".join(parts)
+
+
+def content(tree: Tree, path: str, step: int = 65_536) -> bytes:
+    """Opens, reads to the end, closes; the sizes must agree."""
+    view = tree.lookup(path)
+    handle = view.open()
+    try:
+        data = read_all(handle, step)
+        assert len(data) == handle.size == view.attributes().size, path
+        return data
+    finally:
+        handle.close()
+
+
+def readable(view: View, step: int = 4096) -> tuple[list[bytes], list[StorageError]]:
+    """All that can be read of a view with damaged places: the good stretches, and the errors between them."""
+    handle = view.open()
+    stretches, errors = [b""], []
+    position = 0
+    try:
+        while position < handle.size:
+            try:
+                part = handle.read(position, step)
+                assert part, "end of file before the size"
+                stretches[-1] += part
+                position += len(part)
+            except StorageError as error:
+                if not errors or errors[-1] is not error:
+                    errors.append(error)
+                    stretches.append(b"")
+                position += 1
+    finally:
+        handle.close()
+    return stretches, errors
+
+
+def read_anyhow(handle: Handle, expected: bytes, seed: int, reads: int = 60, threads: int = 4) -> None:
+    """Reads of any size at any place in any order from several threads give what they must."""
+    rng = random.Random(seed)
+    size = len(expected)
+    places = []
+    for _ in range(reads):
+        start = rng.randrange(size + 1)
+        places.append((start, rng.choice((1, 7, 4096, 131_072, rng.randrange(1, size + 2)))))
+
+    def check(place: tuple[int, int]) -> None:
+        start, count = place
+        buffer = ctypes.create_string_buffer(count)
+        got = handle.read_into(ctypes.addressof(buffer), start, count)
+        assert buffer.raw[:got] == expected[start : start + count], place
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(check, places))

@@ -1,0 +1,83 @@
+"""Serving processes for tests, and what must hold of each: it never hangs a test, and nothing stays mounted."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.fixtures import ROOT
+from tests.support.mounts import Mounted, detach, kafkafs_mounts, mounted
+
+# After so long a server hangs, also on a busy machine: one may serve all tests of a module. Only then it is killed.
+PATIENCE_S = 1200
+
+
+@dataclass(frozen=True)
+class Served:
+    """A mounted tree and the process behind it; `messages` is where its stderr goes."""
+
+    path: Path
+    process: subprocess.Popen[bytes]
+    messages: Path
+
+
+@contextmanager
+def killed_after(process: subprocess.Popen[bytes], seconds: float = PATIENCE_S) -> Iterator[None]:
+    """Kills the server of a mount when a test takes too long: nobody can interrupt a read whose server hangs."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+@contextmanager
+def served_fake(mountpoint: Path) -> Iterator[Served]:
+    """The tree of fake_tree.py, which must end with exit code 0."""
+    mountpoint.mkdir()
+    messages = mountpoint.with_suffix(".messages")
+    with messages.open("wb") as log:
+        command = [sys.executable, "-m", "tests.kafkafs.mounting.fake_tree", str(mountpoint)]
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 120
+        while mountpoint not in kafkafs_mounts():
+            assert process.poll() is None, messages.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with killed_after(process):
+            yield Served(mountpoint, process, messages)
+        subprocess.run(["fusermount", "-u", str(mountpoint)], check=True)
+        assert process.wait(timeout=120) == 0, messages.read_text()
+    finally:
+        if mountpoint in kafkafs_mounts():
+            detach(mountpoint)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def watched(log_dir: Path, mountpoint: Path, *options: str) -> Iterator[Mounted]:
+    """`mounted`, read-only, with a server that is killed when the test takes too long."""
+    with mounted(log_dir, mountpoint, *options) as mount, killed_after(mount.process):
+        yield mount
+
+
+@contextmanager
+def fails_with(number: int) -> Iterator[None]:
+    """What is done within must fail with this errno."""
+    with pytest.raises(OSError, match=r".") as caught:
+        yield
+    assert errno.errorcode[caught.value.errno or 0] == errno.errorcode[number]
