@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from kafkafs.cli import say
+from kafkafs.cli.dump_lines import Facts, damage_facts, put, put_damage
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.signals import die_like_a_filter
 from kafkafs.cli.stdout import stdout_sink
@@ -21,8 +21,6 @@ from storage.files.whole_file import read_existing
 
 if TYPE_CHECKING:
     from kafkafs.cli.pump import Output
-
-Facts = dict[str, Any]
 
 _CHECKPOINTS = (
     names.RECOVERY_POINT_CHECKPOINT,
@@ -62,7 +60,7 @@ def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool) -> None:
             try:
                 sound = read(output, path, not no_records)
             except (StorageError, OSError) as error:
-                put(output, path, "damage", _damage(error))
+                put(output, path, "damage", damage_facts(error))
                 sound = False
             failed = failed or not sound
 
@@ -73,27 +71,6 @@ def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool) -> None:
 
 _Reader = Callable[["Output", Path, bool], bool]
 """Prints a file; False if something in it is damaged. The last argument: records too."""
-
-
-def put(output: Output, path: Path, kind: str, facts: Facts) -> None:
-    """One line."""
-    line = json.dumps({"file": str(path), "kind": kind, **facts}, separators=(",", ":"), ensure_ascii=False)
-    output.put(memoryview(line.encode(errors="backslashreplace") + b"\n"))
-
-
-def put_damage(output: Output, path: Path, error: StorageError, **more: object) -> None:
-    """The line of something damaged."""
-    put(output, path, "damage", {**_damage(error), **more})
-
-
-def _damage(error: StorageError | OSError) -> Facts:
-    if isinstance(error, OSError):
-        return {"error": error.strerror or str(error)}
-    facts = {"position": error.position, "offset": error.offset, "expected": error.expected, "found": error.found}
-    plain = {
-        name: value if isinstance(value, int) else str(value) for name, value in facts.items() if value is not None
-    }
-    return {"error": error.what, **plain}
 
 
 def _files_of(path: Path) -> list[tuple[Path, _Reader]]:

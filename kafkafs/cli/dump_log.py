@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkafs.cli.dump import put, put_damage
+from kafkafs.cli.dump_lines import put, put_damage
 from kafkafs.formats import program
 from storage.errors import CorruptBatch
 from storage.files import names

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kafkafs.tree.append_files import LinesHandle
-from kafkafs.tree.base import Attributes, BytesHandle, File, Handle, Kind, WriteHandle
+from kafkafs.tree.base import Attributes, File, Kind
 from kafkafs.tree.info import InfoTexts
+from kafkafs.views.handle import BytesHandle, Handle, WriteHandle
 from kafkafs.writing.destinations import Taken
 from kafkafs.writing.line_parsers import Parsed, parse_txt
 from storage.directory.owned_dir import OwnedDir

@@ -12,22 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Final
 
-from kafkafs.tree.base import (
-    DIRECTORY_MODE,
-    FILE_MODE,
-    Attributes,
-    BytesHandle,
-    Directory,
-    Entry,
-    File,
-    Handle,
-    Kind,
-    SyncHandle,
-    View,
-    WriteHandle,
-)
+from kafkafs.tree.base import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, Kind, View
 from kafkafs.tree.info import attributes_of
 from kafkafs.tree.paths import Group, GroupOffset, Groups, GroupTopic, NoSuchPath, group_name, is_topic_name
+from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from storage.client import group_offsets
 from storage.client.group_commits import GroupCommitter
 from storage.client.group_offsets import GroupOffsets

@@ -17,12 +17,13 @@ from kafkafs.selection.range_names import (
     TimeSpec,
 )
 from kafkafs.selection.select import Selection
-from kafkafs.tree.base import FILE_MODE, Attributes, File, Handle, Kind
+from kafkafs.tree.base import FILE_MODE, Attributes, File, Kind
 from kafkafs.tree.paths import Messages
 from kafkafs.tree.segment_file import Content
 from kafkafs.tree.services import RangeNode, Services
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.views.growth import Question
+from kafkafs.views.handle import Handle
 from kafkafs.views.layout import Layout
 from kafkafs.views.open_view import OpenView
 from kafkafs.views.path_pages import PathPages

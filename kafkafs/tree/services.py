@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from kafkafs.tree.paths import Messages, OffsetsView, TimeView
 from kafkafs.view_index.index import ViewIndex
-from kafkafs.views.block_cache import BlockCache, Workers
+from kafkafs.view_index.workers import Workers
+from kafkafs.views.block_cache import BlockCache
 from kafkafs.views.callers import Callers, OneCaller
 from kafkafs.views.path_pages import PathPages
 from kafkafs.views.state import Clocks, ViewState

@@ -30,7 +30,8 @@ from kafkafs.tree.segment_file import SeenFiles, SegmentFile
 from kafkafs.tree.services import Services
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.store import Store, default_directory
-from kafkafs.views.block_cache import DEFAULT_CACHE_BYTES, DEFAULT_WORKERS, BlockCache, Workers
+from kafkafs.view_index.workers import DEFAULT_WORKERS, Workers
+from kafkafs.views.block_cache import DEFAULT_CACHE_BYTES, BlockCache
 from kafkafs.views.callers import Callers, OneCaller
 from kafkafs.views.state import Clocks
 from storage.clock import Clock, SystemClock

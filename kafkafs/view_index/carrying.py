@@ -7,10 +7,9 @@ from kafkafs.view_index.extent import Extent
 from kafkafs.view_index.pieces import BASE_OFFSET, CRC, FILE_END, NO_CRC, POSITION, Pieces
 from kafkafs.view_index.store import Marker
 from storage.errors import StorageError
-from storage.log.isolation import Decider
 from storage.log.reader import find_batch
 from storage.log.segment import Segment
-from storage.log.snapshot import LogSnapshot
+from storage.log.snapshot import Decider, LogSnapshot
 
 
 def carried(before: Extent, snapshot: LogSnapshot, segment: Segment, end: int) -> Pieces | None:

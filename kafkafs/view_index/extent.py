@@ -16,10 +16,10 @@ from kafkafs.view_index import measure
 from kafkafs.view_index.measure import OnBytes, Task
 from kafkafs.view_index.pieces import Piece, Pieces, RecordFilter
 from kafkafs.view_index.workbench import Rendition
-from kafkafs.views.block_cache import Workers
-from storage.log.isolation import AbortedTransactions, Decider, last_stable_offset
+from kafkafs.view_index.workers import Workers
+from storage.log.isolation import AbortedTransactions, last_stable_offset
 from storage.log.segment import Segment
-from storage.log.snapshot import LogSnapshot
+from storage.log.snapshot import Decider, LogSnapshot
 from storage.types import Isolation
 
 _numbers = itertools.count()

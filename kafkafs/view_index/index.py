@@ -18,7 +18,7 @@ from kafkafs.view_index.extent import Extent, epoch_of
 from kafkafs.view_index.pieces import RecordFilter
 from kafkafs.view_index.store import NO_MARKER, Store
 from kafkafs.view_index.workbench import Rendition
-from kafkafs.views.block_cache import Workers
+from kafkafs.view_index.workers import Workers
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 

@@ -34,7 +34,7 @@ from kafkafs.view_index.pieces import (
     RecordFilter,
 )
 from kafkafs.view_index.workbench import Skips, Workbench, workbench
-from kafkafs.views.block_cache import Workers
+from kafkafs.view_index.workers import Workers
 from storage.format.batches import BatchTable
 from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment

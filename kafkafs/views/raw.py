@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kafkafs.selection.select import time_mask
-from kafkafs.tree.base import read_through
 from kafkafs.view_index.hidden_times import Times, between, of_damaged_rows, times_at_ends
 from kafkafs.view_index.pieces import RecordFilter, may_lie_in
 from kafkafs.view_index.workbench import Workbench, workbench
+from kafkafs.views.handle import read_through
 from kafkafs.views.layout import Run
 from kafkafs.views.open_view import OpenView
 from kafkafs.views.plans import append_run, lies_before

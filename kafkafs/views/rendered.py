@@ -6,10 +6,11 @@ import ctypes
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kafkafs.tree.base import read_through
 from kafkafs.view_index.extent import Extent
 from kafkafs.view_index.pieces import Piece
-from kafkafs.views.block_cache import Block, BlockCache, Buffer, DamagedPlace, Workers
+from kafkafs.view_index.workers import Workers
+from kafkafs.views.block_cache import Block, BlockCache, Buffer, DamagedPlace
+from kafkafs.views.handle import read_through
 from kafkafs.views.layout import Layout, Run
 from kafkafs.views.open_view import OpenView
 from kafkafs.views.rendering import render_piece

@@ -15,7 +15,7 @@ from storage.append.append_values import WholeAppend
 from storage.append.index_state import IndexEntries, IndexState
 from storage.append.rolling_rules import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, RollLimits, SegmentFill
 from storage.files import descriptors, names, offset_index, time_index
-from storage.files.disk import Disk, DiskFile
+from storage.files.disk_protocol import Disk, DiskFile
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind
 from storage.format.batches import LENGTH, BatchTable, Column

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from storage.append.producer_table import ProducerTable
-from storage.files.disk import Buffer
+from storage.files.disk_protocol import Buffer
 from storage.files.leader_epochs import LeaderEpochs
 from storage.format.batches import BatchTable
 from storage.log.segment import Segment

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from storage.files import leader_epochs, names, transaction_index
 from storage.files.descriptors import sync_path
-from storage.files.disk import Disk, opened, replace_file
+from storage.files.disk import opened, replace_file
+from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn

@@ -25,7 +25,7 @@ from storage.append.swap import Replacement
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import OffsetOutOfRange, SegmentGone
-from storage.files.disk import Disk
+from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.files.producer_state import ProducerEntry
 from storage.format.batches import BatchTable

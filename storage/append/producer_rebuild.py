@@ -12,7 +12,8 @@ from storage.append.producer_table import ProducerTable
 from storage.clock import Clock
 from storage.errors import CorruptCheckpoint
 from storage.files import names, producer_state
-from storage.files.disk import Disk, opened
+from storage.files.disk import opened
+from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind, FileState
 from storage.format.batches import BatchTable
 from storage.log.segment import Segment

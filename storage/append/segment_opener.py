@@ -14,7 +14,7 @@ from storage.append.partition_files import PartitionFiles
 from storage.append.rolling_rules import RollLimits
 from storage.clock import Clock
 from storage.config import LogConfig
-from storage.files.disk import Disk
+from storage.files.disk_protocol import Disk
 from storage.log.segment import Segment
 
 

@@ -35,7 +35,8 @@ from storage.append.active_segment import ActiveSegment
 from storage.append.rolling_rules import RollLimits, rows_that_fit
 from storage.files import names, transaction_index
 from storage.files.descriptors import sync_path
-from storage.files.disk import Disk, opened
+from storage.files.disk import opened
+from storage.files.disk_protocol import Disk
 from storage.files.log_file import LogFile
 from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from storage.append.rolling_rules import TIME_ENTRY_SIZE
 from storage.files import time_index, transaction_index
-from storage.files.disk import Disk, opened
+from storage.files.disk import opened
+from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
 from storage.log import tail
 from storage.log.reader import find_batch

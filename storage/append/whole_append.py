@@ -20,7 +20,7 @@ from storage.append.active_segment import ActiveSegment
 from storage.append.append_values import WholeAppend
 from storage.append.rolling_rules import RollLimits, rows_that_fit
 from storage.append.swap import CleanedSegment
-from storage.files.disk import Disk
+from storage.files.disk_protocol import Disk
 from storage.format.batches import BatchTable
 from storage.log.segment import Segment
 

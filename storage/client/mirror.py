@@ -15,9 +15,8 @@ from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
 from storage.files import names
 from storage.log import reader
-from storage.log.isolation import Transactions
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import LogSnapshot
+from storage.log.snapshot import LogSnapshot, TransactionOutcomes
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
 
@@ -53,7 +52,7 @@ class Mirror:
     results: dict[TopicPartition, Mirrored] = field(default_factory=dict)
     # Of which log, and which generation of it, a partition is known to be a copy: a topic may be made again, or lose
     # messages and get others, between two passes.
-    _copied_of: dict[TopicPartition, tuple[Transactions, int]] = field(default_factory=dict)
+    _copied_of: dict[TopicPartition, tuple[TransactionOutcomes, int]] = field(default_factory=dict)
 
     def run(self) -> int:
         """One pass over all partitions; returns the bytes copied. Errors of a partition are in `results`; those of the

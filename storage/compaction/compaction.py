@@ -24,7 +24,7 @@ from storage.compaction.offset_map import OffsetMap
 from storage.compaction.rewriting import Pace, Rewriter, between, counting_blocks, unpaced, windows
 from storage.config import BrokerConfig, LogConfig
 from storage.errors import SegmentGone
-from storage.files.disk import Disk
+from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
 from storage.files.producer_state import ProducerEntry
 from storage.files.transaction_index import AbortedTxn

@@ -22,7 +22,7 @@ from storage.errors import NotPermitted
 from storage.files import checkpoints, names
 from storage.log.log_dir import LogDir
 from storage.log.topic_info import TopicInfo
-from storage.staged_writes import commit
+from storage.staged_writes import ledger
 from storage.types import TopicPartition
 
 
@@ -39,7 +39,7 @@ def dirty_range_of(owned: OwnedDir, tp: TopicPartition) -> DirtyRange:
         owned.checkpoints.cleaner_offset(tp),
         owned.clock.now_ms(),
         high_watermark=_high_watermark(info, owned.checkpoints.of(tp).high_watermark),
-        kept_from=commit.kept_from(owned.commits.state, snapshot),
+        kept_from=ledger.kept_from(owned.commits.state, snapshot),
     )
     if not dirty.checkpoint_holds:
         owned.note_cleaned(log, dirty.first_dirty)
@@ -129,7 +129,7 @@ def preview_occasion(log_dir: LogDir, tp: TopicPartition, *, clock: Clock | None
         _read(log_dir.path / names.CLEANER_CHECKPOINT, tp),
         now_ms,
         high_watermark=_high_watermark(info, _read(log_dir.path / names.REPLICATION_CHECKPOINT, tp)),
-        kept_from=commit.kept_from(commit.read_for_upkeep(log_dir.path), snapshot),
+        kept_from=ledger.kept_from(ledger.read_for_upkeep(log_dir.path), snapshot),
     )
     return Occasion(snapshot, dirty, info.config, (), now_ms)
 

@@ -40,7 +40,7 @@ from storage.compaction.rewriting import Rewriter, windows
 from storage.compaction.survivors import Survivors
 from storage.errors import SegmentGone, StorageError
 from storage.files import names
-from storage.files.disk import Disk
+from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
 from storage.files.transaction_index import AbortedTxn
 from storage.types import OffsetRange

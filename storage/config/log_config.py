@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from storage.config import known
 from storage.config.keys import (
@@ -36,9 +35,6 @@ from storage.config.keys import (
 )
 from storage.errors import InvalidConfig
 from storage.types import TimestampType
-
-if TYPE_CHECKING:
-    from storage.config.broker_config import BrokerConfig
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
@@ -239,9 +235,12 @@ class LogConfig:
         return {name: entry.show(getattr(self, entry.field)) for name, entry in TOPIC_KEYS.items()} | dict(self.other)
 
     @staticmethod
-    def from_overrides(broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
-        """A topic's configuration: its own keys over the broker's. InvalidConfig at the first bad key or value."""
-        config, problems = read_overrides(broker, overrides)
+    def from_overrides(defaults: LogConfig, overrides: Mapping[str, str]) -> LogConfig:
+        """A topic's configuration: its own keys over `defaults`, the broker's (BrokerConfig.topic_defaults).
+
+        InvalidConfig at the first bad key or value.
+        """
+        config, problems = read_overrides(defaults, overrides)
         if problems:
             raise problems[0]
         return config
@@ -256,13 +255,12 @@ INTERNAL_SEGMENT_BYTES = "internal.segment.bytes"
 NEW_TOPIC_OVERRIDES: Mapping[str, str] = MappingProxyType({"retention.ms": "-1"})
 
 
-def read_overrides(broker: BrokerConfig, overrides: Mapping[str, str]) -> tuple[LogConfig, tuple[InvalidConfig, ...]]:
+def read_overrides(defaults: LogConfig, overrides: Mapping[str, str]) -> tuple[LogConfig, tuple[InvalidConfig, ...]]:
     """A topic's configuration as far as it can be understood, and what could not.
 
     For configurations that others wrote and that must not keep a partition from being read: a bad value leaves the
     broker's in force.
     """
-    defaults = broker.topic_defaults
     values: dict[str, object] = {}
     origins = dict(defaults.origins)
     other = dict(defaults.other)

@@ -10,7 +10,8 @@ import json
 from pathlib import Path
 
 from storage.files import names
-from storage.files.disk import Disk, replace_file
+from storage.files.disk import replace_file
+from storage.files.disk_protocol import Disk
 from storage.files.whole_file import read_whole
 
 UNKNOWN_BROKER_EPOCH = -1

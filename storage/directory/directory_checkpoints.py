@@ -13,7 +13,8 @@ from threading import Lock
 
 from storage.errors import CorruptCheckpoint
 from storage.files import checkpoints, names
-from storage.files.disk import Disk, replace_file
+from storage.files.disk import replace_file
+from storage.files.disk_protocol import Disk
 from storage.files.whole_file import read_whole
 from storage.types import TopicPartition
 

@@ -35,7 +35,8 @@ from storage.directory.owned_logs import OwnedLogs
 from storage.errors import NotPermitted, PartitionOffline, StorageError
 from storage.files import names, partition_metadata, topic_properties
 from storage.files.dir_lock import DirLock
-from storage.files.disk import Disk, RealDisk
+from storage.files.disk import RealDisk
+from storage.files.disk_protocol import Disk
 from storage.files.names import DirKind
 from storage.log.log_dir import LogDir
 from storage.log.read_only_log import ReadOnlyLog
@@ -44,6 +45,7 @@ from storage.log.topic_info import TopicInfo
 from storage.progress import NoProgress, Progress
 from storage.recovery.recovery import RecoveryReport
 from storage.staged_writes import commit
+from storage.staged_writes.ledger import CommitLedger
 from storage.types import TopicPartition
 
 
@@ -94,7 +96,7 @@ class OwnedDir:
             self.log_dir = LogDir(path, config=config, clock=clock, open_log=self._reader)
             self.log_dir.refresh()
             self.checkpoints = DirectoryCheckpoints(disk, path)
-            self.commits = commit.CommitLedger(disk, path)
+            self.commits = CommitLedger(disk, path)
             self._remove_unfinished()
             if not self.log_dir.is_broker:
                 self._remove_set_aside()
@@ -261,7 +263,7 @@ class OwnedDir:
             if count < 1:
                 raise ValueError("a topic has at least one partition")
             wanted = {**NEW_TOPIC_OVERRIDES, **(overrides or {})}
-            LogConfig.from_overrides(config, wanted)
+            LogConfig.from_overrides(config.topic_defaults, wanted)
             self._create_partitions(topic, range(count), partition_metadata.random_id(), wanted, start_offsets or {})
 
     def add_partitions(self, topic: str, count: int) -> None:
@@ -350,7 +352,7 @@ class OwnedDir:
                 if not self.log_dir.is_broker and key in NEW_TOPIC_OVERRIDES:
                     overrides[key] = NEW_TOPIC_OVERRIDES[key]
             overrides |= values
-            LogConfig.from_overrides(self.log_dir.broker_config(), overrides)
+            LogConfig.from_overrides(self.log_dir.broker_config().topic_defaults, overrides)
             return self._logs.describe(topic, directories, overrides)
 
     # Checkpoints, and the end

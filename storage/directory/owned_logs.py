@@ -17,13 +17,13 @@ from storage.directory import partition_dirs
 from storage.directory.directory_checkpoints import DirectoryCheckpoints, PartitionOffsets
 from storage.errors import PartitionOffline, PartitionUnavailable, StorageError, UnknownTopicOrPartition
 from storage.files import names, topic_properties
-from storage.files.disk import Disk
+from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
 from storage.log.log_dir import LogDir
 from storage.progress import Progress
 from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
 from storage.staged_writes import staging
-from storage.staged_writes.commit import CommitLedger
+from storage.staged_writes.ledger import CommitLedger
 from storage.types import TopicPartition
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from storage.files import leader_epochs, names, partition_metadata, topic_properties
 from storage.files.descriptors import open_fd
-from storage.files.disk import Disk, opened, replace_file
+from storage.files.disk import opened, replace_file
+from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import EpochEntry
 from storage.files.names import FileKind
 from storage.types import TopicPartition

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 if TYPE_CHECKING:
-    from storage.files.disk import Buffer, Disk, DiskFile
+    from storage.files.disk_protocol import Buffer, Disk, DiskFile
 
 # What a full table of descriptors answers: the process's own, and the system's.
 NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})

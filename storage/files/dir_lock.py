@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 
 from storage.errors import LogLocked
-from storage.files.disk import Disk, DiskFile
+from storage.files.disk_protocol import Disk, DiskFile
 
 NAME = ".lock"
 

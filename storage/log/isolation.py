@@ -14,7 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,7 @@ from storage.format.decoder import Decoder
 from storage.log.producers import OpenTransactions
 from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment
-
-if TYPE_CHECKING:
-    from storage.log.snapshot import LogSnapshot
+from storage.log.snapshot import Decider, LogSnapshot
 
 Int64s = npt.NDArray[np.int64]
 
@@ -51,13 +49,6 @@ def stable_offset_before(snapshot: LogSnapshot, offset: int) -> int:
     `offset` when none is. What lies below was decided by markers below `offset`.
     """
     return snapshot.transactions.stable_offset_before(snapshot, offset)
-
-
-class Decider(NamedTuple):
-    """A marker that decided about a transaction, of some the last in the log: its segment, and its offset."""
-
-    segment: Segment
-    offset: int
 
 
 class AbortedTransactions:
@@ -128,7 +119,7 @@ _NO_MARKERS: Final = Markers(np.empty(0, np.int64), np.empty(0, np.int64), np.em
 
 
 class Transactions:
-    """What is known of a log's transactions, kept from one snapshot to the next. Thread-safe."""
+    """What is known of a log's transactions, kept from one snapshot to the next (TransactionOutcomes). Thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         # Constant after construction.
@@ -197,8 +188,7 @@ class Transactions:
     def aborted_rows(
         self, snapshot: LogSnapshot, segment: Segment, table: BatchTable, rows: npt.NDArray[np.intp]
     ) -> tuple[npt.NDArray[np.uint8], list[Decider]]:
-        """1 for those of the transactional `rows` of a segment's batches that were aborted, by row of the table; and by
-        segment the last of the markers that say so, or that they were committed."""
+        """See TransactionOutcomes."""
         skip = np.zeros(table.rows, np.uint8)
         deciders: list[Decider] = []
         for later in snapshot.segments[max(snapshot.segment_index(segment.base_offset), 0) :]:

@@ -7,21 +7,31 @@ missing, stale or garbage index costs time and never data.
 from __future__ import annotations
 
 import struct
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from threading import Lock
+from typing import Any, Final, TypeVar
 
 from storage.errors import StorageError
 from storage.files import names, offset_index, time_index
 from storage.files.log_file import LogFile
 from storage.files.names import FileKind, FileState
 from storage.files.offset_index import OffsetIndex
+from storage.files.sparse_index import SparseIndex
 from storage.files.time_index import TimeIndex
 from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, scan
 from storage.format.checksum import crc32, crc32c
 from storage.format.decoder import verify_crcs
 from storage.log import buffers
-from storage.log.index_cache import IndexCache
 from storage.types import OffsetPosition
+
+_CAPACITY_BYTES = 32 << 20
+_ENTRY_OVERHEAD_BYTES = 1024  # objects around the columns, roughly
+
+# A growing segment's index is loaded anew when its log has grown by this part of itself since, or this many bytes.
+_STALE_BYTES = 256 << 10
+_STALE_PART = 256
 
 _MIN_LENGTH: Final = 14  # of a v0 message, the least that may follow the overhead
 _MAX_MAGIC: Final = 2
@@ -38,6 +48,55 @@ BELIEVED_BYTES: Final = 16 << 20
 
 # Trust in an index entry is tried this often, further down each time, before the scan begins at position 0.
 _INDEX_TRIES: Final = 8
+
+I = TypeVar("I", bound=SparseIndex)  # noqa: E741
+
+
+class IndexCache:
+    """Loaded indexes, within a bound of memory: a large log's do not all fit. Least recently used out first.
+
+    Thread-safe; an index may be loaded twice by two threads at once, harmlessly.
+    """
+
+    def __init__(self, capacity_bytes: int = _CAPACITY_BYTES) -> None:
+        # Constant after construction.
+        self._capacity_bytes = capacity_bytes
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._loaded: OrderedDict[tuple[Segment, FileKind], tuple[SparseIndex, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, segment: Segment, kind: FileKind, end: int, load: Callable[[Path], I]) -> I:
+        """The segment's index, loaded now unless it is here and the log, which ends at `end`, has not outgrown it."""
+        key = (segment, kind)
+        with self._lock:
+            held = self._loaded.get(key)
+            if held is not None:
+                self._loaded.move_to_end(key)
+        if held is not None:
+            index, loaded_end = held
+            if segment.sealed or 0 <= end - loaded_end <= max(_STALE_BYTES, loaded_end // _STALE_PART):
+                found: Any = index
+                return found  # type: ignore[no-any-return]
+        fresh = load(segment.path_of(kind))
+        # A missing index may yet come (a swap renames the log first), and asking again costs next to nothing.
+        if not fresh.missing:
+            self._put(key, fresh, end)
+        return fresh
+
+    def _put(self, key: tuple[Segment, FileKind], index: SparseIndex, end: int) -> None:
+        with self._lock:
+            self._drop_locked(key)
+            self._loaded[key] = (index, end)
+            self._bytes += index.memory_bytes + _ENTRY_OVERHEAD_BYTES
+            while self._bytes > self._capacity_bytes and len(self._loaded) > 1:
+                self._drop_locked(next(iter(self._loaded)))
+
+    def _drop_locked(self, key: tuple[Segment, FileKind]) -> None:
+        held = self._loaded.pop(key, None)
+        if held is not None:
+            self._bytes -= held[0].memory_bytes + _ENTRY_OVERHEAD_BYTES
+
 
 _indexes = IndexCache()
 

@@ -8,15 +8,41 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from storage.errors import OffsetOutOfRange
+from storage.format.batches import BatchTable
 from storage.log.segment import Segment
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
     from storage.files.dir_identity import DirIdentity
-    from storage.log.isolation import Transactions
+
+
+class Decider(NamedTuple):
+    """A marker that decided about a transaction, of some the last in the log: its segment, and its offset."""
+
+    segment: Segment
+    offset: int
+
+
+class TransactionOutcomes(Protocol):
+    """What is known of a log's transactions, as `isolation` finds it out. Thread-safe."""
+
+    def last_stable_offset(self, snapshot: LogSnapshot) -> int:
+        """See isolation.last_stable_offset."""
+
+    def stable_offset_before(self, snapshot: LogSnapshot, offset: int) -> int:
+        """See isolation.stable_offset_before."""
+
+    def aborted_rows(
+        self, snapshot: LogSnapshot, segment: Segment, table: BatchTable, rows: npt.NDArray[np.intp]
+    ) -> tuple[npt.NDArray[np.uint8], list[Decider]]:
+        """1 for those of the transactional `rows` of a segment's batches that were aborted, by row of the table; and by
+        segment the last of the markers that say so, or that they were committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +64,7 @@ class LogSnapshot:
     active_end: int
     active_size: int
     generation: int
-    transactions: Transactions = field(repr=False, compare=False)
+    transactions: TransactionOutcomes = field(repr=False, compare=False)
     identity: DirIdentity | None = field(default=None, repr=False, compare=False)
 
     @property

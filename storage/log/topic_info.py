@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage.config.broker_config import BrokerConfig
 from storage.config.log_config import LogConfig, read_overrides
-from storage.errors import CorruptCheckpoint, StorageError
+from storage.errors import CorruptCheckpoint, InvalidConfig, StorageError
 from storage.files import meta_properties, names, partition_metadata, topic_properties
 from storage.files.file_mark import FileMark
 from storage.types import TopicPartition
@@ -152,7 +152,10 @@ class TopicInfos:
         source = DEFAULTS if known is None else CLUSTER_METADATA
         if own is not None:
             source = TOPIC_PROPERTIES
-        config, misunderstood = read_overrides(broker, overrides) if overrides else (broker.topic_defaults, ())
+        config = broker.topic_defaults
+        misunderstood: tuple[InvalidConfig, ...] = ()
+        if overrides:
+            config, misunderstood = read_overrides(config, overrides)
         count: int | None = partitions[-1] + 1
         if known is not None:
             count = max(known.partitions, default=-1) + 1

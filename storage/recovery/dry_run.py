@@ -12,7 +12,8 @@ from pathlib import Path
 
 from storage.clock import Clock
 from storage.files import names
-from storage.files.disk import Buffer, DiskFile, RealDisk
+from storage.files.disk import RealDisk
+from storage.files.disk_protocol import Buffer, DiskFile
 from storage.files.listing import paths_in
 from storage.files.names import FileKind
 from storage.files.whole_file import read_whole

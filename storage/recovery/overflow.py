@@ -18,7 +18,7 @@ from storage.append import swap
 from storage.append.append_checks import first_offset
 from storage.append.swap import CleanedSegment
 from storage.files import transaction_index
-from storage.files.disk import Disk
+from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
 from storage.format.batches import BatchTable
 from storage.format.decoder import Decoder

@@ -35,7 +35,8 @@ from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import CorruptCheckpoint, PartitionOffline
 from storage.files import leader_epochs, names, offset_index, time_index, transaction_index
-from storage.files.disk import Disk, opened, replace_file
+from storage.files.disk import opened, replace_file
+from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState

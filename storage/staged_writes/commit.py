@@ -22,27 +22,38 @@ the shares that are done noted in the file: they hold up nothing any more.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from storage.append.append_values import WholeAppend
 from storage.append.partition_log import PartitionLog
-from storage.errors import CorruptCheckpoint, LogLocked, StorageError
-from storage.files import commit_ledger, names
-from storage.files.commit_ledger import Content, Ledger, PendingCommit, PendingPart, StagedFile, WriteId
+from storage.clock import Clock
+from storage.errors import LogLocked, StorageError
+from storage.files import commit_ledger
+from storage.files.commit_ledger import Content, PendingCommit, PendingPart, StagedFile, WriteId
 from storage.files.dir_lock import DirLock
-from storage.files.disk import Disk, replace_file
-from storage.log.reader import find_batch
-from storage.log.snapshot import LogSnapshot
+from storage.files.disk_protocol import Disk
 from storage.staged_writes import staging
+from storage.staged_writes.ledger import CommitLedger, holds
 from storage.staged_writes.staged_batches import StagedBatches
 from storage.types import TopicPartition
 
-if TYPE_CHECKING:
-    from storage.directory.owned_dir import OwnedDir
+
+class Owner(Protocol):
+    """The log directory that is written to, which this process owns (OwnedDir)."""
+
+    path: Path
+    disk: Disk
+    clock: Clock
+    commits: CommitLedger
+    unfinished: Mapping[TopicPartition, Exception]
+
+    def log(self, tp: TopicPartition) -> PartitionLog:
+        """A partition's log. PartitionOffline, UnknownTopicOrPartition."""
+
+    def appendable(self, tp: TopicPartition, *, force: bool = False) -> PartitionLog:
+        """The same, for who appends. NotPermitted too: see guest_rules.check_append."""
 
 
 class Committed(NamedTuple):
@@ -61,50 +72,8 @@ class ReplayDiffers(StorageError):
     """A micro-batch that is done comes again, and is not what it was: its rows are not in the log."""
 
 
-class CommitLedger:
-    """The ledger of a log directory that we own. Thread-safe.
-
-    `problem`: why its file could not be understood; then nothing is committed, and nothing in it is changed.
-    """
-
-    def __init__(self, disk: Disk, directory: Path) -> None:
-        # Constant after construction.
-        self._disk = disk
-        self._path = directory / names.COMMITS
-        # Guarded by the lock.
-        self._lock = Lock()
-        self.problem: CorruptCheckpoint | None = None
-        self._ledger = Ledger()
-        try:
-            self._ledger = commit_ledger.read(directory)
-        except CorruptCheckpoint as error:
-            self.problem = error
-
-    @property
-    def state(self) -> Ledger:
-        """What it says now."""
-        return self._ledger
-
-    def change(self, changed: Callable[[Ledger], Ledger]) -> None:
-        """Makes it say what `changed` makes of what it says, durably; several changes come one after the other.
-
-        May be called with a log's locks held, and takes none. OSError: which of both it says is not known, and it is
-        read again.
-        """
-        with self._lock:
-            ledger = changed(self._ledger)
-            if ledger == self._ledger:
-                return
-            try:
-                replace_file(self._disk, self._path, commit_ledger.encode(ledger))
-            except OSError:
-                self._ledger = commit_ledger.read(self._path.parent)
-                raise
-            self._ledger = ledger
-
-
 def commit(
-    owned: OwnedDir,
+    owned: Owner,
     write: WriteId,
     files: Iterable[StagedFile],
     *,
@@ -144,7 +113,7 @@ def commit(
     return Committed(True, {tp: staged.records for tp, staged in batches.items()})
 
 
-def _append(owned: OwnedDir, begun: PendingCommit, shares: Sequence[tuple[PartitionLog, StagedBatches]]) -> None:
+def _append(owned: Owner, begun: PendingCommit, shares: Sequence[tuple[PartitionLog, StagedBatches]]) -> None:
     """Steps 2 and 3. What fails before anything is in a log is taken back."""
     untouched = True
     written: list[TopicPartition] = []
@@ -167,7 +136,7 @@ def _append(owned: OwnedDir, begun: PendingCommit, shares: Sequence[tuple[Partit
         raise _unfinished(owned, begun.write, error) from error
 
 
-def _check_replay(owned: OwnedDir, write: WriteId, content: Content) -> None:
+def _check_replay(owned: Owner, write: WriteId, content: Content) -> None:
     known = owned.commits.state.content_of(write)
     last = owned.commits.state.queries[write.id]
     if known == content or (known is None and write.batch == last.batch and not last.contents):
@@ -184,7 +153,7 @@ def _check_replay(owned: OwnedDir, write: WriteId, content: Content) -> None:
 
 
 def _append_share(
-    owned: OwnedDir, write: WriteId, part: PendingPart, log: PartitionLog, batches: StagedBatches
+    owned: Owner, write: WriteId, part: PendingPart, log: PartitionLog, batches: StagedBatches
 ) -> None:
     """Appends a partition's share. Where it does not go to the offset that is planned, that is on disk before."""
 
@@ -199,13 +168,13 @@ def _append_share(
     log.append_whole(place)
 
 
-def _note_written(owned: OwnedDir, write: WriteId, partitions: Collection[TopicPartition]) -> None:
+def _note_written(owned: Owner, write: WriteId, partitions: Collection[TopicPartition]) -> None:
     """Notes that these have their shares, flushed. If that fails, their first batches stay what tells it."""
     with contextlib.suppress(OSError):
         owned.commits.change(lambda ledger: ledger.written(write, partitions))
 
 
-def _unfinished(owned: OwnedDir, write: WriteId, error: Exception) -> CommitUnfinished:
+def _unfinished(owned: Owner, write: WriteId, error: Exception) -> CommitUnfinished:
     return CommitUnfinished(
         f"write {write.id} has begun but is not through",
         path=owned.path,
@@ -214,7 +183,7 @@ def _unfinished(owned: OwnedDir, write: WriteId, error: Exception) -> CommitUnfi
     )
 
 
-def finish_pending(owned: OwnedDir) -> dict[TopicPartition, Exception]:
+def finish_pending(owned: Owner) -> dict[TopicPartition, Exception]:
     """Carries out what an earlier process began, before anything else is appended here.
 
     A partition that is gone is passed over. What cannot be carried out now (the partition is offline, the disk full, a
@@ -282,7 +251,7 @@ def _discard_unwanted(disk: Disk, log_dir: Path, staged: Iterable[Path]) -> None
             staging.discard(disk, path)
 
 
-def _refuse_behind_unfinished(owned: OwnedDir, write: WriteId) -> None:
+def _refuse_behind_unfinished(owned: Owner, write: WriteId) -> None:
     """A query's batches come in order: nothing is committed behind one that could not be carried out."""
     for pending in owned.commits.state.pending:
         if pending.write.id == write.id:
@@ -300,7 +269,7 @@ def _part(log: PartitionLog, batches: StagedBatches, files: Sequence[StagedFile]
     return PendingPart(log.tp, base_offset, last_offset, crc, tuple(files))
 
 
-def _roll_forward(owned: OwnedDir, pending: PendingCommit, part: PendingPart) -> Exception | None:
+def _roll_forward(owned: Owner, pending: PendingCommit, part: PendingPart) -> Exception | None:
     """Gives a partition its share; why it still has not got it."""
     if part.written or not (owned.path / part.tp.dir_name).is_dir():
         return None
@@ -315,51 +284,13 @@ def _roll_forward(owned: OwnedDir, pending: PendingCommit, part: PendingPart) ->
     return None
 
 
-def holds(snapshot: LogSnapshot, part: PendingPart) -> bool:
-    """Whether the write's first batch, and so all of its share, is in the log. Errors of reading."""
-    if snapshot.log_end_offset <= part.base_offset:
-        return False
-    # Where the log start was moved behind it (DeleteRecords), it is in its segment nevertheless.
-    snapshot = replace(snapshot, log_start_offset=min(snapshot.log_start_offset, part.base_offset))
-    found = find_batch(snapshot, part.base_offset)
-    if found is None:
-        return False
-    batch = found.segment.batch_at(found.position, snapshot.end_position(found.segment))
-    return batch is not None and (int(batch.last_offset[0]), int(batch.crc[0])) == (part.last_offset, part.crc)
-
-
-def kept_from(ledger: Ledger, snapshot: LogSnapshot) -> int | None:
-    """From which offset on a log must be left as it is, for pending writes' sake; None when there is no such offset.
-
-    The ledger's state is to be asked for after the snapshot was taken: a share that is appended later is not in it.
-    """
-    shares = [part for part in ledger.parts_of(snapshot.tp) if not part.written and _may_hold(snapshot, part)]
-    return min((part.base_offset for part in shares), default=None)
-
-
-def read_for_upkeep(directory: Path) -> Ledger:
-    """The ledger of a directory that we only look at. One that does not parse tells of no writes, here as to the owner
-    (CommitLedger): they cannot be finished any more."""
-    try:
-        return commit_ledger.read(directory)
-    except CorruptCheckpoint:
-        return Ledger()
-
-
-def _may_hold(snapshot: LogSnapshot, part: PendingPart) -> bool:
-    try:
-        return holds(snapshot, part)
-    except (StorageError, OSError):
-        return True
-
-
-def _end(owned: OwnedDir, write: WriteId, files: Iterable[StagedFile]) -> None:
+def _end(owned: Owner, write: WriteId, files: Iterable[StagedFile]) -> None:
     """Steps 4 and 5."""
     owned.commits.change(lambda ledger: ledger.done(write, owned.clock.now_ms()))
     discard(owned, files)
 
 
-def discard(owned: OwnedDir, files: Iterable[StagedFile]) -> None:
+def discard(owned: Owner, files: Iterable[StagedFile]) -> None:
     """Removes staged files that no write needs any more. What cannot be removed now is an orphan."""
     for file in files:
         with contextlib.suppress(OSError):

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from storage.directory.owned_dir import OwnedDir
 from storage.errors import CorruptBatch, SegmentGone, StorageError
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart
 from storage.log.log_dir import LogDir
 from storage.staged_writes import commit, staging
+from storage.staged_writes.commit import Owner
+from storage.staged_writes.ledger import holds
 
 
 class Share(Enum):
@@ -55,7 +56,7 @@ def pending_writes(log_dir: LogDir, ledger: Ledger) -> list[PendingWrite]:
     ]
 
 
-def give_up(owned: OwnedDir, write: PendingWrite) -> None:
+def give_up(owned: Owner, write: PendingWrite) -> None:
     """Gives a write up. OSError: it may still be pending."""
     owned.commits.change(lambda ledger: ledger.withdrawn(write.commit.write))
     commit.discard(owned, (file for part in write.commit.parts for file in part.files))
@@ -67,7 +68,7 @@ def _share(log_dir: LogDir, part: PendingPart) -> Share:
     if part.written:
         return Share.WRITTEN
     try:
-        if commit.holds(log_dir.log(part.tp).snapshot(), part):
+        if holds(log_dir.log(part.tp).snapshot(), part):
             return Share.WRITTEN
     except (StorageError, OSError):
         return Share.WAITING  # the log cannot be read now: whether it has its share is not known

@@ -27,7 +27,7 @@ from storage.config import LogConfig
 from storage.errors import CorruptBatch, RecordTooLarge
 from storage.files import descriptors, names
 from storage.files.commit_ledger import Ledger, StagedFile, WriteId
-from storage.files.disk import Disk, DiskFile
+from storage.files.disk_protocol import Disk, DiskFile
 from storage.files.listing import paths_in, scan_quietly
 from storage.files.log_file import LogFile
 from storage.files.names import StagedName

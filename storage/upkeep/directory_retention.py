@@ -14,7 +14,7 @@ from storage.directory.owned_dir import OwnedDir
 from storage.files import checkpoints, names
 from storage.log.log_dir import LogDir
 from storage.log.topic_info import TopicInfo
-from storage.staged_writes import commit
+from storage.staged_writes import ledger
 from storage.types import TopicPartition
 from storage.upkeep.retention import FreeBytes, RetentionResult, preview, retain
 
@@ -46,7 +46,7 @@ def retain_partition(
         before=before,
         high_watermark=leave.high_watermark,
         only_start=leave.only_start,
-        kept_from=lambda snapshot: commit.kept_from(owned.commits.state, snapshot),
+        kept_from=lambda snapshot: ledger.kept_from(owned.commits.state, snapshot),
     )
 
 
@@ -69,7 +69,7 @@ def preview_partition(
         before=before,
         high_watermark=leave.high_watermark,
         only_start=leave.only_start,
-        kept_from=lambda snapshot: commit.kept_from(commit.read_for_upkeep(log_dir.path), snapshot),
+        kept_from=lambda snapshot: ledger.kept_from(ledger.read_for_upkeep(log_dir.path), snapshot),
     )
 
 

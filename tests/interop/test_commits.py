@@ -12,7 +12,8 @@ from storage.clock import SystemClock
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import StagedFile, WriteId
-from storage.files.disk import Disk, RealDisk
+from storage.files.disk import RealDisk
+from storage.files.disk_protocol import Disk
 from storage.format.record_columns import Record, RecordColumns
 from storage.log.log_dir import LogDir
 from storage.staged_writes import commit

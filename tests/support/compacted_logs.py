@@ -11,7 +11,7 @@ from storage.compaction.directory_compaction import compact_partition
 from storage.compaction.rewriting import Pace, unpaced
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.files.disk import Disk
+from storage.files.disk_protocol import Disk
 from storage.format import message_set
 from storage.format.compression import Codec
 from storage.format.record_batch import PLAIN, BatchFields, encode_batch

@@ -21,7 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage.files.disk import Buffer, RealDisk, RealFile
+from storage.files.disk import RealDisk, RealFile
+from storage.files.disk_protocol import Buffer
 
 
 class Crash(BaseException):

@@ -9,7 +9,8 @@ from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.files.disk import Disk, RealDisk, RealFile
+from storage.files.disk import RealDisk, RealFile
+from storage.files.disk_protocol import Disk
 from storage.format.record_columns import Record
 from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kafkafs.tree.base import Handle, View
+from kafkafs.tree.base import View
 from kafkafs.tree.tree import Tree, TreeOptions
+from kafkafs.views.handle import Handle
 from storage.errors import StorageError
 from storage.log.log_dir import LogDir
 from storage.types import Isolation

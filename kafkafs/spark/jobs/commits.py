@@ -40,7 +40,8 @@ from typing import Any, Final, NamedTuple
 from kafkafs.spark.jobs.layout import BOOKS
 from storage.errors import CorruptCheckpoint, LogLocked
 from storage.files.dir_lock import DirLock
-from storage.files.disk import Disk, RealDisk, replace_file
+from storage.files.disk import RealDisk, replace_file
+from storage.files.disk_protocol import Disk
 from storage.types import OffsetRange, TopicPartition
 
 _FORMAT: Final = 1

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from storage.compaction.divided_pass import Copied, DividedPass, Elsewhere, GroupCopy
     from storage.compaction.offset_map import Int64s
     from storage.directory.owned_dir import OwnedDir
-    from storage.files.disk import Disk
+    from storage.files.disk_protocol import Disk
     from storage.log.log_dir import LogDir
     from storage.types import TopicPartition
 

@@ -33,7 +33,7 @@ from storage.types import Isolation, OffsetRange, TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from storage.files.disk import Disk
+    from storage.files.disk_protocol import Disk
     from storage.format.block import Damage, RecordBlock
 
 # A task's share of a log in file bytes, at most: what is repeated when a worker dies, and about the size of a file.

@@ -25,7 +25,7 @@ from storage.types import NO_TIMESTAMP
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from storage.files.disk import Disk, DiskFile
+    from storage.files.disk_protocol import Disk, DiskFile
     from storage.format.block import RecordBlock
     from storage.types import TopicPartition
 

@@ -25,7 +25,7 @@ from storage.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from storage.files.disk import Disk
+    from storage.files.disk_protocol import Disk
 
 RAW_BYTES: Final = 16 << 20
 

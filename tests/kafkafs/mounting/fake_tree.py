@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from kafkafs.mounting import operations
-from kafkafs.tree.base import Attributes, BytesHandle, Directory, Entry, File, Handle, Kind, View
+from kafkafs.tree.base import Attributes, Directory, Entry, File, Kind, View
 from kafkafs.tree.paths import NoSuchPath
+from kafkafs.views.handle import BytesHandle, Handle
 from storage import errors
 
 MTIME_NS = 1_763_683_200_123_456_789

@@ -16,7 +16,7 @@ from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.pieces import PIECE_BYTES, POSITION, Piece, PieceBuilder, Pieces
 from kafkafs.view_index.store import NO_MARKER, Store, default_directory
 from kafkafs.view_index.workbench import Rendition
-from kafkafs.views.block_cache import Workers
+from kafkafs.view_index.workers import Workers
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
 from storage.log.segment import Segment

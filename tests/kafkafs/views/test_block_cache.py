@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kafkafs.views.block_cache import Block, BlockCache, Buffer, DamagedPlace, Workers
+from kafkafs.view_index.workers import Workers
+from kafkafs.views.block_cache import Block, BlockCache, Buffer, DamagedPlace
 from storage.errors import CorruptBatch
 
 KIB = 1024

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kafkafs.tree.base import Handle
 from kafkafs.tree.tree import Tree
 from kafkafs.view_index import measure
+from kafkafs.views.handle import Handle
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.format.compression import Codec
 from tests.support.live_log import START_MS, LiveLog

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.base import Handle
 from kafkafs.tree.tree import Tree, TreeOptions
 from kafkafs.views.callers import Processes
+from kafkafs.views.handle import Handle
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot

@@ -11,7 +11,8 @@ from urllib.parse import unquote
 
 from pyarrow import parquet
 
-from storage.files.disk import DiskFile, RealDisk, RealFile
+from storage.files.disk import RealDisk, RealFile
+from storage.files.disk_protocol import DiskFile
 from storage.types import TopicPartition
 
 

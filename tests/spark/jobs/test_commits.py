@@ -11,7 +11,8 @@ import pytest
 
 from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportSet, Position, StagedFile, committed_sets
 from storage.errors import CorruptCheckpoint, LogLocked
-from storage.files.disk import Disk, RealDisk, opened
+from storage.files.disk import RealDisk, opened
+from storage.files.disk_protocol import Disk
 from storage.types import OffsetRange, TopicPartition
 from tests.support.faults import Crash, FaultyDisk
 

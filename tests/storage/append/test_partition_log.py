@@ -296,7 +296,7 @@ def test_segments_roll_by_the_clock_of_messages(tmp_path: Path) -> None:
 def test_reconfiguring_counts_from_the_next_append(owned: OwnedDir) -> None:
     log = owned.log(TP)
     append(log, [b"x" * 100])
-    config = LogConfig.from_overrides(BrokerConfig(), {"segment.bytes": "200"})
+    config = LogConfig.from_overrides(BrokerConfig().topic_defaults, {"segment.bytes": "200"})
     log.reconfigure(config)
     append(log, [b"y" * 100])
     assert len(log.snapshot().segments) == 2

@@ -16,7 +16,7 @@ from storage.compaction.cleaner import Cleaner, Throttle
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import checkpoints, names
-from storage.files.disk import Disk
+from storage.files.disk_protocol import Disk
 from storage.types import TopicPartition
 from storage.upkeep.maintenance import COMPACTION, Maintenance, TaskStatus
 from tests.support.compacted_logs import SMALL, put, updates

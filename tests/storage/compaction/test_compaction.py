@@ -254,7 +254,8 @@ def test_an_aborted_transaction_before_the_first_dirty_offset_of_its_segment(tmp
 
 
 def _config(**values: str) -> LogConfig:
-    return LogConfig.from_overrides(BrokerConfig(), {name.replace("_", "."): value for name, value in values.items()})
+    overrides = {name.replace("_", "."): value for name, value in values.items()}
+    return LogConfig.from_overrides(BrokerConfig().topic_defaults, overrides)
 
 
 def test_the_dirty_range(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def kafka() -> dict[str, Any]:
 
 
 def topic(**overrides: str) -> LogConfig:
-    return LogConfig.from_overrides(BROKER, {key.replace("_", "."): text for key, text in overrides.items()})
+    given = {key.replace("_", "."): text for key, text in overrides.items()}
+    return LogConfig.from_overrides(BROKER.topic_defaults, given)
 
 
 OURS = {"retention.free.bytes", "message.format.version"}
@@ -78,7 +79,7 @@ def test_verdicts_are_kafkas() -> None:
     for case in kafka()["values"]:
         name, text = case["key"], case["text"]
         shown_as = "segment.bytes" if name == "internal.segment.bytes" else name
-        config, problems = read_overrides(BROKER, {name: text})
+        config, problems = read_overrides(BROKER.topic_defaults, {name: text})
         # Ours: small segments are allowed as before 4.0; digits are ASCII; a ratio is a number.
         small_segment = name == "segment.bytes" and text.isdigit() and 14 <= int(text) < 2**20
         if small_segment or (name, text) == ("internal.segment.bytes", "13") or text in ("\uff11", "0.5d", "NaN"):
@@ -108,7 +109,7 @@ def test_defaults() -> None:
 
 
 def test_topics_that_we_make_keep_everything() -> None:
-    config = LogConfig.from_overrides(BROKER, NEW_TOPIC_OVERRIDES)
+    config = LogConfig.from_overrides(BROKER.topic_defaults, NEW_TOPIC_OVERRIDES)
     assert config.retention_ms == -1
     assert config.origin("retention.ms") is Origin.TOPIC
 
@@ -145,10 +146,10 @@ def test_max_segment_ms() -> None:
 
 def test_internal_segment_bytes_wins() -> None:
     both = {"internal.segment.bytes": "2000", "segment.bytes": "1048576"}
-    assert LogConfig.from_overrides(BROKER, both).segment_bytes == 2000
+    assert LogConfig.from_overrides(BROKER.topic_defaults, both).segment_bytes == 2000
     reverse = dict(reversed(both.items()))
-    assert LogConfig.from_overrides(BROKER, reverse).segment_bytes == 2000
-    assert LogConfig.from_overrides(BROKER, both).origin("segment.bytes") is Origin.TOPIC
+    assert LogConfig.from_overrides(BROKER.topic_defaults, reverse).segment_bytes == 2000
+    assert LogConfig.from_overrides(BROKER.topic_defaults, both).origin("segment.bytes") is Origin.TOPIC
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,8 @@ def test_bad_message_format_version(version: str) -> None:
 
 
 def test_keys_without_use_here_are_kept() -> None:
-    config, problems = read_overrides(BROKER, {"min.insync.replicas": "2", "remote.storage.enable": "true"})
+    overrides = {"min.insync.replicas": "2", "remote.storage.enable": "true"}
+    config, problems = read_overrides(BROKER.topic_defaults, overrides)
     assert problems == ()
     assert dict(config.other) == {"min.insync.replicas": "2", "remote.storage.enable": "true"}
     assert config.texts()["min.insync.replicas"] == "2"
@@ -196,10 +198,10 @@ def test_keys_without_use_here_are_kept() -> None:
 )
 def test_unknown_topic_keys(name: str, advice: str) -> None:
     with pytest.raises(InvalidConfig) as refused:
-        LogConfig.from_overrides(BROKER, {"segment.ms": "5", name: "1"})
+        LogConfig.from_overrides(BROKER.topic_defaults, {"segment.ms": "5", name: "1"})
     assert refused.value.what == f"unknown topic configuration {name!r}"
     assert refused.value.advice == advice
-    config, problems = read_overrides(BROKER, {"segment.ms": "5", name: "1"})
+    config, problems = read_overrides(BROKER.topic_defaults, {"segment.ms": "5", name: "1"})
     assert config.segment_ms == 5
     assert len(problems) == 1
 
@@ -289,7 +291,7 @@ def test_bad_value_of_a_form_that_loses_is_still_bad() -> None:
 
 def test_topic_over_broker() -> None:
     broker = BrokerConfig.from_values({"log.segment.bytes": "1000", "log.retention.hours": "1"})
-    config = LogConfig.from_overrides(broker, {"retention.ms": "5"})
+    config = LogConfig.from_overrides(broker.topic_defaults, {"retention.ms": "5"})
     assert (config.segment_bytes, config.retention_ms) == (1000, 5)
     assert config.origin("segment.bytes") is Origin.BROKER
     assert config.origin("retention.ms") is Origin.TOPIC
@@ -298,7 +300,7 @@ def test_topic_over_broker() -> None:
 
 def test_bad_topic_value_leaves_the_brokers() -> None:
     broker = BrokerConfig.from_values({"log.segment.bytes": "1000"})
-    config, problems = read_overrides(broker, {"segment.bytes": "none", "segment.ms": "5"})
+    config, problems = read_overrides(broker.topic_defaults, {"segment.bytes": "none", "segment.ms": "5"})
     assert (config.segment_bytes, config.segment_ms) == (1000, 5)
     assert config.origin("segment.bytes") is Origin.BROKER
     assert [problem.found for problem in problems] == ["'none'"]
@@ -407,8 +409,8 @@ texts = st.sampled_from(
 
 @given(st.dictionaries(st.sampled_from(sorted(TOPIC_KEYS)), texts, max_size=8))
 def test_texts_round_trip(overrides: Given) -> None:
-    config, _ = read_overrides(BROKER, overrides)
-    again, problems = read_overrides(BROKER, config.texts())
+    config, _ = read_overrides(BROKER.topic_defaults, overrides)
+    again, problems = read_overrides(BROKER.topic_defaults, config.texts())
     lags_conflict = config.min_compaction_lag_ms > config.max_compaction_lag_ms
     assert bool(problems) == lags_conflict
     assert again.texts() == config.texts()

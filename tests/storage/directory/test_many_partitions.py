@@ -211,7 +211,7 @@ def test_a_failed_opening_lets_go_whatever_fails_on_the_way(tmp_path: Path, monk
     def fails(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("storage.directory.owned_dir.commits.finish_pending", fails)
+    monkeypatch.setattr("storage.directory.owned_dir.commit.finish_pending", fails)
     monkeypatch.setattr("storage.append.partition_log.PartitionLog.abandon", fails)
     with pytest.raises(OSError, match="Input/output"):
         opened(tmp_path / "dir")

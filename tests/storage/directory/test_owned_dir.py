@@ -43,7 +43,7 @@ PLAIN = TopicPartition("plain", 0)
 
 def topic(overrides: dict[str, str] | None = None, *, replicas: int = 1, name: str = "t") -> TopicInfo:
     """A topic as described by its overrides alone."""
-    config = LogConfig.from_overrides(BrokerConfig(), overrides or {})
+    config = LogConfig.from_overrides(BrokerConfig().topic_defaults, overrides or {})
     return TopicInfo(name, None, 1, config, overrides or {}, DEFAULTS, replicas)
 
 

@@ -33,7 +33,7 @@ from storage.files.commit_ledger import (
     WriteId,
 )
 from storage.files.dir_lock import DirLock
-from storage.files.disk import Disk
+from storage.files.disk_protocol import Disk
 from storage.format.record_columns import Record, RecordColumns
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range

@@ -20,7 +20,7 @@ from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
-from storage.staged_writes import commit
+from storage.staged_writes import commit, ledger
 from storage.staged_writes.commit import CommitUnfinished
 from storage.staged_writes.pending_writes import Share, pending_writes
 from storage.types import TopicPartition
@@ -247,9 +247,9 @@ def test_what_cannot_be_read_is_kept(between: tuple[World, LogDir], monkeypatch:
         raise OSError(errno.EIO, "Input/output error")
 
     snapshot = log_dir.log(FIRST).snapshot()
-    assert commit.kept_from(commit_ledger.read(world.path), snapshot) == world.base
-    monkeypatch.setattr(commit, "find_batch", unreadable)
-    assert commit.kept_from(commit_ledger.read(world.path), snapshot) == world.base
+    assert ledger.kept_from(commit_ledger.read(world.path), snapshot) == world.base
+    monkeypatch.setattr(ledger, "find_batch", unreadable)
+    assert ledger.kept_from(commit_ledger.read(world.path), snapshot) == world.base
 
 
 def test_a_share_that_is_not_there_yet_keeps_nothing(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_share_that_is_not_there_yet_keeps_nothing(tmp_path: Path) -> None:
 
     def look(_place: PlaceWhole) -> AppendResult:
         world.put(world.owned, 10)
-        seen.append(commit.kept_from(world.owned.commits.state, world.owned.log(FIRST).snapshot()))
+        seen.append(ledger.kept_from(world.owned.commits.state, world.owned.log(FIRST).snapshot()))
         raise Crash("before the shares")
 
     world.owned.log(FIRST).append_whole = look  # type: ignore[method-assign]

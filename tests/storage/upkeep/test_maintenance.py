@@ -16,7 +16,7 @@ from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import PartitionOffline
 from storage.files import checkpoints, names
-from storage.files.disk import Disk
+from storage.files.disk_protocol import Disk
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.segment import Segment

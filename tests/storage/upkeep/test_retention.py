@@ -38,7 +38,8 @@ SMALL = {"segment.bytes": "600", "index.interval.bytes": "100"}
 
 
 def _config(**values: str) -> LogConfig:
-    return LogConfig.from_overrides(BrokerConfig(), {name.replace("_", "."): value for name, value in values.items()})
+    overrides = {name.replace("_", "."): value for name, value in values.items()}
+    return LogConfig.from_overrides(BrokerConfig().topic_defaults, overrides)
 
 
 def _state(sizes: list[int], config: LogConfig, *, times: list[int] | None = None, start: int = 0) -> LogState:
@@ -251,7 +252,7 @@ def test_what_nobody_set_removes_nothing(tmp_path: Path) -> None:
     owned.create_topic("t", 1, SMALL)
     owned.alter_config("t", {}, ["retention.ms"])
     append(owned.log(TP), [b"kept"])
-    owned.log(TP).reconfigure(LogConfig.from_overrides(BrokerConfig(), SMALL))
+    owned.log(TP).reconfigure(LogConfig.from_overrides(BrokerConfig().topic_defaults, SMALL))
     assert not _retain(owned.log(TP), later_ms=10**11).segments
     _end(owned)
 

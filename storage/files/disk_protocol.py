@@ -1,0 +1,62 @@
+"""What the engine may do to a log directory, as Protocols: `disk` does it, tests fail, tear or lose it.
+
+Every call is one disk operation: it either happened or it did not, and nothing is durable until the `sync` that
+covers it returned: `DiskFile.sync` for a file's bytes, `Disk.sync_dir` for the names in a directory (fsync(2)).
+Errors are the OSErrors of the system calls.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class DiskFile(Protocol):
+    """A file open for writing. Not thread-safe: its owner holds the partition's lock."""
+
+    path: Path
+
+    def fileno(self) -> int:
+        """The descriptor, for fcntl locks and sendfile."""
+
+    def size(self) -> int:
+        """The file's size in bytes, from the system."""
+
+    def write_at(self, position: int, *buffers: Buffer) -> int:
+        """Writes all buffers back to back at a byte position; returns the position behind them.
+
+        A write that fails half-way (ENOSPC, EIO) raises; how much of it reached the file is then unknown.
+        """
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cuts or zero-extends the file."""
+
+    def sync(self) -> None:
+        """Makes the file's bytes and size durable (fdatasync)."""
+
+    def close(self) -> None:
+        """Closes the descriptor. Nothing is synced by it."""
+
+
+class Disk(Protocol):
+    """All that the engine may do to a log directory."""
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        """Opens an existing file for writing; with `create`, makes an empty one where there is none."""
+
+    def mkdir(self, path: Path) -> None: ...
+
+    def rmdir(self, path: Path) -> None: ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomic; replaces a target file."""
+
+    def unlink(self, path: Path) -> None: ...
+
+    def set_mtime(self, path: Path, mtime_ns: int) -> None:
+        """Sets the modification time, as Kafka's cleaner does with the files that it makes."""
+
+    def sync_dir(self, path: Path) -> None:
+        """Makes the creations, renames and removals of names in a directory durable."""
