@@ -165,7 +165,7 @@ def test_without_a_compiler_it_installs_all_the_same(installed: Installed, tmp_p
     python = installed.environment / "bin" / "python"
     run = [python, "-m", "kafkafs"]
     lines = output([*run, "--version"], {"PYTHONPATH": str(tmp_path)}).splitlines()
-    assert lines[1].startswith("kernels: not compiled, slow: storage.format.kernel, ")
+    assert lines[1].startswith("kernels: not compiled, slow: storage.format.decode_kernel, ")
     assert output([*run, "count", SAMPLE, "payments"], {"PYTHONPATH": str(tmp_path)}).split()[-1] == "5"
 
 

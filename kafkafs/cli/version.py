@@ -9,7 +9,7 @@ from storage.format import codec_library
 
 # All compiled modules, as pyproject.toml lists them.
 KERNELS = (
-    "storage.format.kernel",
+    "storage.format.decode_kernel",
     "storage.format.header_kernel",
     "storage.format.encoder_kernel",
     "storage.format.fields_kernel",
@@ -21,8 +21,8 @@ KERNELS = (
     "storage.format.inflate_kernel",
     "storage.format.rewrite_kernel",
     "storage.compaction.offset_map_kernel",
-    "kafkafs.formats.kernel",
-    "kafkafs.view_index.kernel",
+    "kafkafs.formats.render_kernel",
+    "kafkafs.view_index.measure_kernel",
 )
 _LIBRARIES = ("click", "cramjam", "crc32c", "crcmod", "cython", "fusepy", "numpy", "psutil", "rich")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kafkafs.formats import kernel
+from kafkafs.formats import render_kernel
 from storage.format.block import RecordColumn
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class ProgramFormat:
         self, block: RecordBlock, row: int, out: memoryview, position: int, sizes: NDArray[np.int64]
     ) -> tuple[int, int]:
         program = self._program
-        row, position, outside = kernel.run(
+        row, position, outside = render_kernel.run(
             program.steps,
             program.literals,
             block.buffer,

@@ -32,7 +32,7 @@ import fuse
 
 from kafkafs.mounting.errnos import answer
 from kafkafs.selection.range_names import plain_offsets_name
-from kafkafs.tree.base import Directory, Kind, View
+from kafkafs.tree.node import Directory, Kind, View
 from kafkafs.views.handle import Handle, HasHoles, Syncs, WriteHandle
 from storage.errors import StorageError
 

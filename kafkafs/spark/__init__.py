@@ -21,7 +21,7 @@ def register(spark: SparkSession) -> None:
     WrongWorkerPython when the Python of the workers on this machine cannot run it.
     """
     from kafkafs.spark.data_source import data_source_for
-    from kafkafs.spark.workers import check_python
+    from kafkafs.spark.worker_checks import check_python
 
     check_python(spark)
     spark.dataSource.register(data_source_for(spark))

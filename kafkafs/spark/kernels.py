@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Final
 
 _KERNELS: Final = (
-    "storage.format.kernel",
+    "storage.format.decode_kernel",
     "storage.format.header_kernel",
     "storage.format.checksum_kernel",
     "storage.format.message_kernel",

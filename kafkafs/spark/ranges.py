@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from kafkafs.spark.directories import LogDirs
+from kafkafs.spark.log_dirs import LogDirs
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.options import (
     EARLIEST,

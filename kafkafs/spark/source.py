@@ -25,8 +25,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kafkafs.spark.directories import LogDirs, open_log_dirs
 from kafkafs.spark.kernels import require_compiled
+from kafkafs.spark.log_dirs import LogDirs, open_log_dirs
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.options import OnCorruptBatch, SourceOptions, parse
 from kafkafs.spark.planning import LogRange, Split, plan

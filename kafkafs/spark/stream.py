@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from kafkafs.spark.directories import open_log_dirs
+from kafkafs.spark.log_dirs import open_log_dirs
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.options import INITIAL, SourceOptions
 from kafkafs.spark.planning import LogRange

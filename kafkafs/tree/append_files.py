@@ -8,7 +8,7 @@ does so by itself: it goes on by what each write was told to have taken.
 
 from __future__ import annotations
 
-from kafkafs.tree.base import Attributes, File, Kind
+from kafkafs.tree.node import Attributes, File, Kind
 from kafkafs.tree.paths import Append
 from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from kafkafs.writing.destinations import Destination, open_target, sync_each

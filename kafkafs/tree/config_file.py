@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kafkafs.tree.append_files import LinesHandle
-from kafkafs.tree.base import Attributes, File, Kind
 from kafkafs.tree.info import InfoTexts
+from kafkafs.tree.node import Attributes, File, Kind
 from kafkafs.views.handle import BytesHandle, Handle, WriteHandle
 from kafkafs.writing.destinations import Taken
 from kafkafs.writing.line_parsers import Parsed, parse_txt

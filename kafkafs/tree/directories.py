@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from kafkafs.selection.range_names import MalformedRange, day_name, offsets_name
 from kafkafs.tree.append_files import APPEND_FILES
-from kafkafs.tree.base import DIRECTORY_MODE, Attributes, Directory, Entry, Kind
 from kafkafs.tree.info import partition_xattrs, topic_xattrs
+from kafkafs.tree.node import DIRECTORY_MODE, Attributes, Directory, Entry, Kind
 from kafkafs.views.times import (
     first_shown_timestamp,
     first_timestamp,

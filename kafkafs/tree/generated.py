@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kafkafs.tree.base import FILE_MODE, Attributes, File, Kind
+from kafkafs.tree.node import FILE_MODE, Attributes, File, Kind
 from kafkafs.views.handle import BytesHandle, Handle
 
 MOMENT_S = 0.25  # from a stat to the open that goes with it

@@ -17,7 +17,7 @@ from kafkafs.selection.range_names import (
     TimeSpec,
 )
 from kafkafs.selection.select import Selection
-from kafkafs.tree.base import FILE_MODE, Attributes, File, Kind
+from kafkafs.tree.node import FILE_MODE, Attributes, File, Kind
 from kafkafs.tree.paths import Messages
 from kafkafs.tree.segment_file import Content
 from kafkafs.tree.services import RangeNode, Services

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kafkafs.tree.base import FILE_MODE, Attributes, File, Kind
+from kafkafs.tree.node import FILE_MODE, Attributes, File, Kind
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.views.handle import Handle, read_through
 from kafkafs.views.path_pages import PathPages

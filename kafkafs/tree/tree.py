@@ -19,11 +19,11 @@ from typing import Any
 
 from kafkafs.tree import directories, paths
 from kafkafs.tree.append_files import AppendFile
-from kafkafs.tree.base import Kind, View
 from kafkafs.tree.config_file import ConfigFile
 from kafkafs.tree.generated import MOMENT_S, GeneratedFile, GeneratedTexts
-from kafkafs.tree.groups import GroupNode, GroupTree
+from kafkafs.tree.group_files import GroupNode, GroupTree
 from kafkafs.tree.info import InfoTexts
+from kafkafs.tree.node import Kind, View
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.range_file import RangeFile
 from kafkafs.tree.segment_file import SeenFiles, SegmentFile

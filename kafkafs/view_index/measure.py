@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kafkafs.formats.base import Format
-from kafkafs.view_index import kernel
+from kafkafs.view_index import measure_kernel
 from kafkafs.view_index.hidden_times import Times, between, of_damaged_rows, times_at_ends
 from kafkafs.view_index.pieces import (
     NO_CRC,
@@ -152,7 +152,7 @@ def _measure_window(
             task.format.measure(block, sizes)
             mask = None if task.filter is None else task.filter.mask(block)
             wanted = _ALL if mask is None else mask.view(np.uint8)
-            largest = kernel.add_records(block.batch, sizes, block.timestamp, wanted, totals, table.rows)
+            largest = measure_kernel.add_records(block.batch, sizes, block.timestamp, wanted, totals, table.rows)
             if largest > SPLIT_BYTES:
                 for huge in np.flatnonzero(totals[_SIZE, : table.rows] > SPLIT_BYTES).tolist():
                     if huge not in cuts:
@@ -232,7 +232,7 @@ def _even_pieces(
     if total == 0:
         return []
     lines = bench.lines(1 if whole else total // PIECE_BYTES + 2)
-    count = kernel.cut(table.data, totals, first, last, total if whole else PIECE_BYTES, lines)
+    count = measure_kernel.cut(table.data, totals, first, last, total if whole else PIECE_BYTES, lines)
     return [Piece._make(line) for line in lines[:count].tolist()]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kafkafs.formats.base import Format
-from kafkafs.view_index import kernel
+from kafkafs.view_index import measure_kernel
 from kafkafs.view_index.pieces import COLUMNS, END, NOT_SPLIT, SKIP
 from storage.errors import SegmentGone
 from storage.format.batches import BatchTable, ScanStop, scan
@@ -89,10 +89,10 @@ class Workbench:
         return self._sizes[:count]
 
     def totals(self, rows: int) -> npt.NDArray[np.int64]:
-        """Columns for what `kernel.add_records` sums by batch, cleared for `rows` batches."""
+        """Columns for what `measure_kernel.add_records` sums by batch, cleared for `rows` batches."""
         if rows > self._totals.shape[1]:
             self._totals = np.empty((4, 2 * rows), dtype=np.int64)
-        kernel.clear_totals(self._totals, rows)
+        measure_kernel.clear_totals(self._totals, rows)
         return self._totals
 
     def lines(self, count: int) -> npt.NDArray[np.int64]:

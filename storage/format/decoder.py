@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from storage.errors import CorruptBatch, StorageError
-from storage.format import checksum, checksum_kernel, compression, header_kernel, inflate_kernel, kernel, message_kernel
+from storage.format import (
+    checksum,
+    checksum_kernel,
+    compression,
+    decode_kernel,
+    header_kernel,
+    inflate_kernel,
+    message_kernel,
+)
 from storage.format.batches import BATCH_HEADER_SIZE, CODEC_MASK, LOG_OVERHEAD, BatchTable, Column
 from storage.format.block import Damage, RecordBlock, RecordColumn
 
@@ -149,7 +157,7 @@ class Decoder:
         row, used, fault = first_row, 0, self._fault
         for bound in _bounds(headers, first_row, last, plan.legacy) if row < last else ():
             v2 = headers[Column.MAGIC, row] == 2
-            row, used = (kernel.decode_records if v2 else message_kernel.decode_messages)(
+            row, used = (decode_kernel.decode_records if v2 else message_kernel.decode_messages)(
                 payloads.buffer,
                 headers,
                 row,
@@ -164,7 +172,7 @@ class Decoder:
                 fault,
             )
             if fault[0]:
-                damage = _damage_of_fault(table, row, fault, kernel.FAULTS if v2 else message_kernel.FAULTS)
+                damage = _damage_of_fault(table, row, fault, decode_kernel.FAULTS if v2 else message_kernel.FAULTS)
                 break
         return RecordBlock(payloads.buffer, table, columns[:, :used], row, damage)
 
@@ -183,7 +191,7 @@ class Decoder:
             starts, ends = payloads.starts[row - first_row :], payloads.ends[row - first_row :]
             rows = (payloads.buffer, headers, row, bound, origin, starts, ends, NOTHING_SKIPPED, True)
             if headers[Column.MAGIC, row] == 2:
-                row, _ = kernel.decode_records(*rows, found, row - first_row, fault, False)
+                row, _ = decode_kernel.decode_records(*rows, found, row - first_row, fault, False)
             else:
                 before = row
                 room = _record_bound(table.slice(row, bound), starts, ends) if plan.compressed else bound - row
@@ -192,7 +200,7 @@ class Decoder:
                 _summarize(table, columns[:, :used], before, found[:, before - first_row : row - first_row])
             if fault[0]:
                 v2 = headers[Column.MAGIC, row] == 2
-                damage = _damage_of_fault(table, row, fault, kernel.FAULTS if v2 else message_kernel.FAULTS)
+                damage = _damage_of_fault(table, row, fault, decode_kernel.FAULTS if v2 else message_kernel.FAULTS)
                 break
         return RecordAudit(row, damage, *found[:, : row - first_row])
 

@@ -13,18 +13,18 @@ from collections.abc import Callable
 import numpy as np
 
 from kafkafs.formats import by_name
-from kafkafs.view_index import kernel as view_kernel
+from kafkafs.view_index import measure_kernel as view_kernel
 from storage.compaction import offset_map_kernel
 from storage.errors import StorageError
 from storage.format import (
     checksum,
     checksum_kernel,
+    decode_kernel,
     encoder_kernel,
     fields_kernel,
     hashing,
     header_kernel,
     index_kernel,
-    kernel,
     lines_kernel,
     message_kernel,
     rewrite_kernel,
@@ -99,7 +99,7 @@ def decode_directly(dice: random.Random) -> None:
         columns = np.full((len(RecordColumn), min(room, 100_000)), -9, np.int64)
         used = dice.choice((0, 0, 1)) if columns.shape[1] else 0
         fault = column([0, 0, 0, 0])
-        decode = kernel.decode_records if magic == 2 else message_kernel.decode_messages
+        decode = decode_kernel.decode_records if magic == 2 else message_kernel.decode_messages
         spans = column([0]), column([len(part)])
         result = tolerant(decode, content, one, 0, 1, 0, *spans, NO_SKIP, True, columns, used, fault)
         if result is not None and not fault[0]:
@@ -139,7 +139,7 @@ def decode_any_table(dice: random.Random) -> None:
     starts = column([number(dice, len(data)) for _ in range(dice.randrange(table.rows + 1))])
     ends = column([number(dice, len(data)) for _ in starts])
     fault = column([0, 0, 0, 0])
-    for decode in (kernel.decode_records, message_kernel.decode_messages):
+    for decode in (decode_kernel.decode_records, message_kernel.decode_messages):
         for spans in ((NO_SPANS, NO_SPANS), (starts, ends)):
             used = dice.choice((0, index(dice, columns.shape[1])))
             tolerant(decode, buffer, table.data, first, last, origin, *spans, NO_SKIP, True, columns, used, fault)
@@ -363,7 +363,7 @@ TARGETS: dict[str, Target] = {
 
 # Which of them run a kernel; the driver refuses to start when pyproject.toml names one that is not here.
 KERNEL_TARGETS = {
-    "storage.format.kernel": ("scan_and_decode", "decode_directly", "decode_any_table", "render_any_columns"),
+    "storage.format.decode_kernel": ("scan_and_decode", "decode_directly", "decode_any_table", "render_any_columns"),
     "storage.format.message_kernel": ("scan_and_decode", "decode_directly", "decode_any_table"),
     "storage.format.header_kernel": ("scan_and_decode", "scan_spans", "decode_any_table"),
     "storage.format.checksum_kernel": ("scan_and_decode", "decode_directly", "decode_any_table", "scan_spans"),
@@ -375,6 +375,6 @@ KERNEL_TARGETS = {
     "storage.format.inflate_kernel": ("scan_and_decode",),
     "storage.format.rewrite_kernel": ("rewrite_batches",),
     "storage.compaction.offset_map_kernel": ("map_offsets",),
-    "kafkafs.formats.kernel": ("scan_and_decode", "render_any_columns"),
-    "kafkafs.view_index.kernel": ("view_totals",),
+    "kafkafs.formats.render_kernel": ("scan_and_decode", "render_any_columns"),
+    "kafkafs.view_index.measure_kernel": ("view_totals",),
 }

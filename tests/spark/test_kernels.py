@@ -10,8 +10,8 @@ from kafkafs.spark.kernels import UncompiledKernels, require_compiled
 
 
 def test_uncompiled_kernels_are_refused_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("storage.format.kernel"), "is_compiled", lambda: False)
-    with pytest.raises(UncompiledKernels, match=r"storage.format.kernel is not compiled .*allowUncompiled"):
+    monkeypatch.setattr(import_module("storage.format.decode_kernel"), "is_compiled", lambda: False)
+    with pytest.raises(UncompiledKernels, match=r"storage.format.decode_kernel is not compiled .*allowUncompiled"):
         require_compiled()
     require_compiled(allow_uncompiled=True)
     monkeypatch.undo()

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kafkafs.tree.base import View
+from kafkafs.tree.node import View
 from kafkafs.tree.tree import Tree, TreeOptions
 from kafkafs.views.handle import Handle
 from storage.errors import StorageError

@@ -37,7 +37,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from kafkafs.spark.jobs.layout import BOOKS
+from kafkafs.spark.jobs.export_layout import BOOKS
 from storage.errors import CorruptCheckpoint, LogLocked
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk, replace_file

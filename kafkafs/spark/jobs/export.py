@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkafs.spark.jobs import quarantine
 from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportSet, Form, Position, StagedFile
-from kafkafs.spark.jobs.layout import QUARANTINE
+from kafkafs.spark.jobs.export_layout import QUARANTINE
 from kafkafs.spark.jobs.parquet_files import COMPRESSIONS, DayFiles
 from kafkafs.spark.jobs.quarantine import BadBytes
 from kafkafs.spark.jobs.tasks import run_tasks

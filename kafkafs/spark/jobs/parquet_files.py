@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from kafkafs.spark.jobs.commits import StagedFile
-from kafkafs.spark.jobs.layout import NO_DAY, data_file, days_of
+from kafkafs.spark.jobs.export_layout import NO_DAY, data_file, days_of
 from kafkafs.spark.rows import MOST_MILLISECONDS, arrow_batches
 from storage.types import NO_TIMESTAMP
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from kafkafs.spark.jobs.commits import StagedFile
-from kafkafs.spark.jobs.layout import quarantine_file
+from kafkafs.spark.jobs.export_layout import quarantine_file
 from kafkafs.spark.jobs.parquet_files import StagedWriter
 from storage.errors import SegmentGone
 from storage.files.log_file import LogFile

@@ -14,8 +14,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from kafkafs.spark.kernels import UncompiledKernels, require_compiled
+from kafkafs.spark.worker_checks import mending
 from kafkafs.spark.worker_start import Started
-from kafkafs.spark.workers import mending
 from storage.errors import StorageError
 
 if TYPE_CHECKING:

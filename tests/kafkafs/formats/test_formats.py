@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.formats import by_name, kernel, program
+from kafkafs.formats import by_name, program, render_kernel
 from kafkafs.formats.base import Format
 from kafkafs.formats.template import BadTemplate
 from storage.format.block import RecordColumn
@@ -37,7 +37,7 @@ Line = Callable[[Row], bytes]
 def any_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The kernel as it is installed, and its source run as Python."""
     if request.param == "plain":
-        monkeypatch.setattr(program, "kernel", uncompiled("kafkafs.formats.kernel"))
+        monkeypatch.setattr(program, "kernel", uncompiled("kafkafs.formats.render_kernel"))
     return str(request.param)
 
 
@@ -78,7 +78,7 @@ def test_lines(name: str, line: Line, chosen: list[Row]) -> None:
 @given(chosen=st.lists(rows, max_size=2))
 def test_lines_uncompiled(name: str, line: Line, chosen: list[Row]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "kernel", uncompiled("kafkafs.formats.kernel"))
+        patch.setattr(program, "kernel", uncompiled("kafkafs.formats.render_kernel"))
         check(by_name(name, TP), line, chosen)
 
 
@@ -222,5 +222,5 @@ def test_bad_templates(text: str) -> None:
 
 
 def test_the_kernel_is_built() -> None:
-    assert kernel.is_compiled()
-    assert not uncompiled("kafkafs.formats.kernel").is_compiled()
+    assert render_kernel.is_compiled()
+    assert not uncompiled("kafkafs.formats.render_kernel").is_compiled()

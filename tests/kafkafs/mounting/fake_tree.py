@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from kafkafs.mounting import operations
-from kafkafs.tree.base import Attributes, Directory, Entry, File, Kind, View
+from kafkafs.tree.node import Attributes, Directory, Entry, File, Kind, View
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.views.handle import BytesHandle, Handle
 from storage import errors

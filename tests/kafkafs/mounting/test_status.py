@@ -111,7 +111,7 @@ def test_status_json(log_dir: LogDir) -> None:
     assert status["process"]["threads"] >= 1
     assert status["disk"]["size_bytes"] >= status["disk"]["free_bytes"] > 0
     assert set(status["kernels"].values()) <= {"compiled", "interpreted"}
-    assert "storage.format.kernel" in status["kernels"]
+    assert "storage.format.decode_kernel" in status["kernels"]
     assert {"kafkafs", "python", "fusepy", "libfuse", "numpy", "linux"} <= set(status["versions"])
 
 
@@ -149,7 +149,7 @@ def test_metrics(log_dir: LogDir) -> None:
     assert samples['kafkafs_log_end_offset{topic="a.b_c",partition="0"}'] == 0
     assert samples['kafkafs_partition_online{topic="a.b_c",partition="0"}'] == 1
     assert samples["kafkafs_process_resident_memory_bytes"] > 1 << 20
-    assert 'kafkafs_kernel_compiled{module="storage.format.kernel"}' in samples
+    assert 'kafkafs_kernel_compiled{module="storage.format.decode_kernel"}' in samples
 
 
 def test_labels_are_escaped(log_dir: LogDir) -> None:

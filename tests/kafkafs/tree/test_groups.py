@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.base import Kind
+from kafkafs.tree.node import Kind
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.directory.owned_dir import Opening, OwnedDir

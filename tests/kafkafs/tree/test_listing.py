@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.base import Attributes, Kind
+from kafkafs.tree.node import Attributes, Kind
 from kafkafs.tree.tree import Tree
 from tests.support.live_log import START_MS, LiveLog
 from tests.support.reference_views import content, tree_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.base import Kind
+from kafkafs.tree.node import Kind
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import OffsetOutOfRange, StorageError, UnknownTopicOrPartition

@@ -90,7 +90,7 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
 def test_uncompiled_kernels_are_refused(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All these go through run_tasks or reduce_tasks; test_compact has the other one."""
     a_log(tmp_path)
-    monkeypatch.setattr("storage.format.kernel.is_compiled", lambda: False)
+    monkeypatch.setattr("storage.format.decode_kernel.is_compiled", lambda: False)
     with pytest.raises(UncompiledKernels, match=r"storage\.format\.kernel"):
         run_tasks(spark, len, ["task"], "test")
     assert run_tasks(spark, len, ["task"], "test", allow_uncompiled=True) == [4]

@@ -16,7 +16,7 @@ from tests.support.fixtures import FIXTURES, requires_fixtures
 pytestmark = requires_fixtures
 
 # All but these can be made in a file; they are found all the same where a disk or a program fails so, or where a whole
-# partition is not there (tests/spark/test_directories.py).
+# partition is not there (tests/spark/test_log_dirs.py).
 NOT_MADE = {Kind.UNREADABLE, Kind.SEGMENT_TOO_LARGE, Kind.LOG_CUT_OFF, Kind.PARTITION_ABSENT}
 NOTES = {Kind.DIR_AWAITS_REMOVAL, Kind.CHECKPOINT_UNFINISHED, Kind.WRITE_PENDING, Kind.STAGED_ORPHAN}
 

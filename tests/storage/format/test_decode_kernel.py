@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from storage.errors import CorruptBatch
-from storage.format import kernel, message_kernel
+from storage.format import decode_kernel, message_kernel
 from storage.format.batches import BatchTable, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
@@ -234,7 +234,7 @@ def test_a_payload_cut_anywhere_is_damage() -> None:
         assert length < 8 or fault(batch(varint(length - 1) + payload[1:length], count=1))[0] in DAMAGES
 
 
-DAMAGES = {text + record for text, _ in kernel.FAULTS for record in ("", " (record 0 of the batch)")}
+DAMAGES = {text + record for text, _ in decode_kernel.FAULTS for record in ("", " (record 0 of the batch)")}
 
 
 # Messages of formats v0 and v1: what lies in a wrapper is reached by handing it over as decompressed
@@ -345,14 +345,16 @@ def test_bad_wrappers(content: bytes, offset: int, what: str) -> None:
 # Arguments that cannot be right are refused, whatever they are meant to be
 
 
-@pytest.mark.parametrize("name", ["kernel", "message_kernel"])
+@pytest.mark.parametrize("name", ["decode_kernel", "message_kernel"])
 @pytest.mark.parametrize("plain", [False, True])
 def test_rows_spans_and_columns_are_checked(name: str, plain: bool) -> None:
     module = (
-        uncompiled(f"storage.format.{name}") if plain else {"kernel": kernel, "message_kernel": message_kernel}[name]
+        uncompiled(f"storage.format.{name}")
+        if plain
+        else {"decode_kernel": decode_kernel, "message_kernel": message_kernel}[name]
     )
-    decode_rows = module.decode_records if name == "kernel" else module.decode_messages
-    data = batch([record()]) if name == "kernel" else message(0, b"v")
+    decode_rows = module.decode_records if name == "decode_kernel" else module.decode_messages
+    data = batch([record()]) if name == "decode_kernel" else message(0, b"v")
     table = BatchTable.empty(1)
     scan(data, 0, table)
     columns, fault, none = np.empty((9, 1), np.int64), np.zeros(4, np.int64), np.empty(0, np.int64)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Final
 
-from kafkafs.tree.base import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, Kind, View
 from kafkafs.tree.info import attributes_of
+from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, Kind, View
 from kafkafs.tree.paths import Group, GroupOffset, Groups, GroupTopic, NoSuchPath, group_name, is_topic_name
 from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from storage.client import group_offsets

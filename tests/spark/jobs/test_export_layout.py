@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 import numpy as np
 import pytest
 
-from kafkafs.spark.jobs.layout import NO_DAY, data_file, day_name, days_of, quarantine_file
+from kafkafs.spark.jobs.export_layout import NO_DAY, data_file, day_name, days_of, quarantine_file
 from storage.types import TopicPartition
 
 TP = TopicPartition("_orders", 7)
