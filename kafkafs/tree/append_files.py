@@ -8,6 +8,8 @@ does so by itself: it goes on by what each write was told to have taken.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kafkafs.tree.node import Attributes, File, Kind
 from kafkafs.tree.paths import Append
 from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
@@ -41,10 +43,15 @@ class LinesHandle(BytesHandle):
 
 
 class AppendHandle(LinesHandle):
-    """An open `@append`. The kernel lets one process write to it at a time."""
+    """An open `@append`. The kernel lets one process write to it at a time.
 
-    def __init__(self, destination: Destination, parse: Parse) -> None:
+    `flush` makes durable what anybody has written to the file: that is what fsync(2) promises, not only for what came
+    through this handle.
+    """
+
+    def __init__(self, destination: Destination, parse: Parse, flush: Callable[[], None]) -> None:
         super().__init__(destination, parse)
+        self._flush = flush
         self._end = 0  # behind the last byte that was written at a position
         self._is_written = False
 
@@ -57,6 +64,9 @@ class AppendHandle(LinesHandle):
         taken = super().write(data)
         self._end = max(self._end, offset + taken)
         return taken
+
+    def sync(self) -> None:
+        sync_each((super().sync, self._flush))
 
     def extend(self, size: int) -> None:
         # Who only sets a size (truncate(1)) writes nothing: truncation means nothing here.
@@ -88,7 +98,7 @@ class AppendFile(File):
 
     def open_to_write(self) -> WriteHandle:
         target = open_target(self._owned, self._node.place)
-        return AppendHandle(target, parse_jsonl if self._node.jsonl else parse_txt)
+        return AppendHandle(target, parse_jsonl if self._node.jsonl else parse_txt, self._flush)
 
     def _flush(self) -> None:
         place = self._node.place
