@@ -51,7 +51,8 @@ class SegmentOpener:
         1. remove what is left over under the new name → the old segment is the last
         2. the old segment's final time entry          → as before
         3. create the new segment's files              → an empty last segment, or index files that recovery removes
-        Syncing comes with the next flush: the recovery point lies before all this until then.
+        Syncing comes with the next flush. The recovery point does not lie beyond the old segment's end until then;
+        where it lies there, recovery looks at the final time entry (storage.recovery.final_time_entry).
         """
         self._files.remove_named(base_offset)
         old.finish()

@@ -7,7 +7,8 @@
    segment, clean shutdown or not; a missing .timeindex is made empty
 5. a segment whose offsets pass 32 bits (old brokers made such) is split: overflow.py; then from 4 on again
 6. without a clean shutdown: check segments from the one that holds the recovery point on; cut at the first batch that
-   is not sound; after a cut remove all later segments; rebuild the indexes of those that were checked
+   is not sound; after a cut remove all later segments; rebuild the indexes of those that were checked. The segment
+   that ends at the recovery point is checked too if its time index lacks its final entry: final_time_entry.py
 7. a log that ends below its checkpointed start begins anew there; a directory without segments gets one
 8. leader epochs beyond the log end, and below its start, go
 9. producer state is rebuilt, its snapshots put in order
@@ -52,7 +53,7 @@ from storage.log.segment_check import (
     never_written,
 )
 from storage.progress import NoProgress, Progress
-from storage.recovery import overflow
+from storage.recovery import final_time_entry, overflow
 from storage.recovery.leftovers import plan_leftovers
 from storage.recovery.overflow import OffsetOverflow
 from storage.types import TopicPartition
@@ -254,6 +255,10 @@ class Recovery:
         if not plan.clean:
             holding = [row for row, segment in enumerate(segments) if segment.base_offset <= plan.recovery_point]
             first = holding[-1] if holding else 0
+            # The one before may have been rolled after the flush that moved the recovery point to its end.
+            ends_there = 0 < first < len(segments) and segments[first].base_offset == plan.recovery_point
+            if ends_there and not final_time_entry.is_sound(segments[first - 1]):
+                unsound.add(segments[first - 1].base_offset)
         chosen = [row for row, segment in enumerate(segments) if row >= first or segment.base_offset in unsound]
         if not chosen:
             return ends

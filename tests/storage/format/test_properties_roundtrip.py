@@ -153,7 +153,7 @@ def test_damaged_batches_are_read_or_are_damage(
 
 def test_plain_kernels_take_the_place_of_compiled_ones() -> None:
     def kernels() -> tuple[ModuleType, ...]:
-        decoding = (decoder.kernel, decoder.message_kernel, decoder.checksum_kernel, decoder.inflate_kernel)
+        decoding = (decoder.decode_kernel, decoder.message_kernel, decoder.checksum_kernel, decoder.inflate_kernel)
         return (batches.header_kernel, block.fields_kernel, *decoding)
 
     used = kernels()
