@@ -81,12 +81,15 @@ class FaultyFile:
             self._file.write_at(position, torn)
             raise
         self._inode.pending.append((position, data))
-        return self._file.write_at(position, data)
+        end = self._file.write_at(position, data)
+        self._disk.changed(self.path)
+        return end
 
     def truncate(self, size_bytes: int) -> None:
         self._disk.operation(f"truncate {self.path.name}", self.path)
         self._inode.pending.append((size_bytes, None))
         self._file.truncate(size_bytes)
+        self._disk.changed(self.path)
 
     def sync(self) -> None:
         self._disk.operation(f"sync {self.path.name}", self.path)
@@ -129,6 +132,9 @@ class FaultyDisk:
         number = self.fail(what, path)
         if number is not None:
             raise OSError(number, os.strerror(number), str(path))
+
+    def changed(self, path: Path) -> None:
+        """A file has another content or size."""
 
     def open(self, path: Path, *, create: bool = False) -> FaultyFile:
         exists = path.exists()

@@ -1,0 +1,119 @@
+"""Every lock of storage and kafkafs as a switch point, for the time of a `with`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from types import ModuleType, TracebackType
+from typing import Any
+
+from tests.simulation.scheduler import Killed, Task, current
+
+_LOCK, _RLOCK = type(threading.Lock()), type(threading.RLock())
+
+
+class SimulatedLock:
+    """threading.Lock. In an ordinary thread it is taken and released without a word: there is only one then."""
+
+    reentrant = False
+
+    def __init__(self) -> None:
+        self._holder: object = None
+        self._depth = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        scheduler = current()
+        me = _me()
+        if scheduler is not None and not scheduler.killed:
+            scheduler.switch("lock")
+        if self._holder is None or (self.reentrant and self._holder is me):
+            self._holder, self._depth = me, self._depth + 1
+            return True
+        if not blocking or timeout >= 0:
+            return False
+        if scheduler is None:
+            raise AssertionError("a lock that is held would block a thread that nobody schedules")
+        if scheduler.killed:
+            raise Killed
+        scheduler.wait_until(lambda: self._holder is None, "a lock")
+        self._holder, self._depth = me, 1
+        return True
+
+    def release(self) -> None:
+        assert self._holder is not None, "released, but not held"
+        self._depth -= 1
+        if not self._depth:
+            self._holder = None
+        scheduler = current()
+        if scheduler is not None and not scheduler.killed:
+            scheduler.switch("unlock")
+
+    def locked(self) -> bool:
+        return self._holder is not None
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+
+class SimulatedRLock(SimulatedLock):
+    """threading.RLock."""
+
+    reentrant = True
+
+
+def _me() -> object:
+    from tests.simulation import scheduler
+
+    task: Task | None = getattr(scheduler._current, "task", None)
+    return threading.current_thread() if task is None else task
+
+
+class _Threading(ModuleType):
+    """The module `threading`, with simulated locks."""
+
+    Lock = SimulatedLock
+    RLock = SimulatedRLock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(threading, name)
+
+
+@contextlib.contextmanager
+def simulated_locks() -> Iterator[None]:
+    """All locks that storage and kafkafs make meanwhile, and those that their modules made when they were imported."""
+    undo: list[tuple[object, str, object]] = []
+
+    def put(where: object, name: str, value: object) -> None:
+        undo.append((where, name, getattr(where, name)))
+        setattr(where, name, value)
+
+    proxy = _Threading("threading")
+    for module in [module for name, module in sys.modules.items() if name.split(".")[0] in ("storage", "kafkafs")]:
+        for name, value in list(vars(module).items()):
+            if value is threading:
+                put(module, name, proxy)
+            elif value is threading.Lock:
+                put(module, name, SimulatedLock)
+            elif value is threading.RLock:
+                put(module, name, SimulatedRLock)
+            elif isinstance(value, _LOCK):
+                put(module, name, SimulatedLock())
+            elif type(value).__module__.split(".")[0] in ("storage", "kafkafs"):
+                for attribute in _attributes(value):
+                    if isinstance(getattr(value, attribute, None), _LOCK):
+                        put(value, attribute, SimulatedLock())
+    try:
+        yield
+    finally:
+        for where, name, value in reversed(undo):
+            setattr(where, name, value)
+
+
+def _attributes(value: object) -> list[str]:
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    return [*getattr(value, "__dict__", {}), *slots]

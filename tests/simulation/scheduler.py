@@ -1,0 +1,180 @@
+"""Real threads, of which one runs at a time: who goes on at each switch point is drawn from the seed.
+
+A task runs until it comes to a switch point (`Scheduler.switch`: a lock, a disk operation, a look at the clock) or must
+wait (`Scheduler.wait_until`). The threads are real ones because the code keeps state for each thread. The order is
+the same whenever the seed and the code are the same.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.support.faults import Crash
+
+
+class Killed(Crash):
+    """The process ends here. Not an Exception: no handler of the engine survives it."""
+
+
+class Deadlock(AssertionError):
+    """Every task that is left waits for another."""
+
+
+class TooManySteps(AssertionError):
+    """The tasks do not come to an end."""
+
+
+@dataclass(eq=False)
+class Task:
+    """A thread of the simulated process."""
+
+    name: str
+    run: Callable[[], None]
+    baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    waits_for: Callable[[], bool] | None = None  # cannot go on before this is true
+    waits_at: str = ""
+    error: BaseException | None = None
+    done: bool = False
+    thread: threading.Thread | None = None
+
+
+_current = threading.local()
+
+
+def current() -> Scheduler | None:
+    """The scheduler whose task the calling thread is; None in an ordinary thread."""
+    return getattr(_current, "scheduler", None)
+
+
+class Scheduler:
+    """Runs tasks to their end, or kills them all at a step. One use.
+
+    `kill_at`: the step at which the process ends; None: never. `switching`: how probable a switch is at a point where
+    the running task could go on. `trace` gets a line a step.
+    """
+
+    def __init__(
+        self,
+        seed: random.Random,
+        *,
+        kill_at: int | None = None,
+        switching: float = 0.3,
+        most_steps: int = 200_000,
+        trace: Callable[[str], None] | None = None,
+    ) -> None:
+        self.steps = 0
+        self.killed = False
+        self.on_kill: Callable[[], None] = lambda: None
+        self._random = seed
+        self._kill_at = kill_at
+        self._switching = switching
+        self._most_steps = most_steps
+        self._trace = trace
+        self._tasks: list[Task] = []
+        self._running: Task | None = None
+        self._all_done = threading.Semaphore(0)
+        self._problem: BaseException | None = None
+
+    def spawn(self, name: str, run: Callable[[], None]) -> Task:
+        """A task that will run; also called by a running one."""
+        task = Task(name, run)
+        task.thread = threading.Thread(target=self._work, args=(task,), name=f"sim-{name}", daemon=True)
+        self._tasks.append(task)
+        task.thread.start()
+        return task
+
+    def run(self) -> None:
+        """Until all tasks have ended. Raises Deadlock, TooManySteps, or the first error that a task ended with."""
+        if self._tasks:
+            self._pass_on(None)
+            self._all_done.acquire()
+            for task in self._tasks:
+                assert task.thread is not None
+                task.thread.join()
+        if self._problem is not None:
+            raise self._problem
+        for task in self._tasks:
+            if task.error is not None and not isinstance(task.error, Killed):
+                raise task.error
+
+    def switch(self, where: str) -> None:
+        """A switch point: another task may go on here. Raises Killed in every task once the process has ended."""
+        self._step(where)
+        if self._random.random() < self._switching:
+            task = self._mine()
+            self._pass_on(task)
+            self._check_killed()
+
+    def wait_until(self, ready: Callable[[], bool], where: str) -> None:
+        """Waits; `ready` is asked whenever a task is to be chosen."""
+        self._step(where)
+        task = self._mine()
+        while not ready():
+            task.waits_for, task.waits_at = ready, where
+            self._pass_on(task)
+            task.waits_for = None
+            self._check_killed()
+
+    def kill(self) -> None:
+        """Ends the process now: every task gets Killed at its next switch point."""
+        if not self.killed:
+            self.killed = True
+            self.on_kill()
+
+    def _step(self, where: str) -> None:
+        self._check_killed()
+        self.steps += 1
+        if self._trace is not None:
+            self._trace(f"{self.steps:6} {self._mine().name:12} {where}")
+        if self.steps == self._kill_at:
+            self.kill()
+            self._check_killed()
+        if self.steps > self._most_steps and self._problem is None:
+            self._problem = TooManySteps(f"after {self.steps} steps: {self._described()}")
+            self.kill()
+            self._check_killed()
+
+    def _check_killed(self) -> None:
+        if self.killed:
+            raise Killed
+
+    def _mine(self) -> Task:
+        task: Task = _current.task
+        return task
+
+    def _work(self, task: Task) -> None:
+        _current.scheduler, _current.task = self, task
+        task.baton.acquire()
+        try:
+            self._check_killed()
+            task.run()
+        except BaseException as error:  # noqa: BLE001 - `run` raises it
+            task.error = error
+            if not isinstance(error, Killed):
+                self.kill()
+        task.done = True
+        self._pass_on(None)
+
+    def _pass_on(self, task: Task | None) -> None:
+        """Chooses who goes on, and lets it; returns when the given task is chosen again."""
+        left = [one for one in self._tasks if not one.done]
+        if not left:
+            self._all_done.release()
+            return
+        able = [one for one in left if self.killed or one.waits_for is None or one.waits_for()]
+        if not able:
+            self._problem = Deadlock(self._described())
+            self.kill()
+            able = left
+        chosen = able[0] if len(able) == 1 else self._random.choice(able)
+        if chosen is task:
+            return
+        chosen.baton.release()
+        if task is not None:
+            task.baton.acquire()
+
+    def _described(self) -> str:
+        return "; ".join(f"{task.name} waits at {task.waits_at}" for task in self._tasks if not task.done)
