@@ -65,13 +65,13 @@ def test_nothing_of_that_name(logdir: Path, pattern: str) -> None:
     result = run("cat", logdir, pattern)
     assert result.exit_code == 4
     assert result.stdout == ""
-    assert result.stderr == f"kafkafs: {logdir}: nothing here is called {pattern}\n"
+    assert result.stderr == f"kafkafs: {logdir}: no topic or partition here is named {pattern}\n"
 
 
 def test_a_partition_by_the_name_of_its_directory(logdir: Path) -> None:
     result = run("cat", logdir, "orders-0")
     assert result.exit_code == 4
-    assert result.stderr.endswith("nothing here is called orders-0. A partition is named as topic/number: orders/0\n")
+    assert result.stderr.endswith("no topic or partition here is named orders-0. A partition is written as topic/number: orders/0\n")
 
 
 def test_the_range_applies_to_each(logdir: Path) -> None:

@@ -75,7 +75,7 @@ def test_dry_run_then_the_real_one(logdir: Path) -> None:
 def test_what_it_says(logdir: Path) -> None:
     text = output_of("compact", logdir, "t/0", "--dry-run").decode()
     assert text.startswith("t/0: 80 of 100 records, ")
-    assert "would go\n" in text
+    assert "would be removed\n" in text
     assert "20 keys" in text
     text = output_of("compact", logdir, "t/0").decode()
     assert "removed\n" in text

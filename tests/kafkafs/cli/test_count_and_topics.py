@@ -80,7 +80,7 @@ def test_topics_list(logdir: Path) -> None:
     assert lines[0].split() == ["TOPIC", "PARTITIONS", "BYTES"]
     assert lines[1].split() == ["empty", "1", "0"]
     assert lines[2].split()[:2] == ["orders", "2"]
-    assert lines[4].split() == ["NO", "LIVE", "PARTITION", "BYTES", "WHY"]
+    assert lines[4].split() == ["NOT", "A", "LIVE", "PARTITION", "BYTES", "REASON"]
     assert lines[5].startswith(f"gone-0.{'a' * 32}-stray      3  is not in the broker's metadata")
     assert lines[6].startswith("lost+found")
     found = json.loads(output_of("topics", "list", logdir, "--json"))

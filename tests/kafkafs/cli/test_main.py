@@ -135,7 +135,7 @@ def test_the_installed_program(tmp_path: Path) -> None:
     module = process("cat", tmp_path, "none")
     _, errors = module.communicate(timeout=120)
     assert module.returncode == 4
-    assert errors == f"kafkafs: {tmp_path}: nothing here is called none\n".encode()
+    assert errors == f"kafkafs: {tmp_path}: no topic or partition here is named none\n".encode()
 
 
 def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

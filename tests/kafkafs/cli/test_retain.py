@@ -60,7 +60,7 @@ def test_what_it_says(logdir: Path) -> None:
     assert output_of("retain", logdir, "t") == b"t/0: 0 to 80, nothing to remove\n"
     text = output_of("retain", logdir, "t/0", "--before", "end", "--dry-run").decode()
     assert text.startswith("t/0: 80 to 80, ")
-    assert "would go" in text
+    assert "would be removed" in text
     assert "below the log start offset" in text
 
 

@@ -29,7 +29,7 @@ def test_what_is_left_is_a_sound_log(tmp_path: Path) -> None:
         f"t/0: 0 to 9, 2 batches, {2 * size} bytes copied",
         "  offsets 3 to 5 lost",
         f"    {log}: position {size} to {2 * size}: batch fails its CRC",
-        "  offsets from 9 on lost, as far as there were any",
+        "  offsets from 9 on are lost, if there were any",
         f"    {log}: position {3 * size} to {3 * size + 7}: batch is cut off",
         f"t/1: 0 to 1, 1 batches, {(tmp_path / 'logs/t-1/00000000000000000000.log').stat().st_size} bytes copied",
         "  nothing lost",

@@ -40,7 +40,7 @@ def test_a_finding_for_people_and_for_programs(tmp_path: Path) -> None:
     position = len(log.read_bytes()) // 3
     assert lines[0].startswith(f"{log}: finding batch-crc: ")
     assert lines[0].endswith(f"(position {position}, offset 3)")
-    assert [line.split(":")[0] for line in lines[1:5]] == ["  expected", "  found", "  recovery", "  mended by"]
+    assert [line.split(":")[0] for line in lines[1:5]] == ["  expected", "  found", "  recovery", "  repaired by"]
     assert lines[-1] == "1 finding: 1 batch-crc"
     result = run("verify", tmp_path, "t/0", "--json")
     assert result.exit_code == 1
