@@ -34,7 +34,8 @@ def expand(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
         advice = None
         if meant is not None and meant.topic in log_dir.topics() and meant.partition in log_dir.partitions(meant.topic):
             advice = f"A partition is written as topic/number: {meant}"
-        raise UnknownTopicOrPartition(f"no topic or partition here is named {pattern}", path=log_dir.path, advice=advice)
+        what = f"no topic or partition here is named {pattern}"
+        raise UnknownTopicOrPartition(what, path=log_dir.path, advice=advice)
     return found
 
 
