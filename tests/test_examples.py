@@ -1,4 +1,4 @@
-"""The examples are run as tests: what the README shows must work."""
+"""The examples run as tests, so that what the README shows works."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_the_systemd_unit_of_the_readme(tmp_path: Path) -> None:
 
 
 def test_the_fstab_line_of_the_readme() -> None:
-    """mount(8) itself is asked in tests/kafkafs/mounting/test_lifecycle.py; here the options."""
+    """tests/kafkafs/mounting/test_lifecycle.py runs mount(8) itself; this checks the options."""
     (line,) = re.findall(r"^/\S+ +/\S+ +fuse\.kafkafs .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
     *_, kind, options, dump, check = line.split()
     assert (kind, dump, check) == ("fuse.kafkafs", "0", "0")
@@ -206,7 +206,7 @@ def test_the_man_page() -> None:
 
 
 def test_the_sample() -> None:
-    """What its maker put in (tests/interop/make_sample.py), and nothing of it changed by whoever looked at it."""
+    """It holds what tests/interop/make_sample.py wrote, and reading has not changed it."""
     assert run_kafkafs("count", SAMPLE, "orders").stdout.split()[-1] == b"700"
     committed = run_kafkafs("cat", SAMPLE, "payments/0", "--isolation", "read_committed").stdout
     assert committed == b"order 1 paid\norder 2 paid\norder 5 paid\n"

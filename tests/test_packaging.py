@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """`environment` has the wheel and its dependencies; `uncompiled` is a wheel made where there is no compiler."""
+    """`environment` has the wheel and its dependencies; `uncompiled` is a wheel that was built without a compiler."""
 
     sdist: Path
     wheel: Path

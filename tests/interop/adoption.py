@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.interop.kafka import Broker, dump_log_segments, run_tool
 
-# What a broker says when it mends, rebuilds or sets something aside (LogManager, LogLoader, LogSegment, UnifiedLog).
+# What a broker logs when it repairs, rebuilds or sets something aside (LogManager, LogLoader, LogSegment, UnifiedLog).
 _MENDING = (
     "recovering unflushed", "recovering file", "rebuilding index", "stray", "truncat", "corrupt", "found invalid",
     "interrupted",
@@ -20,7 +20,7 @@ def told_since(broker: Broker, said: int) -> str:
 
 
 def adopted_as_it_is(text: str) -> None:
-    """The broker's log tells of a clean shutdown, and of no repairs or strays; its metadata log, which it always
+    """The broker's log reports a clean shutdown, and no repairs or strays; its metadata log, which it always
     checks, left aside."""
     assert "since clean shutdown file was found" in text
     lines = [line for line in text.splitlines() if "__cluster_metadata" not in line and "since clean" not in line]

@@ -1,4 +1,4 @@
-"""Talking to a broker in plain calls: make topics, produce, consume, ask for offsets. Over aiokafka and kcat."""
+"""Simple calls to a broker: create topics, produce, consume, list offsets. With aiokafka and kcat."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Client:
         start: int | None = None,
         end: int | None = None,
     ) -> list[Golden]:
-        """All that a consumer gets from `start` (default: the log start) up to `end` (default: the log end) now."""
+        """Everything that a consumer gets now from `start` (default: log start) to `end` (default: log end)."""
         isolation = "read_committed" if committed else "read_uncommitted"
 
         async def run() -> list[Golden]:

@@ -108,7 +108,7 @@ def fill(client: Client, log_dir: Path) -> None:
     while len(client.consume("accounts")) > 60:  # the cleaner has passed
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    while list(log_dir.glob("*/*.deleted")):  # and its leavings are gone
+    while list(log_dir.glob("*/*.deleted")):  # until the files that it replaced are removed
         assert time.monotonic() < deadline
         time.sleep(0.5)
 

@@ -1,4 +1,4 @@
-"""A real broker on what we wrote: it serves it, mends and sets aside nothing, and appends after us; and back again."""
+"""A real broker on what we wrote: it serves it, repairs nothing, sets nothing aside, and appends after us."""
 
 from __future__ import annotations
 

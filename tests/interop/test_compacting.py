@@ -105,7 +105,7 @@ def test_the_broker_finds_nothing_to_do(own: Broker) -> None:
     assert "cleaning of log ours-0" not in text
     assert "Recovering unflushed segment" not in "".join(line for line in text.splitlines() if "ours-0" in line)
 
-    # And goes on where we stopped, once there is something new.
+    # It continues where we stopped, once there are new messages.
     said = len(own.log_text())
     client = Client(own.start().address)
     client.produce("ours", [Message(b"y" * 500, b"k%d" % n) for n in range(60)], batch=5)
@@ -167,7 +167,7 @@ def test_every_step_is_recovered_as_the_broker_recovers_it(own: Broker, tmp_path
     trial = FaultyDisk(shutil.copytree(whole, tmp_path / "trial-0"))
     replace(tmp_path / "trial-0", trial, groups)
     steps = trial.operations
-    # While batches are appended nothing changes but how far it is: the last of these stands for all.
+    # While batches are appended only the progress changes, so only the last of these steps is tested.
     first = max(number for number, what in enumerate(steps) if what.startswith("write")) - 1
     topics = {f"s{number}": number for number in range(first, len(steps) + 1)}
     client = Client(own.start().address)

@@ -1,4 +1,4 @@
-"""The engine on a running broker's directory: a snapshot of any moment shows what was written, and no more."""
+"""The engine on a running broker's directory: a snapshot at any moment shows exactly what was written."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_offset_ranges(client: Client, disordered: list[Golden], partition: Path
 
 
 def test_time_ranges(disordered: list[Golden], partition: Path, broker: Broker) -> None:
-    """Exactly the messages whose timestamp lies in the range, in offset order."""
+    """Exactly the messages whose timestamp is in the range, in offset order."""
     rng = random.Random(6)
     times = sorted(record.timestamp for record in disordered)
     for _ in range(25):

@@ -16,7 +16,7 @@ from tests.support.mounts import Mounted, requires_fuse
 
 pytestmark = [requires_kafka, requires_fuse]
 DELETE = {"cleanup.policy": "delete", "internal.segment.bytes": 10_000, "retention.bytes": 40_000}
-# The lag gives tail, which polls once a second, time to see a message before it is compacted away.
+# The lag lets tail, which polls once a second, see a message before compaction removes it.
 COMPACT = {
     "cleanup.policy": "compact",
     "internal.segment.bytes": 10_000,
@@ -34,7 +34,7 @@ def wait_for(what: str, condition: Callable[[], bool], seconds: float = 60) -> N
 
 @contextmanager
 def tail(view: Path, output: Path) -> Iterator[Callable[[], list[bytes]]]:
-    """`tail -n +1 -f VIEW`; gives what it has printed so far, by lines."""
+    """`tail -n +1 -f VIEW`; `lines` returns what it has printed so far."""
     with output.open("wb") as out:
         process = subprocess.Popen(["tail", "-n", "+1", "-f", str(view)], stdout=out, stderr=subprocess.PIPE)
     try:
@@ -95,7 +95,7 @@ def test_each_message_once_and_the_space_is_freed(
         assert deleted_files_open(live.pid) == []
         time.sleep(1.5)  # one poll of tail more: it must not print anything again
         assert printed() == sent
-    # all handles are closed: positions begin anew at the log start, and what is left is what a consumer gets
+    # all handles are closed: positions begin again at the log start, and what remains is what a consumer gets
     def left() -> bytes:
         return b"".join((record.value or b"") + b"\n" for record in client.consume("tailed"))
 

@@ -191,7 +191,7 @@ def test_a_batch_of_no_known_format_is_not_passed_over(tmp_path: Path, claimed: 
 @pytest.mark.parametrize("where", ["middle", "tail", "whole segment"])
 @pytest.mark.parametrize("harm", ["zeros", "crc"])
 def test_a_time_range_within_damage(tmp_path: Path, where: str, harm: str, indexes: str) -> None:
-    """The hour that was destroyed is no empty hour; later ones, and earlier ones in other segments, can be read."""
+    """The damaged hour does not read as empty; later hours, and earlier ones in other segments, can be read."""
     hour = 3_600_000
 
     def batches(first: int, last: int) -> list[Batch]:
@@ -274,7 +274,7 @@ class Follower:
         return self.process.stdout.readline()
 
     def end(self, number: signal.Signals) -> tuple[int, bytes]:
-        """Sends a signal; the exit code and what stood on stderr."""
+        """Sends a signal; returns the exit code and stderr."""
         self.process.send_signal(number)
         _, errors = self.process.communicate(timeout=120)
         return self.process.returncode, errors
@@ -338,7 +338,7 @@ def test_follow_ends_with_its_range(growing: tuple[Path, list[Follower]]) -> Non
     ],
 )
 def test_follow_waits_for_its_range(growing: tuple[Path, list[Follower]], wanted: list[str], printed: bytes) -> None:
-    """It begins above the log end, which is out of range for everybody who does not follow."""
+    """It begins above the log end, which is out of range without --follow."""
     logdir, followers = growing
     if wanted[1].startswith("4"):
         assert run("cat", logdir, "t", *wanted).exit_code == 4
@@ -421,7 +421,7 @@ def test_a_closed_pipe_ends_it_as_it_ends_cat(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_does_not_block(tmp_path: Path) -> None:
-    """Whoever shares our stdout may have set O_NONBLOCK on it."""
+    """Another process that shares our stdout may have set O_NONBLOCK on it."""
     build_log_dir(tmp_path, {"t": [[Batch(many(20_000, 100)), Batch(many(20_000, 100))]]})
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

@@ -25,7 +25,7 @@ TP = TopicPartition("t", 0)
 
 @pytest.fixture
 def logdir(tmp_path: Path) -> Path:
-    """The compacted topic t, five messages to each of twenty keys, one of which is deleted; and one that is not."""
+    """The compacted topic t, five messages for each of twenty keys, one of them deleted; and another topic."""
     path = tmp_path / "logs"
     owned = opened(path)
     owned.create_topic("t", 2, {"cleanup.policy": "compact", "segment.bytes": "1500", "delete.retention.ms": "0"})

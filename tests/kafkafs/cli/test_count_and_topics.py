@@ -30,7 +30,7 @@ def logdir(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("case", case_params())
 def test_count_equals_golden(case: GoldenCase) -> None:
     result = run("count", case.log_dir, f"{case.topic}/{case.partition}", "--isolation", case.isolation)
-    if result.exit_code:  # a record count that only damaged bytes would tell
+    if result.exit_code:  # the record count is only in damaged bytes
         assert case.topic in {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
         assert result.exit_code == 4
         return

@@ -31,7 +31,7 @@ def data(text: Any) -> bytes | None:
 
 @pytest.mark.parametrize("case", case_params(case for case in golden_cases() if case.isolation == READ_UNCOMMITTED))
 def test_records_of_fixtures(case: GoldenCase) -> None:
-    """All that a consumer saw stands in the segments, with the right batch before it."""
+    """Every record that a consumer saw is in the dump of the segments, after the right batch."""
     logs = sorted(case.partition_dir.glob("*.log"))
     result = run("dump", *logs)
     lines = lines_of(result.stdout_bytes)
@@ -150,7 +150,7 @@ def test_indexes(partition: Path) -> None:
 
 
 def test_a_damaged_batch(partition: Path) -> None:
-    """It is named, and what is behind it comes all the same."""
+    """It is reported, and what follows it is printed."""
     log = partition / f"{0:020d}.log"
     content = bytearray(log.read_bytes())
     second = lines_of(output_of("dump", "--no-records", log))[1]["position"]

@@ -1,4 +1,4 @@
-"""`kafkafs groups`: what groups have committed, how far behind they are, and resetting them."""
+"""`kafkafs groups`: committed offsets, lag, and resetting groups."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_recovering_a_part_does_not_mark_the_directory(logdir: Path) -> None:
 
 @pytest.mark.leaves_damage("writes-corrupt")
 def test_recover_gives_up_writes_that_cannot_be_finished(logdir: Path) -> None:
-    """What was staged for the one is gone; the other is in the log."""
+    """The staged file of one write is missing; the other write is in the log."""
     stuck, done = (
         PendingCommit(
             WriteId(name, 3),

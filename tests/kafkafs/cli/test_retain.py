@@ -21,7 +21,7 @@ VALUES: list[bytes | None] = [b"message %04d" % n for n in range(80)]
 
 @pytest.fixture
 def logdir(tmp_path: Path) -> Path:
-    """The topic t in small segments, none of which is too large, and the topic other that keeps everything."""
+    """The topic t in small segments, none above the limit, and the topic other, which keeps everything."""
     path = tmp_path / "logs"
     owned = opened(path)
     owned.create_topic("t", 1, {"segment.bytes": "600", "retention.bytes": "100000"})
@@ -84,7 +84,7 @@ def test_nothing_called_so(logdir: Path) -> None:
 
 
 def test_in_a_brokers_directory_only_what_a_person_named(tmp_path: Path) -> None:
-    """Messages from years ago, under Kafka's default of seven days: nobody said that they should go."""
+    """Messages from years ago, under Kafka's default of seven days: nothing says that they should be removed."""
     items: list[Item] = [b"old", ROLL, b"old", ROLL, b"old"]
     build_log_dir(tmp_path, {"t": [Partition(items)], "__consumer_offsets": [Partition(items)]})
     assert output_of("retain", tmp_path) == b""

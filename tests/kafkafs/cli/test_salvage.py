@@ -11,7 +11,7 @@ from tests.support.owned_dirs import tree_of
 
 
 def _damaged(path: Path) -> Path:
-    """t/0 with a flipped byte in the second of three batches of three messages, and garbage behind; t/1 sound."""
+    """t/0 with a flipped byte in the second of three batches of three messages, and garbage after it; t/1 is sound."""
     build_log_dir(path, {"t": [Partition([Batch(many(3))] * 3), Partition([b"x"])]})
     log = path / "t-0" / "00000000000000000000.log"
     data = bytearray(log.read_bytes())

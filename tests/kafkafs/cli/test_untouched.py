@@ -36,7 +36,7 @@ COMMANDS = {
 
 
 class Logs:
-    """A log directory, and who looked at what in it."""
+    """A log directory, and the accesses to its files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class Logs:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Logs:
-    """Two segments, with a transaction, and a torn tail behind the recovery point."""
+    """Two segments, with a transaction, and a torn tail after the recovery point."""
     transaction = [Batch(many(5), producer_id=7, transactional=True), abort(7)]
     items = [Batch(many(30)), *transaction, ROLL, Batch(many(30))]
     built = build_log_dir(
