@@ -11,13 +11,13 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import ISOLATION
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
-    from kafkafs.cli.pump import Output
+    from kafkafs.cli.output import Output
     from kafkafs.formats.base import Format
     from kafkafs.views.unmounted import PartitionReader, Wanted
     from storage.log.log_dir import LogDir
@@ -115,7 +115,7 @@ def cat(
     """
     from kafkafs.views.unmounted import Wanted
 
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     if form == "log" and (key is not None or headers):
         raise click.UsageError("--format log prints whole batches; it cannot be combined with --key or --header")
     log_dir = open_log_dir(logdir)
@@ -129,7 +129,7 @@ def cat(
 
 def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form: str, follow: bool) -> bool:
     """Prints all partitions; False if anything could not be read."""
-    from kafkafs.cli.pump import Output
+    from kafkafs.cli.output import Output
     from kafkafs.cli.stdout import stdout_sink
     from kafkafs.views.unmounted import PartitionReader
     from storage.format.decoder import Decoder
@@ -142,7 +142,7 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
     def make(_: Output) -> None:
         following = []
         for tp in targets:
-            reader = PartitionReader(log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.tell)
+            reader = PartitionReader(log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.report)
             source = _Source(reader, None if form == "log" else _by_name(form, tp))
             if printer.print(source) and not reader.done:
                 following.append(source)
@@ -151,7 +151,7 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
             output.wait(_POLL_SECONDS)
             following = [source for source in following if printer.print(source) and not source.reader.done]
 
-    output.pump(make, stdout_sink(), say)
+    output.run(make, stdout_sink(), say)
     return not printer.failed
 
 
@@ -183,7 +183,7 @@ class _Printer:
                     self._output.render(source.form, block)
         except (StorageError, OSError) as error:
             self.failed = True
-            self._output.tell(str(error))
+            self._output.report(str(error))
             return False
         return True
 

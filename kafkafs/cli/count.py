@@ -10,7 +10,7 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET, Isolation
 
@@ -39,7 +39,7 @@ def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_j
     from kafkafs.cli.progress import progress_bar
     from kafkafs.cli.tables import print_json, print_table
 
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     targets = expand(log_dir, tp)
     with progress_bar() as progress:

@@ -11,7 +11,7 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.dump_lines import Facts, damage_facts, put, put_damage
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.stdout import stdout_sink
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import names
@@ -20,7 +20,7 @@ from storage.files.names import FileKind, FileState
 from storage.files.whole_file import read_existing
 
 if TYPE_CHECKING:
-    from kafkafs.cli.pump import Output
+    from kafkafs.cli.output import Output
 
 _CHECKPOINTS = (
     names.RECOVERY_POINT_CHECKPOINT,
@@ -47,9 +47,9 @@ def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool) -> None:
 
     Exit code: 4 if anything is damaged.
     """
-    from kafkafs.cli.pump import Output
+    from kafkafs.cli.output import Output
 
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     wanted = [file for path in files for file in _files_of(path)]
     output = Output()
     failed = False
@@ -64,7 +64,7 @@ def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool) -> None:
                 sound = False
             failed = failed or not sound
 
-    output.pump(make, stdout_sink(), say)
+    output.run(make, stdout_sink(), say)
     if failed:
         ctx.exit(DATA_ERROR)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from kafkafs.cli.pump import Output
+    from kafkafs.cli.output import Output
 
 Facts = dict[str, Any]
 

@@ -23,7 +23,7 @@ from storage.log.snapshot import LogSnapshot
 from storage.types import MAX_OFFSET, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
-    from kafkafs.cli.pump import Output
+    from kafkafs.cli.output import Output
     from storage.format.block import RecordBlock
 
 _OFFSET: Final = struct.Struct(">q")

@@ -11,7 +11,7 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import whole_number
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET
 
@@ -82,7 +82,7 @@ def fetch(
     """
     from storage.client.fetch import MultiMessageSetSend, ResetPolicy
 
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     targets = list(dict.fromkeys(tp for pattern in tps for tp in expand(log_dir, pattern)))
     policy = ResetPolicy(reset)

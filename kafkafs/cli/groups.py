@@ -11,7 +11,7 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON, whole_number
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET, TopicPartition
@@ -80,7 +80,7 @@ def groups(
     kafkafs groups /var/kafka billing --reset-to earliest --topic orders
     kafkafs groups /var/kafka billing --reset-to 2026-11-20T10:15 --topic 'orders/*'
     """
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     if target is None:
         if topics:
             raise click.UsageError("--topic needs --reset-to")

@@ -13,7 +13,7 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 
@@ -52,7 +52,7 @@ def histogram(
     """
     from storage.client.histogram import histogram as counted
 
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     targets = expand(log_dir, tp)
     found = counted([log_dir.log(target).snapshot() for target in targets], buckets=buckets)

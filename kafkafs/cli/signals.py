@@ -14,7 +14,7 @@ from types import FrameType
 import click
 
 
-def die_like_a_filter(ctx: click.Context) -> None:
+def use_default_signals(ctx: click.Context) -> None:
     """Restores the default action of SIGPIPE and SIGINT. Not in a test, whose process this is not."""
     if ctx.find_root().obj == "process":
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 
-from kafkafs.cli.pump import FileSink, Sink, StreamSink
+from kafkafs.cli.output import FileSink, Sink, StreamSink
 
 
 def stdout_sink() -> Sink:

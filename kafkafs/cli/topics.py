@@ -11,7 +11,7 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicName, open_log_dir
 from kafkafs.cli.topic_changes import alter, create, delete
@@ -46,7 +46,7 @@ def list_topics(ctx: click.Context, logdir: Path, as_json: bool) -> None:
     kafkafs topics list /var/kafka
     kafkafs topics list /var/kafka --json | jq -r '.topics[].topic'
     """
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     found: list[dict[str, Any]] = [
         {
@@ -81,7 +81,7 @@ def describe(ctx: click.Context, logdir: Path, names: tuple[str, ...], as_json: 
     \b
     kafkafs topics describe /var/kafka orders
     """
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     found = [_described(log_dir, topic) for topic in names or log_dir.topics()]
     if as_json:

@@ -11,7 +11,7 @@ import click
 
 from kafkafs.cli.exit_codes import FOUND
 from kafkafs.cli.progress import progress_bar
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 
@@ -42,7 +42,7 @@ def verify(ctx: click.Context, logdir: Path, tp: str | None, notes: bool, as_jso
     """
     from storage.verify.verify import verify_log_dir
 
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     chosen = None if tp is None else expand(open_log_dir(logdir), tp)
     with progress_bar() as progress:
         found = verify_log_dir(logdir, chosen, progress=progress)

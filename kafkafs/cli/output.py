@@ -133,7 +133,7 @@ class Output:
             raise Stopped
         self._take(buffer)
 
-    def tell(self, message: str) -> None:
+    def report(self, message: str) -> None:
         """Prints a line on stderr, after everything that was taken before."""
         self.flush()
         self._full.put(message)
@@ -157,7 +157,7 @@ class Output:
         except BaseException as error:  # noqa: BLE001 - raised again by the writing thread
             self._full.put(error)
 
-    def pump(self, make: Callable[[Output], None], sink: Sink, say: Callable[[str], None]) -> None:
+    def run(self, make: Callable[[Output], None], sink: Sink, say: Callable[[str], None]) -> None:
         """Runs `make(self)` in a thread of its own and writes what it makes, until it ends or nobody reads any longer.
 
         Raises what `make` raises, after everything made before was written; OSError of the sink.
