@@ -104,7 +104,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "mmap": (),  # another process may truncate the file: SIGBUS kills the mount
 }
 
-# Bytes, pure: no I/O, no clock, no logging. The grammar of paths is as pure.
+# Bytes, pure: no I/O, no clock, no logging. The grammar of paths is pure too.
 PURE = ("storage.format*", "storage.errors", "storage.types", "kafkafs.tree.paths", "kafkafs.selection.range_names")
 NOT_PURE = {"io", "os", "logging", "time", "datetime", "shutil", "subprocess", "socket", "threading", "tempfile",
             "random", "mmap"}
@@ -142,7 +142,7 @@ def is_ours(module: str) -> bool:
 
 
 def room_of(module: str) -> str:
-    """The room of a module; "" for the ways in. A room within a room (`kafkafs.spark.jobs`) is part of it."""
+    """The room of a module; "" for the entry points. A room within a room (`kafkafs.spark.jobs`) is part of it."""
     if module in DOORS:
         return ""
     parts = module.split(".")

@@ -84,7 +84,7 @@ def entries_of(snapshot: bytes) -> dict[int, tuple[int, ...]]:
 @requires_fixtures
 @pytest.mark.parametrize("topic", ["tx-basic-0", "tx-basic-1", "tx-lz4-0", "tx-librdkafka-0", "tx-open-0"])
 def test_producer_snapshots_are_the_brokers_own(topic: str) -> None:
-    """Every .snapshot of the broker holds what ours does; producers it had expired by its clock may be missing."""
+    """Every .snapshot of the broker has the same content as ours, except for producers that it had expired."""
     source = log_dir_of("transactions") / topic
     expected = {int(p.stem): entries_of(p.read_bytes()) for p in source.glob("*.snapshot")}
     producers = Producers()

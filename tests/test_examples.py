@@ -70,7 +70,7 @@ def test_quickstart_with_wrong_arguments(tmp_path: Path) -> None:
 
 
 def example(name: str, *arguments: Path | str) -> list[str]:
-    """What an example prints; it must say nothing on stderr and leave nothing mounted."""
+    """The output of an example, which must print nothing on stderr and leave nothing mounted."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = [str(ROOT / "examples" / name), *map(str, arguments)]
     done = subprocess.run(
@@ -140,7 +140,7 @@ def test_a_local_log_for_shell_scripts(tmp_path: Path) -> None:
 
 @requires_fuse
 def test_the_picture_of_the_readme(tmp_path: Path) -> None:
-    """It shows what the commands print today, and fetches nothing."""
+    """It shows what the commands print now, and downloads nothing."""
     kept = (ROOT / "examples" / "picture.svg").read_text()
     assert "(examples/picture.svg)" in (ROOT / "README.md").read_text()
     assert set(re.findall(r"\w+://[^\s\"')]*", kept)) == {"http://www.w3.org/2000/svg"}
@@ -152,7 +152,7 @@ def test_the_picture_of_the_readme(tmp_path: Path) -> None:
 
 @requires_fuse
 def test_the_systemd_unit_of_the_readme(tmp_path: Path) -> None:
-    """Its commands, with other directories."""
+    """Its commands work, with other directories."""
     readme = (ROOT / "README.md").read_text()
     (start,), (stop,) = (
         re.findall(rf"^{key}=\S*/kafkafs (.*)$", readme, re.MULTILINE) for key in ("ExecStart", "ExecStop")
@@ -161,7 +161,7 @@ def test_the_systemd_unit_of_the_readme(tmp_path: Path) -> None:
     words = {command: [places.get(word, word) for word in command.split()] for command in (start, stop)}
     assert all(str(tmp_path / "mnt") in found for found in words.values())
     assert str(SAMPLE) in words[start]
-    if os.geteuid() != 0:  # fuse.conf may not let others in
+    if os.geteuid() != 0:  # fuse.conf may not allow other users
         words[start] = words[start][: words[start].index("-o")]
     (tmp_path / "mnt").mkdir()
     with subprocess.Popen([*KAFKAFS, *words[start]], stderr=subprocess.PIPE) as serving:
@@ -217,7 +217,7 @@ def test_the_sample() -> None:
 
 
 def test_export_on_spark(tmp_path: Path) -> None:
-    """To Parquet and read back."""
+    """It exports to Parquet and reads the result."""
     pytest.importorskip("pyspark", reason="no pyspark: install the extra `spark`", exc_type=ImportError)
     if shutil.which("java") is None and os.environ.get("CI", "").lower() not in ("true", "1"):
         pytest.skip("no Java: Spark does not run")

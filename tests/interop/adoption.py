@@ -1,4 +1,4 @@
-"""What must hold when a real broker starts on a directory that we have worked on."""
+"""Checks of a real broker that starts on a directory that we have changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MENDING = (
 
 
 def told_since(broker: Broker, said: int) -> str:
-    """What the broker's log says from there on."""
+    """The broker's log from that position on."""
     return broker.log_text()[said:]
 
 
@@ -28,7 +28,7 @@ def adopted_as_it_is(text: str) -> None:
 
 
 def dumps_without_a_finding(partitions: Sequence[Path]) -> None:
-    """Kafka's DumpLogSegments reads all records, holds the indexes against them, and finds all indexes sane."""
+    """Kafka's DumpLogSegments reads all records, compares the indexes with them, and finds no fault."""
     logs = [path for partition in partitions for path in sorted(partition.glob("*.log"))]
     indexes = [path for partition in partitions for path in sorted(partition.glob("*index"))]
     told = dump_log_segments(*logs, *indexes).lower()

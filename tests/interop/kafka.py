@@ -84,7 +84,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def java(*arguments: str | Path, heap: str = "256m", options: tuple[str, ...] = ()) -> list[str]:
-    """The command line of one of Kafka's tools. Client compilation only: they live for seconds."""
+    """The command line of one of Kafka's tools. With the client compiler only, because they run for seconds."""
     return [
         "java", f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options,
         "-cp", f"{JARS}/*", *map(str, arguments),
@@ -100,7 +100,7 @@ def run_tool(*arguments: str | Path, timeout: float = 120) -> str:
 
 
 def dump_log_segments(*files: Path, deep: bool = True) -> str:
-    """What Kafka's DumpLogSegments says of `files`."""
+    """The output of Kafka's DumpLogSegments for `files`."""
     names = ",".join(map(str, files))
     more = ["--deep-iteration", "--print-data-log"] if deep else []
     return run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", names, *more)
@@ -123,7 +123,7 @@ class Broker:
         self._write_properties()
 
     def reconfigure(self, config: Mapping[str, str]) -> None:
-        """Other settings from the next start on."""
+        """Changes settings from the next start on."""
         self._config |= config
         self._write_properties()
 
@@ -203,7 +203,7 @@ class Broker:
             self._process = None
 
     def kill(self) -> None:
-        """kill -9: what a crash leaves."""
+        """kill -9, which leaves what a crash leaves."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

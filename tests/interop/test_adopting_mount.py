@@ -75,7 +75,7 @@ def test_appended_through_the_mount(mine: Broker, tmp_path: Path) -> None:
     client.create_topic("through", 2, SMALL)
     client.create_topic("kept", 1, {**SMALL, "retention.ms": -1})
     client.create_topic("expiring", 1, {**SMALL, "retention.ms": HOUR_MS})
-    time.sleep(1)  # its only look at what has expired
+    time.sleep(1)  # its only retention pass
     long_ago = int(time.time() * 1000) - 30 * 24 * HOUR_MS
     old = [Message(b"%04d" % n + b"." * 300, timestamp=long_ago + n) for n in range(300)]
     for topic in ("kept", "expiring"):

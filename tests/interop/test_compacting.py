@@ -36,7 +36,7 @@ OURS = TopicPartition("ours", 0)
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Broker]:
-    """One whose own cleaner is off until a test turns it on."""
+    """A broker whose own cleaner is off until a test turns it on."""
     running = Broker(tmp_path / "broker", {"log.cleaner.enable": "false"})
     try:
         running.start()
@@ -93,7 +93,7 @@ def test_the_broker_finds_nothing_to_do(own: Broker) -> None:
         time.sleep(0.1)
     for committed, records in expected.items():
         assert client.consume("ours", committed=committed) == records
-    # Its own cleaner made the same of the same.
+    # Its own cleaner produced the same result from the same log.
     deadline = time.monotonic() + 120
     while [(r.offset, r.key, r.value) for r in client.consume("theirs")] != [
         (r.offset, r.key, r.value) for r in expected[False]
@@ -195,7 +195,7 @@ def test_every_step_is_recovered_as_the_broker_recovers_it(own: Broker, tmp_path
         )
         for topic in topics
     }
-    assert len(states) >= 10  # that many different sights
+    assert len(states) >= 10  # the number of different states
     (own.log_dir / ".kafka_cleanshutdown").unlink()
     ours = shutil.copytree(own.log_dir, tmp_path / "recovered")
 

@@ -30,7 +30,7 @@ COMMITTED = {ONE: 33, TWO: 50}
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker of its own, with two partitions of a hundred messages; seven partitions of committed offsets."""
+    """A separate broker, with two partitions of a hundred messages; seven partitions of committed offsets."""
     running = Broker(tmp_path / "broker", {"offsets.topic.num.partitions": "7"})
     try:
         client = Client(running.start().address)
@@ -151,7 +151,7 @@ def test_what_consumers_commit_and_where_we_let_them_go_on(own_broker: Broker, t
     assert known_to_the_broker(address, ".dot") == {ONE: None, TWO: 54}
     assert known_to_the_broker(address, "in transactions") == {ONE: None, TWO: None}
     got = console_consumer(address, "new", 4)
-    assert sorted(got, key=len)[-2:] != got  # two of each partition, and what the transactions left in the second
+    assert sorted(got, key=len)[-2:] != got  # two per partition, and the transactions' in the second
     assert got.count("98") == 2
     assert got.count("99") == 2
     described = run_tool(

@@ -99,7 +99,7 @@ def test_transactions(broker: Broker, client: Client, live: Mounted, live_commit
 
 
 def test_new_messages_at_once(client: Client, live: Mounted) -> None:
-    """What a producer has had acknowledged is there at the next look, through a handle opened before too."""
+    """Acknowledged messages are there at the next look, also through a handle that was opened before."""
     client.create_topic("prompt")
     view = live.path / "prompt/0/messages.txt"
     expected = b""
@@ -128,7 +128,7 @@ def test_delete_records_moves_the_log_start(broker: Broker, client: Client, live
 
 
 def test_new_topics_are_there_at_once(client: Client, live: Mounted) -> None:
-    """However soon after its creation; several in one tick of the directory's mtime."""
+    """Immediately after creation, also several within one tick of the directory's mtime."""
     for number in range(12):
         missing = live.path / f"new-{number}"
         assert not missing.exists()

@@ -210,7 +210,7 @@ def test_a_time_range_within_damage(tmp_path: Path, where: str, harm: str, index
         if harm == "zeros":
             data[batch.position : batch.position + batch.size] = bytes(batch.size)
         else:
-            data[batch.position + 40] ^= 0x40  # the greatest timestamp is some other
+            data[batch.position + 40] ^= 0x40  # it is not the greatest timestamp
     log.write_bytes(data)
     if indexes != "kept":
         for kind in ("index", "timeindex"):
@@ -344,7 +344,7 @@ def test_follow_waits_for_its_range(growing: tuple[Path, list[Follower]], wanted
         assert run("cat", logdir, "t", *wanted).exit_code == 4
     log = LogDir.open_read_only(logdir).log(TopicPartition("t", 0))
     reader = PartitionReader(log, Wanted(parse_offset_spec(wanted[1])), 0, Decoder(), follow=True)
-    assert [list(reader.blocks()), list(reader.raw()), reader.done] == [[], [], False]  # before anything comes
+    assert [list(reader.blocks()), list(reader.raw()), reader.done] == [[], [], False]  # before any output
     follower = Follower(logdir, "t", *wanted)
     followers.append(follower)
     for offset, value in ((2, b"two and a half"), (3, b"three"), (4, b"four"), (5, b"five"), (6, b"six")):
@@ -403,7 +403,7 @@ def test_follow_ends_when_nobody_reads(growing: tuple[Path, list[Follower]]) -> 
     assert follower.line() == b"one\n"
     assert follower.process.stdout is not None
     follower.process.stdout.close()
-    assert follower.process.wait(timeout=120) == 0  # nothing came that it could have failed to write
+    assert follower.process.wait(timeout=120) == 0  # there was nothing to write that could have failed
     assert follower.process.stderr is not None
     assert follower.process.stderr.read() == b""
 
@@ -459,7 +459,7 @@ def test_it_changes_nothing(logdir: Path, tmp_path: Path) -> None:
 
 
 def test_start_is_lean(tmp_path: Path) -> None:
-    """What only other commands need is not imported."""
+    """Modules that only other commands need are not imported."""
     build_log_dir(tmp_path, {"t": [[b"a"]]})
     script = (
         "import sys\nfrom kafkafs.cli import main\n"

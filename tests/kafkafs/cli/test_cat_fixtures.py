@@ -1,4 +1,4 @@
-"""`kafkafs cat` of every fixture against what real consumers saw."""
+"""`kafkafs cat` of every fixture compared with what real consumers saw."""
 
 from __future__ import annotations
 

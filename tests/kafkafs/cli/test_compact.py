@@ -1,4 +1,4 @@
-"""`kafkafs compact`: what it says, what it leaves, and whose messages it never touches."""
+"""`kafkafs compact`: its output, what it leaves, and which messages it never removes."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_topics_that_are_not_compacted_are_left_alone(logdir: Path) -> None:
 def test_damage_is_told_and_nothing_lost(logdir: Path) -> None:
     log = min((logdir / "t-0").glob("*.log"))
     data = bytearray(log.read_bytes())
-    data[70] ^= 1  # of the first batch's record
+    data[70] ^= 1  # of the record of the first batch
     log.write_bytes(data)
     before = {path.name: path.read_bytes() for path in (logdir / "t-0").glob("*.log")}
     for more in ((), ("--dry-run",)):

@@ -23,7 +23,7 @@ def lines_of(output: bytes | str, kind: str | None = None) -> Lines:
 
 
 def data(text: Any) -> bytes | None:
-    """Bytes of a JSON text, base64 object or null."""
+    """The bytes of a JSON text, base64 object or null."""
     if isinstance(text, dict):
         return base64.b64decode(text["base64"])
     return None if text is None else text.encode()
@@ -55,7 +55,7 @@ def test_records_of_fixtures(case: GoldenCase) -> None:
 
 @requires_fixtures
 def test_every_file_of_the_fixtures() -> None:
-    """Whatever real brokers wrote can be dumped; what is damaged is said to be."""
+    """Every file that real brokers wrote can be dumped; damage is reported."""
     kinds = set()
     for directory in [*sorted(FIXTURES.glob("*/log")), FIXTURES / "recovery" / "before"]:
         for partition in sorted(path for path in directory.iterdir() if path.is_dir()):

@@ -16,13 +16,13 @@ START = 1_700_000_040_000
 
 
 def at(timestamp: int, count: int) -> Batch:
-    """Messages of one moment."""
+    """Messages with one timestamp."""
     return Batch([Record(None, b"message", (), timestamp)] * count)
 
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """A message a minute, but twenty in the third."""
+    """One message per minute, but twenty in the third."""
     path = tmp_path / "logs"
     sizes = [1, 1, 20, 1]
     items = [at(START + n * 60_000, size) for n, size in enumerate(sizes)]

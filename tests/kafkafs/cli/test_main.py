@@ -139,7 +139,7 @@ def test_the_installed_program(tmp_path: Path) -> None:
 
 
 def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not an exit code that says something of what was looked at."""
+    """The exit code says nothing about what was examined."""
 
     def interrupt(*_given: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""topics create, alter, delete; recover; reindex; mirror: what they say and with which exit code they end."""
+"""topics create, alter, delete; recover; reindex; mirror: their output and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafkafs retain`: what it says, what it leaves, and whose messages it never touches."""
+"""`kafkafs retain`: its output, what it leaves, and which messages it never removes."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_in_a_brokers_directory_only_what_a_person_named(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("command", ["retain", "compact"])
 def test_a_write_that_was_stopped_is_finished_first(tmp_path: Path, command: str) -> None:
-    """Then its messages are messages like others, and none comes twice."""
+    """Then its messages are like others, and none is there twice."""
     world = World(tmp_path / "dir", retention_ms="1000", cleanup_policy="compact,delete")
     world.stop_between_shares()
     told = json.loads(output_of(command, world.path, "t/0", "--json"))["partitions"][0]

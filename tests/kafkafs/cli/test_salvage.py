@@ -1,4 +1,4 @@
-"""`kafkafs salvage`: what it says, what it makes, and that it leaves the damaged log alone."""
+"""`kafkafs salvage`: its output, its copy, and that it does not change the damaged log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that only look leave a log directory as it was: not even the time of the last access changes."""
+"""Commands that only read do not change a log directory, not even access times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.commands import process
 from tests.support.mounts import requires_fuse
 from tests.support.serving_processes import watched
 
-LONG_AGO_NS = 10**18  # so that a file system mounted `relatime` notes any access
+LONG_AGO_NS = 10**18  # so that a file system mounted `relatime` records any access
 
 COMMANDS = {
     "topics list": ["topics", "list", "LOGS"],

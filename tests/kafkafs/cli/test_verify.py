@@ -1,4 +1,4 @@
-"""`kafkafs verify`: what it says, to people and to programs, and how it ends."""
+"""`kafkafs verify`: its output, as text and as JSON, and its exit codes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_no_such_directory_or_topic(tmp_path: Path) -> None:
 
 
 def test_start_is_lean(tmp_path: Path) -> None:
-    """What reads for others, and what writes, is not imported: it would take as long as numpy does."""
+    """Modules for consumers and for writing are not imported: that would take as long as importing numpy."""
     build_log_dir(tmp_path, {"t": [[b"a"]]})
     script = (
         "import sys\nfrom kafkafs.cli import main\n"
