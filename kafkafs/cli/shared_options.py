@@ -19,8 +19,9 @@ ISOLATION: Final = click.option(
 
 
 def whole_number(text: str, most: int) -> int | None:
-    """The number from 0 to `most` that `text` writes in ASCII digits; None if it does not."""
-    # The length first: int() refuses thousands of digits with an error of its own.
-    if not text.isascii() or not text.isdigit() or len(text) > len(str(most)) or int(text) > most:
+    """The number from 0 to `most` in ASCII digits, leading zeros allowed; None if `text` is not one."""
+    if not text.isascii() or not text.isdigit():
         return None
-    return int(text)
+    digits = text.lstrip("0") or "0"
+    # The length first: int() refuses thousands of digits with an error of its own.
+    return int(digits) if len(digits) <= len(str(most)) and int(digits) <= most else None

@@ -15,7 +15,7 @@ import click
 
 
 def use_default_signals(ctx: click.Context) -> None:
-    """Restores the default action of SIGPIPE and SIGINT. Not in a test, whose process this is not."""
+    """Restores the default actions of SIGPIPE and SIGINT, in the real program only (a test has its own handlers)."""
     if ctx.find_root().obj == "process":
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise our parent wants it ignored
@@ -23,14 +23,14 @@ def use_default_signals(ctx: click.Context) -> None:
 
 
 def interrupt_quietly(ctx: click.Context) -> None:
-    """Makes ^C raise KeyboardInterrupt, without libraries logging the calls that it ends. Not in a test, as above."""
+    """Makes ^C raise KeyboardInterrupt, without libraries logging the calls that it ends. In the real program only."""
     if ctx.find_root().obj == "process" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
 
 
 @contextmanager
 def logging_disabled() -> Iterator[None]:
-    """Nothing is logged: where a library sets its own handler, which `interrupt_quietly` can replace only later."""
+    """Disables logging while a library has its own handler of ^C, which `interrupt_quietly` can replace only later."""
     logging.disable()
     try:
         yield
