@@ -64,7 +64,7 @@ def append(ctx: click.Context, logdir: Path, tp: str, format_name: str, key_sepa
     failed = True
     try:
         writer = LineWriter(open_target(owned, partition or topic, force=force), parse)
-        failed = not _pump(writer)
+        failed = not _append_stdin(writer)
     except (StorageError, OSError) as error:
         say(error if isinstance(error, StorageError) else error.strerror or error)
     finally:
@@ -90,7 +90,7 @@ def _parsed(tp: str) -> tuple[str, TopicPartition | None]:
     return topic, None if number is None else TopicPartition(topic, number)
 
 
-def _pump(writer: LineWriter) -> bool:
+def _append_stdin(writer: LineWriter) -> bool:
     """Appends all of stdin. False if a line was refused; then its number and the reason were printed."""
     from storage.errors import StorageError
 

@@ -40,6 +40,15 @@ def detach(mountpoint: Path) -> None:
     subprocess.run([tool, "-u", "-z", str(mountpoint)], check=False, capture_output=True)
 
 
+def end_serving(mountpoint: Path, process: subprocess.Popen[bytes]) -> None:
+    """Unmounts, and kills the serving process, if that has not been done."""
+    if mountpoint in kafkafs_mounts():
+        detach(mountpoint)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
 def run_kafkafs(*arguments: str | Path, check: bool = True, timeout: float = 120) -> subprocess.CompletedProcess[bytes]:
     """`kafkafs ARGUMENTS…` as a process of its own; with `check`, a failure shows its output."""
     result = subprocess.run([*KAFKAFS, *map(str, arguments)], capture_output=True, timeout=timeout, check=False)
@@ -101,8 +110,4 @@ def mounted(
         assert process.wait(timeout=120) == 0, messages.read_text()
         assert umount.returncode == 0
     finally:
-        if mountpoint in kafkafs_mounts():
-            detach(mountpoint)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        end_serving(mountpoint, process)

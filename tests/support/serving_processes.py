@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fixtures import ROOT
-from tests.support.mounts import Mounted, detach, kafkafs_mounts, mounted
+from tests.support.mounts import Mounted, end_serving, kafkafs_mounts, mounted
 
 # A server that takes longer is killed; on a busy machine, one may serve all tests of a module.
 PATIENCE_S = 1200
@@ -61,11 +61,7 @@ def served_fake(mountpoint: Path) -> Iterator[Served]:
         subprocess.run(["fusermount", "-u", str(mountpoint)], check=True)
         assert process.wait(timeout=120) == 0, messages.read_text()
     finally:
-        if mountpoint in kafkafs_mounts():
-            detach(mountpoint)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        end_serving(mountpoint, process)
 
 
 @contextmanager
