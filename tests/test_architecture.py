@@ -23,9 +23,9 @@ MODULES = sorted(
     for path in (ROOT / package).rglob("*.py")
 )
 
-# The ground: modules directly in `storage`. They import no other module of ours.
+# The ground: modules that lie directly in `storage`. They import nothing of ours.
 GROUND = "storage.*"
-# The entry points: they may import any room, and only `kafkafs.__main__` imports them.
+# The ways in: they may import any room, and nobody imports them but `kafkafs.__main__`.
 DOORS = ("storage", "kafkafs", "kafkafs.__main__")
 # A room, and the rooms that it may import in addition to itself and the ground.
 ROOMS: dict[str, tuple[str, ...]] = {
@@ -142,7 +142,7 @@ def is_ours(module: str) -> bool:
 
 
 def room_of(module: str) -> str:
-    """The room of a module; "" for the entry points. A room within a room (`kafkafs.spark.jobs`) is part of it."""
+    """The room of a module; "" for the ways in. A room within a room (`kafkafs.spark.jobs`) is part of it."""
     if module in DOORS:
         return ""
     parts = module.split(".")

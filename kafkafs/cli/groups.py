@@ -151,7 +151,7 @@ class _Ends:
 
 
 def _rows(group: Group, ends: _Ends) -> Iterator[dict[str, Any]]:
-    """The group's committed offsets, by topic and partition. Lag is Kafka's: log end offset minus committed offset."""
+    """What the group has committed, by topic and partition. The lag is Kafka's: the log's end less the offset."""
     for topic, partitions in sorted(group.offsets.items()):
         for partition, committed in sorted(partitions.items()):
             end = ends.of(TopicPartition(topic, partition))
@@ -224,10 +224,10 @@ def _reset(
         failure = owned.close().failure
     if failure is not None:
         raise failure
-    _print_reset(group, before, wanted, as_json)
+    _tell(group, before, wanted, as_json)
 
 
-def _print_reset(group: str, before: Group | None, wanted: Mapping[TopicPartition, int], as_json: bool) -> None:
+def _tell(group: str, before: Group | None, wanted: Mapping[TopicPartition, int], as_json: bool) -> None:
     rows = []
     for tp, offset in sorted(wanted.items()):
         known = None if before is None else before.offsets.get(tp.topic, {}).get(tp.partition)

@@ -70,7 +70,7 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
         "writes": [_write_json(write, drop=drop) for write in writes],
         "staged": [{"file": str(path), "size_bytes": size} for path, size in staged],
     }
-    _print_reports(reports, errors, as_json, more | {"dry_run": dry_run, "clean_shutdown": clean})
+    _tell(reports, errors, as_json, more | {"dry_run": dry_run, "clean_shutdown": clean})
     if not as_json:
         for write in writes:
             _print_write(write, drop=drop, dry_run=dry_run)
@@ -116,7 +116,7 @@ def reindex(ctx: click.Context, logdir: Path, tp: str, as_json: bool) -> None:
     errors |= {partition: error for partition, error in closing.errors.items() if partition not in errors}
     if closing.failure is not None:
         raise closing.failure
-    _print_reports(reports, errors, as_json, {"clean_shutdown": closing.clean})
+    _tell(reports, errors, as_json, {"clean_shutdown": closing.clean})
     if errors:
         ctx.exit(DATA_ERROR)
 
@@ -223,7 +223,7 @@ def _rehearse(
     return reports, errors
 
 
-def _print_reports(
+def _tell(
     reports: Sequence[RecoveryReport],
     errors: dict[TopicPartition, Exception],
     as_json: bool,

@@ -28,7 +28,7 @@ _LIBRARIES = ("click", "cramjam", "crc32c", "crcmod", "cython", "fusepy", "numpy
 
 
 def version_text() -> str:
-    """Versions of kafkafs and its libraries, and which kernels run uncompiled."""
+    """Versions of kafkafs and what it stands on, and which kernels run uncompiled."""
     slow = [name for name in KERNELS if not import_module(name).is_compiled()]
     kernels = f"not compiled, slow: {', '.join(slow)}" if slow else "compiled"
     libraries = ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)
