@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Reading the disk of a broker that crashed, without a broker and without changing anything on it.
+# Reads the disk of a broker that crashed, without a broker and without changing anything on it.
 #
 #   examples/crashed-broker.sh                a copy of the sample log, crashed in the middle of a write
-#   examples/crashed-broker.sh LOGDIR COPY    the disk you have rescued, and where its topics shall go
+#   examples/crashed-broker.sh LOGDIR COPY    the disk you have rescued, and a directory to copy its topics to
 set -euo pipefail
 . "$(dirname "$0")/setup.sh"
 use_kafkafs
@@ -19,7 +19,7 @@ if [ -z "$logdir" ]; then
     head -c 150 "$active" >>"$active"
 fi
 
-say "what is there: whole batches with right checksums; what was torn is no part of a log"
+say "what is there: whole batches with right checksums; a torn end is not part of a log"
 run kafkafs topics list "$logdir"
 run kafkafs count "$logdir"
 topic=$(kafkafs topics list "$logdir" | awk 'NR > 1 && $1 !~ /^__/ { last = $1 } $1 == "orders" { exit } END { print last }')
@@ -28,16 +28,16 @@ run kafkafs cat "$logdir" "$topic" --offsets last-2 --format jsonl
 say "what a broker's start would do; nothing is changed"
 run kafkafs recover "$logdir" --dry-run
 
-say "how far consumers had come"
+say "the committed offsets of consumers"
 run kafkafs groups "$logdir"
 
-say "all of it elsewhere, batch by batch: a directory to go on with"
+say "everything copied, batch by batch, to a directory to continue with"
 run kafkafs mirror "$logdir" "$copy" '[!_]*'
 run kafkafs count "$copy"
 
 [ $# -eq 0 ] || exit 0 # what follows damages files
 
-say "a sector of the disk goes bad: what it hit is told by name, and all else is got out"
+say "a sector of the disk goes bad: the damage is named, and everything else is copied out"
 broken=$temporary/broken
 mkdir "$broken"
 cp -r "$copy/$topic"-* "$broken"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A durable local log for shell scripts: one appends lines, another works through them and remembers how far it came.
+# A durable local log for shell scripts: one appends lines, others process them and commit their offsets.
 #
 #   examples/local-log.sh                in a temporary directory
 #   examples/local-log.sh DIR            in DIR/log, mounted at DIR/mnt, which stay
@@ -23,8 +23,8 @@ for number in 1 2 3 4 5; do
     echo "job $number" >>jobs/0/@append
 done
 
-# work NAME COUNT: as the group NAME, take the next COUNT jobs. The committed offset is the next to be taken; it moves
-# behind a job when that is done. Stopped anywhere, a job is done again rather than lost.
+# work NAME COUNT: as the group NAME, do the next COUNT jobs. The committed offset is that of the next job; it advances
+# when a job is done. Stopped at any point, a job is repeated rather than lost.
 work() {
     local offset=0 job place="@groups/$1/jobs"
     mkdir -p "$place"
@@ -39,7 +39,7 @@ work() {
 say "two groups work, each at its own pace"
 work fast 4
 work slow 2
-say "later they go on"
+say "later they continue"
 echo "job 6" >>jobs/0/@append
 work fast 9
 work slow 1

@@ -3,7 +3,7 @@
 
     examples/picture.py [FILE]      by default examples/picture.svg; needs FUSE and kafkafs
 
-The same sample gives the same picture. It names no font that would have to be fetched.
+The same sample gives the same picture. It names only fonts that need not be downloaded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SHELL = "alias ls='ls --color=auto'\n"
 
 
 def in_terminal(command: str, directory: Path) -> str:
-    """What a terminal shows while bash runs `command`. Raises CalledProcessError where it fails."""
+    """What a terminal shows while bash runs `command`. CalledProcessError if it fails."""
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "XDG_CACHE_HOME": str(directory / "cache"),
@@ -61,7 +61,7 @@ def in_terminal(command: str, directory: Path) -> str:
         try:
             while chunk := os.read(ours, 65536):
                 shown += chunk
-        except OSError as error:  # how a terminal says that nobody writes to it any more
+        except OSError as error:  # the end of a terminal's output
             if error.errno != errno.EIO:
                 raise
         finally:
@@ -72,7 +72,7 @@ def in_terminal(command: str, directory: Path) -> str:
 
 
 def session() -> Text:
-    """All commands, one after the other, and what they print."""
+    """All commands, one after the other, with their output."""
     text = Text()
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
@@ -95,11 +95,11 @@ def session() -> Text:
 
 
 def drawn(text: Text) -> str:
-    """As SVG, in fonts that are there."""
+    """The text as SVG, in fonts of the viewer's system."""
     with Path(os.devnull).open("w") as nowhere:
         console = Console(record=True, width=WIDTH, file=nowhere, force_terminal=True, color_system="truecolor")
         for line in text.split("\n", allow_blank=True):
-            for part in line.divide(range(WIDTH, len(line), WIDTH)):  # a terminal does not look for the ends of words
+            for part in line.divide(range(WIDTH, len(line), WIDTH)):  # a terminal breaks lines within words
                 console.print(part, no_wrap=True)
     form = re.sub(r"\s*@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     form = re.sub(r"\s*<!--.*?-->", "", form, flags=re.DOTALL)

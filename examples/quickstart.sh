@@ -2,14 +2,14 @@
 # Mounts a Kafka log directory and shows how to read it.
 #
 #   examples/quickstart.sh               a small sample that a real broker wrote; nothing stays mounted
-#   examples/quickstart.sh LOGDIR MNT    your log directory at MNT, read-only: not a byte of it changes; it stays mounted
+#   examples/quickstart.sh LOGDIR MNT    your log directory at MNT, read-only: no byte of it changes; it stays mounted
 #
-# On a Debian machine with Python it first installs what is missing: FUSE, and kafkafs into .venv. Run it as often as
-# you like.
+# On a Debian machine with Python it first installs what is missing: FUSE, and kafkafs into .venv. It can be run
+# repeatedly.
 set -euo pipefail
 case $# in
     0) logdir='' mnt='' ;;
-    2) logdir=$(cd "$1" && pwd) # or it is no directory, and cd has said so
+    2) logdir=$(cd "$1" && pwd) # if it is not a directory, cd has printed the reason
        mnt=$(realpath -m "$2") ;;
     *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
@@ -18,15 +18,15 @@ esac
 find_python
 need_packages fusermount=fuse3 lib:libfuse.so.2=libfuse2 gcc=gcc /usr/include/stdlib.h=libc6-dev || {
     have fusermount && have lib:libfuse.so.2 || exit 2
-    say "without a C compiler it works too, only slower"
+    say "it works without a C compiler too, but slower"
 }
 make_venv
 kafkafs=$venv/bin/kafkafs
 
-# show COMMAND: print it as typed in a shell, and the beginning of what it prints
+# show COMMAND: print it as typed in a shell, and the beginning of its output
 show() {
     printf '\n\033[1m$ %s\033[0m\n' "$1"
-    # head may leave before the command is done: that is no failure
+    # a reader that ends early is not a failure
     bash -c "$1" | awk -v most="${2:-6}" 'NR <= most { print substr($0, 1, 240) } NR == most + 1 { print "…" }'
 }
 
@@ -60,7 +60,7 @@ if [ -z "$partition" ]; then
     say "no partition here holds a message"
 else
     show "ls $partition $partition/offsets $partition/time" 40
-    say "every message, one a line; jsonl has its offset, timestamp, key and headers too"
+    say "every message, one per line; jsonl also has its offset, timestamp, key and headers"
     show "cat $partition/messages.txt"
     show "tail -n 3 $partition/messages.jsonl"
     say "messages by offset: any range can be opened, listed or not"

@@ -1,4 +1,4 @@
-# Sourced by the examples and by tests/run.sh: what they install and share. Not a command of its own.
+# Sourced by the examples and by tests/run.sh: what they install and share. Not a command.
 #
 #   need_packages COMMAND=PACKAGE…   install the Debian packages whose command (or file, or `lib:`rary) is missing
 #   make_venv [EXTRA]                .venv with kafkafs in it, kernels compiled; quick when nothing changed
@@ -48,7 +48,7 @@ need_packages() {
         return 1
     fi
     say "installing ${missing[*]}"
-    local said # apt is shown only where it fails
+    local said # the output of apt is shown only if it fails
     if ! said=$({ "${as_root[@]}" apt-get -qq update &&
         "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
             apt-get -qq -y --no-install-recommends install "${missing[@]}"; } 2>&1); then
@@ -57,7 +57,7 @@ need_packages() {
     fi
 }
 
-# True where a compiled kernel is missing or older than its source
+# True if a compiled kernel is missing or older than its source
 stale_kernels() {
     "$venv/bin/python" - "$root" <<'PY'
 import sys, tomllib
@@ -82,7 +82,7 @@ make_venv() {
     mkdir -p "$root/.cache"
     exec 9>"$root/.cache/setup.lock"
     if have flock; then flock 9; fi
-    # A .venv that was moved or whose Python is gone is of no use
+    # A .venv that was moved, or whose Python is missing, is useless
     "$venv/bin/python" -c 'import sys; sys.exit(sys.prefix == sys.base_prefix)' 2>/dev/null || rm -rf "$venv"
     [ -e "$venv" ] || "$python" -m venv "$venv"
     wanted=$("$venv/bin/python" - "$root/pyproject.toml" <<'PY'
@@ -91,7 +91,7 @@ from pathlib import Path
 print(hashlib.sha256(Path(sys.argv[1]).read_bytes() + sys.version.encode() + sys.argv[1].encode()).hexdigest())
 PY
 )
-    # The stamp: what was installed from, and a line for each extra
+    # The stamp has what was installed, and a line for each extra
     if ! grep -qxF "$wanted $extra" "$stamp" 2>/dev/null; then
         say "installing kafkafs into .venv"
         local requirements
@@ -119,5 +119,5 @@ use_kafkafs() {
     have kafkafs || { say "kafkafs is not installed; examples/quickstart.sh does that"; exit 2; }
 }
 
-# run COMMAND…: say it, then do it
+# run COMMAND…: print it, then run it
 run() { printf '\n$ %s\n' "$*"; "$@"; }

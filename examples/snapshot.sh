@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Looking at a snapshot of a broker's disk: the log as it was at one moment, as files, while the broker goes on.
+# Reads a snapshot of a broker's disk: the log as it was at one moment, as files, while the broker continues.
 #
 #   examples/snapshot.sh                 a copy of the sample log is the snapshot
 #   examples/snapshot.sh SNAPSHOT        yours: of LVM, btrfs, ZFS or a cloud's disk, mounted read-only
@@ -21,11 +21,11 @@ before=$(cd "$snapshot" && find . -type f -exec cksum {} + | sort)
 mkdir "$temporary/mnt"
 run kafkafs mount --read-only "$snapshot" "$temporary/mnt"
 cd "$temporary/mnt"
-say "how many messages a day, in all topics"
+say "the number of messages per day, in all topics"
 for day in [!_@]*/0/time/*.txt; do
     printf '%6d  %s\n' "$(wc -l <"$day")" "$day"
 done
-say "where consumer groups stood"
+say "the committed offsets of consumer groups"
 find @groups -type f | while read -r file; do
     echo "$file: $(cat "$file")"
 done

@@ -1,4 +1,4 @@
-"""What holds for every test: nothing of ours stays mounted, and the log directories that it wrote are sound."""
+"""Checks after every test: nothing stays mounted, and the log directories that it wrote are sound."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def what_was_written_is_sound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each log directory that was opened for writing here and closed has, at the test's end, nothing but notes; exactly
-    what `leaves_damage` names, where a test damages one and leaves it so."""
+    """At the end `verify` reports only notes for each log directory that the test opened for writing and closed; if the
+    test leaves damage, exactly the findings that `leaves_damage` names."""
     written: dict[Path, list[TopicPartition]] = {}
     close = OwnedDir.close
 
@@ -47,7 +47,7 @@ def what_was_written_is_sound(request: pytest.FixtureRequest, monkeypatch: pytes
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_stays_mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """At the end no kafkafs is mounted below this session's temporary directory; what is gets cleaned up and named."""
+    """At the end no kafkafs may be mounted below this session's temporary directory. If one is, it is unmounted."""
     base = tmp_path_factory.getbasetemp()
     yield
     left = [path for path in kafkafs_mounts() if path.is_relative_to(base)]

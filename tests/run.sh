@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sets up all that the tests need on a Debian machine with Python, and runs them: lint, types, unit tests, sanitizers,
-# mounts, a real Kafka. Arguments go to pytest:   tests/run.sh tests/storage -k offset
-# Where something cannot be installed its tests are skipped and say why; with CI=true they fail.
+# Installs everything that the tests need on a Debian machine with Python, and runs them: lint, types, unit tests,
+# sanitizers, mounts, a real Kafka. Arguments are passed to pytest:   tests/run.sh tests/storage -k offset
+# If something cannot be installed, its tests are skipped with the reason; with CI=true they fail.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . examples/setup.sh
@@ -9,10 +9,10 @@ cd "$(dirname "$0")/.."
 find_python
 need_packages fusermount=fuse3 lib:libfuse.so.2=libfuse2 kcat=kcat jq=jq rsync=rsync less=less \
     gcc=gcc /usr/include/stdlib.h=libc6-dev lsof=lsof java=default-jre-headless mvn=maven \
-    || say "going on without them"
+    || say "continuing without them"
 make_venv dev,spark,plot
 
-# fetch DIR POM FILE: the jars of a pom into a cache directory, once, whole or not at all: a broken download is no trap.
+# fetch DIR POM FILE: download the jars of a pom into a cache directory once, completely or not at all.
 fetch() {
     local partial
     [ ! -e "$1/$3" ] && have mvn || return 0
@@ -20,24 +20,24 @@ fetch() {
     mkdir -p "$(dirname "$1")"
     partial=$(mktemp -d "$1.XXXXXX")
     if mvn -q -B -f "$2" dependency:copy-dependencies -DoutputDirectory="$partial" >&2; then
-        mv -T "$partial" "$1" 2>/dev/null || rm -rf "$partial" # somebody else was quicker
+        mv -T "$partial" "$1" 2>/dev/null || rm -rf "$partial" # another process was quicker
     else
         rm -rf "$partial"
-        say "Maven could not fetch it; going on without"
+        say "Maven could not fetch it; continuing without it"
     fi
 }
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/kafkafs
-# A real Kafka; and Spark's own Kafka source, with the older pyspark that it goes with in an environment of its own.
+# A real Kafka; and Spark's own Kafka source, with the older pyspark that it needs in a separate environment.
 fetch "${KAFKAFS_KAFKA:-$cache/kafka-4.3.0}" tests/interop/kafka-pom.xml kafka-clients-4.3.0.jar
 fetch "$cache/spark-kafka-4.0.0" tests/interop/spark-kafka-pom.xml spark-sql-kafka-0-10_2.13-4.0.0.jar
 older=$cache/pyspark-4.0.0
 if ! "$older/bin/python" -c 'import pyspark' 2>/dev/null; then
-    say "installing pyspark 4.0.0 beside"
+    say "installing pyspark 4.0.0 into an environment of its own"
     rm -rf "$older"
     "$python" -m venv "$older" && "$older/bin/python" -m pip install --quiet pyspark==4.0.0 || {
         rm -rf "$older"
-        say "pyspark 4.0.0 cannot be installed; going on without"
+        say "pyspark 4.0.0 cannot be installed; continuing without it"
     }
 fi
 

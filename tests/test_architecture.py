@@ -1,7 +1,6 @@
-"""The rooms of the house: who may import whom, how long a module may be, what lies at the top.
+"""The rooms: which may import which, how long a module may be, what is at the top level.
 
-The table is the design: arrows go down only, and never in a circle. A new room fails here until somebody says what it
-stands on.
+Imports go down the table only, and never in a circle. A new room fails here until the table has it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MODULES = sorted(
 GROUND = "storage.*"
 # The ways in: they may import any room, and nobody imports them but `kafkafs.__main__`.
 DOORS = ("storage", "kafkafs", "kafkafs.__main__")
-# A room, and the rooms that it may import beside itself and the ground.
+# A room, and the rooms that it may import in addition to itself and the ground.
 ROOMS: dict[str, tuple[str, ...]] = {
     GROUND: (),
     "storage.format": (),
@@ -87,7 +86,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
-# Who else may be imported, by package of somebody else's or of the standard library: only by these modules.
+# Other packages, and some of the standard library, that only these modules may import.
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "fuse": ("kafkafs.mounting.operations",),
     "pyspark": ("kafkafs.spark*",),
@@ -105,14 +104,14 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "mmap": (),  # another process may truncate the file: SIGBUS kills the mount
 }
 
-# Bytes, pure: no I/O, no clock, no logging. The grammar of paths is as pure.
+# Bytes, pure: no I/O, no clock, no logging. The grammar of paths is pure too.
 PURE = ("storage.format*", "storage.errors", "storage.types", "kafkafs.tree.paths", "kafkafs.selection.range_names")
 NOT_PURE = {"io", "os", "logging", "time", "datetime", "shutil", "subprocess", "socket", "threading", "tempfile",
             "random", "mmap"}
 # calendar arithmetic without a clock
 PURE_BUT_FOR = {"kafkafs.tree.paths": {"datetime"}, "kafkafs.selection.range_names": {"datetime"}}
 
-# Nothing else at the top but dot-files.
+# The only names at the top level, except dot-files.
 TOP_LEVEL = {"storage", "kafkafs", "tests", "examples", "pyproject.toml", "README.md"}
 MAX_LINES = 500
 
@@ -164,7 +163,7 @@ def test_imports_go_down(module: str) -> None:
 
 
 def test_the_table_says_no_more_than_is_so() -> None:
-    """What a room is allowed to import, some module of it does import."""
+    """Each room imports every room that it is allowed to import."""
     used = {(room_of(module), room_of(name)) for module in MODULES for name in imports_of(module) if is_ours(name)}
     assert not [(room, below) for room in ROOMS for below in ROOMS[room] if (room, below) not in used]
 
@@ -199,18 +198,18 @@ def test_only_the_cli_prints(module: str) -> None:
 
 
 def test_the_rooms_have_no_circle() -> None:
-    """The table itself goes down only."""
+    """The table itself has no circle."""
     graphlib.TopologicalSorter({room: set(below) for room, below in ROOMS.items()}).prepare()
 
 
 def test_the_modules_have_no_circle() -> None:
-    """Nor do the modules of a room, imports for types alone included. A package's `__init__` counts as a module."""
+    """Nor have the modules, including imports for types alone. The `__init__` of a package counts as a module."""
     imports = {module: {name for name in imports_of(module) if name in MODULES} - {module} for module in MODULES}
     graphlib.TopologicalSorter(imports).prepare()
 
 
 def test_a_name_is_one_module() -> None:
-    """A basename stands once in a package. Commands, and Spark's jobs, have the names of what they do."""
+    """A basename occurs once in a package, except for commands and Spark's jobs, which are named after what they do."""
     named: dict[tuple[str, str], list[str]] = {}
     for module in MODULES:
         is_module = source_of(module).name != "__init__.py"
@@ -227,13 +226,13 @@ def test_modules_are_short(module: str) -> None:
 
 
 def test_no_utils() -> None:
-    """A module has a noun of the trade for a name."""
+    """A module is named by a specific noun."""
     vague = {"util", "utils", "helper", "helpers", "common", "misc", "tools"}
     assert not [module for module in MODULES if vague & set(module.split("."))]
 
 
 def tracked() -> list[str]:
-    """The files that git knows, or where there is no git all that do not look made."""
+    """The files that git tracks; without git, all files that do not look generated."""
     git = shutil.which("git")
     if git and (ROOT / ".git").exists():
         listed = subprocess.run([git, "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True)
@@ -249,7 +248,7 @@ def test_the_top_level() -> None:
 
 
 def test_no_path_of_a_machine() -> None:
-    """No file names the directory it was written in."""
+    """No file contains the path of the directory in which it was written."""
     here = (str(ROOT) + "/", str(ROOT.parent / "shared") + "/")
     named = [
         name
@@ -261,7 +260,7 @@ def test_no_path_of_a_machine() -> None:
 
 
 def test_the_commands_of_the_readme_exist() -> None:
-    """Scripts that the README names are there and executable; `kafkafs X` in it is a command."""
+    """Scripts that the README names exist and are executable; each `kafkafs X` in it is a command."""
     from kafkafs.cli import main
 
     readme = (ROOT / "README.md").read_text()

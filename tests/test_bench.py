@@ -1,4 +1,4 @@
-"""The benchmarks run, on a small scale: that they still work, not how fast anything is."""
+"""The benchmarks run on a small scale: whether they work, not how fast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_small_run(tmp_path: Path) -> None:
     done = subprocess.run(
         [*command, "--only", "process,mount,large,writing,paced,recover,topics"],
         cwd=ROOT,
-        # No broker: it starts slowly.
+        # Without a broker, which starts slowly.
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), "KAFKAFS_KAFKA": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -28,7 +28,7 @@ from tests.support.builders import (
 )
 from tests.support.fixtures import log_dir_of, requires_fixtures, topics_of
 
-# Their first segments are gone, or cleaned, so that a replay from the start is not what the broker did.
+# Their first segments were removed or cleaned, so a replay from the start is not what the broker did.
 NOT_FROM_THE_START = {"t-retention-ms", "t-retention-bytes", "t-deleted", "cmp-tomb"}
 
 
@@ -69,7 +69,7 @@ def test_replayed_batches_give_the_brokers_own_files(
     built = build_log_dir(tmp_path, {"t": [spec]})["t", 0]
     kinds = (".log", ".index", ".timeindex", ".txnindex")
     assert files_of(built.path, *kinds) == files_of(source, *kinds)
-    # A broker that is started anew notes its epoch at the log end, before any batch has it.
+    # A broker that is restarted records its epoch at the log end, before any batch has it.
     theirs = (source / "leader-epoch-checkpoint").read_text().splitlines()[2:]
     ours = (built.path / "leader-epoch-checkpoint").read_text().splitlines()[2:]
     assert ours == [line for line in theirs if not line.endswith(f" {built.log_end_offset}")]
@@ -84,7 +84,7 @@ def entries_of(snapshot: bytes) -> dict[int, tuple[int, ...]]:
 @requires_fixtures
 @pytest.mark.parametrize("topic", ["tx-basic-0", "tx-basic-1", "tx-lz4-0", "tx-librdkafka-0", "tx-open-0"])
 def test_producer_snapshots_are_the_brokers_own(topic: str) -> None:
-    """Every .snapshot of the broker holds what ours does; producers it had expired by its clock may be missing."""
+    """Every .snapshot of the broker has the same content as ours, except for producers that it had expired."""
     source = log_dir_of("transactions") / topic
     expected = {int(p.stem): entries_of(p.read_bytes()) for p in source.glob("*.snapshot")}
     producers = Producers()

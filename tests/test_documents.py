@@ -1,13 +1,150 @@
-"""The documents of the tests name what there is."""
+"""The documents: every citation names a document and a section that exist, and what they name exists."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+import click
+import pytest
+
+from kafkafs.cli import main
+from kafkafs.mounting.mount_options import NAMES
+from kafkafs.spark.option_values import SINK, SOURCE
+from storage.config import TOPIC_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 TEXT = (TESTS / "README.md").read_text()
+
+DOCUMENTS = ("storage/DESIGN.md", "storage/FORMAT.md", "kafkafs/DESIGN.md", "kafkafs/CONTRACT.md")
+# Sections that modules cite, or may cite.
+SECTIONS = {
+    "storage/DESIGN.md": (
+        "Recovery", "Compaction", "Retention", "Staged writes", "Index files", "Rolling", "Truncation", "Producers",
+        "Transactions", "Descriptors and locks", "Caches and what makes each stale", "Old formats", "Clean shutdown",
+        "Cluster metadata", "Topic configuration", "Consumer groups", "Sharing a directory with a broker", "Rooms",
+    ),
+    "storage/FORMAT.md": (
+        "Record batch", "Message sets", "Control records", "Index files", "Checkpoints", "Producer snapshots",
+        "File names",
+    ),
+    "kafkafs/DESIGN.md": (
+        "Growing files", "Sizes", "Append files", "Directories", "Threads and speed", "Lifecycle", "The page cache",
+        "Errors",
+    ),
+    "kafkafs/CONTRACT.md": (
+        "The tree", "Names", "Formats", "Appending", "Ranges", "Errors", "Mount options", "Commands", "Configuration",
+        "Status", "Groups", "Spark",
+    ),
+}  # fmt: skip
+# Pages that are not in the repository. In pieces, so that this file does not name them.
+OUTSIDE = re.compile("|".join(("kafka-" + "facts", "fuse-" + "facts", r"\bproduct\." + "md", r"\barchitecture\." + "md",
+                               r"\.\./" + "shared")))  # fmt: skip
+SUFFIXES = (".py", ".md", ".sh", ".toml", ".pxd", ".1")
+# A document, and the title of a section after it, in quotes. Lines may end anywhere. A path in quotes is code.
+CITATION = re.compile(r'(?<!["\w./-])(?P<document>[\w./-]*\b[A-Z]+\.md)`?\)?(?:,[\s#]+"(?P<section>[^"]+)")?')
+SECTION_ONLY = re.compile(r'section[\s#]+"(?P<section>[^"]+)"', re.IGNORECASE)
+
+
+def files() -> Iterator[Path]:
+    for folder in (ROOT / "storage", ROOT / "kafkafs", TESTS, ROOT / "examples"):
+        yield from (path for path in sorted(folder.rglob("*")) if path.suffix in SUFFIXES and path.is_file())
+    yield from (ROOT / "README.md", ROOT / "pyproject.toml")
+
+
+def document_at(name: str, citing: Path) -> Path | None:
+    """The document that `citing` names: from the root, `tests`, its own folder, or the package it tests or is in."""
+    parts = citing.relative_to(ROOT).parts
+    package = ROOT / (parts[1] if parts[0] == "tests" else parts[0])
+    return next((base / name for base in (ROOT, TESTS, citing.parent, package) if (base / name).is_file()), None)
+
+
+def headings(document: Path) -> set[str]:
+    return set(re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_sections_exist(document: str) -> None:
+    """Each is a heading of the second level, so that a citation finds it."""
+    found = re.findall(r"^## (.*)$", (ROOT / document).read_text(), re.MULTILINE)
+    assert not [section for section in SECTIONS[document] if found.count(section) != 1]
+
+
+def test_citations_name_sections_that_exist() -> None:
+    """A citation is the path of a document, a comma, and the title of a section in quotes, or the path alone."""
+    wrong = []
+    for path in files():
+        text = path.read_text()
+        for found in CITATION.finditer(text):
+            document, section = found["document"], found["section"]
+            place = f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, found.start()) + 1}"
+            target = document_at(document, path)
+            if target is None:
+                wrong.append(f"{place}: there is no {document}")
+            elif section is not None and " ".join(section.replace("#", "").split()) not in headings(target):
+                wrong.append(f"{place}: {document} has no section {section!r}")
+        if path.suffix == ".md":
+            own = headings(path)
+            wrong += [
+                f"{path.relative_to(ROOT)}: there is no section {found['section']!r}"
+                for found in SECTION_ONLY.finditer(text)
+                if found["section"] not in own
+            ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_page_outside_the_repository_is_cited() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {found[0]}"
+        for path in files()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for found in OUTSIDE.finditer(line)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "README.md"])
+def test_modules_that_documents_name_exist(document: str) -> None:
+    """A path in code font is from the root, from the package that the document describes, or an example."""
+    text = (ROOT / document).read_text()
+    named = set(re.findall(r"`((?:[\w-]+/)*\w+\.py)`", text))
+    places = (ROOT, (ROOT / document).parent, ROOT / "examples")
+    assert not [name for name in sorted(named) if not any((place / name).exists() for place in places)]
+
+
+@pytest.mark.parametrize("package", ["storage", "kafkafs"])
+def test_every_room_is_in_the_table(package: str) -> None:
+    text = (ROOT / package / "DESIGN.md").read_text().partition("## Rooms")[2].partition("\n## ")[0]
+    rooms = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+    assert rooms == rooms & set(re.findall(r"^\| `(\w+)` ", text, re.MULTILINE))
+
+
+def section(document: str, title: str) -> str:
+    return (ROOT / document).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_the_contract_has_every_command_and_option() -> None:
+    text = section("kafkafs/CONTRACT.md", "Commands") + section("kafkafs/CONTRACT.md", "Mount options")
+    commands = {name: command for name, command in main.commands.items() if not isinstance(command, click.Group)}
+    for name, group in main.commands.items():
+        if isinstance(group, click.Group):
+            commands |= {f"{name} {inner}": command for inner, command in group.commands.items()}
+    assert not [name for name in commands if not re.search(rf"`{name} ", text)]
+    options = {option for command in commands.values() for parameter in command.params for option in parameter.opts}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) - {"--help"}
+    assert {option for option in options if option.startswith("--")} - {"--foreground"} == named
+
+
+def test_the_contract_has_every_mount_option_configuration_key_and_spark_option() -> None:
+    for title, names in (
+        ("Mount options", NAMES),
+        ("Configuration", [name for name in TOPIC_KEYS if not name.startswith("compression.")]),
+        ("Spark", {*SOURCE, *SINK} - {"checkpointLocation"}),
+    ):
+        text = section("kafkafs/CONTRACT.md", title)
+        assert not [name for name in names if not re.search(rf"`{re.escape(name)}[`=]", text)], title
 
 
 def test_files_and_folders_exist() -> None:

@@ -1,4 +1,4 @@
-"""The examples are run as tests: what the README shows must work."""
+"""The examples run as tests, so that what the README shows works."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_quickstart_with_wrong_arguments(tmp_path: Path) -> None:
 
 
 def example(name: str, *arguments: Path | str) -> list[str]:
-    """What an example prints; it must say nothing on stderr and leave nothing mounted."""
+    """The output of an example, which must print nothing on stderr and leave nothing mounted."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = [str(ROOT / "examples" / name), *map(str, arguments)]
     done = subprocess.run(
@@ -140,7 +140,7 @@ def test_a_local_log_for_shell_scripts(tmp_path: Path) -> None:
 
 @requires_fuse
 def test_the_picture_of_the_readme(tmp_path: Path) -> None:
-    """It shows what the commands print today, and fetches nothing."""
+    """It shows what the commands print now, and downloads nothing."""
     kept = (ROOT / "examples" / "picture.svg").read_text()
     assert "(examples/picture.svg)" in (ROOT / "README.md").read_text()
     assert set(re.findall(r"\w+://[^\s\"')]*", kept)) == {"http://www.w3.org/2000/svg"}
@@ -152,7 +152,7 @@ def test_the_picture_of_the_readme(tmp_path: Path) -> None:
 
 @requires_fuse
 def test_the_systemd_unit_of_the_readme(tmp_path: Path) -> None:
-    """Its commands, with other directories."""
+    """Its commands work, with other directories."""
     readme = (ROOT / "README.md").read_text()
     (start,), (stop,) = (
         re.findall(rf"^{key}=\S*/kafkafs (.*)$", readme, re.MULTILINE) for key in ("ExecStart", "ExecStop")
@@ -161,7 +161,7 @@ def test_the_systemd_unit_of_the_readme(tmp_path: Path) -> None:
     words = {command: [places.get(word, word) for word in command.split()] for command in (start, stop)}
     assert all(str(tmp_path / "mnt") in found for found in words.values())
     assert str(SAMPLE) in words[start]
-    if os.geteuid() != 0:  # fuse.conf may not let others in
+    if os.geteuid() != 0:  # fuse.conf may not allow other users
         words[start] = words[start][: words[start].index("-o")]
     (tmp_path / "mnt").mkdir()
     with subprocess.Popen([*KAFKAFS, *words[start]], stderr=subprocess.PIPE) as serving:
@@ -180,7 +180,7 @@ def test_the_systemd_unit_of_the_readme(tmp_path: Path) -> None:
 
 
 def test_the_fstab_line_of_the_readme() -> None:
-    """mount(8) itself is asked in tests/kafkafs/mounting/test_lifecycle.py; here the options."""
+    """tests/kafkafs/mounting/test_lifecycle.py runs mount(8) itself; this checks the options."""
     (line,) = re.findall(r"^/\S+ +/\S+ +fuse\.kafkafs .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
     *_, kind, options, dump, check = line.split()
     assert (kind, dump, check) == ("fuse.kafkafs", "0", "0")
@@ -206,7 +206,7 @@ def test_the_man_page() -> None:
 
 
 def test_the_sample() -> None:
-    """What its maker put in (tests/interop/make_sample.py), and nothing of it changed by whoever looked at it."""
+    """It holds what tests/interop/make_sample.py wrote, and reading has not changed it."""
     assert run_kafkafs("count", SAMPLE, "orders").stdout.split()[-1] == b"700"
     committed = run_kafkafs("cat", SAMPLE, "payments/0", "--isolation", "read_committed").stdout
     assert committed == b"order 1 paid\norder 2 paid\norder 5 paid\n"
@@ -217,7 +217,7 @@ def test_the_sample() -> None:
 
 
 def test_export_on_spark(tmp_path: Path) -> None:
-    """To Parquet and read back."""
+    """It exports to Parquet and reads the result."""
     pytest.importorskip("pyspark", reason="no pyspark: install the extra `spark`", exc_type=ImportError)
     if shutil.which("java") is None and os.environ.get("CI", "").lower() not in ("true", "1"):
         pytest.skip("no Java: Spark does not run")

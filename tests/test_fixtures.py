@@ -1,4 +1,4 @@
-"""The archives of the fixtures: packed alike everywhere, unpacked once, whole, and read-only."""
+"""The archives of the fixtures: packed in the same way everywhere, unpacked once, completely, and read-only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROCESSES = 4
 
 @pytest.fixture(scope="module")
 def packing() -> ModuleType:
-    """`tests/fixtures/pack.py`, which is a script and in no package."""
+    """`tests/fixtures/pack.py`, which is a script outside of any package."""
     spec = importlib.util.spec_from_file_location("pack", ARCHIVES / "pack.py")
     assert spec is not None
     assert spec.loader is not None
@@ -46,7 +46,7 @@ def test_there_is_a_fixture_for_each_archive() -> None:
 
 
 def test_packing_what_was_unpacked_gives_the_same_archive(packing: ModuleType, archives: Path, tmp_path: Path) -> None:
-    """Names, contents, modes and times come back; the compressed bytes may differ between versions of liblzma."""
+    """Names, contents, modes and times are preserved; the compressed bytes may differ between versions of liblzma."""
     tree = unpacked(archives, tmp_path / "cache")
     assert {path.stat().st_mode & 0o777 for path in (tree, *tree.rglob("*"))} == {0o444, 0o555}
     packing.pack(tree / "groups", tmp_path / "again.tar.xz")

@@ -1,4 +1,4 @@
-"""ruff and mypy --strict, as tests: so that one command runs all and one summary tells all."""
+"""ruff and mypy --strict as tests, so that one command runs all checks."""
 
 from __future__ import annotations
 

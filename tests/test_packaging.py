@@ -30,13 +30,13 @@ PACKAGES = ("storage", "kafkafs")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REQUIRED = os.environ.get("CI", "").lower() in ("true", "1")
 
-# The first run compiles all kernels, and once more finds that it cannot.
+# The first run compiles all kernels, and then installs without a compiler.
 pytestmark = pytest.mark.timeout(1200)
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """`environment` has the wheel and its dependencies; `uncompiled` is a wheel made where there is no compiler."""
+    """`environment` has the wheel and its dependencies; `uncompiled` is a wheel that was built without a compiler."""
 
     sdist: Path
     wheel: Path
@@ -44,12 +44,12 @@ class Installed:
     environment: Path
 
     def run(self, *arguments: object, **variables: str) -> str:
-        """What the installed `kafkafs` prints."""
+        """The output of the installed `kafkafs`."""
         return output([self.environment / "bin" / "kafkafs", *arguments], variables)
 
 
 def output(command: list[object], variables: Mapping[str, str] | None = None, cwd: Path = CACHE) -> str:
-    """What a command prints; the checkout is not in its path."""
+    """The output of a command; the checkout is not in its path."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     environment |= {"PYTHONWARNINGS": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1", **(variables or {})}
     done = subprocess.run(
@@ -60,7 +60,7 @@ def output(command: list[object], variables: Mapping[str, str] | None = None, cw
 
 
 def sources() -> list[Path]:
-    """The files that a package is made of, and nothing that an earlier build has left."""
+    """The files that make up a package, without the results of earlier builds."""
     found = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
     kept = [path for path in found if path.suffix not in (".so", ".c", ".pyc")]
     return [ROOT / "pyproject.toml", ROOT / "README.md", *sorted(kept)]
@@ -74,7 +74,7 @@ def digest() -> str:
 
 
 def build(directory: Path) -> Installed:
-    """Into `directory`: the sdist, a wheel of it, one without a compiler, and an environment with the wheel."""
+    """Builds into `directory`: the sdist, a wheel of it, one without a compiler, and an environment with the wheel."""
     tree = directory / "tree"
     for path in sources():
         (tree / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def build(directory: Path) -> Installed:
 
 @pytest.fixture(scope="module")
 def installed() -> Iterator[Installed]:
-    """One at a time: tests in another process wait for it. `done` is written last."""
+    """Built by one process while others wait. `done` is written last."""
     CACHE.mkdir(parents=True, exist_ok=True)
     directory = CACHE / digest()
     with (CACHE / "lock").open("w") as lock:
@@ -128,7 +128,7 @@ def installed() -> Iterator[Installed]:
 
 
 def kernels() -> list[str]:
-    """All extension modules, Cython's own one with them."""
+    """All extension modules, including Cython's own."""
     return [module["name"] for module in PROJECT["tool"]["setuptools"]["ext-modules"]]
 
 
@@ -158,7 +158,7 @@ def test_the_installed_mount_works(installed: Installed, tmp_path: Path, monkeyp
 
 
 def test_without_a_compiler_it_installs_all_the_same(installed: Installed, tmp_path: Path) -> None:
-    """And runs as plain Python, which `--version` says."""
+    """It runs as plain Python, and `--version` says so."""
     with zipfile.ZipFile(installed.uncompiled) as wheel:
         assert not [name for name in wheel.namelist() if name.endswith(".so")]
         wheel.extractall(tmp_path)
@@ -170,7 +170,7 @@ def test_without_a_compiler_it_installs_all_the_same(installed: Installed, tmp_p
 
 
 def test_what_is_in_the_archives(installed: Installed) -> None:
-    """All sources in both; in the wheel each kernel built, and nothing at the top but the two packages."""
+    """Both have all sources; the wheel has each built kernel, and only the two packages at its top level."""
     own = {path.relative_to(ROOT).as_posix() for path in sources()}
     with tarfile.open(installed.sdist) as sdist:
         packed = {name.partition("/")[2] for name in sdist.getnames()}

@@ -18,9 +18,9 @@ from storage.files import descriptors
 # numpy brings a linear algebra library whose threads spin while they wait for work that we never give them.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# Columns instead of objects: there is little to collect, and looking for it was a tenth of the time of `kafkafs cat`.
+# Data is in columns, not objects, so there is little garbage. Looking for it took a tenth of the time of `kafkafs cat`.
 gc.set_threshold(100_000, 50, 100)
-# Nor is there at the end, when the interpreter would look through all modules once more: 25 ms of `kafkafs cat`.
+# At exit the interpreter would search all modules once more: 25 ms of `kafkafs cat`.
 atexit.register(gc.freeze)
 
 # Command name → module and attribute.
@@ -49,7 +49,7 @@ _COMMANDS = {
 
 
 class _LazyCommands(MutableMapping[str, click.Command]):
-    """Commands by name; each is imported when it is asked for."""
+    """Commands by name; each is imported when it is first used."""
 
     def __init__(self, places: dict[str, str]) -> None:
         self._places = places
@@ -77,17 +77,17 @@ class _LazyCommands(MutableMapping[str, click.Command]):
 
 
 class _Main(click.Group):
-    """Turns StorageErrors into one line and an exit code; takes `kafkafs LOGDIR MNT` for a mount."""
+    """Turns a StorageError into one line and an exit code; treats `kafkafs LOGDIR MNT` as a mount."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Only the real program changes how its process meets signals (see `signals`) and how many descriptors it may
-        # have, not a test that calls `main`. All commands: each may open a directory of thousands of partitions.
+        # Only the real program, not a test that calls `main`, changes how its process handles signals (see `signals`)
+        # and how many descriptors it may have. Any command may open a directory of thousands of partitions.
         descriptors.raise_limit()
         return self.main(*args, obj=kwargs.pop("obj", "process"), **kwargs)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and "/" in args[0] and not args[0].startswith("-"):
-            args = ["mount", *args]  # so mount(8) calls its helpers
+            args = ["mount", *args]  # this is how mount(8) calls its helpers
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -100,10 +100,10 @@ class _Main(click.Group):
             ctx.exit(HELD if isinstance(error, LogLocked) else DATA_ERROR)
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # click's: the reader has gone, and that is no error
+                raise  # click handles it: the reader has closed the pipe, which is not an error
             say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error)
             ctx.exit(DATA_ERROR)
-        except KeyboardInterrupt:  # of commands that have something to put in order; `signals` has the others
+        except KeyboardInterrupt:  # only of commands that must clean up; see `signals`
             say("interrupted")
             ctx.exit(INTERRUPTED)
 
@@ -141,8 +141,8 @@ def main() -> None:
     \b
     kafkafs mount /var/kafka /mnt/k     the topics as files; also: kafkafs /var/kafka /mnt/k
     kafkafs cat /var/kafka orders       the messages without a mount
-    kafkafs topics list /var/kafka      what is there
+    kafkafs topics list /var/kafka      list the topics
 
-    Exit codes: 0 fine, 1 the check found something, 2 usage, 3 the log directory is held by another process, 4 I/O or
-    data error.
+    Exit codes: 0 fine, 1 the check found something, 2 wrong usage, 3 the log directory is held by another process, 4
+    an I/O or data error, 130 interrupted.
     """

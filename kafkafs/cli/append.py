@@ -24,19 +24,24 @@ _READ_BYTES = 128 << 10
 @click.command()
 @LOGDIR
 @click.argument("tp", type=TopicPartitionPattern())
-@click.option("--format", "format_name", type=click.Choice(["txt", "jsonl"]), default="txt", help="txt if not given.")
-@click.option("--key-separator", metavar="S", help="With txt: what stands before S in a line is the key.")
-@click.option("--force", is_flag=True, help="Also to a topic that has several replicas.")
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(["txt", "jsonl"]),
+    default="txt",
+    show_default=True,
+    help="The format of the lines.",
+)
+@click.option("--key-separator", metavar="S", help="With txt: the text before S in a line is the key.")
+@click.option("--force", is_flag=True, help="Also append to a topic that has several replicas.")
 @click.pass_context
-def append(
-    ctx: click.Context, logdir: Path, tp: str, format_name: str, key_separator: str | None, force: bool
-) -> None:
+def append(ctx: click.Context, logdir: Path, tp: str, format_name: str, key_separator: str | None, force: bool) -> None:
     """Append the lines of stdin to TP, a topic or topic/partition of LOGDIR.
 
-    Of a topic the partition is chosen as Kafka's producer does: by the key, or any one for lines without keys. With
-    jsonl each line is an object as `kafkafs cat --format jsonl` prints it; value is required. The first line that the
-    topic does not take ends it: what stands before it is appended, nothing after it is. All that was appended is on
-    disk when it ends.
+    For a topic, the partition is chosen as Kafka's producer chooses it: by the key, or any partition for lines without
+    keys. With jsonl each line is an object as `kafkafs cat --format jsonl` prints it; value is required. The command
+    stops at the first line that the topic does not accept: the lines before it are appended, and none after it. Every
+    appended line is on disk when the command ends.
 
     \b
     seq 100 | kafkafs append ./logs numbers
@@ -50,7 +55,7 @@ def append(
 
     topic, partition = _parsed(tp)
     if key_separator is not None and (format_name == "jsonl" or not key_separator):
-        raise click.UsageError("--key-separator is a text that stands between key and value in txt lines")
+        raise click.UsageError("--key-separator is a non-empty text between key and value, for txt lines only")
     parse: Parse = parse_jsonl if format_name == "jsonl" else parse_txt
     if key_separator is not None:
         parse = keyed_txt(os.fsencode(key_separator))
@@ -59,7 +64,7 @@ def append(
     failed = True
     try:
         writer = LineWriter(open_target(owned, partition or topic, force=force), parse)
-        failed = not _pump(writer)
+        failed = not _append_stdin(writer)
     except (StorageError, OSError) as error:
         say(error if isinstance(error, StorageError) else error.strerror or error)
     finally:
@@ -85,8 +90,8 @@ def _parsed(tp: str) -> tuple[str, TopicPartition | None]:
     return topic, None if number is None else TopicPartition(topic, number)
 
 
-def _pump(writer: LineWriter) -> bool:
-    """Everything from stdin; False when a line was refused, which is said with its number."""
+def _append_stdin(writer: LineWriter) -> bool:
+    """Appends all of stdin. False if a line was refused; then its number and the reason were printed."""
     from storage.errors import StorageError
 
     lines = 0

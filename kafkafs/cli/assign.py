@@ -6,9 +6,10 @@ from collections import Counter
 
 import click
 
+from kafkafs.cli.shared_options import whole_number
 from kafkafs.cli.tables import print_json, print_table
 
-_MOST_START = 1_000_000  # Kafka's own arithmetic, in 32 bits, overflows somewhere above
+_MOST_START = 1_000_000  # above this Kafka's 32-bit arithmetic may overflow
 
 
 class _Brokers(click.ParamType["list[int]"]):
@@ -36,20 +37,33 @@ class _Racks(click.ParamType["dict[int, str]"]):
 
 
 def _broker(kind: click.ParamType[object], text: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) >= 2**31:
-        kind.fail(f"{text!r} is no broker id", param, ctx)
-    return int(text)
+    number = whole_number(text, 2**31 - 1)
+    if number is None:
+        kind.fail(f"{text!r} is not a broker id", param, ctx)
+    return number
 
 
 @click.command()
 @click.option("--brokers", required=True, type=_Brokers(), metavar="1,2,3", help="The brokers' ids.")
-@click.option("--partitions", required=True, type=click.IntRange(min=1), metavar="N", help="How many partitions.")
-@click.option("--replication-factor", required=True, type=click.IntRange(min=1), metavar="R", help="Replicas of each.")
-@click.option("--racks", type=_Racks(), metavar="1=a,2=b", help="Every broker's rack: replicas are spread over them.")
-@click.option("--start", type=click.IntRange(0, _MOST_START), metavar="S", help="Where to begin, instead of by chance.")
-@click.option("--first-partition", type=click.IntRange(min=0), default=0, metavar="P", help="To add some.")
-@click.option("--topic", default="topic", show_default=True, metavar="TOPIC", help="The name in the JSON.")
-@click.option("--json", "as_json", is_flag=True, help="Kafka's reassignment JSON, for kafka-reassign-partitions.")
+@click.option("--partitions", required=True, type=click.IntRange(min=1), metavar="N", help="The number of partitions.")
+@click.option(
+    "--replication-factor",
+    required=True,
+    type=click.IntRange(min=1),
+    metavar="R",
+    help="The number of replicas of each partition.",
+)
+@click.option(
+    "--racks", type=_Racks(), metavar="1=a,2=b", help="The rack of every broker; replicas are spread over racks."
+)
+@click.option(
+    "--start", type=click.IntRange(0, _MOST_START), metavar="S", help="The start position, instead of a random one."
+)
+@click.option(
+    "--first-partition", type=click.IntRange(min=0), default=0, metavar="P", help="The first number, to add partitions."
+)
+@click.option("--topic", default="topic", show_default=True, metavar="TOPIC", help="The topic's name in the JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON that kafka-reassign-partitions reads.")
 def assign(
     brokers: list[int],
     partitions: int,
@@ -60,7 +74,7 @@ def assign(
     topic: str,
     as_json: bool,
 ) -> None:
-    """Assign replicas to brokers as Kafka does: leaders go round, followers are shifted, racks alternate.
+    """Assign replicas to brokers as Kafka does: leaders rotate, followers are shifted, racks alternate.
 
     \b
     kafkafs assign --brokers 1,2,3 --partitions 6 --replication-factor 2

@@ -1,4 +1,4 @@
-"""`kafkafs cat`: the views without a mount."""
+"""`kafkafs cat`: prints the views without a mount."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.shared_options import ISOLATION
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
-    from kafkafs.cli.pump import Output
+    from kafkafs.cli.output import Output
     from kafkafs.formats.base import Format
     from kafkafs.views.unmounted import PartitionReader, Wanted
     from storage.log.log_dir import LogDir
@@ -54,7 +55,7 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign:
-            raise click.BadParameter(f"{text!r} is no NAME=VALUE")
+            raise click.BadParameter(f"{text!r} is not in the form NAME=VALUE")
         headers.append((os.fsencode(name), os.fsencode(value)))
     return tuple(headers)
 
@@ -68,7 +69,7 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
     "times",
     callback=_times,
     metavar="R",
-    help="2026-11-20, 2026-11-20T10--, 2026-11-20T10--2026-11-20T12, until-2026-11-20, last-1h; UTC if without a zone.",
+    help="2026-11-20, 2026-11-20T10--, 2026-11-20T10--2026-11-20T12, until-2026-11-20, last-1h; UTC without a zone.",
 )
 @click.option(
     "--format",
@@ -77,18 +78,14 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
     default="txt",
     show_default=True,
     metavar="F",
-    help=r"txt, jsonl, log (Kafka's own bytes), or letters as kcat's: '%o %T %k %s\n'.",
+    help=r"txt, jsonl, log (Kafka's own bytes), or a template of kcat's letters: '%o %T %k %s\n'.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes later, until ^C or the range is complete.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Continue with later messages, until ^C or until the range is complete."
+)
 @click.option("--key", metavar="K", help="Only messages with this key.")
 @click.option("--header", "headers", callback=_headers, multiple=True, metavar="N=V", help="Only with this header.")
-@click.option(
-    "--isolation",
-    type=click.Choice([isolation.value for isolation in Isolation]),
-    default=Isolation.READ_UNCOMMITTED.value,
-    show_default=True,
-    help="read_committed leaves out aborted messages and stops at open transactions.",
-)
+@ISOLATION
 @click.pass_context
 def cat(
     ctx: click.Context,
@@ -104,8 +101,8 @@ def cat(
 ) -> None:
     """Print the messages of TP.
 
-    TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions come one after the other; ranges apply to
-    each. With both ranges, messages in both.
+    TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions are printed one after the other, and
+    ranges apply to each. With --offsets and --time, only messages in both ranges are printed.
 
     \b
     kafkafs cat /var/kafka orders
@@ -113,14 +110,14 @@ def cat(
     kafkafs cat /var/kafka orders --time 2026-11-20T10--2026-11-20T12 --key k17
     kafkafs cat /var/kafka orders --offsets -10 --follow
 
-    Letters: %s value, %S its length (-1: null), %R that as 4 bytes, %k key, %K its length, %t topic, %p partition,
-    %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN.
+    Template letters: %s value, %S its length (-1: null), %R that as 4 bytes, %k key, %K its length, %t topic, %p
+    partition, %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN.
     """
     from kafkafs.views.unmounted import Wanted
 
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     if form == "log" and (key is not None or headers):
-        raise click.UsageError("--format log gives whole batches: it takes no --key and no --header")
+        raise click.UsageError("--format log prints whole batches; it cannot be combined with --key or --header")
     log_dir = open_log_dir(logdir)
     targets = expand(log_dir, tp)
     if form == "log" and len(targets) != 1:
@@ -131,8 +128,8 @@ def cat(
 
 
 def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form: str, follow: bool) -> bool:
-    """Prints all of it; False if anything could not be read."""
-    from kafkafs.cli.pump import Output
+    """Prints all partitions; False if anything could not be read."""
+    from kafkafs.cli.output import Output
     from kafkafs.cli.stdout import stdout_sink
     from kafkafs.views.unmounted import PartitionReader
     from storage.format.decoder import Decoder
@@ -145,7 +142,7 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
     def make(_: Output) -> None:
         following = []
         for tp in targets:
-            reader = PartitionReader(log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.tell)
+            reader = PartitionReader(log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.report)
             source = _Source(reader, None if form == "log" else _by_name(form, tp))
             if printer.print(source) and not reader.done:
                 following.append(source)
@@ -154,7 +151,7 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
             output.wait(_POLL_SECONDS)
             following = [source for source in following if printer.print(source) and not source.reader.done]
 
-    output.pump(make, stdout_sink(), say)
+    output.run(make, stdout_sink(), say)
     return not printer.failed
 
 
@@ -167,14 +164,14 @@ class _Source:
 
 
 class _Printer:
-    """Prints partitions; what cannot be read is told, and the next one's turn comes."""
+    """Prints partitions. What cannot be read is reported, and printing continues with the next partition."""
 
     def __init__(self, output: Output) -> None:
         self.failed = False
         self._output = output
 
     def print(self, source: _Source) -> bool:
-        """What there is now of it. False if it broke off."""
+        """Prints what there is now. False if an error ended it."""
         from storage.errors import StorageError
 
         try:
@@ -186,7 +183,7 @@ class _Printer:
                     self._output.render(source.form, block)
         except (StorageError, OSError) as error:
             self.failed = True
-            self._output.tell(str(error))
+            self._output.report(str(error))
             return False
         return True
 

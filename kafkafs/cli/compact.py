@@ -1,4 +1,4 @@
-"""`kafkafs compact`: one cleaning pass, now."""
+"""`kafkafs compact`: cleaning passes, now."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import passes
+from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import TopicPartition
 
@@ -22,15 +23,15 @@ _Outcome = tuple[list["CompactionResult"], passes.Errors]
 @click.command()
 @LOGDIR
 @click.argument("tp", type=TopicPartitionPattern())
-@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
+@AS_JSON
 @click.pass_context
 def compact(ctx: click.Context, logdir: Path, tp: str, dry_run: bool, as_json: bool) -> None:
     """Compact TP (topic, topic/partition or a glob), whatever its dirty ratio.
 
-    Of the records below the active segment the latest of each key stays, under the topic's configuration
-    (cleanup.policy must name compact; delete.retention.ms, min.compaction.lag.ms). Where the offset map
-    (log.cleaner.dedupe.buffer.size) fills, passes follow until all is compacted.
+    Below the active segment, the latest record of each key is kept, as the topic's configuration says (cleanup.policy
+    must name compact; delete.retention.ms, min.compaction.lag.ms). If the offset map (log.cleaner.dedupe.buffer.size)
+    fills up, further passes follow until everything is compacted.
 
     \b
     kafkafs compact ./logs accounts --dry-run
@@ -38,7 +39,7 @@ def compact(ctx: click.Context, logdir: Path, tp: str, dry_run: bool, as_json: b
     """
     chosen = expand(open_log_dir(logdir), tp)
     results, errors = (_rehearse if dry_run else _compact)(logdir, chosen)
-    passes.report(ctx, results, errors, tell, as_object if as_json else None, dry_run=dry_run)
+    passes.report(ctx, results, errors, print_result, as_object if as_json else None, dry_run=dry_run)
 
 
 def _compact(logdir: Path, chosen: Sequence[TopicPartition]) -> _Outcome:
@@ -65,13 +66,13 @@ def _rehearse(logdir: Path, chosen: Sequence[TopicPartition]) -> _Outcome:
     return results, errors
 
 
-def tell(result: CompactionResult) -> None:
-    """Prints what a pass did, or would do."""
+def print_result(result: CompactionResult) -> None:
+    """Prints what a pass did or would do."""
     if not result.segments_before:
         click.echo(f"{result.tp}: nothing to compact below offset {result.first_uncleanable}")
         return
     counts = result.counts
-    verb = "would go" if result.dry_run else "removed"
+    verb = "would be removed" if result.dry_run else "removed"
     click.echo(
         f"{result.tp}: {counts.records_gone} of {counts.records_read} records, {counts.bytes_gone} of "
         f"{counts.bytes_read} bytes and {counts.keys_gone} deleted key(s) {verb}"
@@ -88,7 +89,7 @@ def tell(result: CompactionResult) -> None:
 
 
 def as_object(result: CompactionResult) -> dict[str, Any]:
-    """The same for --json."""
+    """The same, for --json."""
     counts = result.counts
     return {
         "topic": result.tp.topic,

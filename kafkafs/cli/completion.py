@@ -1,4 +1,4 @@
-"""`kafkafs completion`: what a shell needs to complete commands, options and topics."""
+"""`kafkafs completion`: a shell's completion of commands, options and topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from click.shell_completion import get_completion_class
 def completion(ctx: click.Context, shell: str) -> None:
     """Print SHELL's completion script.
 
-    With it the shell completes commands, options and topics.
+    The shell then completes commands, options and topics.
 
     \b
     bash:  eval "$(kafkafs completion bash)"     in ~/.bashrc
@@ -20,6 +20,6 @@ def completion(ctx: click.Context, shell: str) -> None:
     fish:  kafkafs completion fish | source      in ~/.config/fish/config.fish
     """
     complete = get_completion_class(shell)
-    assert complete is not None  # click knows all three
+    assert complete is not None  # click has a class for each of the three
     root = ctx.find_root()
     click.echo(complete(root.command, {}, "kafkafs", "_KAFKAFS_COMPLETE").source())

@@ -1,4 +1,4 @@
-"""`kafkafs count`: how many messages a consumer would see."""
+"""`kafkafs count`: the number of messages that a consumer would see."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.shared_options import AS_JSON, ISOLATION
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET, Isolation
 
@@ -22,20 +23,14 @@ if TYPE_CHECKING:
 @click.command()
 @LOGDIR
 @click.argument("tp", type=TopicPartitionPattern(), required=False)
-@click.option(
-    "--isolation",
-    type=click.Choice([isolation.value for isolation in Isolation]),
-    default=Isolation.READ_UNCOMMITTED.value,
-    show_default=True,
-    help="read_committed leaves out aborted messages and stops at open transactions.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@ISOLATION
+@AS_JSON
 @click.pass_context
 def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_json: bool) -> None:
-    """Count the messages a consumer would see.
+    """Count the messages that a consumer would see.
 
-    TP is a topic, topic/partition or a glob; without it, all of LOGDIR. One partition gives one number; several give
-    one line each, and the total.
+    TP is a topic, topic/partition or a glob; without it, all of LOGDIR is counted. For one partition one number is
+    printed; for several, one line each and the total.
 
     \b
     kafkafs count /var/kafka orders/0
@@ -44,7 +39,7 @@ def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_j
     from kafkafs.cli.progress import progress_bar
     from kafkafs.cli.tables import print_json, print_table
 
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     targets = expand(log_dir, tp)
     with progress_bar() as progress:

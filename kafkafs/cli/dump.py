@@ -1,4 +1,4 @@
-"""`kafkafs dump`: what Kafka's files say, as JSON lines."""
+"""`kafkafs dump`: the content of Kafka's files as JSON lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.dump_lines import Facts, damage_facts, put, put_damage
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.stdout import stdout_sink
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import names
@@ -20,7 +20,7 @@ from storage.files.names import FileKind, FileState
 from storage.files.whole_file import read_existing
 
 if TYPE_CHECKING:
-    from kafkafs.cli.pump import Output
+    from kafkafs.cli.output import Output
 
 _CHECKPOINTS = (
     names.RECOVERY_POINT_CHECKPOINT,
@@ -32,14 +32,14 @@ _CHECKPOINTS = (
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
-@click.option("--no-records", is_flag=True, help="Of a .log only the batches.")
+@click.option("--no-records", is_flag=True, help="Print only the batches of a .log.")
 @click.pass_context
 def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool) -> None:
-    """Print what Kafka's files hold.
+    """Print the content of Kafka's files.
 
-    One JSON object a line, damaged parts too. Files: .log, .index, .timeindex, .txnindex, .snapshot (.cleaned, .swap,
-    .deleted too), .checkpoint of the metadata log, the checkpoint files, partition.metadata, meta.properties,
-    topic.properties; a directory stands for its files.
+    One JSON object per line, for damaged parts too. Files: .log, .index, .timeindex, .txnindex, .snapshot (also
+    .cleaned, .swap, .deleted), .checkpoint of the metadata log, the checkpoint files, partition.metadata,
+    meta.properties, topic.properties; a directory means its files.
 
     \b
     kafkafs dump /var/kafka/orders-0/*.log | jq 'select(.kind == "batch") | .codec'
@@ -47,9 +47,9 @@ def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool) -> None:
 
     Exit code: 4 if anything is damaged.
     """
-    from kafkafs.cli.pump import Output
+    from kafkafs.cli.output import Output
 
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     wanted = [file for path in files for file in _files_of(path)]
     output = Output()
     failed = False
@@ -64,13 +64,13 @@ def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool) -> None:
                 sound = False
             failed = failed or not sound
 
-    output.pump(make, stdout_sink(), say)
+    output.run(make, stdout_sink(), say)
     if failed:
         ctx.exit(DATA_ERROR)
 
 
 _Reader = Callable[["Output", Path, bool], bool]
-"""Prints a file; False if something in it is damaged. The last argument: records too."""
+"""Prints a file; False if something in it is damaged. The last argument: whether to print records."""
 
 
 def _files_of(path: Path) -> list[tuple[Path, _Reader]]:
@@ -79,7 +79,7 @@ def _files_of(path: Path) -> list[tuple[Path, _Reader]]:
         return [(file, reader) for file, reader in known if reader is not None]
     reader = _reader_of(path.name)
     if reader is None:
-        raise click.BadParameter(f"{path} has no name of a file of Kafka's", param_hint="FILE...")
+        raise click.BadParameter(f"{path} does not have the name of one of Kafka's files", param_hint="FILE...")
     return [(path, reader)]
 
 
@@ -109,7 +109,7 @@ def _lines(output: Output, path: Path, kind: str, lines: Iterator[Facts]) -> boo
 
 
 def _base_offset(path: Path) -> int:
-    """What the file's name says; 0 where it does not."""
+    """The base offset in the file's name; 0 if it has none."""
     digits = path.name.partition(".")[0]
     return int(digits) if digits.isdecimal() and digits.isascii() and len(digits) <= 20 else 0
 
@@ -209,7 +209,7 @@ def _properties(output: Output, path: Path, _: bool) -> bool:
 
 
 def _existing(path: Path) -> Path:
-    """The path; OSError if it cannot be read, which an index's loader would pass over."""
+    """The path. Raises OSError if it cannot be read, which the loader of an index would ignore."""
     with path.open("rb"):
         return path
 

@@ -1,4 +1,4 @@
-"""Batches and records of one .log file, whatever directory it lies in, as JSON lines."""
+"""The batches and records of one .log file, in whatever directory, as JSON lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from storage.log.snapshot import LogSnapshot
 from storage.types import MAX_OFFSET, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
-    from kafkafs.cli.pump import Output
+    from kafkafs.cli.output import Output
     from storage.format.block import RecordBlock
 
 _OFFSET: Final = struct.Struct(">q")
@@ -62,7 +62,7 @@ def dump_log(output: Output, path: Path, *, records: bool) -> bool:
 
 
 class _Dumped:
-    """The lines of one file. `sound` as long as nothing was damaged."""
+    """Prints the lines of one file. `sound` until something damaged is found."""
 
     def __init__(self, output: Output, path: Path, *, records: bool) -> None:
         self.sound = True
@@ -73,7 +73,7 @@ class _Dumped:
         self._line = _record_format(path)
 
     def window(self, window: Window) -> None:
-        """The batches of a window with their records."""
+        """Prints the batches of a window with their records."""
         table = window.table
         row = 0
         while row < table.rows:
@@ -141,7 +141,7 @@ def _control(key: bytes | None, value: bytes | None) -> dict[str, Any]:
 
 
 def _record_format(path: Path) -> program.ProgramFormat:
-    """A record as `jsonl` has it, with the file instead of the partition."""
+    """The format of a record: as in `jsonl`, with the file instead of the partition."""
     steps = program.Program.of(
         [
             f'{{"file":{json.dumps(str(path))},"kind":"record","offset":'.encode(),

@@ -1,4 +1,4 @@
-"""`kafkafs fetch`: the bytes that a consumer's fetch was answered with."""
+"""`kafkafs fetch`: the bytes of the answer to a consumer's fetch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.shared_options import whole_number
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from storage.types import TopicPartition
 
 _WORDS = ("earliest", "latest")
-_MOST_BYTES = 2**31 - 3  # what the length in front of the messages can tell
+_MOST_BYTES = 2**31 - 3  # the greatest value of the length before the messages
 
 
 class _Offset(click.ParamType["int | str"]):
@@ -30,15 +31,18 @@ class _Offset(click.ParamType["int | str"]):
         text = str(value)
         if text in _WORDS:
             return text
-        if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > MAX_OFFSET:
+        number = whole_number(text, MAX_OFFSET)
+        if number is None:
             self.fail(f"{value!r} is neither an offset nor earliest or latest", param, ctx)
-        return int(text)
+        return number
 
 
 @click.command()
 @LOGDIR
 @click.argument("tps", nargs=-1, required=True, type=TopicPartitionPattern(), metavar="TP...")
-@click.option("--offset", required=True, type=_Offset(), metavar="N", help="Where to read: N, earliest or latest.")
+@click.option(
+    "--offset", required=True, type=_Offset(), metavar="N", help="Where to start: an offset, earliest or latest."
+)
 @click.option(
     "--max-bytes", required=True, type=click.IntRange(1, _MOST_BYTES), metavar="S", help="The size of a chunk."
 )
@@ -46,14 +50,14 @@ class _Offset(click.ParamType["int | str"]):
     "--largest-bytes",
     type=click.IntRange(1, _MOST_BYTES),
     metavar="L",
-    help="Double S, up to L, until a whole message fits; a larger one is an error.",
+    help="Double S, up to L, until a whole message fits; a larger message is an error.",
 )
 @click.option(
     "--reset",
     type=click.Choice([*_WORDS, "none"]),
     default="none",
     show_default=True,
-    help="Where to go on if the log does not have N.",
+    help="Where to start if the log does not have N.",
 )
 @click.pass_context
 def fetch(
@@ -65,12 +69,12 @@ def fetch(
     largest_bytes: int | None,
     reset: str,
 ) -> None:
-    """Write what a fetch from offset N of at most S bytes is answered with.
+    """Write the answer to a fetch of at most S bytes from offset N.
 
-    For one partition that is a MessageSetSend: 4 bytes total length (of what follows them), 2 bytes error code,
-    messages, the last of which may be cut off. For several a MultiMessageSetSend: length, error code 0, and a
-    MessageSetSend each, by topic and partition. The messages are the log's own bytes, from the batch on that holds N.
-    Error codes: 1 offset out of range, 2 damaged, 10 message above L.
+    For one partition it is a MessageSetSend: 4 bytes total length (of what follows), 2 bytes error code, and messages,
+    of which the last may be cut off. For several it is a MultiMessageSetSend: length, error code 0, and one
+    MessageSetSend per partition, by topic and number. The messages are the log's own bytes, beginning with the batch
+    that holds N. Error codes: 1 offset out of range, 2 damaged, 10 message larger than L.
 
     \b
     kafkafs fetch /var/kafka orders/0 --offset 100 --max-bytes 65536
@@ -78,7 +82,7 @@ def fetch(
     """
     from storage.client.fetch import MultiMessageSetSend, ResetPolicy
 
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     targets = list(dict.fromkeys(tp for pattern in tps for tp in expand(log_dir, pattern)))
     policy = ResetPolicy(reset)
@@ -98,7 +102,7 @@ def _fetched(
     largest_bytes: int | None,
     policy: ResetPolicy,
 ) -> MessageSetSend:
-    """One partition's result; what went wrong is said, and is its error code."""
+    """One partition's result. An error is printed, and becomes its error code."""
     from storage.client import fetch as fetching
     from storage.errors import StorageError
 

@@ -1,4 +1,4 @@
-"""`kafkafs groups`: committed offsets, how far behind they are, and where a group shall go on."""
+"""`kafkafs groups`: committed offsets and lag, and resetting a group to other offsets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.shared_options import AS_JSON, whole_number
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET, TopicPartition
@@ -35,9 +36,10 @@ class _Target(click.ParamType["str | int | TimeSpec"]):
         if text in _WORDS:
             return text
         if text.isascii() and text.isdigit():
-            if len(text) > 19 or int(text) > MAX_OFFSET:
+            number = whole_number(text, MAX_OFFSET)
+            if number is None:
                 self.fail(f"{value!r} is above 2^63-1", param, ctx)
-            return int(text)
+            return number
         try:
             return parse_time_spec(text if text.startswith("last-") else f"{text}--")
         except MalformedRange:
@@ -47,10 +49,12 @@ class _Target(click.ParamType["str | int | TimeSpec"]):
 @click.command()
 @LOGDIR
 @click.argument("group", required=False)
-@click.option("--reset-to", "target", type=_Target(), metavar="WHERE", help="Let GROUP go on there.")
-@click.option("--topic", "topics", multiple=True, type=TopicPartitionPattern(), help="What to reset; may be repeated.")
-@click.option("--force", is_flag=True, help="Also where __consumer_offsets has several replicas.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--reset-to", "target", type=_Target(), metavar="WHERE", help="Commit these offsets for GROUP.")
+@click.option(
+    "--topic", "topics", multiple=True, type=TopicPartitionPattern(), help="The partitions to reset; may be repeated."
+)
+@click.option("--force", is_flag=True, help="Also if __consumer_offsets has several replicas.")
+@AS_JSON
 @click.pass_context
 def groups(
     ctx: click.Context,
@@ -63,12 +67,12 @@ def groups(
 ) -> None:
     """Show the consumer groups of LOGDIR, or what GROUP has committed and how many messages it lags behind.
 
-    Members are told of groups of the classic protocol, as of their last rebalance.
+    Members are shown for groups of the classic protocol, as of their last rebalance.
 
-    With --reset-to GROUP goes on elsewhere in the partitions that --topic names (a topic, topic/partition or a glob):
-    at the earliest or latest message, at an offset, or at the first message from a time on: 2026-11-20T10:15 (UTC
-    unless it has a zone) or last-2h. Digits alone are an offset. An offset that the log does not have becomes its
-    start or end. The broker must be stopped; started again, it and the group go by it.
+    With --reset-to, GROUP continues elsewhere in the partitions that --topic names (a topic, topic/partition or a
+    glob): at the earliest or latest message, at an offset, or at the first message at or after a time such as
+    2026-11-20T10:15 (UTC unless it has a zone) or last-2h. Digits alone are an offset. An offset that the log does not
+    have becomes its start or end. The broker must be stopped; when it runs again, the group continues there.
 
     \b
     kafkafs groups /var/kafka
@@ -76,10 +80,10 @@ def groups(
     kafkafs groups /var/kafka billing --reset-to earliest --topic orders
     kafkafs groups /var/kafka billing --reset-to 2026-11-20T10:15 --topic 'orders/*'
     """
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     if target is None:
         if topics:
-            raise click.UsageError("--topic goes with --reset-to")
+            raise click.UsageError("--topic needs --reset-to")
     elif group is None or not topics:
         raise click.UsageError("--reset-to needs a GROUP and a --topic")
     else:
@@ -116,7 +120,7 @@ def _show_one(logdir: Path, name: str, as_json: bool) -> list[str]:
     offsets = GroupOffsets(log_dir)
     group = offsets.group(name)
     if group is None:
-        raise UnknownTopicOrPartition(f"no group {name!r} here", path=logdir)
+        raise UnknownTopicOrPartition(f"there is no group {name!r} here", path=logdir)
     ends = _Ends(log_dir)
     rows = list(_rows(group, ends))
     if as_json:
@@ -129,7 +133,7 @@ def _show_one(logdir: Path, name: str, as_json: bool) -> list[str]:
 
 
 class _Ends:
-    """Log end offsets by partition; None for those that are not here, or cannot be read."""
+    """Log end offsets by partition; None for a partition that is not here or cannot be read."""
 
     def __init__(self, log_dir: LogDir) -> None:
         self._log_dir = log_dir
@@ -206,7 +210,7 @@ def _reset(
     log_dir = open_log_dir(logdir)
     chosen = list(dict.fromkeys(tp for pattern in topics for tp in expand(log_dir, pattern)))
     place = GroupOffsets(log_dir).place(group)
-    # The one log that is written to, if it is there yet: only what it needs is recovered.
+    # Only the log that is written to is recovered, if it exists yet.
     only = () if place is None else (TopicPartition(CONSUMER_OFFSETS_TOPIC, place),)
     owned = OwnedDir.open(logdir, Opening(gentle=True, only=only))
     try:
@@ -236,7 +240,7 @@ def _tell(group: str, before: Group | None, wanted: Mapping[TopicPartition, int]
 
 
 def _resolved(log_dir: LogDir, tp: TopicPartition, target: str | int | TimeSpec) -> int:
-    """Where the group shall go on in a partition (ConsumerGroupCommand's rules)."""
+    """The offset at which the group continues in a partition (the rules of ConsumerGroupCommand)."""
     from kafkafs.selection.range_names import LastDuration
     from storage.client.offset_lookup import offset_for_timestamp
 
@@ -246,7 +250,7 @@ def _resolved(log_dir: LogDir, tp: TopicPartition, target: str | int | TimeSpec)
         return first if target == "earliest" else end
     if isinstance(target, int):
         if not first <= target <= end:
-            say(f"{tp} has no offset {target}: {first if target < first else end} is taken")
+            say(f"{tp} has no offset {target}: {first if target < first else end} is used instead")
         return min(max(target, first), end)
     start_ms = log_dir.clock.now_ms() - target.duration_ms if isinstance(target, LastDuration) else target.start_ms
     found = offset_for_timestamp(snapshot, start_ms or 0)

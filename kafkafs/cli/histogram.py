@@ -1,4 +1,4 @@
-"""`kafkafs histogram`: messages and bytes over time, at a glance."""
+"""`kafkafs histogram`: messages and bytes over time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.shared_options import AS_JSON
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from storage.client.histogram import Histogram
 
 _DAY_MS = 86_400_000
-_WIDTH = 80  # of a chart in a pipe
+_WIDTH = 80  # of a chart that is not printed on a terminal
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _PICTURE = click.Path(path_type=Path, dir_okay=False)
 
@@ -28,20 +29,22 @@ _PICTURE = click.Path(path_type=Path, dir_okay=False)
 @click.command()
 @LOGDIR
 @click.argument("tp", type=TopicPartitionPattern())
-@click.option("--buckets", type=click.IntRange(1, 10_000), default=40, show_default=True, help="At most so many.")
-@click.option("--png", type=_PICTURE, help="Draw it into a file, with matplotlib: pip install 'kafkafs[plot]'.")
-@click.option("--svg", type=_PICTURE, help="The same, as SVG.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option(
+    "--buckets", type=click.IntRange(1, 10_000), default=40, show_default=True, help="The greatest number of lines."
+)
+@click.option("--png", type=_PICTURE, help="Draw it into a PNG file; needs matplotlib: pip install 'kafkafs[plot]'.")
+@click.option("--svg", type=_PICTURE, help="Draw it into an SVG file.")
+@AS_JSON
 @click.pass_context
 def histogram(
     ctx: click.Context, logdir: Path, tp: str, buckets: int, png: Path | None, svg: Path | None, as_json: bool
 ) -> None:
     """Show messages and bytes of TP (topic, topic/partition or a glob; several are added up) over time, in UTC.
 
-    From index entries and batch headers alone: ten gigabytes take no second. Bytes are exact. Messages are counted as
-    offsets, so that what compaction took and the markers of transactions count; a batch counts at its greatest
-    timestamp, and one that comes late where those before it do. Times beyond the year 9999 (of a producer that writes
-    nanoseconds, say) count as none.
+    Only index entries and batch headers are read: ten gigabytes take less than a second. Bytes are exact. Messages are
+    counted as offsets, so messages that compaction removed and transaction markers count too. A batch counts at its
+    greatest timestamp; a late batch counts at the time of the batches before it. A time beyond the year 9999 (for
+    example of a producer that writes nanoseconds) counts as no timestamp.
 
     \b
     kafkafs histogram /var/kafka orders
@@ -49,7 +52,7 @@ def histogram(
     """
     from storage.client.histogram import histogram as counted
 
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     targets = expand(log_dir, tp)
     found = counted([log_dir.log(target).snapshot() for target in targets], buckets=buckets)
@@ -69,7 +72,7 @@ def histogram(
 
 
 def _chart(found: Histogram) -> None:
-    """A line a bucket: time, messages, bytes, a bar as long as its messages are many."""
+    """Prints one line per bucket: time, messages, bytes, and a bar for the number of messages."""
     rows = [
         (_time_name(start, found.width_ms), f"{messages:,}", _size(size), messages)
         for start, messages, size in zip(
@@ -86,7 +89,7 @@ def _chart(found: Histogram) -> None:
     room = max(10, columns - sum(widths) - 7)
     most = max(row[3] for row in rows) or 1
     for time, messages, size, number in rows:
-        eighths = -(-number * room * 8 // most)  # what is there shows, be it little
+        eighths = -(-number * room * 8 // most)  # rounded up, so that every message shows
         bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
         click.echo(f"{time:{widths[0]}}  {messages:>{widths[1]}}  {size:>{widths[2]}}  {bar}".rstrip())
     total = int(found.messages.sum()) + found.undated_messages

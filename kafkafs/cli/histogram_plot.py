@@ -18,7 +18,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def draw(found: Histogram, title: str, path: Path) -> None:
-    """Writes a PNG, or an SVG where the name ends so. Times are UTC. OSError; OverflowError beyond the year 9999."""
+    """Writes a PNG, or an SVG if the name ends in .svg. Times are UTC. OSError; OverflowError beyond the year 9999."""
     figure = Figure(figsize=(10, 6), layout="constrained")
     canvas = FigureCanvasSVG(figure) if path.suffix.lower() == ".svg" else FigureCanvasAgg(figure)
     panels = figure.subplots(2, sharex=True)

@@ -1,4 +1,4 @@
-"""`kafkafs mirror`: logs copied to another directory, byte for byte."""
+"""`kafkafs mirror`: copies logs to another directory, byte for byte."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.progress import progress_bar
+from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import TopicPartitionPattern, expand, open_log_dir
 from storage.errors import UnknownTopicOrPartition
@@ -33,16 +34,17 @@ _FLUSH_S = 5.0
 @click.argument("src", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("dest", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("tp", required=False, type=TopicPartitionPattern())
-@click.option("--follow", is_flag=True, help="Go on until interrupted, as messages come.")
-@click.option("--force", is_flag=True, help="Also into partitions that have several replicas.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--follow", is_flag=True, help="Keep copying new messages until interrupted.")
+@click.option("--force", is_flag=True, help="Also copy into partitions that have several replicas.")
+@AS_JSON
 @click.pass_context
 def mirror(ctx: click.Context, src: Path, dest: Path, tp: str | None, follow: bool, force: bool, as_json: bool) -> None:
-    """Copy the log of TP (topic, topic/partition or a glob; all without it) from SRC into DEST, batch by batch.
+    """Copy the log of TP (topic, topic/partition or a glob; by default everything) from SRC into DEST, batch by batch.
 
-    SRC is only read, and may be a running broker's. What was copied before is not copied again. DEST's own topic
-    configuration decides where segments end and how they are indexed. A topic that DEST lacks is made with SRC's
-    configuration, but keeps everything; into a broker's directory only topics are copied that the broker has made.
+    SRC is only read, and may be a running broker's. Batches that were copied before are not copied again. DEST's own
+    topic configuration decides where segments end and how they are indexed. A topic that DEST lacks is created with
+    SRC's configuration, but keeps everything. If DEST is a broker's directory, only topics that the broker has created
+    are copied.
 
     \b
     kafkafs mirror /var/kafka /backup/kafka
@@ -84,12 +86,12 @@ def _wanted(log_dir: LogDir, tp: str | None, follow: bool) -> list[TopicPartitio
         return expand(log_dir, tp)
     except UnknownTopicOrPartition:
         if follow:
-            return []  # it may yet come
+            return []  # it may be created later
         raise
 
 
 def _follow(copy: Mirror, owned: OwnedDir) -> None:
-    """Passes until SIGINT or SIGTERM."""
+    """Repeats passes until SIGINT or SIGTERM."""
     flushed = time.monotonic()
     with _interrupted() as stop:
         while not stop.wait(_LOOK_AGAIN_S):

@@ -19,11 +19,15 @@ from kafkafs.mounting.mountpoint import MountError, absolute, unmount
 @click.command()
 @click.argument("logdir", type=click.Path(path_type=Path))
 @click.argument("mnt", type=click.Path(path_type=Path))
-@click.option("--read-only", is_flag=True, help="Change nothing in LOGDIR; take no lock. A running broker's is fine.")
-@click.option("--create", is_flag=True, help="Make LOGDIR if there is none.")
+@click.option(
+    "--read-only", is_flag=True, help="Change nothing in LOGDIR and take no lock, so it may be a running broker's."
+)
+@click.option("--create", is_flag=True, help="Create LOGDIR if it does not exist.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A broker's server.properties.")
-@click.option("-f", "--foreground", is_flag=True, help="Serve in this process, log to stderr, until unmounted or ^C.")
-@click.option("-o", "options", multiple=True, metavar="OPT[,OPT…]", help="Mount options, see above.")
+@click.option(
+    "-f", "--foreground", is_flag=True, help="Serve in this process and log to stderr, until unmounted or ^C."
+)
+@click.option("-o", "options", multiple=True, metavar="OPT[,OPT…]", help="Mount options, as listed above.")
 def mount(
     logdir: Path,
     mnt: Path,
@@ -38,19 +42,19 @@ def mount(
     \b
     Mount options:
       isolation=read_committed   leave out aborted messages, stop at open transactions
-      out_of_range=clamp         ranges that begin below the log start give what is left
-      log=FILE                   where the log goes (else: syslog; with -f: stderr)
+      out_of_range=clamp         a range that begins below the log start shows the rest of it
+      log=FILE                   the file for log messages (default: syslog; with -f: stderr)
       cache_size=64M             memory for rendered messages
-      config=FILE                as --config
-      ro                         as --read-only
-      uid=N, gid=N               who owns the files (else: you)
-      allow_other, allow_root    others may look and append too (needs user_allow_other in fuse.conf)
-      noauto_unmount             a killed kafkafs leaves its mountpoint behind
+      config=FILE                the same as --config
+      ro                         the same as --read-only
+      uid=N, gid=N               the owner of the files (default: you)
+      allow_other, allow_root    others may read and append too (needs user_allow_other in fuse.conf)
+      noauto_unmount             a killed kafkafs leaves a dead mountpoint
       noexec, nosuid, nodev, noatime, and the words of fstab
 
     In fstab:  LOGDIR MNT fuse.kafkafs ro,noauto,user 0 0
 
-    Exit code: 0 the tree is there, 2 usage, 3 LOGDIR is held by another process, 4 it could not be mounted.
+    Exit code: 0 mounted, 2 wrong usage, 3 LOGDIR is held by another process, 4 it could not be mounted.
     """
     try:
         chosen = parse_options(options)
@@ -80,9 +84,9 @@ def mount(
 @click.command()
 @click.argument("mnt", type=click.Path(path_type=Path))
 def umount(mnt: Path) -> None:
-    """Take away what `kafkafs mount` put at MNT, and wait until it has ended.
+    """Unmount what `kafkafs mount` mounted at MNT, and wait until it has ended.
 
-    Exit code: 0 it has gone, 4 it is busy (with whom, is said) or no kafkafs is mounted there.
+    Exit code: 0 unmounted, 4 it is busy (the processes that use it are named) or kafkafs is not mounted there.
     """
     try:
         unmount(absolute(mnt))

@@ -1,4 +1,4 @@
-"""What commands that run one pass over some partitions share: opening, going on past errors, telling of both."""
+"""Shared by commands that run a pass over several partitions: opening, continuing after errors, reporting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Errors = Mapping[TopicPartition, Exception]
 
 
 def each(chosen: Sequence[TopicPartition], run: Callable[[TopicPartition], None]) -> dict[TopicPartition, Exception]:
-    """Runs a pass over each partition; what was wrong with those where it failed."""
+    """Runs a pass over each partition; returns the errors of those that failed."""
     from storage.errors import StorageError
 
     errors: dict[TopicPartition, Exception] = {}
@@ -36,7 +36,7 @@ def each(chosen: Sequence[TopicPartition], run: Callable[[TopicPartition], None]
 def each_owned(
     logdir: Path, chosen: Sequence[TopicPartition], run: Callable[[OwnedDir, TopicPartition], None]
 ) -> Errors:
-    """As `each`, in a directory that is opened for writing and closed. Raises what keeps it from being closed."""
+    """As `each`, in a directory that is opened for writing and closed. Raises an error of closing it."""
     from storage.directory.owned_dir import Opening, OwnedDir
 
     owned = OwnedDir.open(logdir, Opening(gentle=True, only=chosen))
@@ -53,18 +53,18 @@ def report(
     ctx: click.Context,
     results: Sequence[_Result],
     errors: Errors,
-    tell: Callable[[_Result], None],
+    print_result: Callable[[_Result], None],
     as_object: Callable[[_Result], dict[str, Any]] | None,
     *,
     dry_run: bool,
 ) -> None:
-    """Prints results, as one JSON object if `as_object` is given, and errors; exits when there are any."""
+    """Prints results, as one JSON object if `as_object` is given, and errors. Exits with code 4 if there are errors."""
     if as_object is not None:
         failed = [{"topic": p.topic, "partition": p.partition, "error": str(e)} for p, e in sorted(errors.items())]
         print_json({"partitions": [as_object(result) for result in results], "failed": failed, "dry_run": dry_run})
     else:
         for result in results:
-            tell(result)
+            print_result(result)
     for error in errors.values():
         say(error)
     if errors:

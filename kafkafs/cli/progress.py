@@ -1,4 +1,4 @@
-"""A progress bar on stderr where that is a terminal, nothing where it is not."""
+"""A progress bar on stderr if that is a terminal; otherwise nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """What long work reports to."""
+    """The Progress that long work reports to."""
     if not sys.stderr.isatty():
         yield NoProgress()
         return
@@ -28,7 +28,7 @@ def progress_bar() -> Iterator[Progress]:
 
 
 class _Bar:
-    """One bar a work; rich locks for itself. Its thread starts with the first work: until then one may fork."""
+    """One bar per piece of work; rich has its own lock. Its thread starts with the first: before that one may fork."""
 
     def __init__(self) -> None:
         self._bars: Bars | None = None
@@ -53,6 +53,6 @@ class _Bar:
             self._task = None
 
     def close(self) -> None:
-        """Takes all bars away."""
+        """Removes all bars."""
         if self._bars is not None:
             self._bars.stop()

@@ -1,4 +1,4 @@
-"""`kafkafs recover` and `kafkafs reindex`: a log directory put right after a crash."""
+"""`kafkafs recover` and `kafkafs reindex`: recovery of a log directory after a crash."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.progress import progress_bar
+from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.tables import print_json
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import TopicPartition
@@ -27,29 +28,29 @@ _CLUSTER_METADATA = "__cluster_metadata"
 @click.command()
 @LOGDIR
 @click.argument("tp", required=False, type=TopicPartitionPattern())
-@click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 @click.option(
     "--drop-lost-writes",
     "drop",
     is_flag=True,
-    help="Give up writes from Spark that cannot be finished: what was staged for them is gone.",
+    help="Give up writes from Spark that cannot be finished because their staged files are missing.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@AS_JSON
 @click.pass_context
 def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, drop: bool, as_json: bool) -> None:
     """Do what a broker's start after a crash does, to all of LOGDIR or to TP (topic, topic/partition or a glob).
 
-    From its recovery point on each log is checked. It is cut at the first batch that is not whole, and what comes after
-    that is removed: `kafkafs salvage` first, if it may be worth something. Indexes and producer state are rebuilt. When
-    all of LOGDIR was recovered it is marked as cleanly shut down.
+    Each log is checked from its recovery point on. It is cut at the first batch that is not sound, and everything after
+    the cut is removed: run `kafkafs salvage` first if it may be of value. Indexes and producer state are rebuilt. If
+    all of LOGDIR was recovered, it is marked as cleanly shut down.
 
-    Writes from Spark that had begun are finished. One that cannot be, since a file was lost that its messages were
-    staged in, stays pending, and its query writes no more. With --drop-lost-writes it is given up: what partitions have
-    of it they keep, the others' messages are only where they came from. A streaming query that is started again plays
-    the whole micro-batch again; a single write is yours to repeat.
+    Pending writes from Spark are finished. A write that cannot be finished, because a file with its staged messages was
+    lost, stays pending, and its query cannot write. With --drop-lost-writes it is given up: partitions keep what they
+    have of it, and its other messages exist only at their source. A streaming query that is started again repeats the
+    whole micro-batch; a single write must be repeated by hand.
 
-    What was staged for writes that nobody began to commit is removed: it is what killed and failed jobs leave. A write
-    that is under way this moment then fails, writes nothing, and can be repeated.
+    Staged files of writes whose commit has not begun are removed: killed and failed jobs leave them. A write that is
+    under way at that moment fails, writes nothing, and can be repeated.
 
     \b
     kafkafs recover /var/kafka --dry-run
@@ -72,11 +73,11 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
     _tell(reports, errors, as_json, more | {"dry_run": dry_run, "clean_shutdown": clean})
     if not as_json:
         for write in writes:
-            _tell_write(write, drop=drop, dry_run=dry_run)
+            _print_write(write, drop=drop, dry_run=dry_run)
         if staged:
             total = sum(size for _, size in staged)
             click.echo(
-                f"{len(staged)} staged files that no write consists of, {total} bytes: "
+                f"{len(staged)} staged files that belong to no write, {total} bytes: "
                 f"{'to be removed' if dry_run else 'removed'}"
             )
     if errors:
@@ -86,12 +87,12 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
 @click.command()
 @LOGDIR
 @click.argument("tp", type=TopicPartitionPattern())
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@AS_JSON
 @click.pass_context
 def reindex(ctx: click.Context, logdir: Path, tp: str, as_json: bool) -> None:
     """Rebuild the indexes of TP (topic, topic/partition or a glob) from its log.
 
-    A log that is damaged before its end stays as it is, and so do its indexes.
+    If a log is damaged before its end, neither the log nor its indexes are changed.
 
     \b
     kafkafs reindex /var/kafka orders/3
@@ -126,10 +127,8 @@ def _chosen(logdir: Path, tp: str | None) -> list[TopicPartition]:
 
 def _recover(
     logdir: Path, only: Sequence[TopicPartition] | None, progress: Progress, *, drop: bool
-) -> tuple[
-    list[RecoveryReport], dict[TopicPartition, Exception], list[PendingWrite], bool, list[tuple[Path, int]]
-]:
-    """Also the writes that are pending still, or were given up, and the staged files that were removed."""
+) -> tuple[list[RecoveryReport], dict[TopicPartition, Exception], list[PendingWrite], bool, list[tuple[Path, int]]]:
+    """Also returns the writes that are still pending or were given up, and the staged files that were removed."""
     from storage.directory.owned_dir import Opening, OwnedDir
     from storage.staged_writes import staging
     from storage.staged_writes.pending_writes import give_up, pending_writes
@@ -157,7 +156,7 @@ def _recover(
 
 
 def _staged(logdir: Path, chosen: Sequence[TopicPartition]) -> list[tuple[Path, int]]:
-    """The staged files that a recovery would remove, and their sizes; nothing where it would not know."""
+    """The staged files that a recovery would remove, with sizes; none if the list of writes cannot be read."""
     from storage.errors import CorruptCheckpoint
     from storage.files import commit_ledger
     from storage.staged_writes import staging
@@ -177,7 +176,7 @@ def _sized(files: Sequence[Path]) -> list[tuple[Path, int]]:
 
 
 def _pending(logdir: Path) -> list[PendingWrite]:
-    """The writes that an opening finds, read-only."""
+    """The pending writes, read-only."""
     from storage.errors import CorruptCheckpoint
     from storage.files import commit_ledger
     from storage.staged_writes.pending_writes import pending_writes
@@ -236,7 +235,7 @@ def _tell(
     else:
         for report in reports:
             segments = f"{len(report.recovered_segments)} segment(s) checked"
-            changes = "" if report.changes else ", nothing to mend"
+            changes = "" if report.changes else ", nothing to repair"
             click.echo(f"{report.tp}: {report.log_start_offset} to {report.log_end_offset}, {segments}{changes}")
             for change in report.changes:
                 click.echo(f"  {change}")
@@ -244,9 +243,9 @@ def _tell(
         say(error)
 
 
-def _tell_write(write: PendingWrite, *, drop: bool, dry_run: bool) -> None:
+def _print_write(write: PendingWrite, *, drop: bool, dry_run: bool) -> None:
     if not write.is_stuck:
-        state = "to be finished" if dry_run else "pending still"
+        state = "to be finished" if dry_run else "still pending"
     elif drop:
         state = "would be given up" if dry_run else "given up"
     else:

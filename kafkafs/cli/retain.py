@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import passes
+from kafkafs.cli.shared_options import AS_JSON, whole_number
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
-from storage.types import TopicPartition
+from storage.types import MAX_OFFSET, TopicPartition
 
 if TYPE_CHECKING:
     from storage.directory.owned_dir import OwnedDir
@@ -23,25 +24,25 @@ class _Offset(click.ParamType[int]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if value == "end":
             return -1
-        text = str(value)
-        if not text.isascii() or not text.isdigit() or int(text) >= 2**63:
+        number = whole_number(str(value), MAX_OFFSET)
+        if number is None:
             self.fail(f"{value!r} is neither an offset nor 'end'", param, ctx)
-        return int(text)
+        return number
 
 
 @click.command()
 @LOGDIR
 @click.argument("tp", required=False, type=TopicPartitionPattern())
-@click.option("--before", type=_Offset(), help="First delete the records below OFFSET ('end': all that there are).")
-@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--before", type=_Offset(), help="First delete the records below OFFSET ('end': all records).")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
+@AS_JSON
 @click.pass_context
 def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None, dry_run: bool, as_json: bool) -> None:
-    """Remove the oldest segments that retention wants gone, from all of LOGDIR or from TP (topic, topic/partition or a
-    glob).
+    """Remove the oldest segments that exceed the limits of retention, from all of LOGDIR or from TP (topic,
+    topic/partition or a glob).
 
-    Only limits count that somebody set (retention.ms, retention.bytes, retention.free.bytes of the topic or the
-    broker), never Kafka's defaults. Whole segments go; what lies below --before is no more read even where its segment
+    Only limits that were set count (retention.ms, retention.bytes, retention.free.bytes of the topic or the broker),
+    never Kafka's defaults. Whole segments are removed; records below --before are no longer read even if their segment
     stays.
 
     \b
@@ -53,7 +54,7 @@ def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None,
     chosen = expand(open_log_dir(logdir), tp)
     run = _rehearse if dry_run else _retain
     results, errors = run(logdir, chosen, before)
-    passes.report(ctx, results, errors, _tell, _json if as_json else None, dry_run=dry_run)
+    passes.report(ctx, results, errors, _print_result, _json if as_json else None, dry_run=dry_run)
 
 
 def _retain(
@@ -93,11 +94,11 @@ def _rehearse(
     return results, errors
 
 
-def _tell(result: RetentionResult) -> None:
+def _print_result(result: RetentionResult) -> None:
     if not result.segments and not result.dry_run:
         click.echo(f"{result.tp}: {result.log_start_offset} to {result.log_end_offset}, nothing to remove")
         return
-    verb = "would go" if result.dry_run else "removed"
+    verb = "would be removed" if result.dry_run else "removed"
     count, size = len(result.segments), result.size_bytes
     click.echo(
         f"{result.tp}: {result.log_start_offset} to {result.log_end_offset}, {count} segment(s) {verb}, {size} bytes"

@@ -1,4 +1,4 @@
-"""`kafkafs salvage`: what is left of a damaged log, in a new one."""
+"""`kafkafs salvage`: copies what is intact in a damaged log to a new one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.progress import progress_bar
+from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.tables import print_json
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 
@@ -26,17 +27,17 @@ if TYPE_CHECKING:
     required=True,
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The log directory to copy into; made if need be.",
+    help="The log directory to copy into; created if necessary.",
 )
-@click.option("--force", is_flag=True, help="Also into partitions that have several replicas.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--force", is_flag=True, help="Also copy into partitions that have several replicas.")
+@AS_JSON
 @click.pass_context
 def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool, as_json: bool) -> None:
     """Copy every intact batch of TP (topic, topic/partition or a glob) around any damage into another log directory,
     and list the offsets that are lost.
 
-    LOGDIR is only read. The copy keeps offsets, timestamps and bytes, and is a log that any broker takes. Into a
-    broker's directory only topics are copied that the broker has made, and that are empty.
+    LOGDIR is only read. The copy keeps offsets, timestamps and bytes, and any broker accepts it. If DIR is a broker's
+    directory, only topics that the broker has created and that are empty are copied.
 
     \b
     kafkafs salvage /var/kafka orders/3 --to /tmp/rescued
@@ -74,18 +75,18 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
         print_json({"partitions": [_json(result) for result in results], "failed": failed})
     else:
         for result in results:
-            _tell(result)
+            _print_result(result)
     for name in errors:
         say(errors[name])
     if errors:
         ctx.exit(DATA_ERROR)
 
 
-def _tell(result: Salvaged) -> None:
+def _print_result(result: Salvaged) -> None:
     click.echo(
         f"{result.tp}: {result.first_offset} to {result.log_end_offset}, {result.batches} batches,"
         f" {result.size_bytes} bytes copied"
-        + (f", {result.repaired} with the magic put right" if result.repaired else "")
+        + (f", {result.repaired} with a corrected magic byte" if result.repaired else "")
     )
     for lost in result.lost:
         click.echo(f"  {_range(lost)}")
@@ -99,7 +100,7 @@ def _range(lost: Lost) -> str:
     if lost.first_offset is None:
         return "no offset lost"
     if lost.last_offset is None:
-        return f"offsets from {lost.first_offset} on lost, as far as there were any"
+        return f"offsets from {lost.first_offset} on are lost, if there were any"
     if lost.first_offset == lost.last_offset:
         return f"offset {lost.first_offset} lost"
     return f"offsets {lost.first_offset} to {lost.last_offset} lost"

@@ -1,6 +1,6 @@
-"""Commands that print are filters: a closed pipe or ^C ends them as it ends cat, without a word.
+"""Signals. Commands that only print are filters: a closed pipe or ^C ends them silently, as it ends cat.
 
-Others have something to put in order first: ^C is a KeyboardInterrupt to them, which `main` tells in a line.
+Other commands must clean up first: for them ^C is a KeyboardInterrupt, which `main` reports in one line.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from types import FrameType
 import click
 
 
-def die_like_a_filter(ctx: click.Context) -> None:
-    """Gives SIGPIPE and SIGINT back to the system. Not in a test, where the process is somebody else's."""
+def use_default_signals(ctx: click.Context) -> None:
+    """Restores the default actions of SIGPIPE and SIGINT, in the real program only (a test has its own handlers)."""
     if ctx.find_root().obj == "process":
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started us wants it ignored
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise our parent wants it ignored
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def end_without_a_trace(ctx: click.Context) -> None:
-    """Has ^C raise KeyboardInterrupt, and no library log the calls that it breaks off. Not in a test, as above."""
+def interrupt_quietly(ctx: click.Context) -> None:
+    """Makes ^C raise KeyboardInterrupt, without libraries logging the calls that it ends. In the real program only."""
     if ctx.find_root().obj == "process" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
 
 
 @contextmanager
-def unlogged() -> Iterator[None]:
-    """Nothing is logged: where a library sets its own handler, which `end_without_a_trace` can replace only later."""
+def logging_disabled() -> Iterator[None]:
+    """Disables logging while a library has its own handler of ^C, which `interrupt_quietly` can replace only later."""
     logging.disable()
     try:
         yield

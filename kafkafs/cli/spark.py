@@ -16,7 +16,8 @@ import psutil
 
 from kafkafs.cli import passes, say
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.signals import end_without_a_trace, unlogged
+from kafkafs.cli.shared_options import AS_JSON, ISOLATION
+from kafkafs.cli.signals import interrupt_quietly, logging_disabled
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, absent, expand, open_log_dir
 from storage.types import Isolation
@@ -37,16 +38,16 @@ _EXTRA = "Spark is not installed: pip install 'kafkafs[spark]'"
 def spark() -> None:
     """Export, check, count and compact whole logs in parallel, on Spark.
 
-    Without --master all cores of this machine work; under spark-submit, or with --master, a cluster that sees the
-    directories under the same names.
+    Without --master, jobs run on all cores of this machine; under spark-submit or with --master, on a cluster whose
+    machines see the directories under the same names.
     """
 
 
 def _job_options(command: F) -> F:
-    """The options that all jobs have."""
+    """Adds the options that all jobs have."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="One JSON object."),
-        click.option("--allow-uncompiled", is_flag=True, help="Even where hot loops are not compiled (very slow)."),
+        AS_JSON,
+        click.option("--allow-uncompiled", is_flag=True, help="Run even if hot loops are not compiled (very slow)."),
         click.option("--conf", "settings", multiple=True, metavar="K=V", help="A setting of Spark."),
         click.option("--master", metavar="URL", help="Spark's master  [default: local[*]]"),
     ):
@@ -54,13 +55,6 @@ def _job_options(command: F) -> F:
     return command
 
 
-_ISOLATION = click.option(
-    "--isolation",
-    type=click.Choice([isolation.value for isolation in Isolation]),
-    default=Isolation.READ_UNCOMMITTED.value,
-    show_default=True,
-    help="read_committed leaves out aborted messages and stops at open transactions.",
-)
 _TP = click.argument("tp", type=TopicPartitionPattern(), required=False)
 
 
@@ -73,22 +67,22 @@ _TP = click.argument("tp", type=TopicPartitionPattern(), required=False)
     type=click.Choice(["fail", "quarantine"]),
     default="fail",
     show_default=True,
-    help="What to do with batches that fail their checks: nothing is exported, or they go to DIRECTORY/_quarantine.",
+    help="For batches that fail their checks: export nothing, or put them into DIRECTORY/_quarantine.",
 )
 @click.option(
     "--allow-data-loss",
     is_flag=True,
-    help="Go on behind messages that went before they were exported, and without partitions that lie elsewhere.",
+    help="Continue after messages that were deleted before they were exported, and without absent partitions.",
 )
-@click.option("--headers", is_flag=True, help="With a column of headers.")
+@click.option("--headers", is_flag=True, help="Add a column of headers.")
 @click.option(
     "--compression",
     type=click.Choice(["snappy", "zstd", "lz4", "gzip", "none"]),
     default="snappy",
     show_default=True,
-    help="Of the Parquet files.",
+    help="The codec of the Parquet files.",
 )
-@_ISOLATION
+@ISOLATION
 @_job_options
 @click.pass_context
 def export(
@@ -108,12 +102,11 @@ def export(
 ) -> None:
     """Export messages to Parquet files in DIRECTORY, by topic and day.
 
-    TP is a topic, topic/partition or a glob; without it, all of LOGDIR but internal topics. Each run exports what has
-    come since the last one. Files are those of a table with the columns of Spark's Kafka source, and `day` (UTC): any
-    reader of Hive's layout takes the directory as it is. Readers guess the type of `topic` from its directories' names:
-    where all topics are numbers, tell them that it is a string (by a schema, or in Spark by
-    spark.sql.sources.partitionColumnTypeInference.enabled=false). A timestamp that microseconds cannot express, 292,000
-    years away, is null, and so is its day.
+    TP is a topic, topic/partition or a glob; without it, all of LOGDIR except internal topics. Each run exports what
+    was added since the last one. The files form a table with the columns of Spark's Kafka source and `day` (UTC), in
+    Hive's layout. Readers guess the type of `topic` from the names of directories: if all topics are numbers, tell them
+    that it is a string (by a schema, or in Spark by spark.sql.sources.partitionColumnTypeInference.enabled=false). A
+    timestamp that microseconds cannot express, 292,000 years away, is null, and so is its day.
 
     \b
     kafkafs spark export /var/kafka ./lake orders
@@ -143,23 +136,25 @@ def export(
             f"{bad.last_offset}")  # fmt: skip
     for lost in done.lost:
         say(f"{lost.tp}: offsets {lost.offsets.start} to {lost.offsets.end - 1} went before they were exported")
-    _tell_absent(done.absent)
+    _report_absent(done.absent)
     for partition, count in sorted(done.undated.items()):
-        say(f"{partition}: {count} messages have a timestamp beyond all dates: it is null in the table")
+        say(f"{partition}: {count} messages have a timestamp outside the range of dates; it is null in the table")
 
 
 @spark.command()
 @LOGDIR
 @_TP
-@click.option("--png", type=click.Path(path_type=Path, dir_okay=False), help="Also draw them over time into this file.")
+@click.option(
+    "--png", type=click.Path(path_type=Path, dir_okay=False), help="Also draw them over time into this PNG file."
+)
 @click.option(
     "--damage",
     type=click.Choice(["fail", "skip"]),
     default="fail",
     show_default=True,
-    help="What to do with batches that fail their checks.",
+    help="For batches that fail their checks: stop, or skip them.",
 )
-@_ISOLATION
+@ISOLATION
 @_job_options
 @click.pass_context
 def stats(
@@ -174,9 +169,9 @@ def stats(
     allow_uncompiled: bool,
     as_json: bool,
 ) -> None:
-    """Messages, bytes, sizes, keys and compression by topic and hour (UTC).
+    """Show messages, bytes, sizes, keys and compression by topic and hour (UTC).
 
-    Sizes are of keys and values, in bytes; quantiles are right within 9 %, distinct keys within a few percent.
+    Sizes are those of keys and values, in bytes. Quantiles are within 9 % and distinct keys within a few percent.
 
     \b
     kafkafs spark stats /var/kafka 'orders*'
@@ -184,7 +179,7 @@ def stats(
     """
     draw = None if png is None else _drawing(ctx)
     log_dir = open_log_dir(logdir)
-    # Before Spark starts, which takes seconds.
+    # Checked before Spark starts, which takes seconds.
     chosen, missing = expand(log_dir, tp), absent(log_dir, tp)
     with _session(ctx, "stats", master, settings) as session:
         from kafkafs.spark.jobs.stats import stats as run
@@ -204,12 +199,12 @@ def stats(
         print_json({"hours": hours, "damaged": found.damaged, "absent": _partitions(missing)})
     else:
         print_table(_STATS_COLUMNS, [_stats_row(hour) for hour in found.hours])
-    _tell_absent(missing)
+    _report_absent(missing)
     if found.damaged:
-        say(f"{found.damaged} damaged places are not counted (kafkafs verify tells more)")
+        say(f"{found.damaged} damaged places are not counted (kafkafs verify lists them)")
 
 
-def _tell_absent(missing: Iterable[TopicPartition]) -> None:
+def _report_absent(missing: Iterable[TopicPartition]) -> None:
     for tp in missing:
         say(f"{tp} is known to the cluster and not in this directory")
 
@@ -234,7 +229,7 @@ def _stats_row(hour: HourStats) -> tuple[object, ...]:
 
 
 def _hour_name(milliseconds: int) -> str:
-    """As in the names of `time/`; a year of more than four digits has none of those."""
+    """As in the names of `time/`, which have no years of more than four digits."""
     from kafkafs.spark.jobs.stats import CALENDAR_MS
 
     if milliseconds not in CALENDAR_MS:
@@ -254,7 +249,9 @@ def _drawing(ctx: click.Context) -> Callable[..., None]:
 @spark.command()
 @LOGDIR
 @_TP
-@click.option("--notes", is_flag=True, help="List notes, too: what the next start mends. They are only counted else.")
+@click.option(
+    "--notes", is_flag=True, help="Also list notes, which the next start repairs; otherwise they are only counted."
+)
 @_job_options
 @click.pass_context
 def verify(
@@ -273,22 +270,22 @@ def verify(
     kafkafs spark verify /var/kafka
     kafkafs spark verify /var/kafka 'orders*' --json
 
-    Exit code 1 when something is found that is more than a note.
+    Exit code 1 if there is a finding that is not a note.
     """
-    from kafkafs.cli.verify import tell_findings
+    from kafkafs.cli.verify import report_findings
 
     chosen = None if tp is None else expand(open_log_dir(logdir), tp)
     with _session(ctx, "verify", master, settings) as session:
         from kafkafs.spark.jobs.verify import verify as run
 
         found = run(session, logdir, chosen, allow_uncompiled=allow_uncompiled)
-    tell_findings(ctx, found, notes=notes, as_json=as_json)
+    report_findings(ctx, found, notes=notes, as_json=as_json)
 
 
 @spark.command()
 @LOGDIR
 @click.argument("tp", type=TopicPartitionPattern())
-@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @_job_options
 @click.pass_context
 def compact(
@@ -301,16 +298,16 @@ def compact(
     allow_uncompiled: bool,
     as_json: bool,
 ) -> None:
-    """Compact TP as `kafkafs compact` does, in one pass however many keys there are.
+    """Compact TP as `kafkafs compact` does, in one pass for any number of keys.
 
-    The latest record of each key is found by a shuffle, segments are rewritten in parallel beside the old ones, and put
-    in their place all at once, at the end. LOGDIR is held for as long as it takes: no broker and no mount may have it.
+    The latest record of each key is found by a shuffle. Segments are rewritten in parallel next to the old ones, and
+    replace them all at once at the end. LOGDIR is locked meanwhile, so no broker or mount can use it.
 
     \b
     kafkafs spark compact /var/kafka accounts --dry-run
     kafkafs spark compact /var/kafka accounts/0
     """
-    from kafkafs.cli.compact import as_object, tell
+    from kafkafs.cli.compact import as_object, print_result
 
     log_dir = open_log_dir(logdir)
     chosen = expand(log_dir, tp)
@@ -319,7 +316,7 @@ def compact(
 
         @cache
         def session() -> Any:
-            # Not before it is known that the directory can be had: it takes seconds to start.
+            # Only after the directory is known to be available, because starting takes seconds.
             return stack.enter_context(_session(ctx, "compact", master, settings))
 
         def rehearsed(tp: TopicPartition) -> None:
@@ -338,7 +335,7 @@ def compact(
                 owned.disk.unlink(path)
 
         errors = passes.each(chosen, rehearsed) if dry_run else passes.each_owned(logdir, chosen, compacted)
-    passes.report(ctx, results, errors, tell, as_object if as_json else None, dry_run=dry_run)
+    passes.report(ctx, results, errors, print_result, as_object if as_json else None, dry_run=dry_run)
 
 
 def _exported(done: Exported) -> dict[str, Any]:
@@ -379,10 +376,10 @@ def _exported(done: Exported) -> dict[str, Any]:
 
 @contextmanager
 def _session(ctx: click.Context, name: str, master: str | None, settings: tuple[str, ...]) -> Iterator[Any]:
-    """A Spark session; what is missing for one is said in a line, with exit code 4."""
+    """A Spark session. If something it needs is missing, prints one line and exits with code 4."""
     pairs = [setting.partition("=") for setting in settings]
     if wrong := next((key for key, sign, _ in pairs if not sign or not key), None):
-        raise click.UsageError(f"--conf wants K=V, not {wrong!r}")
+        raise click.UsageError(f"--conf must be in the form K=V, not {wrong!r}")
     try:
         from kafkafs.spark.jobs.session import spark_session
     except ImportError:
@@ -398,9 +395,9 @@ def _session(ctx: click.Context, name: str, master: str | None, settings: tuple[
     )
     try:
         with ExitStack() as stack:
-            with unlogged(), _leaving_no_process():
+            with logging_disabled(), _killing_children_on_interrupt():
                 session = stack.enter_context(starting)
-            end_without_a_trace(ctx)  # in place of Spark's handler, which cancels jobs in the midst of another call
+            interrupt_quietly(ctx)  # replaces Spark's handler, which cancels jobs in the middle of another call
             yield session
     except UncompiledKernels as error:
         say(f"{error} (--allow-uncompiled)")
@@ -408,8 +405,8 @@ def _session(ctx: click.Context, name: str, master: str | None, settings: tuple[
 
 
 @contextmanager
-def _leaving_no_process() -> Iterator[None]:
-    """^C while Spark starts would leave its JVM behind for good."""
+def _killing_children_on_interrupt() -> Iterator[None]:
+    """Without this, ^C while Spark starts would leave its JVM running."""
     before = set(psutil.Process().children(recursive=True))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Tables: drawn on a terminal, plain aligned columns in a pipe; and JSON."""
+"""Tables, drawn on a terminal and as plain aligned columns in a pipe; and JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 _ANY_WIDTH = 1000
-_ALIGNED = 48  # a longer text pushes its own row to the right, and not those of all others
+_ALIGNED = 48  # a longer text moves only its own row to the right, not all others
 
 
 def print_json(value: object) -> None:
@@ -19,8 +19,8 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Numbers to the right. In a pipe: a line of headings, two spaces between columns. The same on a terminal if a text
-    is so long that others are not aligned with it."""
+    """Numbers are aligned right. In a pipe: a line of headings, and two spaces between columns. The same on a terminal
+    if a text is too long to align the others with it."""
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
     numeric = [all(_is_number(row[i]) for row in texts) for i in range(len(columns))]
     lines = [list(columns), *texts]
@@ -54,5 +54,5 @@ def _draw(columns: Sequence[str], rows: list[list[str]], numeric: list[bool]) ->
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    # A row on one line, however wide: a terminal that is too narrow wraps it, which reads better than folded cells.
+    # Each row is one line: a narrow terminal wraps it, which is easier to read than folded cells.
     Console(width=_ANY_WIDTH).print(table)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def expand(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
-    """The partitions that TP names (None: all), by topic and number. Raises UnknownTopicOrPartition for none at all.
+    """The partitions that TP names (None: all), by topic and number. UnknownTopicOrPartition if it names none.
 
-    A glob's `*`, `?`, `[…]` stand for what they do in a shell, on either side of the slash.
+    In a glob `*`, `?` and `[…]` mean what they mean in a shell, on either side of the slash.
     """
     found = [
         tp
@@ -33,14 +33,15 @@ def expand(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
         meant = names.parse_dir(pattern).partition
         advice = None
         if meant is not None and meant.topic in log_dir.topics() and meant.partition in log_dir.partitions(meant.topic):
-            advice = f"A partition is named as topic/number: {meant}"
-        raise UnknownTopicOrPartition(f"nothing here is called {pattern}", path=log_dir.path, advice=advice)
+            advice = f"A partition is written as topic/number: {meant}"
+        what = f"no topic or partition here is named {pattern}"
+        raise UnknownTopicOrPartition(what, path=log_dir.path, advice=advice)
     return found
 
 
 def absent(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
-    """The partitions that TP names (None: all but of internal topics), and that the cluster has and not this
-    directory: see LogDir.absent."""
+    """The partitions that TP names (None: all except those of internal topics) and that the cluster has but this
+    directory does not: see LogDir.absent."""
     return [
         tp
         for tp in log_dir.absent()
@@ -54,7 +55,7 @@ def _is_named(tp: TopicPartition, pattern: str | None) -> bool:
 
 
 class TopicPartitionPattern(click.ParamType[str]):
-    """The text as it is; completes to the topics and partitions of the LOGDIR before it."""
+    """The text unchanged. A shell completes it to topics and partitions of the LOGDIR before it."""
 
     name = "TP"
 
@@ -63,7 +64,7 @@ class TopicPartitionPattern(click.ParamType[str]):
 
 
 class TopicName(click.ParamType[str]):
-    """The text as it is; completes to the topics of the LOGDIR before it."""
+    """The text unchanged. A shell completes it to topics of the LOGDIR before it."""
 
     name = "TOPIC"
 
@@ -75,7 +76,7 @@ LOGDIR = click.argument("logdir", type=click.Path(path_type=Path, file_okay=Fals
 
 
 def open_log_dir(path: Path) -> LogDir:
-    """Opens a log directory to look at. OSError when it cannot be listed."""
+    """Opens a log directory for reading. OSError if it cannot be listed."""
     from storage.log.log_dir import LogDir
 
     return LogDir.open_read_only(path)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from storage.directory.owned_dir import OwnedDir
 
 TOPIC = click.argument("topic", type=TopicName())
-PARTITIONS = click.option("--partitions", type=click.IntRange(min=1), metavar="N", help="How many partitions.")
+PARTITIONS = click.option("--partitions", type=click.IntRange(min=1), metavar="N", help="The number of partitions.")
 
 
 class _Setting(click.ParamType[tuple[str, str]]):
@@ -30,7 +30,9 @@ class _Setting(click.ParamType[tuple[str, str]]):
         return key.strip(), text.strip()
 
 
-CONFIG = click.option("--config", "config", multiple=True, type=_Setting(), metavar="K=V", help="Kafka's topic config.")
+CONFIG = click.option(
+    "--config", "config", multiple=True, type=_Setting(), metavar="K=V", help="A topic configuration of Kafka's."
+)
 
 
 @click.command()
@@ -39,7 +41,7 @@ CONFIG = click.option("--config", "config", multiple=True, type=_Setting(), meta
 @PARTITIONS
 @CONFIG
 def create(logdir: Path, topic: str, partitions: int | None, config: tuple[tuple[str, str], ...]) -> None:
-    """Make TOPIC in LOGDIR, which is made too if need be. It keeps everything (retention.ms=-1) unless told otherwise.
+    """Create TOPIC in LOGDIR, which is created if necessary. The topic keeps everything unless configured otherwise.
 
     \b
     kafkafs topics create ./logs orders --partitions 3 --config cleanup.policy=compact
@@ -52,7 +54,7 @@ def create(logdir: Path, topic: str, partitions: int | None, config: tuple[tuple
 @LOGDIR
 @TOPIC
 @CONFIG
-@click.option("--unset", multiple=True, metavar="K", help="Take a topic config away.")
+@click.option("--unset", multiple=True, metavar="K", help="Remove a configuration of the topic.")
 @PARTITIONS
 def alter(
     logdir: Path,
@@ -91,7 +93,7 @@ def delete(logdir: Path, topic: str) -> None:
 
 @contextmanager
 def _opened(logdir: Path, *, create: bool = False) -> Iterator[OwnedDir]:
-    """The directory, without any of its logs: an unclean one stays so."""
+    """The directory, opened without its logs. One that was not shut down cleanly stays so."""
     from storage.directory.owned_dir import Opening, OwnedDir
     from storage.errors import InvalidConfig, InvalidTopic
 

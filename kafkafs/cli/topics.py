@@ -1,4 +1,4 @@
-"""`kafkafs topics`: what topics there are, and what is known of them."""
+"""`kafkafs topics`: lists, describes and changes topics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.shared_options import AS_JSON
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicName, open_log_dir
 from kafkafs.cli.topic_changes import alter, create, delete
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def topics() -> None:
-    """List, describe, make, change or remove topics."""
+    """List, describe, create, change or remove topics."""
 
 
 topics.add_command(alter)
@@ -33,19 +34,19 @@ topics.add_command(delete)
 
 @topics.command("list")
 @LOGDIR
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@AS_JSON
 @click.pass_context
 def list_topics(ctx: click.Context, logdir: Path, as_json: bool) -> None:
     """List the topics of LOGDIR.
 
-    For each the partitions that are here, and their bytes. Directories that are no live partition are listed below
-    them, with the reason.
+    Each topic has the number of its partitions in LOGDIR and their bytes. Directories that are not live partitions are
+    listed below, with the reason.
 
     \b
     kafkafs topics list /var/kafka
     kafkafs topics list /var/kafka --json | jq -r '.topics[].topic'
     """
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     found: list[dict[str, Any]] = [
         {
@@ -66,23 +67,21 @@ def list_topics(ctx: click.Context, logdir: Path, as_json: bool) -> None:
     if hidden:
         click.echo()
         rows = [(entry["directory"], entry["bytes"], entry["reason"]) for entry in hidden]
-        print_table(("NO LIVE PARTITION", "BYTES", "WHY"), rows)
+        print_table(("NOT A LIVE PARTITION", "BYTES", "REASON"), rows)
 
 
 @topics.command()
 @LOGDIR
 @click.argument("names", nargs=-1, type=TopicName(), metavar="[TOPIC]...")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@AS_JSON
 @click.pass_context
 def describe(ctx: click.Context, logdir: Path, names: tuple[str, ...], as_json: bool) -> None:
-    """Describe TOPICs, by default all.
-
-    Partitions with their offsets, bytes and times, and the configuration.
+    """Describe TOPICs, by default all: partitions with their offsets, bytes and times, and the configuration.
 
     \b
     kafkafs topics describe /var/kafka orders
     """
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     found = [_described(log_dir, topic) for topic in names or log_dir.topics()]
     if as_json:
@@ -117,7 +116,7 @@ def _described(log_dir: LogDir, topic: str) -> dict[str, Any]:
 
 
 def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
-    """What @info.json tells, or the problem."""
+    """The content of @info.json, or the problem."""
     from kafkafs.tree.info import partition_info
     from storage.errors import StorageError
 
@@ -148,7 +147,7 @@ def _print_topic(topic: dict[str, Any]) -> None:
 
 
 def _seconds(moment: str | None) -> str | None:
-    """`2026-11-20T10:15:30.123Z` without the fraction: a table has little room."""
+    """`2026-11-20T10:15:30.123Z` without the fraction, to save room in a table."""
     return None if moment is None else moment.partition(".")[0] + "Z" * moment.endswith("Z")
 
 

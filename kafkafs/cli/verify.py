@@ -1,4 +1,4 @@
-"""`kafkafs verify`: everything in a log directory checked against everything."""
+"""`kafkafs verify`: checks everything in a log directory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from kafkafs.cli.exit_codes import FOUND
 from kafkafs.cli.progress import progress_bar
-from kafkafs.cli.signals import die_like_a_filter
+from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 
@@ -22,33 +22,35 @@ if TYPE_CHECKING:
 @click.command()
 @LOGDIR
 @click.argument("tp", required=False, type=TopicPartitionPattern())
-@click.option("--notes", is_flag=True, help="List notes, too: what the next start mends. They are only counted else.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, notes included.")
+@click.option(
+    "--notes", is_flag=True, help="Also list notes, which the next start repairs; otherwise they are only counted."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, notes included.")
 @click.pass_context
 def verify(ctx: click.Context, logdir: Path, tp: str | None, notes: bool, as_json: bool) -> None:
     """Check all of LOGDIR, or TP (topic, topic/partition or a glob): every batch, record and index entry, snapshots,
     checkpoints, names. Nothing is changed.
 
-    Each finding says where, what was expected and found, what recovery after a crash would do about it, and what mends
-    it. In a directory that a broker holds, what is being written this moment is a note and no finding.
+    Each finding says where it is, what was expected and found, what recovery after a crash would do about it, and what
+    repairs it. In a directory that a broker holds, what is being written at the moment is a note, not a finding.
 
     \b
     kafkafs verify /var/kafka
     kafkafs verify /var/kafka 'orders*' --json
 
-    Exit code 1 when something is found that is more than a note.
+    Exit code 1 if there is a finding that is not a note.
     """
     from storage.verify.verify import verify_log_dir
 
-    die_like_a_filter(ctx)
+    use_default_signals(ctx)
     chosen = None if tp is None else expand(open_log_dir(logdir), tp)
     with progress_bar() as progress:
         found = verify_log_dir(logdir, chosen, progress=progress)
-    tell_findings(ctx, found, notes=notes, as_json=as_json)
+    report_findings(ctx, found, notes=notes, as_json=as_json)
 
 
-def tell_findings(ctx: click.Context, found: list[Finding], *, notes: bool, as_json: bool) -> None:
-    """Prints what was found; exits when that is more than notes."""
+def report_findings(ctx: click.Context, found: list[Finding], *, notes: bool, as_json: bool) -> None:
+    """Prints findings and notes; exits with code 1 if there are findings."""
     from storage.verify.findings import Severity
 
     findings = [one for one in found if one.severity is Severity.FINDING]
@@ -57,14 +59,14 @@ def tell_findings(ctx: click.Context, found: list[Finding], *, notes: bool, as_j
         print_json({"findings": [_json(one) for one in findings], "notes": [_json(one) for one in noted]})
     else:
         for one in found if notes else findings:
-            _tell(one)
+            _print_finding(one)
         click.echo(_summary(findings, noted))
     if findings:
         ctx.exit(FOUND)
 
 
-def _tell(one: Finding) -> None:
-    """A head line, and what belongs to it below."""
+def _print_finding(one: Finding) -> None:
+    """Prints a finding: a first line, and the details below it."""
     where = [
         f"{name} {value:,}" if sys.stdout.isatty() else f"{name} {value}"
         for name, value in (("position", one.position), ("offset", one.offset))
@@ -75,7 +77,7 @@ def _tell(one: Finding) -> None:
         ("expected", one.expected),
         ("found", one.found),
         ("recovery", one.recovery),
-        ("mended by", one.repair),
+        ("repaired by", one.repair),
     ):
         if value is not None:
             click.echo(f"  {name}: {value}")

@@ -1,4 +1,4 @@
-"""`kafkafs --version`"""
+"""`kafkafs --version`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold when a real broker starts on a directory that we have worked on."""
+"""Checks of a real broker that starts on a directory that we have changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.interop.kafka import Broker, dump_log_segments, run_tool
 
-# What a broker says when it mends, rebuilds or sets something aside (LogManager, LogLoader, LogSegment, UnifiedLog).
+# What a broker logs when it repairs, rebuilds or sets something aside (LogManager, LogLoader, LogSegment, UnifiedLog).
 _MENDING = (
     "recovering unflushed", "recovering file", "rebuilding index", "stray", "truncat", "corrupt", "found invalid",
     "interrupted",
@@ -15,12 +15,12 @@ _MENDING = (
 
 
 def told_since(broker: Broker, said: int) -> str:
-    """What the broker's log says from there on."""
+    """The broker's log from that position on."""
     return broker.log_text()[said:]
 
 
 def adopted_as_it_is(text: str) -> None:
-    """The broker's log tells of a clean shutdown, and of no repairs or strays; its metadata log, which it always
+    """The broker's log reports a clean shutdown, and no repairs or strays; its metadata log, which it always
     checks, left aside."""
     assert "since clean shutdown file was found" in text
     lines = [line for line in text.splitlines() if "__cluster_metadata" not in line and "since clean" not in line]
@@ -28,7 +28,7 @@ def adopted_as_it_is(text: str) -> None:
 
 
 def dumps_without_a_finding(partitions: Sequence[Path]) -> None:
-    """Kafka's DumpLogSegments reads all records, holds the indexes against them, and finds all indexes sane."""
+    """Kafka's DumpLogSegments reads all records, compares the indexes with them, and finds no fault."""
     logs = [path for partition in partitions for path in sorted(partition.glob("*.log"))]
     indexes = [path for partition in partitions for path in sorted(partition.glob("*index"))]
     told = dump_log_segments(*logs, *indexes).lower()

@@ -1,4 +1,4 @@
-"""Talking to a broker in plain calls: make topics, produce, consume, ask for offsets. Over aiokafka and kcat."""
+"""Simple calls to a broker: create topics, produce, consume, list offsets. With aiokafka and kcat."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Message(NamedTuple):
 
 
 class Client:
-    """Synchronous calls on one broker. Each opens its own connections: slow, simple, nothing to close."""
+    """Synchronous calls to one broker. Each opens its own connections: slow, but simple, with nothing to close."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -44,7 +44,7 @@ class Client:
         return asyncio.run(run())
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> None:
-        """Make a topic with one replica and wait until its partitions are there; error codes are raised."""
+        """Creates a topic with one replica and waits for its partitions; error codes are raised."""
         settings = {key: str(value) for key, value in (config or {}).items()}
         new = NewTopic(topic, partitions, 1, topic_configs=settings)
 
@@ -103,7 +103,7 @@ class Client:
     def produce(
         self, topic: str, messages: Iterable[Message], partition: int = 0, *, batch: int = 50, **options: Any
     ) -> None:
-        """Produce to one partition, `batch` messages a record batch; `options` go to the producer."""
+        """Produce to one partition, `batch` messages per record batch; `options` are passed to the producer."""
 
         async def run() -> None:
             async with AIOKafkaProducer(bootstrap_servers=self.address, **options) as producer:
@@ -124,7 +124,7 @@ class Client:
     def transactions(
         self, topic: str, rounds: Sequence[tuple[bool, Sequence[Message]]], partition: int = 0, *, id: str = "tx"
     ) -> None:
-        """One transaction a round: (commit or abort, its messages)."""
+        """One transaction per entry: (commit or abort, its messages)."""
 
         async def run() -> None:
             async with AIOKafkaProducer(bootstrap_servers=self.address, transactional_id=id) as producer:
@@ -144,7 +144,7 @@ class Client:
         start: int | None = None,
         end: int | None = None,
     ) -> list[Golden]:
-        """All that a consumer gets from `start` (default: the log start) up to `end` (default: the log end) now."""
+        """Everything that a consumer gets now from `start` (default: log start) to `end` (default: log end)."""
         isolation = "read_committed" if committed else "read_uncommitted"
 
         async def run() -> list[Golden]:
@@ -218,7 +218,7 @@ class Client:
         return asyncio.run(run())
 
     def kcat_produce(self, topic: str, lines: bytes, partition: int = 0, *options: str) -> None:
-        """librdkafka's producer: one message a line."""
+        """Produces with librdkafka: one message per line."""
         command = ["kcat", "-P", "-b", self.address, "-t", topic, "-p", str(partition), *options]
         done = subprocess.run(command, input=lines, capture_output=True, check=False, timeout=120)
         if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""One broker for all tests here, its live directory mounted twice, and the rule that it must not notice us."""
+"""One broker for all tests here, its live directory mounted twice, and a check that its log stays free of errors."""
 
 from __future__ import annotations
 

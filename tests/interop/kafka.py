@@ -67,9 +67,9 @@ _ports = itertools.count(os.getpid() * 32)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, and that nobody else will take before the broker does, or while it is stopped.
+    """Free ports, which no other process will take before the broker does, or while it is stopped.
 
-    They lie below those that the system gives to connections, and other processes' tests begin elsewhere.
+    They are below those that the system assigns to connections, and the tests of other processes begin elsewhere.
     """
     found: list[int] = []
     while len(found) < count:
@@ -84,7 +84,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def java(*arguments: str | Path, heap: str = "256m", options: tuple[str, ...] = ()) -> list[str]:
-    """The command line of one of Kafka's tools. Client compilation only: they live for seconds."""
+    """The command line of one of Kafka's tools. With the client compiler only, because they run for seconds."""
     return [
         "java", f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options,
         "-cp", f"{JARS}/*", *map(str, arguments),
@@ -92,7 +92,7 @@ def java(*arguments: str | Path, heap: str = "256m", options: tuple[str, ...] = 
 
 
 def run_tool(*arguments: str | Path, timeout: float = 120) -> str:
-    """Run one of Kafka's tools to its end and give what it printed; it must succeed."""
+    """Runs one of Kafka's tools, which must succeed; returns what it printed."""
     done = subprocess.run(java(*arguments), capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode != 0:
         raise AssertionError(f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
@@ -100,7 +100,7 @@ def run_tool(*arguments: str | Path, timeout: float = 120) -> str:
 
 
 def dump_log_segments(*files: Path, deep: bool = True) -> str:
-    """What Kafka's DumpLogSegments says of `files`."""
+    """The output of Kafka's DumpLogSegments for `files`."""
     names = ",".join(map(str, files))
     more = ["--deep-iteration", "--print-data-log"] if deep else []
     return run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", names, *more)
@@ -123,7 +123,7 @@ class Broker:
         self._write_properties()
 
     def reconfigure(self, config: Mapping[str, str]) -> None:
-        """Other settings from the next start on."""
+        """Changes settings from the next start on."""
         self._config |= config
         self._write_properties()
 
@@ -180,13 +180,13 @@ class Broker:
         return "Kafka Server started" in self.log_text()[said_before:]
 
     def log_text(self) -> str:
-        """All that the broker has logged so far, and what the JVM wrote."""
+        """Everything that the broker has logged so far, and the output of the JVM."""
         texts = [path.read_text(errors="replace") for path in (self.directory / "broker.out", self.log_file)
                  if path.exists()]  # fmt: skip
         return "".join(texts)
 
     def complaints(self) -> list[str]:
-        """The log's lines of level ERROR or FATAL, and those that tell of a failed log directory. Not that the broker
+        """The log's lines of level ERROR or FATAL, and those that report a failed log directory. Not that the broker
         was slow to reach its own controller, as it is on a busy machine: it tries again."""
         return [
             line
@@ -203,7 +203,7 @@ class Broker:
             self._process = None
 
     def kill(self) -> None:
-        """kill -9: what a crash leaves."""
+        """kill -9, which leaves what a crash leaves."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -105,10 +105,10 @@ def fill(client: Client, log_dir: Path) -> None:
         commit(client.address, "billing", {TopicPartition("orders", 0): 420, TopicPartition("orders", 1): 200})
     )
     deadline = time.monotonic() + 30
-    while len(client.consume("accounts")) > 60:  # the cleaner has passed
+    while len(client.consume("accounts")) > 60:  # the cleaner has run
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    while list(log_dir.glob("*/*.deleted")):  # and its leavings are gone
+    while list(log_dir.glob("*/*.deleted")):  # until the files that it replaced are removed
         assert time.monotonic() < deadline
         time.sleep(0.5)
 

@@ -1,4 +1,4 @@
-"""A real broker on what we wrote: it serves it, mends and sets aside nothing, and appends after us; and back again."""
+"""A real broker on what we wrote: it serves it, repairs nothing, sets nothing aside, and appends after us."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_after_our_recovery_the_broker_has_nothing_to_do(stopped: Broker) -> Non
 
 def test_every_codec_of_ours_is_read(stopped: Broker) -> None:
     owned = OwnedDir.open(stopped.log_dir)
-    now_ms = owned.clock.now_ms()  # the broker keeps a week
+    now_ms = owned.clock.now_ms()  # the broker's retention is a week
     written = []
     for codec in CODECS:
         owned.alter_config("adopted", {"compression.type": codec})

@@ -1,4 +1,4 @@
-"""A stopped broker's directory, mounted to be written: the broker goes on with it, and its configuration was obeyed."""
+"""A stopped broker's directory, mounted for writing: its configuration is followed, and the broker continues."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SMALL = {"internal.segment.bytes": 20_000, "index.interval.bytes": 500}
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Iterator[Broker]:
-    """One whose own retention runs once after its start, and then no more."""
+    """A broker whose own retention runs once after its start, and not again."""
     running = Broker(tmp_path / "broker", {"log.retention.check.interval.ms": str(HOUR_MS)})
     try:
         yield running
@@ -75,7 +75,7 @@ def test_appended_through_the_mount(mine: Broker, tmp_path: Path) -> None:
     client.create_topic("through", 2, SMALL)
     client.create_topic("kept", 1, {**SMALL, "retention.ms": -1})
     client.create_topic("expiring", 1, {**SMALL, "retention.ms": HOUR_MS})
-    time.sleep(1)  # its only look at what has expired
+    time.sleep(1)  # its only retention pass
     long_ago = int(time.time() * 1000) - 30 * 24 * HOUR_MS
     old = [Message(b"%04d" % n + b"." * 300, timestamp=long_ago + n) for n in range(300)]
     for topic in ("kept", "expiring"):
@@ -146,7 +146,7 @@ def test_appended_through_the_mount(mine: Broker, tmp_path: Path) -> None:
 
 
 def test_killed_while_it_writes(mine: Broker) -> None:
-    """kill -9 in mid-write, `kafkafs recover`, then the broker: it finds nothing more to do, and all that we found."""
+    """kill -9 in mid-write, `kafkafs recover`, then the broker: it has nothing to recover, and finds what we found."""
     client = Client(mine.start().address)
     client.create_topic("t", 1, {**SMALL, "internal.segment.bytes": 2_000_000})
     command = ["kcat", "-P", "-b", mine.address, "-t", "t", "-p", "0", "-z", "lz4"]
@@ -181,7 +181,7 @@ def test_killed_while_it_writes(mine: Broker) -> None:
 
 
 def test_each_refuses_while_the_other_holds_the_directory(tmp_path: Path) -> None:
-    """The lock is one for both, and whoever is refused says who holds it."""
+    """Both use the same lock, and the one that is refused names its holder."""
     broker = Broker(tmp_path / "broker")
     try:
         broker.start()

@@ -70,7 +70,7 @@ def stage(path: Path, batch: int, disk: Disk | None = None) -> list[StagedFile]:
 
 
 def test_a_broker_serves_what_was_committed(stopped: Broker) -> None:
-    """And finds nothing to mend: not in segments that were made at once either."""
+    """It finds nothing to repair, also not in segments that were created at once."""
     owned = OwnedDir.open(stopped.log_dir)
     assert commit.commit(owned, WriteId(QUERY, 0), stage(stopped.log_dir, 0)).appended
     assert len(owned.log(LARGE).snapshot().segments) > 2
@@ -121,7 +121,7 @@ def test_a_broker_where_a_commit_was_killed(stopped: Broker) -> None:
 
 
 def _killed(path: Path, batch: int, moment: Callable[[str], bool]) -> None:
-    """Leaves the directory as a commit does that is killed at a moment behind the entry of its intent."""
+    """Leaves the directory as a commit that was killed at a moment after its intent was recorded."""
     disk = FaultyDisk(path)
     owned = OwnedDir.open(path, Opening(), disk=disk)
     files = stage(path, batch, disk)

@@ -36,7 +36,7 @@ OURS = TopicPartition("ours", 0)
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Broker]:
-    """One whose own cleaner is off until a test turns it on."""
+    """A broker whose own cleaner is off until a test turns it on."""
     running = Broker(tmp_path / "broker", {"log.cleaner.enable": "false"})
     try:
         running.start()
@@ -93,7 +93,7 @@ def test_the_broker_finds_nothing_to_do(own: Broker) -> None:
         time.sleep(0.1)
     for committed, records in expected.items():
         assert client.consume("ours", committed=committed) == records
-    # Its own cleaner made the same of the same.
+    # Its own cleaner produced the same result from the same log.
     deadline = time.monotonic() + 120
     while [(r.offset, r.key, r.value) for r in client.consume("theirs")] != [
         (r.offset, r.key, r.value) for r in expected[False]
@@ -105,7 +105,7 @@ def test_the_broker_finds_nothing_to_do(own: Broker) -> None:
     assert "cleaning of log ours-0" not in text
     assert "Recovering unflushed segment" not in "".join(line for line in text.splitlines() if "ours-0" in line)
 
-    # And goes on where we stopped, once there is something new.
+    # It continues where we stopped, once there are new messages.
     said = len(own.log_text())
     client = Client(own.start().address)
     client.produce("ours", [Message(b"y" * 500, b"k%d" % n) for n in range(60)], batch=5)
@@ -167,7 +167,7 @@ def test_every_step_is_recovered_as_the_broker_recovers_it(own: Broker, tmp_path
     trial = FaultyDisk(shutil.copytree(whole, tmp_path / "trial-0"))
     replace(tmp_path / "trial-0", trial, groups)
     steps = trial.operations
-    # While batches are appended nothing changes but how far it is: the last of these stands for all.
+    # While batches are appended only the progress changes, so only the last of these steps is tested.
     first = max(number for number, what in enumerate(steps) if what.startswith("write")) - 1
     topics = {f"s{number}": number for number in range(first, len(steps) + 1)}
     client = Client(own.start().address)
@@ -195,7 +195,7 @@ def test_every_step_is_recovered_as_the_broker_recovers_it(own: Broker, tmp_path
         )
         for topic in topics
     }
-    assert len(states) >= 10  # that many different sights
+    assert len(states) >= 10  # the number of different states
     (own.log_dir / ".kafka_cleanshutdown").unlink()
     ours = shutil.copytree(own.log_dir, tmp_path / "recovered")
 

@@ -1,4 +1,4 @@
-"""Committed offsets and a real broker: what consumers commit we read, and where we put a group it goes on."""
+"""Committed offsets and a real broker: we read what consumers commit, and a group continues where we reset it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMMITTED = {ONE: 33, TWO: 50}
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker of its own, with two partitions of a hundred messages; seven partitions of committed offsets."""
+    """A separate broker, with two partitions of a hundred messages; seven partitions of committed offsets."""
     running = Broker(tmp_path / "broker", {"offsets.topic.num.partitions": "7"})
     try:
         client = Client(running.start().address)
@@ -71,7 +71,7 @@ def commit_in_transactions(address: str, group: str, rounds: list[tuple[int, boo
 
 
 def known_to_the_broker(address: str, group: str) -> dict[ClientPartition, int | None]:
-    """What a consumer in that group is told it has committed."""
+    """The committed offset that the broker returns to a consumer of that group."""
 
     async def run() -> dict[ClientPartition, int | None]:
         consumer = AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
@@ -85,7 +85,7 @@ def known_to_the_broker(address: str, group: str) -> dict[ClientPartition, int |
 
 
 def started_again(broker: Broker, partitions: int) -> str:
-    """Starts the broker, and waits until its group coordinator has read all that was committed."""
+    """Starts the broker, and waits until its group coordinator has read all commits."""
     said = len(broker.log_text())
     address = broker.start().address
     deadline = time.monotonic() + 120
@@ -151,7 +151,7 @@ def test_what_consumers_commit_and_where_we_let_them_go_on(own_broker: Broker, t
     assert known_to_the_broker(address, ".dot") == {ONE: None, TWO: 54}
     assert known_to_the_broker(address, "in transactions") == {ONE: None, TWO: None}
     got = console_consumer(address, "new", 4)
-    assert sorted(got, key=len)[-2:] != got  # two of each partition, and what the transactions left in the second
+    assert sorted(got, key=len)[-2:] != got  # two per partition, and the transactions' in the second
     assert got.count("98") == 2
     assert got.count("99") == 2
     described = run_tool(
@@ -169,7 +169,7 @@ def test_what_consumers_commit_and_where_we_let_them_go_on(own_broker: Broker, t
 def test_a_group_of_the_new_protocol_that_is_removed_is_gone_for_the_broker(
     own_broker: Broker, tmp_path: Path
 ) -> None:
-    """One that has left, one whose member was there when the broker stopped, and one that stays as it is (KIP-848)."""
+    """A group whose member has left, one with a member when the broker stopped, and one that is kept (KIP-848)."""
     new_protocol = ("--consumer-property", "group.protocol=consumer")
     earliest = ("--consumer-property", "auto.offset.reset=earliest")
     for group in ("left", "stays"):

@@ -1,4 +1,4 @@
-"""The engine on a running broker's directory: a snapshot of any moment shows what was written, and no more."""
+"""The engine on a running broker's directory: a snapshot at any moment shows exactly what was written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _value(number: int) -> bytes:
 
 
 def _follow(log_dir: LogDir, topic: str, write: Callable[[], None], check: Callable[[LogSnapshot], None]) -> int:
-    """Runs `write` in a thread and `check` on snapshots meanwhile and once after; how many looks there were."""
+    """Runs `write` in a thread, and `check` on snapshots meanwhile and once after it; returns the number of checks."""
     log = log_dir.log(TopicPartition(topic, 0))
     failures: list[BaseException] = []
 
@@ -49,7 +49,7 @@ def _follow(log_dir: LogDir, topic: str, write: Callable[[], None], check: Calla
             check(log.snapshot())
             looks += 1
         except SegmentGone:
-            continue  # retention or compaction was quicker; the next snapshot knows
+            continue  # retention or compaction was faster; the next snapshot shows it
     writer.join()
     if failures:
         raise failures[0]

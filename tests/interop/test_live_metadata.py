@@ -1,4 +1,4 @@
-"""What __cluster_metadata-0 says, as kafkafs reads it, against what the broker's admin interface says."""
+"""The content of __cluster_metadata-0, as kafkafs reads it, equals what the broker's admin interface reports."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ CODECS = (None, "gzip", "snappy", "lz4", "zstd")
 
 
 def any_messages(rng: random.Random, count: int) -> list[Message]:
-    """Nulls, empty ones, bytes that are no UTF-8, headers of all kinds; never null both key and value (aiokafka)."""
+    """Nulls, empty values, bytes that are not UTF-8, headers; never both a null key and a null value (aiokafka)."""
     keys = (None, b"", b"k", "ключ".encode(), b"\xff\x00")
     headers = ((), (("h", b"x"),), (("", None), ("größe", b"\xfe"), ("h", b"")))
     values = (None, b"", b"plain", b'quo"te\\\n\t', b"\x80\x81", rng.randbytes(500), b"text " * 40)
@@ -33,7 +33,7 @@ def as_txt(records: list[Golden]) -> bytes:
 
 
 def test_readers_beside_producers(broker: Broker, client: Client, live: Mounted) -> None:
-    """Five codecs into two partitions, segments rolling; all that is ever read is a prefix of what a consumer gets."""
+    """Five codecs into two partitions, segments rolling; every read is a prefix of what a consumer gets."""
     client.create_topic("busy", 2, {"internal.segment.bytes": 30_000, "index.interval.bytes": 500})
     seen: list[tuple[int, list[Golden]]] = []
     stop = threading.Event()
@@ -99,7 +99,7 @@ def test_transactions(broker: Broker, client: Client, live: Mounted, live_commit
 
 
 def test_new_messages_at_once(client: Client, live: Mounted) -> None:
-    """What a producer has had acknowledged is there at the next look, through a handle opened before too."""
+    """Acknowledged messages are there at the next look, also through a handle that was opened before."""
     client.create_topic("prompt")
     view = live.path / "prompt/0/messages.txt"
     expected = b""
@@ -128,7 +128,7 @@ def test_delete_records_moves_the_log_start(broker: Broker, client: Client, live
 
 
 def test_new_topics_are_there_at_once(client: Client, live: Mounted) -> None:
-    """However soon after its creation; several in one tick of the directory's mtime."""
+    """Immediately after creation, also several within one tick of the directory's mtime."""
     for number in range(12):
         missing = live.path / f"new-{number}"
         assert not missing.exists()
@@ -138,7 +138,7 @@ def test_new_topics_are_there_at_once(client: Client, live: Mounted) -> None:
 
 
 def test_internal_topics_and_deleted_ones(client: Client, live: Mounted) -> None:
-    """__consumer_offsets and __transaction_state read as any topic; a deleted topic goes from the tree."""
+    """__consumer_offsets and __transaction_state are readable like any topic; a deleted topic disappears."""
     client.create_topic("short-lived")
     client.transactions("short-lived", [(True, [Message(b"x")])], id="for-state")
     assert (live.path / "short-lived").is_dir()
@@ -163,7 +163,7 @@ def test_nothing_is_held_open(client: Client, live: Mounted) -> None:
 
 
 def test_after_a_kill(tmp_path: Path) -> None:
-    """A broker killed with -9 leaves no clean shutdown and full-size indexes; all that was acknowledged is read."""
+    """A broker killed with -9 leaves no clean shutdown and full-size indexes; everything acknowledged is readable."""
     broker = Broker(tmp_path / "killed")
     try:
         client = Client(broker.start().address)

@@ -19,7 +19,7 @@ COUNT = 2_000
 
 @pytest.fixture(scope="module")
 def disordered(client: Client) -> list[Golden]:
-    """Topic `ranges`: timestamps all over two hours, in segments of some hundred messages."""
+    """Topic `ranges`: timestamps spread over two hours, in segments of about a hundred messages."""
     rng = random.Random(4)
     settings = {"internal.segment.bytes": 12_000, "index.interval.bytes": 300, "retention.ms": -1}
     client.create_topic("ranges", 1, settings)
@@ -54,7 +54,7 @@ def test_offset_ranges(client: Client, disordered: list[Golden], partition: Path
 
 
 def test_time_ranges(disordered: list[Golden], partition: Path, broker: Broker) -> None:
-    """Exactly the messages whose timestamp lies in the range, in offset order."""
+    """Exactly the messages whose timestamp is in the range, in offset order."""
     rng = random.Random(6)
     times = sorted(record.timestamp for record in disordered)
     for _ in range(25):

@@ -1,4 +1,4 @@
-"""A real broker serves what was salvaged out of a damaged log."""
+"""A real broker serves what was salvaged from a damaged log."""
 
 from __future__ import annotations
 

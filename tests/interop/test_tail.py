@@ -1,4 +1,4 @@
-"""`tail -f messages.txt` on a live topic while the broker's retention and its cleaner work under it."""
+"""`tail -f messages.txt` on a live topic while the broker's retention and cleaner change the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.mounts import Mounted, requires_fuse
 
 pytestmark = [requires_kafka, requires_fuse]
 DELETE = {"cleanup.policy": "delete", "internal.segment.bytes": 10_000, "retention.bytes": 40_000}
-# The lag gives tail, which polls once a second, time to see a message before it is compacted away.
+# The lag lets tail, which polls once a second, see a message before compaction removes it.
 COMPACT = {
     "cleanup.policy": "compact",
     "internal.segment.bytes": 10_000,
@@ -34,7 +34,7 @@ def wait_for(what: str, condition: Callable[[], bool], seconds: float = 60) -> N
 
 @contextmanager
 def tail(view: Path, output: Path) -> Iterator[Callable[[], list[bytes]]]:
-    """`tail -n +1 -f VIEW`; gives what it has printed so far, by lines."""
+    """`tail -n +1 -f VIEW`; `lines` returns what it has printed so far."""
     with output.open("wb") as out:
         process = subprocess.Popen(["tail", "-n", "+1", "-f", str(view)], stdout=out, stderr=subprocess.PIPE)
     try:
@@ -46,7 +46,7 @@ def tail(view: Path, output: Path) -> Iterator[Callable[[], list[bytes]]]:
 
 
 def deleted_files_open(pid: int) -> list[str]:
-    """The files without a name, or waiting for deletion, that a process keeps the space of."""
+    """The deleted files, and those that await deletion, that a process holds open."""
     targets = []
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -73,13 +73,13 @@ def test_each_message_once_and_the_space_is_freed(
         return min(int(path.stem) for path in log.glob("*.log"))
 
     with tail(live.path / "tailed/0/messages.txt", tmp_path / "tailed") as printed:
-        produce(300, 7)  # nearly retention.bytes: from here on each round makes segments go that tail has seen
+        produce(300, 7)  # nearly retention.bytes: from here on each round removes segments that tail has read
         wait_for("the first messages", lambda: len(printed()) >= len(sent))
         for _ in range(10):
             start = len(sent)
             produce(200, 7)
             wait_for("this round's messages", lambda: len(printed()) >= len(sent))
-            # of them and those before no more stays than retention.bytes and a segment: some 430 messages
+            # at most retention.bytes and a segment remain: about 430 messages
             wait_for("a retention pass", lambda: first_segment() > start - 300)  # noqa: B023 - called at once
             wait_for("the files' deletion", lambda: not list(log.glob("*.deleted")))
             assert deleted_files_open(live.pid) == []
@@ -93,9 +93,9 @@ def test_each_message_once_and_the_space_is_freed(
         produce(150, 3)
         wait_for("the messages after the compaction", lambda: len(printed()) >= len(sent))
         assert deleted_files_open(live.pid) == []
-        time.sleep(1.5)  # one poll of tail more: it must not print anything again
+        time.sleep(1.5)  # one more poll of tail, which must not print anything twice
         assert printed() == sent
-    # all handles are closed: positions begin anew at the log start, and what is left is what a consumer gets
+    # all handles are closed: positions begin again at the log start, and what remains is what a consumer gets
     def left() -> bytes:
         return b"".join((record.value or b"") + b"\n" for record in client.consume("tailed"))
 

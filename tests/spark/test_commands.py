@@ -48,4 +48,4 @@ def test_a_mistyped_name_is_told_before_spark_starts(
     out = [str(tmp_path / "out")] if command == "export" else []
     done = run("spark", command, str(path), *out, "oders")
     assert done.exit_code == 4
-    assert "nothing here is called oders" in done.stderr
+    assert "no topic or partition here is named oders" in done.stderr

@@ -204,7 +204,7 @@ def test_a_query_that_fails_again_and_again_leaves_one_attempts_files(spark: Spa
     # What is left goes when it is asked for.
     done = CliRunner().invoke(main, ["recover", str(tmp_path / "sink")])
     assert done.exit_code == 0, done.output
-    assert (f"{sizes[-1]} staged files that no write consists of" in done.output) == bool(sizes[-1])
+    assert (f"{sizes[-1]} staged files that belong to no write" in done.output) == bool(sizes[-1])
     assert not list((tmp_path / "sink").rglob("*" + names.STAGED_SUFFIX))
     assert values(tmp_path / "sink") == []
 

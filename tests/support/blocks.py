@@ -1,4 +1,4 @@
-"""Blocks of records for format tests, and what product.md says of each record, in plain Python."""
+"""Blocks of records for format tests, and each record in plain Python's form of kafkafs/CONTRACT.md, "Formats"."""
 
 from __future__ import annotations
 

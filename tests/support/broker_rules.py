@@ -1,7 +1,8 @@
 """How a broker (Kafka 4.3) turns a sequence of batches into a partition's files: for `tests.support.builders`.
 
-Written from kafka-facts 3.3, 4 and 9 with struct alone and shares nothing with `storage`, so that it can judge it;
-`test_builders.py` holds it against the files of real brokers. Nothing here checks what a broker would refuse.
+The rules: storage/DESIGN.md, "Index files"; storage/DESIGN.md, "Rolling"; storage/DESIGN.md, "Producers". Written with
+struct alone, without code of `storage`, which it judges; `test_builders.py` compares it with the files of real brokers.
+Nothing here checks what a broker would refuse.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class SegmentFiles:
         self.size += len(batch.data)
 
     def reopen(self) -> None:
-        """What a restart of the broker does to the counters; the file of a closed segment goes on where it was."""
+        """Resets the counters as a restart of the broker does; the files of the segment continue."""
         self._since_entry = 0
 
     def close(self) -> None:

@@ -8,7 +8,7 @@
     })
     built["tx", 0].read_committed
 
-Offsets, timestamps and sequences count on by themselves where a Batch does not say otherwise.
+Offsets, timestamps and sequences continue automatically unless a Batch sets them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.support.broker_rules import (
     write,
 )
 
-# The timestamp of offset 0 where nothing else is said; each following offset is a second later.
+# The default timestamp of offset 0; each following offset is a second later.
 START_MS = 1_700_000_000_000
 STEP_MS = 1000
 AUTOMATIC = -(2**62)  # a record's timestamp: by its offset
@@ -92,7 +92,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Batches as bytes, written as they are; `records` tells the expected records that they hold."""
+    """Batches as bytes, written unchanged; `records` are the records that they are expected to hold."""
 
     data: bytes
     records: Sequence[BuiltRecord] = ()
@@ -103,7 +103,7 @@ Item = Batch | Marker | Raw | Roll | Restart | bytes | Record
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """What goes into one partition directory, and the configuration it was written under."""
+    """The content of one partition directory, and the configuration under which it was written."""
 
     items: Sequence[Item] = ()
     start_offset: int = 0  # base offset of the first segment
@@ -112,7 +112,7 @@ class Partition:
     index_interval_bytes: int = 4096
     segment_index_bytes: int = TEN_MIB
     preallocated: bool = False  # the active segment's indexes have their zero tails, and no final time entry
-    log_start_offset: int | None = None  # beyond start_offset: goes to log-start-offset-checkpoint
+    log_start_offset: int | None = None  # if above start_offset, it is written to log-start-offset-checkpoint
     recovery_point: int | None = None  # None: the log end offset
     high_watermark: int | None = None  # None: the log end offset
     cleaner_offset: int | None = None
@@ -135,7 +135,7 @@ class BuiltRecord(NamedTuple):
 
 
 class BuiltBatch(NamedTuple):
-    """Where a batch lies: `segment` is a base offset, `position` a byte position in its .log."""
+    """The place of a batch: `segment` is a base offset, `position` a byte position in its .log."""
 
     segment: int
     position: int
@@ -230,9 +230,9 @@ def build_log_dir(
     broker: bool = True,
     extra: Mapping[str, bytes] | None = None,
 ) -> BuiltLogDir:
-    """Write a log directory into `path` (made where missing): per topic its partitions, 0, 1, 2 …
+    """Write a log directory into `path` (created if it is missing): per topic its partitions, 0, 1, 2 …
 
-    `clean`: as a broker left it that was stopped properly; else without .kafka_cleanshutdown, with preallocated active
+    `clean`: as after a clean stop of the broker; otherwise without .kafka_cleanshutdown, with preallocated active
     indexes and without final snapshots. `broker` False leaves out meta.properties. `extra` are further files by path;
     a path that ends in "/" is an empty directory.
     """

@@ -18,14 +18,14 @@ from tests.support.fixtures import Golden
 
 
 def run(*args: object) -> Result:
-    """A command in this process; its exceptions are the test's."""
+    """Runs a command in this process; its exceptions reach the test."""
     return CliRunner().invoke(
         main, [os.fspath(a) if isinstance(a, Path) else str(a) for a in args], catch_exceptions=False
     )
 
 
 def output_of(*args: object) -> bytes:
-    """What a command that must succeed prints."""
+    """Runs a command that must succeed; returns what it prints."""
     result = run(*args)
     assert result.exit_code == 0, result.output
     return result.stdout_bytes
@@ -38,7 +38,7 @@ def process(*args: object, **kwargs: Any) -> subprocess.Popen[bytes]:
 
 
 def rows_of(records: list[Golden] | list[BuiltRecord], kind: str = "CreateTime") -> list[Row]:
-    """Records as the formats' tests know them; `kind` where a record does not tell its timestamp's."""
+    """Records as rows of the format tests; `kind` is the timestamp type of records that do not have one."""
     return [
         Row(
             record.offset,
@@ -53,6 +53,6 @@ def rows_of(records: list[Golden] | list[BuiltRecord], kind: str = "CreateTime")
 
 
 def for_partition(line: bytes, tp: TopicPartition) -> bytes:
-    """A line of `json_line` for another partition."""
+    """A line of `json_line`, changed to another partition."""
     _, _, rest = line.partition(b',"offset":')
     return f'{{"topic":"{tp.topic}","partition":{tp.partition},"offset":'.encode() + rest

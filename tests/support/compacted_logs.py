@@ -1,4 +1,4 @@
-"""Compacted logs in tests: made of any batches, and what must be left of them."""
+"""Compacted logs: made of any batches, and what compaction must leave of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def opened(
     path: Path, *, disk: Disk | None = None, clock: StandingClock | None = None, config: dict[str, str] | None = None,
     **overrides: str,
 ) -> OwnedDir:  # fmt: skip
-    """A directory with the compacted topic t, made if need be; `overrides` with _ for the dots of its keys."""
+    """A directory with the compacted topic t, created if necessary; `overrides` with _ for the dots of its keys."""
     broker = BrokerConfig.from_values({"num.recovery.threads.per.data.dir": "1"} | (config or {}))
     owned = OwnedDir.open(
         path, Opening(create=True), config=broker, disk=disk or HastyDisk(), clock=clock or StandingClock()
@@ -59,7 +59,7 @@ def updates(pairs: Iterable[tuple[bytes | None, bytes | None]], timestamp: int =
 
 
 def compact(owned: OwnedDir, pace: Pace = unpaced) -> CompactionResult:
-    """One pass; what it replaced is removed at once."""
+    """Runs one pass and removes the replaced files at once."""
     result = compact_partition(owned, TP, pace=pace)
     for path in result.files:
         owned.disk.unlink(path)
@@ -74,7 +74,7 @@ def contents(owned: OwnedDir) -> list[tuple[int, bytes | None, bytes | None]]:
 def latest(
     messages: Iterable[tuple[int, bytes | None, bytes | None]], end: int
 ) -> list[tuple[int, bytes | None, bytes | None]]:
-    """What one pass up to the offset `end` must leave: the last of each key below it, and all from there on."""
+    """What one pass up to offset `end` must leave: the last message of each key below it, and all from it on."""
     messages = list(messages)
     last = {key: offset for offset, key, _ in messages if offset < end}
     return [m for m in messages if m[0] >= end or (m[1] is not None and last[m[1]] == m[0])]

@@ -1,4 +1,4 @@
-"""Stops the world at every single disk operation of a piece of work, once as a kill and once as a power loss."""
+"""Crashes at every single disk operation of some work, once as a kill and once as a power loss."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Stopped:
 
 
 class Sessions:
-    """Opens directories on a failing disk, and lets go of what a crash leaves open in this process."""
+    """Opens directories on a failing disk, and releases what a simulated crash leaves open in this process."""
 
     def __init__(self, path: Path, disk: FaultyDisk) -> None:
         self.path = path
@@ -61,15 +61,15 @@ def every_crash(
     *,
     power_losses: int = 1,
 ) -> Iterator[tuple[Stopped, T]]:
-    """Does `work` on copies of `before`, stopping before each of its operations in turn; yields what was left each
-    time, and the notes that the work took. The last ones are of the work that came to its end."""
+    """Does `work` on copies of `before`, crashing before each of its operations in turn. Yields what each crash left,
+    and the notes that the work took. The last pair is from the work that was completed."""
     with _quick_place(tmp_path) as place:
         yield from _crashes(place / "world", before, work, notes, power_losses)
 
 
 @contextlib.contextmanager
 def _quick_place(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, where there is such a file system: thousands of small files are written."""
+    """A directory in memory, if there is such a file system, because thousands of small files are written."""
     if not _MEMORY.is_dir():
         yield tmp_path
         return

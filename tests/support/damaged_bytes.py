@@ -1,4 +1,4 @@
-"""Damaging bytes: flips, cuts, insertions, numbers at their limits; and making checksums fit again."""
+"""Damaging bytes: flips, cuts, insertions, numbers at their limits; and correcting checksums afterwards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROVOCATIVE = [
 
 
 def damaged(data: bytes, dice: random.Random) -> bytes:
-    """A copy of `data` with one to four injuries."""
+    """A copy of `data` with one to four damages."""
     out = bytearray(data)
     for _ in range(dice.choice((1, 1, 1, 2, 4))):
         at = dice.randrange(len(out) + 1)
@@ -55,9 +55,9 @@ def damaged(data: bytes, dice: random.Random) -> bytes:
 
 
 def with_right_checksums(data: bytes) -> bytes:
-    """Whole batches of `data` with lengths left as they are and CRCs made to fit; the rest unchanged.
+    """`data` with the CRCs of its whole batches corrected; lengths and the rest are unchanged.
 
-    So that damage gets past the checksum and to what lies behind it.
+    So damage passes the checksum and reaches the code after it.
     """
     out = bytearray(data)
     position = 0

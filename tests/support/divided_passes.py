@@ -1,4 +1,4 @@
-"""Divided passes in tests: the parts done in this process, one after the other, cut anywhere."""
+"""Divided compaction passes: their parts done in this process, one after the other, divided at random."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.owned_dirs import HastyDisk
 
 
 def in_parts(dice: random.Random, disk: Disk | None = None) -> Callable[[DividedPass], list[Copied]]:
-    """Does a pass in this process: stretches, places and maps of random sizes; everything travels as bytes."""
+    """Does a pass in this process, with stretches, places and maps of random sizes; everything is passed as bytes."""
 
     def elsewhere(work: DividedPass) -> list[Copied]:
         places = dice.choice((1, 2, 5))
@@ -57,7 +57,7 @@ def _sent(value: Any) -> Any:
 
 
 def both_ways(path: Path, once: Callable[[Path], object], divided: Callable[[Path], object]) -> None:
-    """Copies of a directory, compacted in both ways: they must be the same then, to each byte and time."""
+    """Compacts copies of a directory in both ways. They must then be equal, in each byte and file time."""
     outcomes = []
     for number, work in enumerate((once, divided)):
         copy = path.with_name(f"{path.name}-{number}")

@@ -1,14 +1,14 @@
-"""The failing disk: a Disk that stops the world at a chosen operation, and shows what a crash there would leave.
+"""A failing Disk: it stops at a chosen operation, and shows what a crash there would leave.
 
 `FaultyDisk` passes every operation to the real file system below one directory and numbers it. At operation
 `stop_at` it raises `Crash` instead (or, for a write, tears it) and refuses everything from then on. Afterwards
 the directory is what a **kill** leaves. `power_loss(random)` rewrites it into what a **power loss** may leave:
 
 - a file's bytes are those of its last sync, plus any prefix of what was written since, or zeros or garbage there
-  (a size that reached the disk before its data); what is written over synced bytes, sector by sector, or not;
+  (a size that reached the disk before its data); overwritten synced bytes are old or new, sector by sector;
 - the names in a directory are those of its last sync_dir, plus any prefix of the changes since.
 
-It also fails on demand with an OSError (`fail`), as a full or dying disk does.
+It also fails with an OSError on request (`fail`), as a full or failing disk does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from storage.files.disk_protocol import Buffer
 
 
 class Crash(BaseException):
-    """The world stops here. Not an Exception, so that no handler of the engine can live on."""
+    """The simulated crash. Not an Exception, so that no handler of the engine catches it."""
 
 
 _SECTOR = 512
@@ -51,7 +51,7 @@ class _Name:
 
 
 class FaultyFile:
-    """A DiskFile that tells its FaultyDisk of every operation."""
+    """A DiskFile that reports every operation to its FaultyDisk."""
 
     def __init__(self, disk: FaultyDisk, file: RealFile, inode: _Inode) -> None:
         self.path = file.path
@@ -122,7 +122,7 @@ class FaultyDisk:
             self._volatile[Path(directory)] = dict(names)
 
     def operation(self, what: str, path: Path) -> None:
-        """Numbers one operation; raises Crash or an OSError where it is told to."""
+        """Numbers one operation; raises Crash or an OSError where the test has asked for it."""
         if self.stopped:
             raise Crash(f"after the stop: {what}")
         if len(self.operations) == self.stop_at:
@@ -196,7 +196,7 @@ class FaultyDisk:
                 self._pending.append(change)
 
     def power_loss(self) -> None:
-        """Rewrites the directory into one state that a power loss at this moment may leave."""
+        """Rewrites the directory to one state that a power loss at this moment may leave."""
         for change in self._pending[: self.random.randrange(len(self._pending) + 1)]:
             self._make_durable(change)
         shutil.rmtree(self.root)
@@ -204,7 +204,7 @@ class FaultyDisk:
 
     def _write_tree(self, directory: Path) -> None:
         directory.mkdir()
-        # A rename that did not become durable leaves the old name, with all that was in the directory.
+        # A rename that did not become durable leaves the old name, with the whole content of the directory.
         kept = directory
         while kept not in self._durable and kept in self._moved:
             kept = self._moved[kept]
@@ -215,7 +215,7 @@ class FaultyDisk:
                 (directory / name).write_bytes(self._torn(inode))
 
     def _torn(self, inode: _Inode) -> bytes:
-        """One possible content: some prefix of the pending writes, the last of them cut or spoilt."""
+        """One possible content: some prefix of the pending writes, the last of them cut or damaged."""
         count = self.random.randrange(len(inode.pending) + 1)
         content = _applied(inode.durable, inode.pending[:count])
         if count < len(inode.pending):

@@ -26,20 +26,20 @@ ROOT = Path(__file__).resolve().parents[2]
 ARCHIVES = ROOT / "tests" / "fixtures"
 REQUIRED = os.environ.get("CI", "").lower() in ("true", "1")
 
-# Skips nothing: `-m golden` selects the tests that read the fixtures.
+# It skips nothing; `-m golden` selects the tests that read the fixtures.
 requires_fixtures = pytest.mark.golden
 
 READ_UNCOMMITTED = "read_uncommitted"
 READ_COMMITTED = "read_committed"
 
-# Kafka 4.3's own consumer may skip data behind these garbage indexes; a reader of ours must not (fixtures' README).
+# Kafka 4.3's own consumer may skip data after these garbage indexes; our readers must not (tests/fixtures/README.md).
 KAFKA_SKIPS_DATA = frozenset(
     {"rec-f3-garbage-index-below-recovery-point", "rec-f4-plausible-index-below-recovery-point"}
 )
 
 
 def _digest(archives: Iterable[Path]) -> str:
-    """Of the archives' names and contents."""
+    """A digest of the archives' names and contents."""
     digest = hashlib.sha256()
     for archive in archives:
         with archive.open("rb") as file:
@@ -158,7 +158,7 @@ def read_golden(path: Path) -> list[Golden]:
 
 
 def read_jsonl(text: bytes) -> list[Golden]:
-    """The records of a `messages.jsonl` as product.md lays it down; keys in their order, or KeyError."""
+    """The records of a `messages.jsonl` (kafkafs/CONTRACT.md, "Formats"). KeyError unless keys are in that order."""
     records = []
     for line in text.splitlines(keepends=True):
         assert line.endswith(b"\n"), f"a line without its end: {line!r}"
@@ -178,7 +178,7 @@ def _json_bytes(value: str | dict[str, str] | None) -> bytes | None:
 
 
 def log_dir_of(fixture: str) -> Path:
-    """The log directory that a fixture's golden files tell of (of `recovery`: the recovered one)."""
+    """The log directory that a fixture's golden files describe (for `recovery`: the recovered one)."""
     return FIXTURES / fixture / ("after" if fixture == "recovery" else "log")
 
 
@@ -196,7 +196,7 @@ def golden_cases() -> tuple[GoldenCase, ...]:
         for golden in sorted((FIXTURES / fixture / "golden").glob("*.jsonl.gz")):
             name = golden.name.removesuffix(".jsonl.gz")
             if name.endswith(".decoded"):
-                continue  # The same records with their values decoded by schemas, beside the plain golden file.
+                continue  # The same records, decoded by schemas; the plain golden file is there too.
             partition_dir = name.removesuffix(".read_committed")
             isolation = READ_UNCOMMITTED if partition_dir == name else READ_COMMITTED
             topic, _, partition = partition_dir.rpartition("-")

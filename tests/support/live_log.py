@@ -16,7 +16,7 @@ START_MS = 1_700_000_000_000
 
 
 class LiveLog:
-    """Partition `t-0` of a log directory. Messages are (offset, timestamp, value); a second apart unless said."""
+    """Partition `t-0` of a log directory. Messages are (offset, timestamp, value), by default a second apart."""
 
     def __init__(self, log_dir: Path, codec: Codec = Codec.NONE) -> None:
         self.path = log_dir / "t-0"
@@ -61,7 +61,7 @@ class LiveLog:
         self.append(*values, batch=batch)
 
     def begin(self, producer: int, *values: bytes) -> None:
-        """Appends a batch of a transaction that is not ended yet. `text` does not know of it: see `end`."""
+        """Appends a batch of an open transaction. `text` does not include it until `end`."""
         data = encode_batch(
             [Record(None, value, (), START_MS) for value in values],
             base_offset=self.next_offset,
@@ -93,7 +93,7 @@ class LiveLog:
             self.messages = sorted(self.messages + messages)
 
     def text(self, wanted: Callable[[int, int], bool] = lambda _offset, _timestamp: True) -> bytes:
-        """What `messages.txt` holds of the messages that are there."""
+        """The content of `messages.txt` for the messages in the log."""
         return b"".join(value + b"\n" for offset, stamp, value in self.messages if wanted(offset, stamp))
 
     def retain(self, segments: int = 1, *, unlink: bool = True) -> None:
@@ -107,7 +107,7 @@ class LiveLog:
         self.messages = [message for message in self.messages if message[0] >= self.segments[0]]
 
     def compact(self, keep: Callable[[int], bool], *, unlink: bool = True) -> None:
-        """Rewrites all but the active segment into one, keeping the messages whose offset `keep` says."""
+        """Rewrites all but the active segment into one, keeping the messages whose offsets `keep` accepts."""
         old, self.segments = self.segments[:-1], [self.segments[0], self.segments[-1]]
         active = self.segments[-1]
         self.messages = [message for message in self.messages if message[0] >= active or keep(message[0])]
@@ -128,7 +128,7 @@ class LiveLog:
                 path.unlink()
 
     def truncate(self, offset: int) -> None:
-        """Removes all from the batch that holds `offset` on, as a follower does."""
+        """Removes everything from the batch that holds `offset` on, as a follower does."""
         while self.segments[-1] > offset and len(self.segments) > 1:
             self.log(self.segments.pop()).unlink()
         path = self.log(self.segments[-1])

@@ -1,4 +1,4 @@
-"""A log directory for the tests with tools, what its views must hold, and appending to it as a broker does."""
+"""A log directory for tests with tools, the expected content of its views, and appending as a broker does."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from storage.format.record_columns import Record
 from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, BuiltLogDir, BuiltRecord, Partition, build_log_dir
 
 SEGMENTS = 4
-BATCHES = 12  # of a segment
-COUNT = 100  # messages of a batch
+BATCHES = 12  # per segment
+COUNT = 100  # messages per batch
 MESSAGES = SEGMENTS * BATCHES * COUNT
 
 WORDS = ("error", "warning", "größe", "ok", "日本", "")
 
 
 def value(number: int) -> bytes:
-    """Text of different length, unlike its neighbours'."""
+    """A text that differs in length and content from its neighbours."""
     return f"{number * 7919 % MESSAGES:05d} {WORDS[number % 6]} {'x' * (number % 97)}".encode()
 
 
 def sample(path: Path) -> BuiltLogDir:
-    """Topic `t`, one partition of four segments; `empty`, without a message; `codecs`, one partition each."""
+    """Topic `t`, one partition of four segments; `empty`, without messages; `codecs`, one partition for each codec."""
     items: list[Batch | object] = []
     for number in range(SEGMENTS * BATCHES):
         if number and number % BATCHES == 0:
@@ -38,7 +38,7 @@ def sample(path: Path) -> BuiltLogDir:
     return build_log_dir(
         path,
         {
-            "t": [Partition(items)],  # type: ignore[arg-type] - one list of all that a Partition takes
+            "t": [Partition(items)],  # type: ignore[arg-type] - one list of everything that a Partition accepts
             "empty": [Partition([])],
             "codecs": [
                 Partition([Batch([Record(None, value(n), (), START_MS) for n in range(500)], codec)]) for codec in Codec
@@ -48,12 +48,12 @@ def sample(path: Path) -> BuiltLogDir:
 
 
 def txt(records: Sequence[BuiltRecord]) -> bytes:
-    """What `.txt` holds of them."""
+    """The content of a `.txt` view of them."""
     return b"".join((record.value or b"") + b"\n" for record in records)
 
 
 def jsonl(records: Sequence[BuiltRecord], topic: str = "t", partition: int = 0) -> bytes:
-    """What `.jsonl` holds of them; keys and values must be UTF-8 or null, and no headers."""
+    """The content of a `.jsonl` view of them; keys and values must be UTF-8 or null, without headers."""
     lines = []
     for record in records:
         fields = {
@@ -83,7 +83,7 @@ class Appender:
     next_offset: int
 
     def append(self, values: Sequence[bytes], timestamp: int = START_MS) -> list[BuiltRecord]:
-        """One batch; returns its records."""
+        """Appends one batch; returns its records."""
         records = [Record(None, value, (), timestamp) for value in values]
         batch = encode_batch(records, base_offset=self.next_offset)
         with self.log.open("ab") as file:
@@ -94,7 +94,7 @@ class Appender:
 
 
 def state_of(directory: Path) -> dict[str, tuple[object, ...]]:
-    """Everything that a reader must leave as it is: names, contents, sizes, modes, owners, mtimes and ctimes."""
+    """Everything that a reader must not change: names, contents, sizes, modes, owners, mtimes and ctimes."""
     found: dict[str, tuple[object, ...]] = {}
     for folder, folders, files in os.walk(directory):
         for name in [".", *folders, *files]:

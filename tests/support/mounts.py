@@ -1,4 +1,4 @@
-"""Mounts for tests: what the system says is mounted, and a context manager that mounts and always cleans up."""
+"""Mounts for tests: what is mounted according to the system, and a context manager that always unmounts."""
 
 from __future__ import annotations
 
@@ -35,13 +35,22 @@ def kafkafs_mounts() -> list[Path]:
 
 
 def detach(mountpoint: Path) -> None:
-    """Unmount, whatever still uses it."""
+    """Unmounts, whatever still uses it."""
     tool = shutil.which("fusermount") or shutil.which("fusermount3") or "fusermount3"
     subprocess.run([tool, "-u", "-z", str(mountpoint)], check=False, capture_output=True)
 
 
+def end_serving(mountpoint: Path, process: subprocess.Popen[bytes]) -> None:
+    """Unmounts, and kills the serving process, if that has not been done."""
+    if mountpoint in kafkafs_mounts():
+        detach(mountpoint)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
 def run_kafkafs(*arguments: str | Path, check: bool = True, timeout: float = 120) -> subprocess.CompletedProcess[bytes]:
-    """`kafkafs ARGUMENTS…` as a process of its own; with `check` a failure shows what it said."""
+    """`kafkafs ARGUMENTS…` as a process of its own; with `check`, a failure shows its output."""
     result = subprocess.run([*KAFKAFS, *map(str, arguments)], capture_output=True, timeout=timeout, check=False)
     if check and result.returncode != 0:
         raise AssertionError(f"kafkafs {arguments}: exit {result.returncode}\n{result.stderr.decode()}")
@@ -49,7 +58,7 @@ def run_kafkafs(*arguments: str | Path, check: bool = True, timeout: float = 120
 
 
 def status_when(mountpoint: Path, holds: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
-    """@status.json as soon as something is told in it: on a busy machine it is a look from a while ago."""
+    """@status.json as soon as it satisfies a condition: on a busy machine it may be some seconds old."""
     deadline = time.monotonic() + 120
     while True:
         status: dict[str, Any] = json.loads((mountpoint / "@status.json").read_bytes())
@@ -79,9 +88,9 @@ def mounted(
     read_only: bool = True,
     cache_home: Path | None = None,
 ) -> Iterator[Mounted]:
-    """`kafkafs mount -f` as a child; yields when the tree is there, unmounts on leaving and demands exit code 0.
+    """`kafkafs mount -f` as a child; yields when it is mounted; unmounts at the end and requires exit code 0.
 
-    `cache_home` is where its view index goes (XDG_CACHE_HOME), by default beside the mountpoint.
+    `cache_home` is where its view index goes (XDG_CACHE_HOME), by default next to the mountpoint.
     """
     mountpoint.mkdir(parents=True, exist_ok=True)
     mode = ["--read-only"] if read_only else []
@@ -101,8 +110,4 @@ def mounted(
         assert process.wait(timeout=120) == 0, messages.read_text()
         assert umount.returncode == 0
     finally:
-        if mountpoint in kafkafs_mounts():
-            detach(mountpoint)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        end_serving(mountpoint, process)

@@ -1,4 +1,4 @@
-"""Log directories of ours in tests: a clock that stands, small appends, what is in a log."""
+"""Log directories that a test owns: a clock that it controls, small appends, the content of a log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE_THREAD = BrokerConfig.from_values({"num.recovery.threads.per.data.dir": "1"}
 
 
 class StandingClock:
-    """A clock that moves when it is told to."""
+    """A clock that only the test advances."""
 
     def __init__(self, now_ms: int = NOW_MS) -> None:
         self.time_ms = now_ms
@@ -39,7 +39,7 @@ class _HastyFile(RealFile):
 
 
 class HastyDisk(RealDisk):
-    """The real disk without syncing, which takes most of a test's time."""
+    """The real disk without syncs, which would take most of a test's time."""
 
     def open(self, path: Path, *, create: bool = False) -> RealFile:
         file = super().open(path, create=create)
@@ -55,19 +55,19 @@ _MADE_IF_MISSING = Opening(create=True)
 def opened(
     path: Path, opening: Opening = _MADE_IF_MISSING, *, disk: Disk | None = None, config: BrokerConfig = ONE_THREAD
 ) -> OwnedDir:
-    """A log directory, made if need be."""
+    """An opened log directory, created if necessary."""
     return OwnedDir.open(path, opening, config=config, disk=disk or HastyDisk(), clock=StandingClock())
 
 
 def append(log: PartitionLog, values: Iterable[bytes | None]) -> None:
-    """One batch of messages with these values; whatever keeps them out is raised."""
+    """Appends one batch of messages with these values. Raises the error that refuses them."""
     outcome = Appender(log, clock=StandingClock()).append([Record(None, value) for value in values])
     if outcome.error is not None:
         raise outcome.error
 
 
 def values_of(snapshot: LogSnapshot) -> list[bytes | None]:
-    """The values of all messages, in order; offsets must ascend and nothing be damaged."""
+    """The values of all messages, in order; offsets must ascend and nothing may be damaged."""
     found: list[bytes | None] = []
     last = -1
     for block in read_range(snapshot, snapshot.log_start_offset):
@@ -85,7 +85,7 @@ def read(owned: OwnedDir, topic: str, partition: int = 0) -> list[bytes | None]:
 
 
 def tree_of(path: Path, without: Sequence[str] = ()) -> dict[str, bytes]:
-    """All files below a directory, by relative name; not .lock: who closes it, reading, gives up the lock."""
+    """All files below a directory, by relative name, except .lock: reading and closing it would release the lock."""
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))
@@ -94,7 +94,7 @@ def tree_of(path: Path, without: Sequence[str] = ()) -> dict[str, bytes]:
 
 
 def close_clean(owned: OwnedDir, what: object = "") -> None:
-    """Closes in order; then nothing is wrong with any file of the directory."""
+    """Closes in order; afterwards every file of the directory must be sound."""
     partitions = owned.partitions()
     closing = owned.close()
     assert closing.clean, f"{what}: {closing}"

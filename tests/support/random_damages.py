@@ -1,4 +1,4 @@
-"""Logs damaged at random, and which of their batches are intact afterwards."""
+"""Logs damaged at random, and which of their batches remain intact."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.record_headers import batches
 
 
 def hurt(logs: list[Path], dice: random.Random) -> set[int]:
-    """Damages ten batches in any way; what comes back are the last offsets of the batches that are not intact."""
+    """Damages ten batches in random ways; returns the last offsets of the batches that are not intact."""
     whole = [(log, number) for log in logs for number, _ in enumerate(batches(log.read_bytes()))]
     chosen = dice.sample(whole, min(10, len(whole) // 2))
     gone = set()
@@ -29,7 +29,7 @@ def hurt(logs: list[Path], dice: random.Random) -> set[int]:
                 part = part[: dice.randrange(1, len(part))]
             elif kind == 3:
                 part[:] = bytes(len(part))
-                part[8] = 1  # a length of zero would be the end of the log, as far as it is known
+                part[8] = 1  # a length of zero would end the log
             elif kind == 4:
                 part = bytearray(dice.randbytes(dice.randrange(1, 500)))
             elif kind == 5:

@@ -1,4 +1,4 @@
-"""Batches written with struct alone, wrong ones too: no code shared with the encoders or with what the tests judge."""
+"""Batches written with struct alone, also invalid ones: they share no code with the encoders that the tests judge."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def batch(
     crc: int | None = None,
     length: int | None = None,
 ) -> bytes:
-    """A v2 batch around `records`, or around a payload as it is; numbers that are not given are right."""
+    """A v2 batch around `records`, or around a given payload; numbers that are not given are correct."""
     payload = records if isinstance(records, bytes) else b"".join(records)
     number = len(records) if count is None else count
     delta = max(number - 1, 0) if last_offset_delta is None else last_offset_delta

@@ -1,4 +1,4 @@
-"""What the log tests share: reading a log as a consumer does, and comparing with what must come."""
+"""Reading a log as a consumer does, and comparing the result with what is expected."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def read_past_damage(
 
 
 def built(records: Iterable[Golden]) -> list[BuiltRecord]:
-    """In the form of the builders."""
+    """Records in the form that the builders have."""
     return [BuiltRecord(r.offset, r.timestamp, r.key, r.value, r.headers) for r in records]
 
 

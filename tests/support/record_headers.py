@@ -1,4 +1,4 @@
-"""Batch headers read with struct alone: an oracle that shares no code with what it judges."""
+"""Batch headers read with struct alone: an oracle that shares no code with the code that it judges."""
 
 from __future__ import annotations
 

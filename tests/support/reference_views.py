@@ -1,4 +1,4 @@
-"""What views must hold, made from golden records in the plainest way."""
+"""The expected content of views, made from golden records by simple code."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read_all(handle: Handle, step: int = 65_536) -> bytes:
 
 
 def content(tree: Tree, path: str, step: int = 65_536) -> bytes:
-    """Opens, reads to the end, closes; the sizes must agree."""
+    """Opens a view, reads to its end and closes it; the sizes must agree."""
     view = tree.lookup(path)
     handle = view.open()
     try:
@@ -83,7 +83,7 @@ def content(tree: Tree, path: str, step: int = 65_536) -> bytes:
 
 
 def readable(view: View, step: int = 4096) -> tuple[list[bytes], list[StorageError]]:
-    """All that can be read of a view with damaged places: the good stretches, and the errors between them."""
+    """Everything readable of a view with damaged places: the good stretches, and the errors between them."""
     handle = view.open()
     stretches, errors = [b""], []
     position = 0
@@ -105,7 +105,7 @@ def readable(view: View, step: int = 4096) -> tuple[list[bytes], list[StorageErr
 
 
 def read_anyhow(handle: Handle, expected: bytes, seed: int, reads: int = 60, threads: int = 4) -> None:
-    """Reads of any size at any place in any order from several threads give what they must."""
+    """Reads of any size, at any place, in any order, from several threads, return the expected bytes."""
     rng = random.Random(seed)
     size = len(expected)
     places = []

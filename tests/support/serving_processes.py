@@ -1,4 +1,4 @@
-"""Serving processes for tests, and what must hold of each: it never hangs a test, and nothing stays mounted."""
+"""Serving processes for tests: a hanging server is killed, and nothing stays mounted."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.fixtures import ROOT
-from tests.support.mounts import Mounted, detach, kafkafs_mounts, mounted
+from tests.support.mounts import Mounted, end_serving, kafkafs_mounts, mounted
 
-# After so long a server hangs, also on a busy machine: one may serve all tests of a module. Only then it is killed.
+# A server that takes longer is killed; on a busy machine, one may serve all tests of a module.
 PATIENCE_S = 1200
 
 
 @dataclass(frozen=True)
 class Served:
-    """A mounted tree and the process behind it; `messages` is where its stderr goes."""
+    """A mounted tree and the process that serves it; `messages` is the file of its stderr."""
 
     path: Path
     process: subprocess.Popen[bytes]
@@ -32,7 +32,7 @@ class Served:
 
 @contextmanager
 def killed_after(process: subprocess.Popen[bytes], seconds: float = PATIENCE_S) -> Iterator[None]:
-    """Kills the server of a mount when a test takes too long: nobody can interrupt a read whose server hangs."""
+    """Kills the server of a mount if a test takes too long: a read whose server hangs cannot be interrupted."""
     timer = threading.Timer(seconds, process.kill)
     timer.start()
     try:
@@ -44,7 +44,7 @@ def killed_after(process: subprocess.Popen[bytes], seconds: float = PATIENCE_S) 
 
 @contextmanager
 def served_fake(mountpoint: Path) -> Iterator[Served]:
-    """The tree of fake_tree.py, which must end with exit code 0."""
+    """Serves the tree of fake_tree.py, which must end with exit code 0."""
     mountpoint.mkdir()
     messages = mountpoint.with_suffix(".messages")
     with messages.open("wb") as log:
@@ -61,11 +61,7 @@ def served_fake(mountpoint: Path) -> Iterator[Served]:
         subprocess.run(["fusermount", "-u", str(mountpoint)], check=True)
         assert process.wait(timeout=120) == 0, messages.read_text()
     finally:
-        if mountpoint in kafkafs_mounts():
-            detach(mountpoint)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        end_serving(mountpoint, process)
 
 
 @contextmanager
@@ -77,7 +73,7 @@ def watched(log_dir: Path, mountpoint: Path, *options: str) -> Iterator[Mounted]
 
 @contextmanager
 def fails_with(number: int) -> Iterator[None]:
-    """What is done within must fail with this errno."""
+    """The body must fail with this errno."""
     with pytest.raises(OSError, match=r".") as caught:
         yield
     assert errno.errorcode[caught.value.errno or 0] == errno.errorcode[number]

@@ -1,4 +1,4 @@
-"""Kernels as plain Python, to hold their compiled forms against."""
+"""Kernels as plain Python, to compare their compiled forms with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.fixtures import ROOT
 
 @cache
 def uncompiled(name: str) -> ModuleType:
-    """The module `name` from its .py file even where the extension module is built; under a name of its own."""
+    """The module `name` from its .py file even if its extension module is built; under another name."""
     path = ROOT.joinpath(*name.split(".")).with_suffix(".py")
     spec = importlib.util.spec_from_file_location(f"uncompiled.{name}", path)
     assert spec is not None
@@ -35,7 +35,7 @@ def extension_modules() -> tuple[str, ...]:
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Within it, all modules loaded so far use the plain forms of every kernel."""
+    """In the body, all modules loaded so far use the plain forms of every kernel."""
     forms = {id(sys.modules[name]): uncompiled(name) for name in extension_modules() if name in sys.modules}
     replaced = [
         (module, attribute, value)

@@ -1,4 +1,4 @@
-"""`kafkafs append`: what lands in the log, and what is said when it does not."""
+"""`kafkafs append`: what is appended, and the errors of what is not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.commands import output_of
 
 
 def append(log_dir: Path, data: bytes, *arguments: str, code: int = 0) -> str:
-    """What it says on stderr."""
+    """What it prints on stderr."""
     command = [sys.executable, "-m", "kafkafs", "append", str(log_dir), *arguments]
     result = subprocess.run(command, input=data, capture_output=True, timeout=120, check=False)
     assert result.returncode == code, result.stderr.decode()

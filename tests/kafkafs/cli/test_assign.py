@@ -1,4 +1,4 @@
-"""`kafkafs assign`: the table, and the JSON that kafka-reassign-partitions takes."""
+"""`kafkafs assign`: the table, and the JSON that kafka-reassign-partitions reads."""
 
 from __future__ import annotations
 

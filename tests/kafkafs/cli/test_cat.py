@@ -65,13 +65,14 @@ def test_nothing_of_that_name(logdir: Path, pattern: str) -> None:
     result = run("cat", logdir, pattern)
     assert result.exit_code == 4
     assert result.stdout == ""
-    assert result.stderr == f"kafkafs: {logdir}: nothing here is called {pattern}\n"
+    assert result.stderr == f"kafkafs: {logdir}: no topic or partition here is named {pattern}\n"
 
 
 def test_a_partition_by_the_name_of_its_directory(logdir: Path) -> None:
     result = run("cat", logdir, "orders-0")
     assert result.exit_code == 4
-    assert result.stderr.endswith("nothing here is called orders-0. A partition is named as topic/number: orders/0\n")
+    assert "no topic or partition here is named orders-0. " in result.stderr
+    assert result.stderr.endswith("A partition is written as topic/number: orders/0\n")
 
 
 def test_the_range_applies_to_each(logdir: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_batch_of_no_known_format_is_not_passed_over(tmp_path: Path, claimed: 
 @pytest.mark.parametrize("where", ["middle", "tail", "whole segment"])
 @pytest.mark.parametrize("harm", ["zeros", "crc"])
 def test_a_time_range_within_damage(tmp_path: Path, where: str, harm: str, indexes: str) -> None:
-    """The hour that was destroyed is no empty hour; later ones, and earlier ones in other segments, can be read."""
+    """The damaged hour does not read as empty; later hours, and earlier ones in other segments, can be read."""
     hour = 3_600_000
 
     def batches(first: int, last: int) -> list[Batch]:
@@ -209,7 +210,7 @@ def test_a_time_range_within_damage(tmp_path: Path, where: str, harm: str, index
         if harm == "zeros":
             data[batch.position : batch.position + batch.size] = bytes(batch.size)
         else:
-            data[batch.position + 40] ^= 0x40  # the greatest timestamp is some other
+            data[batch.position + 40] ^= 0x40  # it is not the greatest timestamp
     log.write_bytes(data)
     if indexes != "kept":
         for kind in ("index", "timeindex"):
@@ -273,7 +274,7 @@ class Follower:
         return self.process.stdout.readline()
 
     def end(self, number: signal.Signals) -> tuple[int, bytes]:
-        """Sends a signal; the exit code and what stood on stderr."""
+        """Sends a signal; returns the exit code and stderr."""
         self.process.send_signal(number)
         _, errors = self.process.communicate(timeout=120)
         return self.process.returncode, errors
@@ -337,13 +338,13 @@ def test_follow_ends_with_its_range(growing: tuple[Path, list[Follower]]) -> Non
     ],
 )
 def test_follow_waits_for_its_range(growing: tuple[Path, list[Follower]], wanted: list[str], printed: bytes) -> None:
-    """It begins above the log end, which is out of range for everybody who does not follow."""
+    """It begins above the log end, which is out of range without --follow."""
     logdir, followers = growing
     if wanted[1].startswith("4"):
         assert run("cat", logdir, "t", *wanted).exit_code == 4
     log = LogDir.open_read_only(logdir).log(TopicPartition("t", 0))
     reader = PartitionReader(log, Wanted(parse_offset_spec(wanted[1])), 0, Decoder(), follow=True)
-    assert [list(reader.blocks()), list(reader.raw()), reader.done] == [[], [], False]  # before anything comes
+    assert [list(reader.blocks()), list(reader.raw()), reader.done] == [[], [], False]  # before any output
     follower = Follower(logdir, "t", *wanted)
     followers.append(follower)
     for offset, value in ((2, b"two and a half"), (3, b"three"), (4, b"four"), (5, b"five"), (6, b"six")):
@@ -402,7 +403,7 @@ def test_follow_ends_when_nobody_reads(growing: tuple[Path, list[Follower]]) -> 
     assert follower.line() == b"one\n"
     assert follower.process.stdout is not None
     follower.process.stdout.close()
-    assert follower.process.wait(timeout=120) == 0  # nothing came that it could have failed to write
+    assert follower.process.wait(timeout=120) == 0  # there was nothing to write that could have failed
     assert follower.process.stderr is not None
     assert follower.process.stderr.read() == b""
 
@@ -420,7 +421,7 @@ def test_a_closed_pipe_ends_it_as_it_ends_cat(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_does_not_block(tmp_path: Path) -> None:
-    """Whoever shares our stdout may have set O_NONBLOCK on it."""
+    """Another process that shares our stdout may have set O_NONBLOCK on it."""
     build_log_dir(tmp_path, {"t": [[Batch(many(20_000, 100)), Batch(many(20_000, 100))]]})
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -458,7 +459,7 @@ def test_it_changes_nothing(logdir: Path, tmp_path: Path) -> None:
 
 
 def test_start_is_lean(tmp_path: Path) -> None:
-    """What only other commands need is not imported."""
+    """Modules that only other commands need are not imported."""
     build_log_dir(tmp_path, {"t": [[b"a"]]})
     script = (
         "import sys\nfrom kafkafs.cli import main\n"

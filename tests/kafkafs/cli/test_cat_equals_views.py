@@ -1,4 +1,4 @@
-"""What `kafkafs cat` prints is what the view of the same range holds, byte for byte, in every format."""
+"""`kafkafs cat` prints the same bytes as the view of the same range, in every format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOUND = [case for case in golden_cases() if case.topic not in DAMAGED]
 
 
 def ranges(case: GoldenCase, rng: random.Random) -> list[tuple[str, str]]:
-    """(directory, range) that hold something, nothing, or are none."""
+    """(directory, range): with messages, empty, and malformed."""
     records = case.records()
     offsets = [record.offset for record in records] or [0]
     low, high = sorted((rng.choice(offsets), rng.choice(offsets)))

@@ -1,4 +1,4 @@
-"""`kafkafs cat` of every fixture against what real consumers saw."""
+"""`kafkafs cat` of every fixture compared with what real consumers saw."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_ranges_equal_golden(case: GoldenCase) -> None:
 
 @pytest.mark.parametrize("case", case_params(SOUND))
 def test_log_is_whole_batches_verbatim(case: GoldenCase) -> None:
-    """All of it is the segments one after the other, but for what lies before the log start's batch."""
+    """A whole log is its segments one after the other, without the batches before that of the log start."""
     found = output_of(*arguments(case), "--format", "log")
     segments = b"".join(path.read_bytes() for path in sorted(case.partition_dir.glob("*.log")))
     assert found in segments

@@ -1,4 +1,4 @@
-"""`kafkafs compact`: what it says, what it leaves, and whose messages it never touches."""
+"""`kafkafs compact`: its output, what it leaves, and which messages it never removes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TP = TopicPartition("t", 0)
 
 @pytest.fixture
 def logdir(tmp_path: Path) -> Path:
-    """The compacted topic t, five messages to each of twenty keys, one of which is deleted; and one that is not."""
+    """The compacted topic t, five messages for each of twenty keys, one of them deleted; and another topic."""
     path = tmp_path / "logs"
     owned = opened(path)
     owned.create_topic("t", 2, {"cleanup.policy": "compact", "segment.bytes": "1500", "delete.retention.ms": "0"})
@@ -75,7 +75,7 @@ def test_dry_run_then_the_real_one(logdir: Path) -> None:
 def test_what_it_says(logdir: Path) -> None:
     text = output_of("compact", logdir, "t/0", "--dry-run").decode()
     assert text.startswith("t/0: 80 of 100 records, ")
-    assert "would go\n" in text
+    assert "would be removed\n" in text
     assert "20 keys" in text
     text = output_of("compact", logdir, "t/0").decode()
     assert "removed\n" in text
@@ -133,7 +133,7 @@ def test_topics_that_are_not_compacted_are_left_alone(logdir: Path) -> None:
 def test_damage_is_told_and_nothing_lost(logdir: Path) -> None:
     log = min((logdir / "t-0").glob("*.log"))
     data = bytearray(log.read_bytes())
-    data[70] ^= 1  # of the first batch's record
+    data[70] ^= 1  # of the record of the first batch
     log.write_bytes(data)
     before = {path.name: path.read_bytes() for path in (logdir / "t-0").glob("*.log")}
     for more in ((), ("--dry-run",)):

@@ -30,11 +30,11 @@ def logdir(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("case", case_params())
 def test_count_equals_golden(case: GoldenCase) -> None:
     result = run("count", case.log_dir, f"{case.topic}/{case.partition}", "--isolation", case.isolation)
-    if result.exit_code:  # a record count that only damaged bytes would tell
+    if result.exit_code:  # the record count is only in damaged bytes
         assert case.topic in {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
         assert result.exit_code == 4
         return
-    if case.topic != "rec-m-flip-below-recovery-point":  # headers do not know of it
+    if case.topic != "rec-m-flip-below-recovery-point":  # headers do not show it
         assert result.stdout == f"{len(case.records())}\n"
 
 
@@ -80,7 +80,7 @@ def test_topics_list(logdir: Path) -> None:
     assert lines[0].split() == ["TOPIC", "PARTITIONS", "BYTES"]
     assert lines[1].split() == ["empty", "1", "0"]
     assert lines[2].split()[:2] == ["orders", "2"]
-    assert lines[4].split() == ["NO", "LIVE", "PARTITION", "BYTES", "WHY"]
+    assert lines[4].split() == ["NOT", "A", "LIVE", "PARTITION", "BYTES", "REASON"]
     assert lines[5].startswith(f"gone-0.{'a' * 32}-stray      3  is not in the broker's metadata")
     assert lines[6].startswith("lost+found")
     found = json.loads(output_of("topics", "list", logdir, "--json"))
@@ -91,7 +91,7 @@ def test_topics_list(logdir: Path) -> None:
 
 
 def test_a_long_name_is_long_alone(tmp_path: Path) -> None:
-    """The others' rows are as wide as ever, in a pipe and on a terminal."""
+    """The other rows keep their width, in a pipe and on a terminal."""
     long = "n" * 240
     build_log_dir(tmp_path, {"short": [[b"one"]], long: [[b"one"]]})
     lines = output_of("topics", "list", tmp_path).decode().splitlines()
@@ -134,7 +134,7 @@ def test_tables_are_drawn_on_a_terminal(logdir: Path) -> None:
 
 
 def on_a_terminal(logdir: Path, last: str) -> str:
-    """What `topics list` shows there; `last` is in its last line."""
+    """The output of `topics list` there, up to `last`."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     with subprocess.Popen(

@@ -23,7 +23,7 @@ def lines_of(output: bytes | str, kind: str | None = None) -> Lines:
 
 
 def data(text: Any) -> bytes | None:
-    """Bytes of a JSON text, base64 object or null."""
+    """The bytes of a JSON text, base64 object or null."""
     if isinstance(text, dict):
         return base64.b64decode(text["base64"])
     return None if text is None else text.encode()
@@ -31,7 +31,7 @@ def data(text: Any) -> bytes | None:
 
 @pytest.mark.parametrize("case", case_params(case for case in golden_cases() if case.isolation == READ_UNCOMMITTED))
 def test_records_of_fixtures(case: GoldenCase) -> None:
-    """All that a consumer saw stands in the segments, with the right batch before it."""
+    """Every record that a consumer saw is in the dump of the segments, after the right batch."""
     logs = sorted(case.partition_dir.glob("*.log"))
     result = run("dump", *logs)
     lines = lines_of(result.stdout_bytes)
@@ -55,7 +55,7 @@ def test_records_of_fixtures(case: GoldenCase) -> None:
 
 @requires_fixtures
 def test_every_file_of_the_fixtures() -> None:
-    """Whatever real brokers wrote can be dumped; what is damaged is said to be."""
+    """Every file that real brokers wrote can be dumped; damage is reported."""
     kinds = set()
     for directory in [*sorted(FIXTURES.glob("*/log")), FIXTURES / "recovery" / "before"]:
         for partition in sorted(path for path in directory.iterdir() if path.is_dir()):
@@ -150,7 +150,7 @@ def test_indexes(partition: Path) -> None:
 
 
 def test_a_damaged_batch(partition: Path) -> None:
-    """It is named, and what is behind it comes all the same."""
+    """It is reported, and what follows it is printed."""
     log = partition / f"{0:020d}.log"
     content = bytearray(log.read_bytes())
     second = lines_of(output_of("dump", "--no-records", log))[1]["position"]

@@ -1,4 +1,4 @@
-"""`kafkafs fetch`: the bytes on stdout, and what is said beside them."""
+"""`kafkafs fetch`: the bytes on stdout, and the messages on stderr."""
 
 from __future__ import annotations
 

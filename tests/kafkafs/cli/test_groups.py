@@ -1,4 +1,4 @@
-"""`kafkafs groups`: what groups have committed, how far behind they are, and resetting them."""
+"""`kafkafs groups`: committed offsets, lag, and resetting groups."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_fixtures_groups() -> None:
         ["billing", "0", "2", "5"],
         ["größe-групп", "1", "2", "5"],
         ["shipping", "0", "1", "1"],
-        ["simple-committer", "2", "2"],  # of members nothing is known
+        ["simple-committer", "2", "2"],  # members are unknown
     ]
     found = as_json("groups", logdir)["groups"]
     assert [group["lag"] for group in found] == [None] * 4  # the topics are not here

@@ -16,13 +16,13 @@ START = 1_700_000_040_000
 
 
 def at(timestamp: int, count: int) -> Batch:
-    """Messages of one moment."""
+    """Messages with one timestamp."""
     return Batch([Record(None, b"message", (), timestamp)] * count)
 
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """A message a minute, but twenty in the third."""
+    """One message per minute, but twenty in the third."""
     path = tmp_path / "logs"
     sizes = [1, 1, 20, 1]
     items = [at(START + n * 60_000, size) for n, size in enumerate(sizes)]
@@ -59,7 +59,7 @@ def test_for_programs(logs: Path) -> None:
 @pytest.mark.parametrize("wrong", [START * 1_000_000, START * 1_000, 2**63 - 1, 253_402_300_799_999])
 @pytest.mark.parametrize("place", ["first", "middle", "last", "small"])
 def test_times_of_no_calendar(tmp_path: Path, wrong: int, place: str) -> None:
-    """One batch with nanoseconds costs nobody the chart, and the others are where they belong."""
+    """One batch with nanoseconds does not spoil the chart: the others are at their times."""
     count = 5 if place == "small" else 2000  # with and without entries in the indexes
     items = [at(START + n * 60_000, 3) for n in range(count)]
     items.insert({"first": 0, "middle": count // 2, "last": count, "small": 2}[place], at(wrong, 7))

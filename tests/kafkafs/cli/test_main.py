@@ -135,11 +135,11 @@ def test_the_installed_program(tmp_path: Path) -> None:
     module = process("cat", tmp_path, "none")
     _, errors = module.communicate(timeout=120)
     assert module.returncode == 4
-    assert errors == f"kafkafs: {tmp_path}: nothing here is called none\n".encode()
+    assert errors == f"kafkafs: {tmp_path}: no topic or partition here is named none\n".encode()
 
 
 def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not an exit code that says something of what was looked at."""
+    """The exit code says nothing about what was examined."""
 
     def interrupt(*_given: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""topics create, alter, delete; recover; reindex; mirror: what they say and with which exit code they end."""
+"""topics create, alter, delete; recover; reindex; mirror: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_recover(logdir: Path) -> None:
     assert (done["partitions"][0]["log_start_offset"], done["partitions"][0]["log_end_offset"]) == (0, 10)
     assert (logdir / names.CLEAN_SHUTDOWN).exists()
     text = output_of("recover", logdir).decode()
-    assert "t/0: 0 to 10, 1 segment(s) checked, nothing to mend" in text
+    assert "t/0: 0 to 10, 1 segment(s) checked, nothing to repair" in text
 
 
 def test_recover_tells_a_person_what_it_did(logdir: Path) -> None:
@@ -148,7 +148,7 @@ def test_recovering_a_part_does_not_mark_the_directory(logdir: Path) -> None:
 
 @pytest.mark.leaves_damage("writes-corrupt")
 def test_recover_gives_up_writes_that_cannot_be_finished(logdir: Path) -> None:
-    """What was staged for the one is gone; the other is in the log."""
+    """The staged file of one write is missing; the other write is in the log."""
     stuck, done = (
         PendingCommit(
             WriteId(name, 3),
@@ -162,7 +162,7 @@ def test_recover_gives_up_writes_that_cannot_be_finished(logdir: Path) -> None:
     result = run("verify", logdir, "--notes")
     assert result.exit_code == 1
     assert "finding write-stuck" in result.output
-    assert "mended by: kafkafs recover --drop-lost-writes" in result.output
+    assert "repaired by: kafkafs recover --drop-lost-writes" in result.output
     assert "note write-pending" in result.output
     told = output_of("recover", logdir, "--dry-run").decode()
     line = "write stuck, micro-batch 3: t/0 1 messages lost"

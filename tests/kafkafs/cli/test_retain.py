@@ -1,4 +1,4 @@
-"""`kafkafs retain`: what it says, what it leaves, and whose messages it never touches."""
+"""`kafkafs retain`: its output, what it leaves, and which messages it never removes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VALUES: list[bytes | None] = [b"message %04d" % n for n in range(80)]
 
 @pytest.fixture
 def logdir(tmp_path: Path) -> Path:
-    """The topic t in small segments, none of which is too large, and the topic other that keeps everything."""
+    """The topic t in small segments, none above the limit, and the topic other, which keeps everything."""
     path = tmp_path / "logs"
     owned = opened(path)
     owned.create_topic("t", 1, {"segment.bytes": "600", "retention.bytes": "100000"})
@@ -60,7 +60,7 @@ def test_what_it_says(logdir: Path) -> None:
     assert output_of("retain", logdir, "t") == b"t/0: 0 to 80, nothing to remove\n"
     text = output_of("retain", logdir, "t/0", "--before", "end", "--dry-run").decode()
     assert text.startswith("t/0: 80 to 80, ")
-    assert "would go" in text
+    assert "would be removed" in text
     assert "below the log start offset" in text
 
 
@@ -84,7 +84,7 @@ def test_nothing_called_so(logdir: Path) -> None:
 
 
 def test_in_a_brokers_directory_only_what_a_person_named(tmp_path: Path) -> None:
-    """Messages from years ago, under Kafka's default of seven days: nobody said that they should go."""
+    """Messages from years ago, under Kafka's default of seven days: nothing says that they should be removed."""
     items: list[Item] = [b"old", ROLL, b"old", ROLL, b"old"]
     build_log_dir(tmp_path, {"t": [Partition(items)], "__consumer_offsets": [Partition(items)]})
     assert output_of("retain", tmp_path) == b""
@@ -103,7 +103,7 @@ def test_in_a_brokers_directory_only_what_a_person_named(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("command", ["retain", "compact"])
 def test_a_write_that_was_stopped_is_finished_first(tmp_path: Path, command: str) -> None:
-    """Then its messages are messages like others, and none comes twice."""
+    """Then its messages are like others, and none is there twice."""
     world = World(tmp_path / "dir", retention_ms="1000", cleanup_policy="compact,delete")
     world.stop_between_shares()
     told = json.loads(output_of(command, world.path, "t/0", "--json"))["partitions"][0]

@@ -1,4 +1,4 @@
-"""`kafkafs salvage`: what it says, what it makes, and that it leaves the damaged log alone."""
+"""`kafkafs salvage`: its output, its copy, and that it does not change the damaged log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.owned_dirs import tree_of
 
 
 def _damaged(path: Path) -> Path:
-    """t/0 with a flipped byte in the second of three batches of three messages, and garbage behind; t/1 sound."""
+    """t/0 with a flipped byte in the second of three batches of three messages, and garbage after it; t/1 is sound."""
     build_log_dir(path, {"t": [Partition([Batch(many(3))] * 3), Partition([b"x"])]})
     log = path / "t-0" / "00000000000000000000.log"
     data = bytearray(log.read_bytes())
@@ -29,7 +29,7 @@ def test_what_is_left_is_a_sound_log(tmp_path: Path) -> None:
         f"t/0: 0 to 9, 2 batches, {2 * size} bytes copied",
         "  offsets 3 to 5 lost",
         f"    {log}: position {size} to {2 * size}: batch fails its CRC",
-        "  offsets from 9 on lost, as far as there were any",
+        "  offsets from 9 on are lost, if there were any",
         f"    {log}: position {3 * size} to {3 * size + 7}: batch is cut off",
         f"t/1: 0 to 1, 1 batches, {(tmp_path / 'logs/t-1/00000000000000000000.log').stat().st_size} bytes copied",
         "  nothing lost",

@@ -1,4 +1,4 @@
-"""Commands that only look leave a log directory as it was: not even the time of the last access changes."""
+"""Commands that only read do not change a log directory, not even access times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.commands import process
 from tests.support.mounts import requires_fuse
 from tests.support.serving_processes import watched
 
-LONG_AGO_NS = 10**18  # so that a file system mounted `relatime` notes any access
+LONG_AGO_NS = 10**18  # so that a file system mounted `relatime` records any access
 
 COMMANDS = {
     "topics list": ["topics", "list", "LOGS"],
@@ -36,7 +36,7 @@ COMMANDS = {
 
 
 class Logs:
-    """A log directory, and who looked at what in it."""
+    """A log directory, and the accesses to its files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class Logs:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Logs:
-    """Two segments, with a transaction, and a torn tail behind the recovery point."""
+    """Two segments, with a transaction, and a torn tail after the recovery point."""
     transaction = [Batch(many(5), producer_id=7, transactional=True), abort(7)]
     items = [Batch(many(30)), *transaction, ROLL, Batch(many(30))]
     built = build_log_dir(

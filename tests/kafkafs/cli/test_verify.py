@@ -1,4 +1,4 @@
-"""`kafkafs verify`: what it says, to people and to programs, and how it ends."""
+"""`kafkafs verify`: its output, as text and as JSON, and its exit codes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_finding_for_people_and_for_programs(tmp_path: Path) -> None:
     position = len(log.read_bytes()) // 3
     assert lines[0].startswith(f"{log}: finding batch-crc: ")
     assert lines[0].endswith(f"(position {position}, offset 3)")
-    assert [line.split(":")[0] for line in lines[1:5]] == ["  expected", "  found", "  recovery", "  mended by"]
+    assert [line.split(":")[0] for line in lines[1:5]] == ["  expected", "  found", "  recovery", "  repaired by"]
     assert lines[-1] == "1 finding: 1 batch-crc"
     result = run("verify", tmp_path, "t/0", "--json")
     assert result.exit_code == 1
@@ -83,7 +83,7 @@ def test_no_such_directory_or_topic(tmp_path: Path) -> None:
 
 
 def test_start_is_lean(tmp_path: Path) -> None:
-    """What reads for others, and what writes, is not imported: it would take as long as numpy does."""
+    """Modules for consumers and for writing are not imported: that would take as long as importing numpy."""
     build_log_dir(tmp_path, {"t": [[b"a"]]})
     script = (
         "import sys\nfrom kafkafs.cli import main\n"

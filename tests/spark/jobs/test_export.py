@@ -403,7 +403,7 @@ def test_timestamps_beyond_all_dates(spark: SparkSession, tmp_path: Path) -> Non
     (undated,) = (tmp_path / "out" / "topic=t").glob("day=__HIVE*/*.parquet")
     assert parquet.read_table(undated, partitioning=None)["offset"].to_pylist() == [0, 2, 3, 4, 5]
     result = run("spark", "export", tmp_path / "log", tmp_path / "again")
-    assert "t/0: 2 messages have a timestamp beyond all dates" in result.stderr
+    assert "t/0: 2 messages have a timestamp outside the range of dates" in result.stderr
 
 
 def test_topics_that_are_numbers(spark: SparkSession, tmp_path: Path) -> None:

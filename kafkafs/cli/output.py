@@ -1,6 +1,6 @@
-"""Output of much data: one thread makes bytes, another writes them, over a few recycled buffers.
+"""Output of large amounts of data: one thread makes bytes, another writes them, through a few recycled buffers.
 
-Reading, checking and rendering run without the GIL, and so does write(2): the two overlap.
+Reading, checking and rendering run without the GIL, and so does write(2), so the two overlap.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from kafkafs.formats.base import Format
     from storage.format.block import RecordBlock
 
-_BUFFER_BYTES: Final = 4 << 20  # most blocks fit into what is left of one, and need not be taken apart
+_BUFFER_BYTES: Final = 4 << 20  # most blocks fit into the rest of a buffer and need not be divided
 _BUFFERS: Final = 3
 _PIPE_BYTES: Final = 1 << 20
-_LOOK_SECONDS: Final = 0.2  # how often an idle writer looks whether its reader is still there
+_LOOK_SECONDS: Final = 0.2  # how often an idle writer checks whether its reader still exists
 
 
 class Sink(Protocol):
-    """Where bytes go."""
+    """A destination of bytes."""
 
     def write(self, data: memoryview) -> None:
-        """All of it. OSError, BrokenPipeError if nobody reads."""
+        """Writes all of `data`. OSError; BrokenPipeError if nobody reads."""
 
     def is_gone(self) -> bool:
         """Whether nobody will read what is written from now on."""
@@ -78,18 +78,18 @@ class StreamSink:
 
 
 class Stopped(Exception):
-    """Nobody wants what is made any more."""
+    """The output is no longer wanted."""
 
 
 class Output:
-    """What the making thread puts its bytes into. Not thread-safe beside that."""
+    """Takes bytes from the thread that makes them. Otherwise not thread-safe."""
 
     def __init__(self) -> None:
         # have their own locking
         self._free: SimpleQueue[bytearray | None] = SimpleQueue()
         self._full: SimpleQueue[tuple[bytearray, int] | str | BaseException | None] = SimpleQueue()
         self._stop = threading.Event()
-        # of the making thread alone
+        # used by the making thread alone
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._used = 0
@@ -113,7 +113,7 @@ class Output:
             self.flush()
 
     def put(self, data: memoryview) -> None:
-        """Bytes as they are."""
+        """Takes bytes unchanged."""
         while data:
             part = data[: len(self._view) - self._used]
             self._view[self._used : self._used + len(part)] = part
@@ -123,7 +123,7 @@ class Output:
                 self.flush()
 
     def flush(self) -> None:
-        """Hands over what was put in so far. Raises Stopped."""
+        """Passes on everything that was taken so far. Raises Stopped."""
         if not self._used:
             return
         self._full.put((self._buffer, self._used))
@@ -133,8 +133,8 @@ class Output:
             raise Stopped
         self._take(buffer)
 
-    def tell(self, message: str) -> None:
-        """A line for stderr, after all that was put in before."""
+    def report(self, message: str) -> None:
+        """Prints a line on stderr, after everything that was taken before."""
         self.flush()
         self._full.put(message)
 
@@ -157,10 +157,10 @@ class Output:
         except BaseException as error:  # noqa: BLE001 - raised again by the writing thread
             self._full.put(error)
 
-    def pump(self, make: Callable[[Output], None], sink: Sink, say: Callable[[str], None]) -> None:
-        """Runs `make(self)` in a thread of its own and writes what it makes, until it ends or nobody reads any more.
+    def run(self, make: Callable[[Output], None], sink: Sink, say: Callable[[str], None]) -> None:
+        """Runs `make(self)` in a thread of its own and writes what it makes, until it ends or nobody reads any longer.
 
-        Raises what `make` raises, after all that was made before is written; OSError of the sink.
+        Raises what `make` raises, after everything made before was written; OSError of the sink.
         """
         maker = threading.Thread(target=self._make, args=(make,), name="make", daemon=True)
         maker.start()
@@ -182,9 +182,9 @@ class Output:
                 buffer, used = item
                 with memoryview(buffer) as view:
                     sink.write(view[:used])
-                # What was made for one huge record goes.
+                # A buffer that was made for one large record is dropped.
                 self._free.put(buffer if len(buffer) == _BUFFER_BYTES else bytearray(_BUFFER_BYTES))
         finally:
             self._stop.set()
             self._free.put(None)
-            maker.join(_LOOK_SECONDS)  # it may be within a long read, which nobody needs to wait for
+            maker.join(_LOOK_SECONDS)  # it may be in a long read; there is no need to wait for it

@@ -1,0 +1,27 @@
+"""Options that several commands have, and numbers that they parse in the same way."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from storage.types import Isolation
+
+AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+ISOLATION: Final = click.option(
+    "--isolation",
+    type=click.Choice([isolation.value for isolation in Isolation]),
+    default=Isolation.READ_UNCOMMITTED.value,
+    show_default=True,
+    help="read_committed leaves out aborted messages and stops at open transactions.",
+)
+
+
+def whole_number(text: str, most: int) -> int | None:
+    """The number from 0 to `most` in ASCII digits, leading zeros allowed; None if `text` is not one."""
+    if not text.isascii() or not text.isdigit():
+        return None
+    digits = text.lstrip("0") or "0"
+    # The length first: int() refuses thousands of digits with an error of its own.
+    return int(digits) if len(digits) <= len(str(most)) and int(digits) <= most else None
