@@ -403,3 +403,25 @@ def test_two_who_want_it_rebuilt_and_opened_get_one_log(tmp_path: Path, monkeypa
     append(log, [b"new"])
     assert read(owned, "t") == [b"old"] * 5 + [b"new"]
     close_clean(owned)
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_configuration_that_is_being_written_while_a_log_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: int
+) -> None:
+    """Opening removes temporary files; the one that is about to get its name is not among them."""
+    cleanly_shut_down(tmp_path)
+    owned = opened(tmp_path)
+    tp = TopicPartition("t", partition)
+    with stopped(monkeypatch, owned.disk, "rename", before=True) as rename:
+        changing = Doing(lambda: owned.alter_config("t", {"segment.bytes": "2000"}))
+        rename.reached()
+        opening = Doing(lambda: owned.log(tp))
+        opening.until_done_or_waiting()
+        rename.go_on()
+        changing.done()
+        opening.done()
+    assert (changing.error, opening.error) == (None, None)
+    assert not owned.failures()
+    assert owned.log(tp).config.segment_bytes == 2000
+    close_clean(owned)
