@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock, RLock
 
@@ -15,16 +15,28 @@ from storage.clock import Clock
 from storage.config import LogConfig
 from storage.directory import partition_dirs
 from storage.directory.directory_checkpoints import DirectoryCheckpoints, PartitionOffsets
+from storage.directory.recovery_plans import recovery_plan
 from storage.errors import PartitionOffline, PartitionUnavailable, StorageError, UnknownTopicOrPartition
 from storage.files import names, topic_properties
 from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
 from storage.log.log_dir import LogDir
 from storage.progress import Progress
-from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
+from storage.recovery.recovery import Recovery, RecoveryReport
 from storage.staged_writes import staging
 from storage.staged_writes.ledger import CommitLedger
 from storage.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class _RecoveredLog:
+    """A log that is about to become its partition's. `config_changes`: how often any topic's configuration had been
+    changed before this log's was read. `replicas`: of its topic."""
+
+    log: PartitionLog
+    report: RecoveryReport
+    config_changes: int
+    replicas: int
 
 
 class OwnedLogs:
@@ -154,7 +166,7 @@ class OwnedLogs:
         with self.alone([tp]):
             self.forget([tp])
             threads = self._log_dir.broker_config().recovery_threads
-            self._open(tp, clean=False, progress=progress, recovery_point=0, threads=threads)
+            self._open(tp, clean=False, progress=progress, from_start=True, threads=threads)
             return self.reports()[tp]
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
@@ -280,15 +292,9 @@ class OwnedLogs:
             self._open(tp, clean=False, progress=progress, threads=threads)
 
     def _open(
-        self,
-        tp: TopicPartition,
-        *,
-        clean: bool,
-        progress: Progress,
-        recovery_point: int | None = None,
-        threads: int = 1,
+        self, tp: TopicPartition, *, clean: bool, progress: Progress, from_start: bool = False, threads: int = 1
     ) -> PartitionLog:
-        """The caller has the partition's turn."""
+        """Recovers a log and makes it its partition's. The caller has the partition's turn."""
         if not self._is_here(tp):
             raise UnknownTopicOrPartition(f"no partition {tp} here", path=self._log_dir.path)
         directory = self._log_dir.path / tp.dir_name
@@ -296,50 +302,39 @@ class OwnedLogs:
         replaced = False
         try:
             with partition_dirs.watched(directory) as is_there:
-                with self._lock:
-                    config_changes = self._config_changes
-                info = self._log_dir.topic_info(tp.topic)
-                known = self._checkpoints.of(tp)
-                plan = RecoveryPlan(
-                    tp,
-                    directory,
-                    info.config,
-                    clean,
-                    recovery_point=(known.recovery_point or 0) if recovery_point is None else recovery_point,
-                    log_start_offset=known.log_start or 0,
-                    producer_expiration_ms=self._log_dir.broker_config().producer_id_expiration_ms,
-                    gentle=self._gentle,
-                    threads=threads,
-                )
-                recovery = Recovery(plan, disk=self._disk, clock=self._clock, progress=progress)
                 try:
-                    log = self._recovered(recovery, plan)
+                    recovered = self._recovered(tp, progress, clean=clean, from_start=from_start, threads=threads)
                 finally:
                     replaced = not is_there()
                 if replaced:
-                    log.abandon()
+                    recovered.log.abandon()
                     raise PartitionOffline("directory is not the one any more that was opened", path=directory)
         except (StorageError, OSError) as error:
             raise self._note_failure(tp, directory, error, began_ms, replaced=replaced) from error
-        self._install(log, config_changes)
-        with self._lock:
-            self._reports[tp] = recovery.report
-            if info.replicas > 1:
-                self._replicated.add(tp)
-            else:
-                self._replicated.discard(tp)
-        return log
+        self._install(recovered)
+        return recovered.log
 
-    def _recovered(self, recovery: Recovery, plan: RecoveryPlan) -> PartitionLog:
+    def _recovered(
+        self, tp: TopicPartition, progress: Progress, *, clean: bool, from_start: bool, threads: int
+    ) -> _RecoveredLog:
+        with self._lock:
+            config_changes = self._config_changes
+        info = self._log_dir.topic_info(tp.topic)
+        plan = recovery_plan(
+            self._log_dir, self._checkpoints, tp, info,
+            clean=clean, gentle=self._gentle, from_start=from_start, threads=threads,
+        )  # fmt: skip
+        recovery = Recovery(plan, disk=self._disk, clock=self._clock, progress=progress)
         loaded = recovery.run()
-        self._mend_properties(plan.tp)
+        self._mend_properties(tp)
         if self._commits.problem is None:
             staging.remove_orphans(self._disk, plan.directory, self._commits.state, self._clock.now_ms())
-        return PartitionLog(plan.tp, plan.directory, plan.config, loaded, disk=self._disk, clock=self._clock)
+        log = PartitionLog(tp, plan.directory, plan.config, loaded, disk=self._disk, clock=self._clock)
+        return _RecoveredLog(log, recovery.report, config_changes, info.replicas)
 
-    def _install(self, log: PartitionLog, config_changes: int) -> None:
-        """Makes it the partition's log, once it has the configuration that is in force: `config_changes` is how often
-        any was changed before that was read which the log has."""
+    def _install(self, recovered: _RecoveredLog) -> None:
+        """Makes a log its partition's, once it has the configuration that is in force."""
+        log, config_changes = recovered.log, recovered.config_changes
         tp = log.tp
         while True:
             with self._lock:
@@ -347,6 +342,8 @@ class OwnedLogs:
                     break
                 if config_changes == self._config_changes:
                     self._logs[tp] = log
+                    self._reports[tp] = recovered.report
+                    (self._replicated.add if recovered.replicas > 1 else self._replicated.discard)(tp)
                     self._failures.pop(tp, None)
                     self._retry_ms.pop(tp, None)
                     self._unsound.discard(tp)
