@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 
 class StorageError(Exception):
@@ -64,8 +66,22 @@ class DecompressionFailed(CorruptBatch):
     """A batch's compressed records do not decompress, or to more than the cap."""
 
 
+class IndexFault(Enum):
+    """What is wrong with an index file."""
+
+    UNREADABLE = "unreadable"
+    SIZE = "ends within an entry"
+    ORDER = "entries do not ascend"
+    BEYOND_LOG = "entry points beyond the end of the log"
+    ENTRY = "entry is impossible"
+
+
 class CorruptIndex(CorruptData):
     """An .index, .timeindex or .txnindex fails its checks (Kafka's CorruptIndexException)."""
+
+    def __init__(self, what: str, fault: IndexFault = IndexFault.ENTRY, **where: Any) -> None:
+        super().__init__(what, **where)
+        self.fault = fault
 
 
 class CorruptCheckpoint(CorruptData):

@@ -22,13 +22,13 @@ from storage.format.batches import NO_PRODUCER_ID, BatchTable
 from storage.format.control_records import ControlRecord, ControlType, control_records
 from storage.format.decoder import NO_RECORDS, Decoder, RecordAudit
 from storage.types import TimestampType
-from storage.verify.findings import RECOVER, SALVAGE, Findings, Kind
+from storage.verify.findings import RECOVER, SALVAGE, FaultKind, Finding, Findings, Repair
 
 # Headers compared at once: some numpy calls for each lot, and little memory.
 _LOT = 16_384
 _MAGIC_AT = 16
 _MAX_MAGIC = 2
-_LEFT = "leaves it: only lengths, CRCs and offsets are looked at"
+_LEFT = Repair("leaves it: only lengths, CRCs and offsets are looked at", SALVAGE)
 
 _Flags = npt.NDArray[np.bool_]
 
@@ -123,7 +123,7 @@ class BatchAudit:
         self._waiting, self._greatest, self._rows = [], [], 0
         self._check_offsets(lot)
         told = (greatest != NO_RECORDS) & (lot.magic > 0) & (lot.timestamp_type == TimestampType.CREATE_TIME)
-        self._report(lot, told & (greatest != lot.max_timestamp), Kind.BATCH_MAX_TIMESTAMP)
+        self._report(lot, told & (greatest != lot.max_timestamp), FaultKind.BATCH_MAX_TIMESTAMP)
         self._check_epochs(lot)
         self._follow_producers(lot)
         self._show(lot)
@@ -137,10 +137,8 @@ class BatchAudit:
         magic = self._log.read(position + _MAGIC_AT, 1)[0]
         if magic <= _MAX_MAGIC:
             return False
-        self._add(
-            Kind.BATCH_MAGIC, position, int(headers.base_offset[0]), expected="0, 1 or 2", found=magic,
-            recovery="keeps it: the magic lies outside the CRC",
-        )  # fmt: skip
+        how, offset = Repair("keeps it: the magic lies outside the CRC", SALVAGE), int(headers.base_offset[0])
+        self._findings.add(Finding(FaultKind.BATCH_MAGIC, self._path, how, "", position, offset, "0, 1 or 2", magic))
         return True
 
     def _decoder(self) -> Decoder:
@@ -158,17 +156,15 @@ class BatchAudit:
             if (audit.misplaced[:rows] >= 0).any():
                 for index in np.flatnonzero(audit.misplaced[:rows] >= 0).tolist():
                     base, last = int(headers.base_offset[row + index]), int(headers.last_offset[row + index])
-                    self._add(
-                        Kind.RECORD_OFFSET, int(headers.position[row + index]), int(audit.misplaced_offset[index]),
-                        expected=f"ascending, {base} to {last}",
-                        found=f"{int(audit.misplaced_offset[index])} as record {int(audit.misplaced[index])}",
-                    )  # fmt: skip
+                    position, offset = int(headers.position[row + index]), int(audit.misplaced_offset[index])
+                    found = f"{offset} as record {int(audit.misplaced[index])}"
+                    self._add(FaultKind.RECORD_OFFSET, position, offset, "", f"ascending, {base} to {last}", found)
             row += rows
             if row == headers.rows:
                 break
             if audit.damage is not None:
                 error = audit.damage.error
-                self._findings.add_error(_kind_of(error), error, self._path, recovery=_LEFT, repair=SALVAGE)
+                self._findings.add(Finding.of_error(_kind_of(error), error, self._path, _LEFT))
                 self._greatest.append(np.full(1, NO_RECORDS, np.int64))
                 row += 1
 
@@ -186,10 +182,8 @@ class BatchAudit:
                 records = control_records(block)
             except StorageError as error:
                 self.trail.broken = True
-                self._add(
-                    Kind.MARKER, int(control.position[row]), base, what=error.what, expected=error.expected,
-                    found=error.found,
-                )  # fmt: skip
+                position = int(control.position[row])
+                self._add(FaultKind.MARKER, position, base, error.what, error.expected, error.found)
                 continue
             if not control.is_transactional[row]:
                 continue
@@ -198,7 +192,7 @@ class BatchAudit:
                 self.trail.markers[base] = ends[0]
             else:
                 self.trail.broken = True
-                self._add(Kind.MARKER, int(control.position[row]), base, what="control batch is no transaction marker")
+                self._add(FaultKind.MARKER, int(control.position[row]), base, "control batch is no transaction marker")
 
     # A lot
 
@@ -208,9 +202,9 @@ class BatchAudit:
         before = np.concatenate(([self._last_offset], last[:-1]))
         known = base >= 0
         self.dense &= not (known & ((base > before + 1) | (lot.count != last - base + 1))).any()
-        self._report(lot, known & (base <= before), Kind.BATCH_OVERLAP)
-        self._report(lot, known & (lot.count > last - base + 1), Kind.BATCH_COUNT)
-        self._report(lot, lot.is_transactional & (lot.producer_id == NO_PRODUCER_ID), Kind.BATCH_PRODUCER)
+        self._report(lot, known & (base <= before), FaultKind.BATCH_OVERLAP)
+        self._report(lot, known & (lot.count > last - base + 1), FaultKind.BATCH_COUNT)
+        self._report(lot, lot.is_transactional & (lot.producer_id == NO_PRODUCER_ID), FaultKind.BATCH_PRODUCER)
 
     def _check_epochs(self, lot: BatchTable) -> None:
         """Leader epochs never fall, and the checkpoint knows them."""
@@ -221,7 +215,7 @@ class BatchAudit:
         if self.first_epoch < 0:
             self.first_epoch = int(numbers[known.argmax()])
         running = np.maximum.accumulate(np.concatenate(([self.latest_epoch], numbers)))
-        self._report(lot, known & (numbers < running[:-1]), Kind.BATCH_EPOCH)
+        self._report(lot, known & (numbers < running[:-1]), FaultKind.BATCH_EPOCH)
         self.latest_epoch = int(running[-1])
         if len(self._epoch_starts):
             slots = self._epoch_starts.searchsorted(lot.base_offset, side="right") - 1
@@ -229,7 +223,7 @@ class BatchAudit:
             wrong = known & (slots >= 0) & (self._epoch_numbers[slots] != running[1:])
         else:
             wrong = known & (lot.last_offset >= self._log_start_offset)
-        self._report(lot, wrong, Kind.EPOCHS_UNTRUE, recovery="assigns the epochs of what it checks", repair=RECOVER)
+        self._report(lot, wrong, FaultKind.EPOCHS_UNTRUE, Repair("assigns the epochs of what it checks", RECOVER))
 
     def _follow_producers(self, lot: BatchTable) -> None:
         rows = np.flatnonzero((lot.magic == _MAX_MAGIC) & (lot.producer_id != NO_PRODUCER_ID))
@@ -248,36 +242,21 @@ class BatchAudit:
 
     # Reporting
 
-    def _report(
-        self, lot: BatchTable, wrong: _Flags, kind: Kind, *, recovery: str = _LEFT, repair: str = SALVAGE
-    ) -> None:
+    def _report(self, lot: BatchTable, wrong: _Flags, kind: FaultKind, how: Repair = _LEFT) -> None:
         """The first of the rows that are wrong, and how many there are."""
         if wrong.any():
             row = int(wrong.argmax())
             offset = int(lot.base_offset[row]) if lot.base_offset[row] >= 0 else int(lot.last_offset[row])
-            self._findings.add(
-                kind, self._path, position=int(lot.position[row]), offset=offset, recovery=recovery, repair=repair,
-                more=int(wrong.sum()) - 1,
-            )  # fmt: skip
+            position, more = int(lot.position[row]), int(wrong.sum()) - 1
+            self._findings.add(Finding(kind, self._path, how, position=position, offset=offset, more=more))
 
     def _add(
-        self,
-        kind: Kind,
-        position: int,
-        offset: int,
-        *,
-        what: str | None = None,
-        expected: object = None,
-        found: object = None,
-        recovery: str = _LEFT,
+        self, kind: FaultKind, position: int, offset: int, what: str, expected: object = None, found: object = None
     ) -> None:
-        self._findings.add(
-            kind, self._path, what, position=position, offset=offset, expected=expected, found=found,
-            recovery=recovery, repair=SALVAGE,
-        )  # fmt: skip
+        self._findings.add(Finding(kind, self._path, _LEFT, what, position, offset, expected, found))
 
 
-def _kind_of(error: StorageError) -> Kind:
+def _kind_of(error: StorageError) -> FaultKind:
     if isinstance(error, UnsupportedFormat):
-        return Kind.CODEC
-    return Kind.COMPRESSION if isinstance(error, DecompressionFailed) else Kind.RECORDS
+        return FaultKind.CODEC
+    return FaultKind.COMPRESSION if isinstance(error, DecompressionFailed) else FaultKind.RECORDS

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from storage.errors import StorageError
 
@@ -27,7 +28,7 @@ class Severity(Enum):
     NOTE = "note"  # work under way, or stopped half-way: the next opening for writing mends it
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """Every fault there is: a stable name, and what it says to a person."""
 
     name_in_reports: str
@@ -113,25 +114,70 @@ class Kind(Enum):
     EPOCHS_UNTRUE = "epochs-untrue", "leader-epoch-checkpoint has another epoch"
 
 
+class Repair(NamedTuple):
+    """What repairs a fault.
+
+    `recovery`: what recovery after a crash would do about it. `command`: the command, or what else, that repairs it.
+    `note`: it is not damage, but work under way, or stopped half-way.
+    """
+
+    recovery: str | None = None
+    command: str | None = None
+    note: bool = False
+
+
+UNREPAIRED = Repair()
+LEFT = Repair("leaves it")
+RECOVERED = Repair("leaves it", RECOVER)
+MOVE_AWAY = Repair("leaves it", "move it elsewhere")
+UNFINISHED = Repair("leaves it", OPENING, note=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One fault. `position`: a byte position in `path`; `offset`: a record offset; None where there is none.
 
-    `recovery`: what recovery after a crash would do about it. `repair`: the command, or what else, that mends it.
-    `more`: so many of this kind in this file, behind this one, are not listed.
+    `what`: the fault in words, by default those of its kind. `more`: so many others of this kind in this file, after
+    this one, are not listed.
     """
 
-    severity: Severity
-    kind: Kind
+    kind: FaultKind
     path: Path
-    what: str
+    how: Repair = UNREPAIRED
+    what: str = ""
     position: int | None = None
     offset: int | None = None
     expected: object = None
     found: object = None
-    recovery: str | None = None
-    repair: str | None = None
     more: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "what", self.what or self.kind.text)
+
+    @staticmethod
+    def of_error(kind: FaultKind, error: StorageError | OSError, path: Path, how: Repair = UNREPAIRED) -> Finding:
+        """What reading a file raised; `path` where the error names none. An OSError is UNREADABLE."""
+        if isinstance(error, OSError):
+            what = f"cannot be read: {error.strerror or error}"
+            return Finding(FaultKind.UNREADABLE, path, how._replace(recovery=None), what)
+        return Finding(
+            kind, error.path or path, how, error.what, error.position, error.offset, error.expected, error.found
+        )
+
+    @property
+    def severity(self) -> Severity:
+        """NOTE for what is not damage."""
+        return Severity.NOTE if self.how.note else Severity.FINDING
+
+    @property
+    def recovery(self) -> str | None:
+        """See Repair."""
+        return self.how.recovery
+
+    @property
+    def repair(self) -> str | None:
+        """The command, or what else, that repairs it."""
+        return self.how.command
 
     @property
     def name(self) -> str:
@@ -161,8 +207,8 @@ class Findings:
 
     def __init__(self) -> None:
         self._list: list[Finding] = []
-        self._counts: Counter[tuple[Kind, Path]] = Counter()
-        self._last: dict[tuple[Kind, Path], int] = {}
+        self._counts: Counter[tuple[FaultKind, Path]] = Counter()
+        self._last: dict[tuple[FaultKind, Path], int] = {}
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._list)
@@ -170,61 +216,13 @@ class Findings:
     def __len__(self) -> int:
         return len(self._list)
 
-    def add(
-        self,
-        kind: Kind,
-        path: Path,
-        what: str | None = None,
-        *,
-        position: int | None = None,
-        offset: int | None = None,
-        expected: object = None,
-        found: object = None,
-        recovery: str | None = None,
-        repair: str | None = None,
-        note: bool = False,
-        more: int = 0,
-    ) -> None:
-        """Notes one fault; `note`: it is none yet. `more`: how many others of its kind go with it."""
-        severity = Severity.NOTE if note else Severity.FINDING
-        self.take(
-            Finding(severity, kind, path, what or kind.text, position, offset, expected, found, recovery, repair, more)
-        )
-
-    def add_error(
-        self,
-        kind: Kind,
-        error: StorageError | OSError,
-        path: Path,
-        *,
-        recovery: str | None = None,
-        repair: str | None = None,
-        note: bool = False,
-    ) -> None:
-        """Notes what reading a file raised; `path` where the error names none."""
-        if isinstance(error, StorageError):
-            self.add(
-                kind,
-                error.path or path,
-                error.what,
-                position=error.position,
-                offset=error.offset,
-                expected=error.expected,
-                found=error.found,
-                recovery=recovery,
-                repair=repair,
-                note=note,
-            )
-        else:
-            self.add(Kind.UNREADABLE, path, f"cannot be read: {error.strerror or error}", repair=repair, note=note)
-
     def extend(self, findings: Findings) -> None:
-        """Takes what another list has."""
+        """Adds what another list has."""
         for finding in findings:
-            self.take(finding)
+            self.add(finding)
 
-    def take(self, finding: Finding) -> None:
-        """Takes one as it is."""
+    def add(self, finding: Finding) -> None:
+        """Adds a finding, or counts it where enough of its kind and file are listed."""
         key = finding.kind, finding.path
         self._counts[key] += 1
         if self._counts[key] <= LISTED:

@@ -22,18 +22,18 @@ from storage.log.intact import Break, Fault, walk
 from storage.log.segment import Segment
 from storage.progress import Progress
 from storage.verify.batch_audit import BatchAudit, ProducerTrail
-from storage.verify.findings import RECOVER, REINDEX, SALVAGE, Findings, Kind
+from storage.verify.findings import RECOVER, REINDEX, SALVAGE, FaultKind, Finding, Findings, Repair
 from storage.verify.index_audit import IndexAudit, LoadedIndexes
 
 _MAX_POSITION = 2**31 - 1
 _KINDS = {
-    Fault.CRC: Kind.BATCH_CRC,
-    Fault.CUT_OFF: Kind.BATCH_CUT_OFF,
-    Fault.LENGTH: Kind.BATCH_LENGTH,
-    Fault.ZEROS: Kind.LOG_ZEROS,
-    Fault.GARBAGE: Kind.LOG_GARBAGE,
-    Fault.ORDER: Kind.BATCH_ORDER,
-    Fault.RANGE: Kind.BATCH_RANGE,
+    Fault.CRC: FaultKind.BATCH_CRC,
+    Fault.CUT_OFF: FaultKind.BATCH_CUT_OFF,
+    Fault.LENGTH: FaultKind.BATCH_LENGTH,
+    Fault.ZEROS: FaultKind.LOG_ZEROS,
+    Fault.GARBAGE: FaultKind.LOG_GARBAGE,
+    Fault.ORDER: FaultKind.BATCH_ORDER,
+    Fault.RANGE: FaultKind.BATCH_RANGE,
 }
 
 
@@ -101,7 +101,8 @@ def audit_segment(plan: SegmentPlan, progress: Progress, threads: int = 1) -> Se
     batches.flush()
     index_audit.finish(whole=not walked.breaks)
     if segment.size > _MAX_POSITION:
-        findings.add(Kind.SEGMENT_TOO_LARGE, path, expected=f"at most {_MAX_POSITION} bytes", found=segment.size)
+        expected = f"at most {_MAX_POSITION} bytes"
+        findings.add(Finding(FaultKind.SEGMENT_TOO_LARGE, path, expected=expected, found=segment.size))
     report = SegmentReport(plan, findings, walked.next_offset, batches.trail, indexes.aborts, not walked.breaks)
     report.dense = batches.dense
     report.first_epoch, report.latest_epoch = batches.first_epoch, batches.latest_epoch
@@ -119,26 +120,19 @@ def _report_break(plan: SegmentPlan, path: Path, broken: Break, findings: Findin
         recovery = f"cuts the log here: {size} bytes" if torn else "cuts the log here: all behind it"
         recovery += f" and {plan.later_segments} later segments go" if plan.later_segments else " go"
     behind = f", {size} bytes; intact again from position {broken.end}" if size and broken.intact_behind else ""
-    findings.add(
-        Kind.LOG_CUT_OFF if torn else _KINDS[broken.fault],
-        path,
-        position=broken.position,
-        offset=broken.offset,
-        expected=broken.expected or "a batch with a right CRC",
-        found=f"{broken.found or 'another'}{behind}",
-        recovery=recovery,
-        repair=RECOVER if torn else SALVAGE,
-        note=torn,
-    )
+    kind, how = _KINDS[broken.fault], Repair(recovery, SALVAGE)
+    if torn:
+        kind, how = FaultKind.LOG_CUT_OFF, Repair(recovery, RECOVER, note=True)
+    expected, found = broken.expected or "a batch with a right CRC", f"{broken.found or 'another'}{behind}"
+    findings.add(Finding(kind, path, how, "", broken.position, broken.offset, expected, found))
 
 
 def _check_invented_aborts(report: SegmentReport, path: Path, recovery: str) -> None:
     """Each entry of the .txnindex is an abort marker of this segment."""
     aborts, findings = report.aborts, report.findings
     if aborts.problem is not None:
-        findings.add_error(
-            Kind.TXN_INDEX_CORRUPT, aborts.problem, path, recovery="rebuilds it in any case", repair=REINDEX
-        )
+        how = Repair("rebuilds it in any case", REINDEX)
+        findings.add(Finding.of_error(FaultKind.TXN_INDEX_CORRUPT, aborts.problem, path, how))
         return
     if not report.whole:
         return
@@ -149,13 +143,7 @@ def _check_invented_aborts(report: SegmentReport, path: Path, recovery: str) -> 
     }
     for slot, entry in enumerate(aborts.entries()):
         if markers.get(entry.last_offset) != entry.producer_id:
-            findings.add(
-                Kind.TXN_INDEX_INVENTED,
-                path,
-                position=slot * transaction_index.ENTRY_SIZE,
-                offset=entry.last_offset,
-                expected=f"an abort of producer {entry.producer_id}",
-                found=markers.get(entry.last_offset, "none"),
-                recovery=recovery,
-                repair=REINDEX,
-            )
+            position, offset = slot * transaction_index.ENTRY_SIZE, entry.last_offset
+            expected, found = f"an abort of producer {entry.producer_id}", markers.get(offset, "none")
+            how = Repair(recovery, REINDEX)
+            findings.add(Finding(FaultKind.TXN_INDEX_INVENTED, path, how, "", position, offset, expected, found))

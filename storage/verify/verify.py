@@ -25,11 +25,25 @@ from storage.files.listing import paths_in
 from storage.files.names import DirKind, FileKind
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
-from storage.verify.findings import OPENING, RECOVER, Finding, Findings, Kind, Severity
+from storage.verify.findings import (
+    LEFT,
+    MOVE_AWAY,
+    OPENING,
+    RECOVER,
+    UNFINISHED,
+    FaultKind,
+    Finding,
+    Findings,
+    Repair,
+    Severity,
+)
 from storage.verify.partition_audit import LogEnds, PartitionAudit, PartitionPlan, read_small
 from storage.verify.segment_audit import SegmentPlan, SegmentReport
 
 _LOOKS = 3  # at a partition that somebody writes to
+
+_EMPTY = Repair("takes it for empty", RECOVER)
+_MADE_ANEW = Repair("makes it anew, empty, and has it filled by another replica if there is one", note=True)
 
 _Offsets = Mapping[TopicPartition, int]
 
@@ -65,18 +79,13 @@ def verify_log_dir(
     held = dir_lock.holder(path) is not None
     directory = _Directory(path, clean=not held and (path / names.CLEAN_SHUTDOWN).exists(), held=held)
     findings = directory.findings
-    read_small(findings, Kind.META_PROPERTIES, path / names.META_PROPERTIES, meta_properties.read, None, repair=None)
+    read_small(findings, FaultKind.META_PROPERTIES, path / names.META_PROPERTIES, meta_properties.read, None, LEFT)
     partitions = _check_names(directory)
     chosen = [tp for tp in partitions if only is None or tp in only]
     # Before the logs are: what they name is in the logs by then.
     known = {
         name: read_small(
-            findings,
-            Kind.CHECKPOINT_CORRUPT,
-            path / name,
-            checkpoints.read,
-            dict[TopicPartition, int](),
-            recovery="takes it for empty",
+            findings, FaultKind.CHECKPOINT_CORRUPT, path / name, checkpoints.read, dict[TopicPartition, int](), _EMPTY
         )
         for name in (
             names.RECOVERY_POINT_CHECKPOINT,
@@ -118,19 +127,13 @@ def _check_names(directory: _Directory) -> list[TopicPartition]:
     for entry in paths_in(directory.path):
         if not entry.is_dir():
             if entry.name.endswith(names.TEMPORARY_SUFFIX):
-                findings.add(Kind.CHECKPOINT_UNFINISHED, entry, recovery="leaves it", repair=OPENING, note=True)
+                findings.add(Finding(FaultKind.CHECKPOINT_UNFINISHED, entry, UNFINISHED))
             continue
         parsed = names.parse_dir(entry.name)
         if parsed.kind is DirKind.DELETED:
-            findings.add(Kind.DIR_AWAITS_REMOVAL, entry, recovery="leaves it", repair=OPENING, note=True)
+            findings.add(Finding(FaultKind.DIR_AWAITS_REMOVAL, entry, UNFINISHED))
         elif parsed.kind is DirKind.UNPARSABLE:
-            findings.add(
-                Kind.DIR_UNPARSABLE,
-                entry,
-                f"directory {parsed.reason}",
-                recovery="leaves it",
-                repair="move it elsewhere",
-            )
+            findings.add(Finding(FaultKind.DIR_UNPARSABLE, entry, MOVE_AWAY, f"directory {parsed.reason}"))
         elif parsed.partition is not None and parsed.kind in (DirKind.PARTITION, DirKind.CLUSTER_METADATA):
             partitions.append(parsed.partition)
     return sorted(partitions)
@@ -205,7 +208,7 @@ def _begin(directory: _Directory, chosen: Iterable[TopicPartition], known: Mappi
         try:
             audit = PartitionAudit(plan)
         except OSError as error:
-            directory.findings.add_error(Kind.UNREADABLE, error, plan.directory)
+            directory.findings.add(Finding.of_error(FaultKind.UNREADABLE, error, plan.directory))
             continue
         yield _Begun(tp, plan, audit)
 
@@ -224,7 +227,7 @@ def _confirmed(findings: Findings, plan: PartitionPlan) -> Findings:
         again = Findings()
         for one in verify_partition(plan.directory, clean=False) if plan.directory.exists() else ():
             if (one.kind, one.path, one.position, one.offset) in seen:
-                again.take(one)
+                again.add(one)
         findings = again
     return findings
 
@@ -236,16 +239,14 @@ def _check_checkpoints(directory: _Directory, known: Mapping[str, _Offsets]) -> 
     for name, offsets in known.items():
         for tp, offset in offsets.items():
             if tp in directory.ends and not 0 <= offset <= directory.ends[tp].next_offset:
-                directory.findings.add(
-                    Kind.CHECKPOINT_BEYOND_LOG,
-                    directory.path / name,
-                    f"checkpoint of {tp} lies beyond its log",
-                    offset=offset,
-                    expected=f"0 to {directory.ends[tp].next_offset}",
-                    found=offset,
-                    recovery="begins the log anew there" if name == names.LOG_START_CHECKPOINT else "corrects it",
-                    repair=RECOVER,
-                )
+                is_start = name == names.LOG_START_CHECKPOINT
+                how = Repair("begins the log anew there" if is_start else "corrects it", RECOVER)
+                what, expected = f"checkpoint of {tp} lies beyond its log", f"0 to {directory.ends[tp].next_offset}"
+                finding = Finding(
+                    FaultKind.CHECKPOINT_BEYOND_LOG, directory.path / name, how, what,
+                    offset=offset, expected=expected, found=offset,
+                )  # fmt: skip
+                directory.findings.add(finding)
 
 
 def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> None:
@@ -257,27 +258,26 @@ def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> No
     for tp in partitions:
         metadata = directory.path / tp.dir_name / names.PARTITION_METADATA
         before = len(findings)
-        topic_id = read_small(findings, Kind.TOPIC_ID_CORRUPT, metadata, partition_metadata.read, None, repair=None)
+        topic_id = read_small(findings, FaultKind.TOPIC_ID_CORRUPT, metadata, partition_metadata.read, None, LEFT)
         if len(findings) > before:
             continue
         first_id = ids.setdefault(tp.topic, topic_id)
         if topic_id is None and first_id is not None:
-            _differs(findings, Kind.TOPIC_ID_MISSING, metadata, first_id, None)
+            _differs(findings, FaultKind.TOPIC_ID_MISSING, metadata, first_id, None)
         elif topic_id is not None:
             if topic_id != first_id:
-                _differs(findings, Kind.TOPIC_ID_DIFFERS, metadata, first_id, topic_id)
+                _differs(findings, FaultKind.TOPIC_ID_DIFFERS, metadata, first_id, topic_id)
             owner = topic_of_id.setdefault(topic_id, tp.topic)
             if owner != tp.topic:
-                _differs(findings, Kind.TOPIC_ID_SHARED, metadata, f"another than that of {owner}", topic_id)
+                _differs(findings, FaultKind.TOPIC_ID_SHARED, metadata, f"another than that of {owner}", topic_id)
     for tp in partitions:
         properties = directory.path / tp.dir_name / names.TOPIC_PROPERTIES
         # One that sets nothing says as much as none.
-        values = read_small(findings, Kind.TOPIC_CONFIG_CORRUPT, properties, topic_properties.read, None) or {}
+        values = read_small(findings, FaultKind.TOPIC_CONFIG_CORRUPT, properties, topic_properties.read, None) or {}
         first, where = overrides.setdefault(tp.topic, (values, properties))
         if values != first:
-            _differs(
-                findings, Kind.TOPIC_CONFIG_DIFFERS, properties, first, values, f"configuration differs from {where}"
-            )
+            what = f"configuration differs from {where}"
+            _differs(findings, FaultKind.TOPIC_CONFIG_DIFFERS, properties, first, values, what)
 
 
 def _check_absent(directory: _Directory) -> None:
@@ -291,20 +291,16 @@ def _check_absent(directory: _Directory) -> None:
     log_dir = LogDir.open_read_only(directory.path)
     metadata = log_dir.cluster_metadata()
     path = directory.path / names.META_PROPERTIES
-    broker = read_small(Findings(), Kind.META_PROPERTIES, path, meta_properties.read, None)
+    broker = read_small(Findings(), FaultKind.META_PROPERTIES, path, meta_properties.read, None)
     if metadata is None or broker is None:
         return
     for tp in log_dir.absent():
         topic = metadata.topics.get(tp.topic)
         known = None if topic is None else topic.partitions.get(tp.partition)
         if known is not None and broker.node_id in known.replicas:
+            expected = f"{tp}, unless another log directory of this broker has it"
             directory.findings.add(
-                Kind.PARTITION_ABSENT,
-                directory.path / tp.dir_name,
-                found=None,
-                expected=f"{tp}, unless another log directory of this broker has it",
-                recovery="makes it anew, empty, and has it filled by another replica if there is one",
-                note=True,
+                Finding(FaultKind.PARTITION_ABSENT, directory.path / tp.dir_name, _MADE_ANEW, expected=expected)
             )
 
 
@@ -319,9 +315,9 @@ def _check_writes(directory: _Directory, chosen: Iterable[TopicPartition]) -> No
 
 
 def _differs(
-    findings: Findings, kind: Kind, path: Path, expected: object, found: object, what: str | None = None
+    findings: Findings, kind: FaultKind, path: Path, expected: object, found: object, what: str = ""
 ) -> None:
-    findings.add(kind, path, what, expected=expected, found=found, recovery="leaves it", repair=OPENING)
+    findings.add(Finding(kind, path, Repair("leaves it", OPENING), what, expected=expected, found=found))
 
 
 def _size(directory: Path) -> int:

@@ -14,7 +14,7 @@ from storage.files.disk import RealDisk
 from storage.files.names import FileKind
 from storage.format.compression import Codec
 from storage.types import TopicPartition
-from storage.verify.findings import LISTED, Finding, Kind, Severity
+from storage.verify.findings import LISTED, FaultKind, Finding, Severity
 from storage.verify.verify import verify_log_dir, verify_partition
 from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit, many
 from tests.support.fixtures import FIXTURES, requires_fixtures
@@ -50,7 +50,7 @@ def test_what_kafka_leaves_after_recovery() -> None:
 
 @requires_fixtures
 def test_every_damage_of_the_fixtures_is_found() -> None:
-    preallocated = {Kind.INDEX_NOT_TRIMMED, Kind.TIME_INDEX_NOT_TRIMMED}
+    preallocated = {FaultKind.INDEX_NOT_TRIMMED, FaultKind.TIME_INDEX_NOT_TRIMMED}
     all_found = verify_log_dir(FIXTURES / "recovery" / "before")
     assert {one.severity for one in all_found if one.kind in preallocated} == {Severity.NOTE}
     found = {one.path.parent.name for one in all_found if one.kind not in preallocated}
@@ -263,7 +263,7 @@ def test_a_torn_tail_is_unfinished_where_nobody_closed(tmp_path: Path) -> None:
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(5))], tail=b"\0" * 7)]}, clean=False)
     found = verify_log_dir(tmp_path)
     assert {one.severity for one in found} == {Severity.NOTE}
-    (one,) = (one for one in found if one.kind is Kind.LOG_CUT_OFF)
+    (one,) = (one for one in found if one.kind is FaultKind.LOG_CUT_OFF)
     assert one.position is not None
     assert one.repair == "kafkafs recover"
     (tmp_path / names.CLEAN_SHUTDOWN).write_text("{}")
@@ -285,7 +285,7 @@ def test_damage_in_a_directory_that_is_held_is_damage(tmp_path: Path) -> None:
     _flip_payload(_sample(tmp_path))
     lock = DirLock(RealDisk(), tmp_path)
     try:
-        assert Kind.BATCH_CRC in {one.kind for one in verify_log_dir(tmp_path)}
+        assert FaultKind.BATCH_CRC in {one.kind for one in verify_log_dir(tmp_path)}
     finally:
         lock.release()
 
@@ -298,7 +298,7 @@ def test_each_damage_of_a_segment_is_found_and_many_are_counted(tmp_path: Path) 
         data[position + 70] ^= number % 2
         position, number = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big"), number + 1
     log.write_bytes(data)
-    found = [one for one in verify_log_dir(tmp_path) if one.kind is Kind.BATCH_CRC]
+    found = [one for one in verify_log_dir(tmp_path) if one.kind is FaultKind.BATCH_CRC]
     assert len(found) == LISTED
     assert len(found) + sum(one.more for one in found) == 30
     assert all("intact again" in str(one.found) for one in found)
