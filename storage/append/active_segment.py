@@ -107,11 +107,6 @@ class ActiveSegment:
         """Bytes of messages in the .log."""
         return self.segment.size
 
-    @property
-    def largest(self) -> TimestampOffset:
-        """The largest timestamp so far, see IndexState.largest."""
-        return self._state.largest
-
     def know_largest(self, largest: TimestampOffset) -> None:
         """Messages after the last time index entry have this timestamp, if it is larger (LogSegment.truncateTo)."""
         self._state.know_largest(largest)

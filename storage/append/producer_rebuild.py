@@ -14,10 +14,11 @@ from storage.errors import CorruptCheckpoint
 from storage.files import names, producer_state
 from storage.files.disk import opened
 from storage.files.disk_protocol import Disk
-from storage.files.names import FileKind, FileState
+from storage.files.names import FileKind
 from storage.format.batches import BatchTable
 from storage.log.segment import Segment
 from storage.log.segment_check import check_segment
+from storage.log.segments import live_offsets
 
 
 class ProducerSnapshots:
@@ -28,13 +29,7 @@ class ProducerSnapshots:
         self._directory = directory
         self._clock = clock
         self._expiration_ms = expiration_ms
-        self.offsets = sorted(
-            part.offset
-            for path in directory.iterdir()
-            if (part := names.parse_segment_file(path.name)) is not None
-            and part.kind is FileKind.PRODUCER_SNAPSHOT
-            and part.state is FileState.LIVE
-        )
+        self.offsets = live_offsets(directory, FileKind.PRODUCER_SNAPSHOT)
 
     def remove_strays(self, base_offsets: Sequence[int]) -> None:
         """Removes those at no segment's base, but for the last if it lies beyond the last base."""

@@ -51,14 +51,6 @@ class ProducerTable:
         """The bytes of a .snapshot file."""
         return producer_state.encode(self.entries())
 
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """Where the earliest open transaction begins; None when none is open."""
-        return min(
-            (e.current_txn_first_offset for e in self._entries.values() if e.current_txn_first_offset >= 0),
-            default=None,
-        )
-
     def changes(
         self, data: memoryview, table: BatchTable, first: int, last: int, origin: int
     ) -> ProducerChanges | None:

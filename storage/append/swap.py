@@ -37,7 +37,6 @@ from storage.files import names, transaction_index
 from storage.files.descriptors import sync_path
 from storage.files.disk import opened
 from storage.files.disk_protocol import Disk
-from storage.files.log_file import LogFile
 from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable
@@ -188,8 +187,7 @@ def put_in_place(
     for source in sources:
         if source.base_offset != base_offset:
             removed += _set_aside(disk, directory, source.base_offset, (FileKind.PRODUCER_SNAPSHOT,))
-    log = LogFile(_path(directory, base_offset, FileKind.LOG))
-    segment = Segment(directory, base_offset, log, log.stat().st_size)
+    segment = Segment.at(directory, base_offset)
     segment.sealed = True
     return segment, removed
 

@@ -26,7 +26,6 @@ from storage.errors import (
     CorruptData,
     OffsetOutOfRange,
     RecordTooLarge,
-    SegmentGone,
     StorageError,
     UnknownTopicOrPartition,
     UnsupportedFormat,
@@ -122,17 +121,14 @@ class Chunk:
         """The bytes. SegmentGone when they have gone meanwhile."""
         if self.segment is None or self.size == 0:
             return memoryview(b"")
-        data = self.segment.log.read(self.position, self.size)
-        if len(data) < self.size:
-            raise self._cut(len(data))
-        return data
+        return self.segment.read(self.position, self.size)
 
     def write_to(self, fd: int) -> None:
         """The bytes to a descriptor, without a copy where that can be. SegmentGone as `read`; OSError."""
         if self.segment is not None and self.size:
             sent = self.segment.log.send(fd, self.position, self.size)
             if sent < self.size:
-                raise self._cut(sent)
+                raise self.segment.truncated(self.position, self.size, sent)
 
     def blocks(self) -> Iterator[RecordBlock]:
         """The chunk's whole batches decoded, from its offset on; what is cut off at its end is left out.
@@ -183,15 +179,6 @@ class Chunk:
     @property
     def _path(self) -> Path | None:
         return None if self.segment is None else self.segment.log.path
-
-    def _cut(self, found: int) -> SegmentGone:
-        return SegmentGone(
-            "segment was truncated while it was read",
-            path=self._path,
-            position=self.position,
-            expected=f"{self.size} bytes",
-            found=found,
-        )
 
 
 def read_chunk(snapshot: LogSnapshot, offset: int, max_bytes: int = DEFAULT_MAX_BYTES) -> Chunk:

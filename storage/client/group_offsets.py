@@ -31,12 +31,12 @@ from storage.format.group_records import (
 from storage.format.hashing import group_partition
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
+from storage.log.rereading import Rereads
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import TopicPartition
 
 _NO_PRODUCER: Final = -1
-_ATTEMPTS: Final = 5
 _PROBLEMS_KEPT: Final = 20
 _SPARE_KEYS: Final = 10_000
 
@@ -173,7 +173,8 @@ class _Follower:
         continues = log is self._log and self._continues_locked(snapshot)
         # Until all is read: what fails half-way is read anew.
         self._snapshot = None
-        for attempt in range(_ATTEMPTS):
+        rereads = Rereads()
+        while True:
             if not continues:
                 self._replay, self._groups = Replay(self._partition), {}
             try:
@@ -181,7 +182,7 @@ class _Follower:
                     self.add_problem(error)
                 break
             except SegmentGone:  # compaction, say
-                if attempt == _ATTEMPTS - 1:
+                if rereads.are_exhausted(0):
                     raise
                 continues, snapshot = False, log.snapshot()
         self._log, self._snapshot = log, snapshot

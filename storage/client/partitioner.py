@@ -21,11 +21,6 @@ STICKY_BYTES: Final = 16_384
 _POSITIVE: Final = 0x7FFFFFFF
 
 
-def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition of one key, the empty one included."""
-    return (int(hashing.murmur2(key)) & _POSITIVE) % partitions
-
-
 class Partitioner:
     """Chooses among the partitions 0 to `partitions` - 1 for one writer. Not thread-safe."""
 

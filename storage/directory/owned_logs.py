@@ -21,7 +21,9 @@ from storage.files import names, topic_properties
 from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
 from storage.log.log_dir import LogDir
-from storage.progress import Progress
+from storage.log.segment import Segment
+from storage.log.segments import live_offsets
+from storage.progress import NoProgress, Progress
 from storage.recovery.recovery import Recovery, RecoveryReport
 from storage.staged_writes import staging
 from storage.staged_writes.ledger import CommitLedger
@@ -409,13 +411,10 @@ class OwnedLogs:
 
     def _sizes_to_check(self, tp: TopicPartition) -> int:
         point = self._checkpoints.of(tp).recovery_point or 0
-        sizes = {}
-        for path in (self._log_dir.path / tp.dir_name).iterdir():
-            parsed = names.parse_segment_file(path.name)
-            if parsed is not None and parsed.kind is FileKind.LOG and not parsed.state.value:
-                sizes[parsed.offset] = path.stat().st_size
-        first = max((offset for offset in sizes if offset <= point), default=0)
-        return sum(size for offset, size in sizes.items() if offset >= first)
+        directory = self._log_dir.path / tp.dir_name
+        bases = live_offsets(directory, FileKind.LOG)
+        first = max((base for base in bases if base <= point), default=0)
+        return sum(Segment.at(directory, base).size for base in bases if base >= first)
 
     def _may_retry_locked(self, tp: TopicPartition) -> bool:
         retry_ms = self._retry_ms.get(tp)
@@ -429,20 +428,14 @@ class OwnedLogs:
         return PartitionOffline("log directory is closed", path=self._log_dir.path)
 
 
-class _PartOf:
+class _PartOf(NoProgress):
     """One of several recoveries that are one piece of work."""
 
     def __init__(self, whole: Progress) -> None:
         self._whole = whole
 
-    def begin(self, what: str, total: int) -> None:
-        pass
-
     def advance(self, amount: int) -> None:
         self._whole.advance(amount)
-
-    def end(self) -> None:
-        pass
 
 
 def _offline(tp: TopicPartition, directory: Path, error: StorageError | OSError) -> PartitionOffline:

@@ -199,14 +199,6 @@ class LogDir:
         with self._lock:
             return [log for _, log in sorted(self._logs.items())]
 
-    def stray_log(self, hidden: HiddenDir) -> Log:
-        """The log in a hidden directory whose name is a partition's (a stray's, say). UnknownTopicOrPartition."""
-        if hidden.partition is None:
-            raise UnknownTopicOrPartition("directory's name holds no partition", path=self.path / hidden.name)
-        from storage.log.read_only_log import ReadOnlyLog
-
-        return ReadOnlyLog(hidden.partition, self.path / hidden.name)
-
     @cached_property
     def _topic_infos(self) -> TopicInfos:
         # Imported when first asked for: a fifth of what `kafkafs cat` would import, and it asks for none of it.

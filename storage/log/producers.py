@@ -12,10 +12,10 @@ import numpy as np
 
 from storage.errors import CorruptCheckpoint
 from storage.files import names, producer_state
-from storage.files.listing import paths_in
-from storage.files.names import FileKind, FileState
+from storage.files.names import FileKind
 from storage.format.batches import BatchTable
 from storage.log.scanning import scan_batches
+from storage.log.segments import live_offsets
 
 if TYPE_CHECKING:
     from storage.log.snapshot import LogSnapshot
@@ -36,7 +36,10 @@ class OpenTransactions:
 
         Snapshots at or below the log start are not used, nor are those that fail their CRC (a broker deletes both).
         """
-        for offset in _snapshot_offsets(directory, snapshot):
+        within = range(snapshot.log_start_offset + 1, snapshot.log_end_offset + 1)
+        for offset in reversed(live_offsets(directory, FileKind.PRODUCER_SNAPSHOT)):
+            if offset not in within:
+                continue
             try:
                 read = producer_state.read(directory / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT))
             except CorruptCheckpoint:
@@ -79,17 +82,3 @@ class OpenTransactions:
     def first_unstable_offset(self) -> int | None:
         """The first offset of the earliest open transaction; None when none is open."""
         return min(self.first_offsets.values(), default=None)
-
-
-def _snapshot_offsets(directory: Path, snapshot: LogSnapshot) -> list[int]:
-    """Offsets of the .snapshot files that may be used, the newest first."""
-    found = []
-    for path in paths_in(directory):
-        if path.suffix != FileKind.PRODUCER_SNAPSHOT.value:
-            continue
-        parsed = names.parse_segment_file(path.name)
-        if parsed is not None and parsed.kind is FileKind.PRODUCER_SNAPSHOT and parsed.state is FileState.LIVE:
-            found.append(parsed.offset)
-    return sorted(
-        (offset for offset in found if snapshot.log_start_offset < offset <= snapshot.log_end_offset), reverse=True
-    )

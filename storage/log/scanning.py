@@ -10,7 +10,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Final
 
-from storage.errors import CorruptBatch, SegmentGone, StorageError, UnsupportedFormat
+from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
 from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
 from storage.log import buffers
 from storage.log.buffers import WINDOW_BYTES
@@ -67,7 +67,7 @@ def scan_batches(
     needed = 0  # for a batch that is larger than a window, or reaches over the end
     try:
         while position < end:
-            data = _read(segment, position, max(min(window, end - position), needed), buffer)
+            data = segment.read(position, max(min(window, end - position), needed), buffer)
             start = needed = 0
             while True:
                 table.clear()
@@ -112,16 +112,6 @@ def scan_batches(
         buffers.give(buffer)
 
 
-def last_offset_of(segment: Segment, snapshot: LogSnapshot) -> int:
-    """The last offset in a segment, read from its last index entry on; its base offset - 1 when it holds none."""
-    end = snapshot.end_position(segment)
-    last = segment.base_offset - 1
-    for window in scan_batches(snapshot, segment, segment.floor(snapshot.log_end_offset, end), end):
-        if window.table.rows:
-            last = int(window.table.last_offset[-1])
-    return last
-
-
 def _last_offset_before(snapshot: LogSnapshot, segment: Segment, position: int) -> int:
     """The last offset before a position, for a scan that began there and met damage at once."""
     last = segment.base_offset - 1
@@ -130,19 +120,6 @@ def _last_offset_before(snapshot: LogSnapshot, segment: Segment, position: int) 
         if window.table.rows:
             last = int(window.table.last_offset[-1])
     return last
-
-
-def _read(segment: Segment, position: int, size: int, buffer: bytearray) -> memoryview:
-    data = segment.log.read(position, size, buffer)
-    if len(data) < size:
-        raise SegmentGone(
-            "segment was truncated while it was read",
-            path=segment.log.path,
-            position=position,
-            expected=f"{size} bytes",
-            found=len(data),
-        )
-    return data
 
 
 def ascending_rows(table: BatchTable, rows: int, last_offset: int, end_offset: int) -> int:

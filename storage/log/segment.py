@@ -13,9 +13,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeVar
 
-from storage.errors import StorageError
+from storage.errors import SegmentGone, StorageError
 from storage.files import names, offset_index, time_index
-from storage.files.log_file import LogFile
+from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
 from storage.files.offset_index import OffsetIndex
 from storage.files.sparse_index import SparseIndex
@@ -120,6 +120,13 @@ class Segment:
         self.size = size
         self.sealed = False
 
+    @staticmethod
+    def at(directory: Path, base_offset: int, state: FileState = FileState.LIVE) -> Segment:
+        """The segment whose .log is there now, with the size that it has. FileNotFoundError, OSError."""
+        path = directory / names.segment_file(base_offset, FileKind.LOG, state)
+        status = path.stat()
+        return Segment(directory, base_offset, LogFile(path, FileIdentity.of(status)), status.st_size)
+
     def __repr__(self) -> str:
         return f"Segment({self.directory.name}/{self.base_offset}, {self.size} bytes)"
 
@@ -144,6 +151,18 @@ class Segment:
             return self.log.stat().st_ctime_ns
         except (StorageError, OSError):
             return -1
+
+    def read(self, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
+        """As LogFile.read, but SegmentGone when the file ends before `size` bytes."""
+        data = self.log.read(position, size, into)
+        if len(data) < size:
+            raise self.truncated(position, size, len(data))
+        return data
+
+    def truncated(self, position: int, size: int, found: int) -> SegmentGone:
+        """The error where only `found` of `size` bytes are left at a position."""
+        what, expected = "segment was truncated while it was read", f"{size} bytes"
+        return SegmentGone(what, path=self.log.path, position=position, expected=expected, found=found)
 
     def offset_index(self, end: int | None = None) -> OffsetIndex:
         """The .index as found, unverified. `end`: the valid end of the .log, by default its size."""

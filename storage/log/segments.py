@@ -68,6 +68,13 @@ def list_logs(directory: Path) -> Listing:
     return Listing(live, swap)
 
 
+def live_offsets(directory: Path, kind: FileKind) -> list[int]:
+    """The offsets in the names of a partition's live files of a kind, ascending. FileNotFoundError, OSError."""
+    with scan_quietly(directory) as entries:
+        parsed = [names.parse_segment_file(entry.name) for entry in entries if entry.name.endswith(kind.value)]
+    return sorted(part.offset for part in parsed if part is not None)
+
+
 def load(
     directory: Path, listing: Listing, held: Iterable[Segment], on_change: Callable[[], None] | None = None
 ) -> list[Segment]:

@@ -38,19 +38,14 @@ from storage.files import leader_epochs, names, offset_index, time_index, transa
 from storage.files.disk import opened, replace_file
 from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable
 from storage.log import tail
 from storage.log.intact import intact_batch
 from storage.log.segment import Segment
-from storage.log.segment_check import (
-    MAX_RELATIVE_OFFSET,
-    check_segment,
-    ignore_batches,
-    never_written,
-)
+from storage.log.segment_check import MAX_RELATIVE_OFFSET, check_segment, ignore_batches, never_written
+from storage.log.segments import live_offsets
 from storage.progress import NoProgress, Progress
 from storage.recovery import overflow
 from storage.recovery.leftovers import plan_leftovers
@@ -174,41 +169,27 @@ class Recovery:
     def _next_offset_of(self, name: str) -> int:
         parsed = names.parse_segment_file(name)
         assert parsed is not None
-        path = self._directory / name
-        if not path.exists():
+        if not (self._directory / name).exists():
             return parsed.offset
-        segment = self._segment(parsed.offset, path)
+        segment = Segment.at(self._directory, parsed.offset, parsed.state)
         live = parsed.state is FileState.LIVE
         return overflow.next_offset(segment) if live else tail.measure(segment, segment.size).next_offset
 
-    def _segment(self, base_offset: int, path: Path) -> Segment:
-        status = path.stat()
-        return Segment(self._directory, base_offset, LogFile(path, FileIdentity.of(status)), status.st_size)
-
     # Pass 4
 
-    def _segment_files(self) -> dict[FileKind, list[int]]:
-        found: dict[FileKind, list[int]] = {kind: [] for kind in FileKind}
-        for path in self._directory.iterdir():
-            parsed = names.parse_segment_file(path.name)
-            if parsed is not None and not parsed.state.value:
-                found[parsed.kind].append(parsed.offset)
-        return {kind: sorted(offsets) for kind, offsets in found.items()}
-
     def _remove_orphans(self) -> None:
-        found = self._segment_files()
+        logs = self._offsets_of(FileKind.LOG)
         for kind in _INDEX_KINDS:
-            for offset in found[kind]:
-                if offset not in found[FileKind.LOG]:
-                    self._note(f"removes {names.segment_file(offset, kind)}, which has no .log")
-                    self._disk.unlink(self._path(offset, kind))
+            for offset in sorted(set(self._offsets_of(kind)).difference(logs)):
+                self._note(f"removes {names.segment_file(offset, kind)}, which has no .log")
+                self._disk.unlink(self._path(offset, kind))
 
     def _open_segments(self) -> tuple[list[Segment], set[int]]:
         """The segments, and the base offsets of those whose indexes must be rebuilt in any case."""
         segments: list[Segment] = []
         unsound: set[int] = set()
-        for base_offset in self._segment_files()[FileKind.LOG]:
-            segment = self._segment(base_offset, self._path(base_offset, FileKind.LOG))
+        for base_offset in self._offsets_of(FileKind.LOG):
+            segment = Segment.at(self._directory, base_offset)
             if segments and base_offset - segments[-1].base_offset > MAX_RELATIVE_OFFSET + 1:
                 self._check_span(segments[-1])
             segments.append(segment)
@@ -234,8 +215,8 @@ class Recovery:
         """Makes several segments of one that is sound but for its span; what is not sound in it is cut off before."""
         check = check_segment(segment.log, segment.base_offset, segment.size, ignore_batches, any_span=True)
         if check.invalid_bytes:
-            later = [base for base in self._segment_files()[FileKind.LOG] if base > segment.base_offset]
-            segments = [self._segment(base, self._path(base, FileKind.LOG)) for base in later]
+            later = [base for base in self._offsets_of(FileKind.LOG) if base > segment.base_offset]
+            segments = [Segment.at(self._directory, base) for base in later]
             self._cut(segment, check.end, check.next_offset, segments)
         interval_bytes = self._plan.config.index_interval_bytes
         bases = overflow.split(self._disk, self._directory, segment, interval_bytes=interval_bytes)
@@ -380,8 +361,7 @@ class Recovery:
         for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
             with opened(self._disk, self._path(base_offset, kind), create=True):
                 pass
-        path = self._path(base_offset, FileKind.LOG)
-        return Segment(self._directory, base_offset, LogFile(path, FileIdentity.of(path.stat())), 0)
+        return Segment.at(self._directory, base_offset)
 
     def _remove_segment(self, segment: Segment) -> None:
         self._note(f"removes the segment {segment.base_offset}, {segment.size} bytes")
@@ -427,6 +407,9 @@ class Recovery:
                 return
             file.truncate(0)
             file.write_at(0, content)
+
+    def _offsets_of(self, kind: FileKind) -> list[int]:
+        return live_offsets(self._directory, kind)
 
     def _path(self, offset: int, kind: FileKind) -> Path:
         return self._directory / names.segment_file(offset, kind)

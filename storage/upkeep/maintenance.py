@@ -198,14 +198,6 @@ class Maintenance:
             self._awaiting.append(_Awaiting(self._clock.now_ms() + delay_ms, chosen, size))
         self._waiter.wake()
 
-    def retain_now(self) -> None:
-        """The next run of the thread looks at retention, whatever its time."""
-        with self._lock:
-            for task in self._tasks:
-                if task.name == RETENTION:
-                    task.next_run_ms = self._clock.now_ms()
-        self._waiter.wake()
-
     def status(self) -> MaintenanceStatus:
         """How it stands, for @status.json."""
         with self._lock:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.files import names, transaction_index
+from storage.files import transaction_index
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind
 from storage.files.transaction_index import TransactionIndex
 from storage.format.batches import BatchTable
@@ -80,9 +79,8 @@ def audit_segment(plan: SegmentPlan, progress: Progress, threads: int = 1) -> Se
     findings = Findings()
     # Before the log's size is taken: what they speak of is there by then, even while somebody writes.
     indexes = LoadedIndexes(plan.directory, plan.base_offset)
-    path = plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)
-    status = path.stat()
-    segment = Segment(plan.directory, plan.base_offset, LogFile(path, FileIdentity.of(status)), status.st_size)
+    segment = Segment.at(plan.directory, plan.base_offset)
+    path = segment.log.path
     recovery = "rebuilds it" if plan.checked else "leaves it: the segment lies below the recovery point"
     index_audit = IndexAudit(segment, indexes, findings, settled=plan.settled or plan.sealed, recovery=recovery)
     batches = BatchAudit(segment.log, plan.base_offset, plan.epochs, plan.log_start_offset, findings, index_audit.visit)
