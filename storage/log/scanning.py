@@ -57,59 +57,138 @@ def scan_batches(
     end by default. A batch larger than the window is a window of its own. Only headers are looked at; offsets that do
     not ascend are damage, like lengths that no batch has. SegmentGone when the file goes, or shrinks, meanwhile.
     """
-    limit = snapshot.end_position(segment)
-    end = limit if end_position is None else min(end_position, limit)
-    position = start_position
-    last_offset, end_offset = segment.base_offset - 1, _end_offset(snapshot, segment)
-    is_known = start_position == 0  # whether `last_offset` is that of the batch before: errors name what follows it
-    table = BatchTable.empty(min(_ROWS, 1 + min(window, max(end - position, 0)) // BATCH_HEADER_SIZE))
-    buffer = buffers.take(window)
-    needed = 0  # for a batch that is larger than a window, or reaches over the end
-    try:
-        while position < end:
-            data = segment.read(position, max(min(window, end - position), needed), buffer)
-            start = needed = 0
-            while True:
-                table.clear()
-                outcome = scan(data, position, table, start)
-                damage = None
-                good = ascending_rows(table, table.rows, last_offset, end_offset)
-                if good < table.rows:
-                    if not is_known:
-                        is_known, last_offset = True, _last_offset_before(snapshot, segment, position)
-                    good = _wrong_row(table, good, last_offset, end_offset)
-                    before = int(table.last_offset[good - 1]) if good else last_offset
-                    damage = _wrong_offset(segment, table, good, limit, before)
-                    table.rows = good
-                if table.rows:
-                    is_known, last_offset = True, int(table.last_offset[-1])
-                    yield Window(data, position, table)
-                start = outcome.next_start
-                if damage is not None or outcome.stop is not ScanStop.FULL:
-                    break
-            if damage is None and outcome.stop is ScanStop.END and start == 0:
-                claimed = (segment.batch_size(data) or 0) if len(data) >= _HEAD_BYTES else _HEAD_BYTES
-                if len(data) < claimed <= limit - position and segment.is_believable(position, claimed):
-                    needed = claimed
+    return _BatchScan(snapshot, segment, start_position, end_position).windows(window)
+
+
+class _BatchScan:
+    """One scan: where it is in the segment, and the last offset that it has seen."""
+
+    __slots__ = ("_end", "_end_offset", "_last_offset", "_limit", "_position", "_segment", "_snapshot")
+
+    def __init__(self, snapshot: LogSnapshot, segment: Segment, start: int, end: int | None) -> None:
+        self._snapshot = snapshot
+        self._segment = segment
+        self._limit = snapshot.end_position(segment)
+        self._end = self._limit if end is None else min(end, self._limit)
+        self._end_offset = _end_offset(snapshot, segment)
+        self._position = start
+        # None where the scan did not begin with the segment: looked up when an error has to name what comes next.
+        self._last_offset = segment.base_offset - 1 if start == 0 else None
+
+    def windows(self, window: int) -> Generator[Window, None, None]:
+        segment, end = self._segment, self._end
+        rows = 1 + min(window, max(end - self._position, 0)) // BATCH_HEADER_SIZE
+        table = BatchTable.empty(min(_ROWS, rows))
+        buffer = buffers.take(window)
+        needed = 0  # for a batch that is larger than a window, or reaches over the end
+        try:
+            while self._position < end:
+                position = self._position
+                data = segment.read(position, max(min(window, end - position), needed), buffer)
+                start, stop, damage = 0, ScanStop.FULL, None
+                while damage is None and stop is ScanStop.FULL:
+                    table.clear()
+                    start, stop = scan(data, position, table, start)
+                    damage = self._check_offsets(table)
+                    if table.rows:
+                        yield Window(data, position, table)
+                needed = self._size_of_a_larger_batch(data) if stop is ScanStop.END and start == 0 else 0
+                if needed and damage is None:
                     if needed > len(buffer):
                         buffers.give(buffer)
                         buffer = buffers.take(needed)
                     continue
-                if not is_known:
-                    is_known, last_offset = True, _last_offset_before(snapshot, segment, position)
-                damage = _no_batch(segment, position, limit, last_offset, end_offset)
-            elif damage is None and outcome.stop in (ScanStop.CORRUPT, ScanStop.UNSUPPORTED):
-                if not is_known:
-                    is_known, last_offset = True, _last_offset_before(snapshot, segment, position + start)
-                damage = _no_batch(segment, position + start, limit, last_offset, end_offset)
-            if damage is None:
-                position += start
-                continue
-            table.clear()
-            yield Window(data, position, table, damage)
-            position = damage.end
-    finally:
-        buffers.give(buffer)
+                if damage is None and (start == 0 or stop is not ScanStop.END):
+                    damage = self._no_batch(position + start)
+                self._position = position + start
+                if damage is not None:
+                    table.clear()
+                    yield Window(data, position, table, damage)
+                    self._position = damage.end
+        finally:
+            buffers.give(buffer)
+
+    def _check_offsets(self, table: BatchTable) -> SpanDamage | None:
+        """Leaves in the table the rows before the first whose offset is wrong; what is wrong with that one."""
+        known = self._last_offset
+        least = self._segment.base_offset - 1 if known is None else known
+        good = ascending_rows(table, table.rows, least, self._end_offset)
+        damage = None
+        if good < table.rows:
+            before = self._offset_before(self._position)
+            good = _wrong_row(table, good, before, self._end_offset)
+            damage = self._wrong_offset(table, good, int(table.last_offset[good - 1]) if good else before)
+            table.rows = good
+        if good:
+            self._last_offset = int(table.last_offset[-1])
+        return damage
+
+    def _size_of_a_larger_batch(self, data: memoryview) -> int:
+        """How many bytes must be read for the batch that begins with `data` and reaches beyond it; 0 if none does."""
+        claimed = (self._segment.batch_size(data) or 0) if len(data) >= _HEAD_BYTES else _HEAD_BYTES
+        fits = len(data) < claimed <= self._limit - self._position
+        return claimed if fits and self._segment.is_believable(self._position, claimed) else 0
+
+    def _offset_before(self, position: int) -> int:
+        """The last offset before a position, where the scan is."""
+        if self._last_offset is None:
+            self._last_offset = _last_offset_before(self._snapshot, self._segment, position)
+        return self._last_offset
+
+    def _wrong_offset(self, table: BatchTable, row: int, last_offset: int) -> SpanDamage:
+        position = int(table.position[row])
+        error = CorruptBatch(
+            "offsets do not ascend",
+            path=self._segment.log.path,
+            position=position,
+            offset=last_offset + 1,
+            expected=f"a last offset above {last_offset}",
+            found=int(table.last_offset[row]),
+            advice=_ADVICE,
+        )
+        batch = self._segment.batch_at(position, self._limit, any_offset=True)
+        end = self._resume(position, last_offset) if batch is None else int(batch.end[0])
+        return SpanDamage(position, end, error)
+
+    def _no_batch(self, position: int) -> SpanDamage:
+        """What is wrong at a position where a batch should begin, and where reading can go on."""
+        segment, limit, last_offset = self._segment, self._limit, self._offset_before(position)
+        head = segment.log.read(position, min(BATCH_HEADER_SIZE, limit - position))
+        length = int.from_bytes(head[8:12], "big", signed=True)
+        claimed = int.from_bytes(head[:8], "big", signed=True)
+        magic = head[16] if len(head) > 16 else None
+        end = self._resume(position, last_offset)
+        error: StorageError
+        if magic is not None and magic > 2:
+            # The header's length may well be right: then only this batch is lost to us.
+            behind = position + 12 + length
+            if position < behind < end and segment.batch_at(behind, limit) is not None:
+                end = behind
+            error = UnsupportedFormat(
+                "record batch has an unknown format version",
+                path=segment.log.path,
+                position=position,
+                # Readers go by it: what is none of this place would make them pass over the damage.
+                offset=claimed if last_offset < claimed < self._end_offset else last_offset + 1,
+                expected="magic 0, 1 or 2",
+                found=magic,
+                advice=_ADVICE,
+            )
+        else:
+            error = CorruptBatch(
+                "no record batch begins here",
+                path=segment.log.path,
+                position=position,
+                offset=last_offset + 1,
+                expected=f"a length from 14 to {limit - position - 12}",
+                found=length if len(head) >= 12 else f"{len(head)} bytes",
+                advice=_ADVICE,
+            )
+        return SpanDamage(position, end, error)
+
+    def _resume(self, position: int, last_offset: int) -> int:
+        behind = self._segment.resume_after(position, last_offset, self._limit)
+        return self._limit if behind is None else behind
 
 
 def _last_offset_before(snapshot: LogSnapshot, segment: Segment, position: int) -> int:
@@ -155,61 +234,3 @@ def _wrong_row(table: BatchTable, row: int, last_offset: int, end_offset: int) -
     outvoted = last[row + 1] <= last[row - 1]
     out_of_line = base[row - 1] != two_before + 1 and base[row + 1] == last[row] + 1
     return row - 1 if outvoted or out_of_line else row
-
-
-def _wrong_offset(segment: Segment, table: BatchTable, row: int, limit: int, last_offset: int) -> SpanDamage:
-    position = int(table.position[row])
-    error = CorruptBatch(
-        "offsets do not ascend",
-        path=segment.log.path,
-        position=position,
-        offset=last_offset + 1,
-        expected=f"a last offset above {last_offset}",
-        found=int(table.last_offset[row]),
-        advice=_ADVICE,
-    )
-    batch = segment.batch_at(position, limit, any_offset=True)
-    if batch is not None:
-        return SpanDamage(position, int(batch.end[0]), error)
-    return SpanDamage(position, _resume(segment, position, limit, last_offset), error)
-
-
-def _no_batch(segment: Segment, position: int, limit: int, last_offset: int, end_offset: int) -> SpanDamage:
-    """What is wrong at a position where a batch should begin, and where reading can go on."""
-    head = segment.log.read(position, min(BATCH_HEADER_SIZE, limit - position))
-    length = int.from_bytes(head[8:12], "big", signed=True)
-    claimed = int.from_bytes(head[:8], "big", signed=True)
-    magic = head[16] if len(head) > 16 else None
-    end = _resume(segment, position, limit, last_offset)
-    error: StorageError
-    if magic is not None and magic > 2:
-        # The header's length may well be right: then only this batch is lost to us.
-        behind = position + 12 + length
-        if position < behind < end and segment.batch_at(behind, limit) is not None:
-            end = behind
-        error = UnsupportedFormat(
-            "record batch has an unknown format version",
-            path=segment.log.path,
-            position=position,
-            # Readers go by it: what is none of this place would make them pass over the damage.
-            offset=claimed if last_offset < claimed < end_offset else last_offset + 1,
-            expected="magic 0, 1 or 2",
-            found=magic,
-            advice=_ADVICE,
-        )
-    else:
-        error = CorruptBatch(
-            "no record batch begins here",
-            path=segment.log.path,
-            position=position,
-            offset=last_offset + 1,
-            expected=f"a length from 14 to {limit - position - 12}",
-            found=length if len(head) >= 12 else f"{len(head)} bytes",
-            advice=_ADVICE,
-        )
-    return SpanDamage(position, end, error)
-
-
-def _resume(segment: Segment, position: int, limit: int, last_offset: int) -> int:
-    behind = segment.resume_after(position, last_offset, limit)
-    return limit if behind is None else behind

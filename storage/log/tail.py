@@ -86,15 +86,15 @@ def extend(segment: Segment, known: Tail, size: int, recovery_point: int = 0) ->
                 tail = passed
                 continue
             if table.rows == 0 or outcome.stop in (ScanStop.CORRUPT, ScanStop.UNSUPPORTED):
-                behind, grown = _behind_odd_batch(segment, tail, size, len(data))
-                if grown:
+                needed = _size_of_a_larger_batch(segment, tail, size, len(data))
+                if needed:
                     buffers.give(buffer)
-                    buffer = buffers.take(grown)
-                else:
-                    behind = behind or _at_intact_batch(segment, tail, size)
-                    if behind is None:
-                        break
-                    tail = behind
+                    buffer = buffers.take(needed)
+                    continue
+                following = _behind_unknown_batch(segment, tail, size) or _at_intact_batch(segment, tail, size)
+                if following is None:
+                    break
+                tail = following
     finally:
         buffers.give(buffer)
     return tail
@@ -142,26 +142,27 @@ def _at_intact_batch(segment: Segment, tail: Tail, size: int) -> Tail | None:
     return replace(tail, end=position, next_offset=int(found.base_offset[0]))
 
 
-def _behind_odd_batch(segment: Segment, tail: Tail, size: int, read: int) -> tuple[Tail | None, int]:
-    """Past a batch that the scan gave no row for: (the tail behind it, 0), or (None, the buffer size that it needs),
-    or (None, 0) when no valid batch is there.
+def _size_of_a_larger_batch(segment: Segment, tail: Tail, size: int, read: int) -> int:
+    """How large a buffer the batch at the tail's end needs, where it is larger than the `read` bytes; 0 otherwise."""
+    claimed = segment.batch_size(segment.log.read(tail.end, min(BATCH_HEADER_SIZE, size - tail.end)))
+    if claimed is None or not read < claimed <= size - tail.end:
+        return 0
+    return claimed if segment.is_believable(tail.end, claimed) else 0
 
-    A batch of an unknown magic whose CRC is right was written so: it belongs to the log, and readers fail at it.
-    """
+
+def _behind_unknown_batch(segment: Segment, tail: Tail, size: int) -> Tail | None:
+    """The tail after a batch of an unknown magic, if its CRC is right: then it was written so. It belongs to the log,
+    and readers fail at it."""
     head = segment.log.read(tail.end, min(BATCH_HEADER_SIZE, size - tail.end))
-    known = segment.batch_size(head)
-    if known is not None:
-        fits = read < known <= size - tail.end and segment.is_believable(tail.end, known)
-        return None, known if fits else 0
     if len(head) < BATCH_HEADER_SIZE:
-        return None, 0
+        return None
     base, length, magic, crc, delta = _V2_HEAD.unpack_from(head)
     whole = length + LOG_OVERHEAD
     if magic in (0, 1, 2) or not BATCH_HEADER_SIZE <= whole <= size - tail.end:
-        return None, 0
-    if base < tail.next_offset or base >= segment.base_offset + 2**31 or not 0 <= delta < 2**31:
-        return None, 0
+        return None
+    if not tail.next_offset <= base < segment.base_offset + 2**31 or not 0 <= delta < 2**31:
+        return None
     batch = segment.log.read(tail.end, whole)
     if len(batch) < whole or crc32c(batch[_CRC_START:]) != crc:
-        return None, 0
-    return Tail(tail.end + whole, base + delta + 1, tail.end, bytes(head)), 0
+        return None
+    return Tail(tail.end + whole, base + delta + 1, tail.end, bytes(head))

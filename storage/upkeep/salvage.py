@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +35,7 @@ _Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class UncopiedBytes:
     """Bytes of a .log from `position` to `end` that could not be copied, and why."""
 
     path: Path
@@ -45,7 +45,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostOffsets:
     """Offsets from `first_offset` to `last_offset` (None: it is not known how many) are lost to `damages`.
 
     Both are None where the damage took no offset: what it hit was no message.
@@ -53,7 +53,7 @@ class Lost:
 
     first_offset: int | None
     last_offset: int | None
-    damages: tuple[Damage, ...]
+    damages: tuple[UncopiedBytes, ...]
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Salvaged:
     batches: int = 0
     size_bytes: int = 0
     repaired: int = 0
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[LostOffsets] = field(default_factory=list)
 
 
 def salvage(
@@ -176,16 +176,15 @@ class _Find:
             data = memoryview(bytes(data[:_MAGIC_AT]) + _COPIED_MAGIC + bytes(data[_MAGIC_AT + 1 :]))
         return data
 
-    def damages(self) -> list[Damage]:
+    def damages(self) -> list[UncopiedBytes]:
         """Breaks, and intact batches that are left behind, in file order."""
         path = self.segment.log.path
-        found = [
-            Damage(path, one.position, one.end, one.fault.value) for one in self.breaks if one.fault is not Fault.ORDER
-        ]
+        breaks = (one for one in self.breaks if one.fault is not Fault.ORDER)
+        found = [UncopiedBytes(path, one.position, one.end, one.fault.value) for one in breaks]
         for row in np.flatnonzero(~self.kept).tolist():
             position = int(self.position[row])
             reason = f"offset {int(self.base[row])} contradicts those around it"
-            found.append(Damage(path, position, position + int(self.size[row]), reason))
+            found.append(UncopiedBytes(path, position, position + int(self.size[row]), reason))
         return sorted(found, key=lambda one: one.position)
 
 
@@ -233,39 +232,38 @@ def _choose(finds: list[_Find]) -> None:
         at += len(find.kept)
 
 
-def _lost(finds: list[_Find], *, compacted: bool) -> list[Lost]:
+def _lost(finds: list[_Find], *, compacted: bool) -> list[LostOffsets]:
     """The gaps between the batches that were kept, where there is damage, or where nothing may be missing."""
-    lost: list[Lost] = []
-    waiting: list[Damage] = []
+    lost: list[LostOffsets] = []
+    waiting: list[UncopiedBytes] = []  # met since the last batch that was kept
     expected = finds[0].segment.base_offset if finds else 0
     for find in finds:
         damages = deque(find.damages())
-        ends = find.position + find.size
-        # Only where something happens between two batches is there anything to do.
-        previous = np.concatenate(([expected - 1], find.last[find.kept][:-1]))
         rows = np.flatnonzero(find.kept)
-        gaps = find.base[rows] > previous[: len(rows)] + 1
-        behind_damage = find.position[rows].searchsorted([one.position for one in damages])
-        stops = np.union1d(np.flatnonzero(gaps), behind_damage[behind_damage < len(rows)])
-        if waiting and len(rows):
-            stops = np.union1d(stops, [0])
-        for stop in stops.astype(np.int64).tolist():
-            row = rows[stop]
-            while damages and damages[0].position < ends[row]:
+        previous = np.concatenate(([expected - 1], find.last[rows]))  # the last offset before each of them
+        for at in _rows_after_a_gap(find, rows, previous, damages, first=bool(waiting)):
+            row = rows[at]
+            position, begin, expected = int(find.position[row]), int(find.base[row]), int(previous[at]) + 1
+            while damages and damages[0].position < position + find.size[row]:
                 waiting.append(damages.popleft())
-            expected = int(previous[stop]) + 1
-            begin = int(find.base[row])
             if begin > expected and not (waiting or compacted):
-                at = int(find.position[row])
-                waiting.append(Damage(find.segment.log.path, at, at, "no batch here holds the offsets before this one"))
+                reason = "no batch here holds the offsets before this one"
+                waiting.append(UncopiedBytes(find.segment.log.path, position, position, reason))
             if waiting:
-                lost.append(
-                    Lost(expected, begin - 1, tuple(waiting)) if begin > expected else Lost(None, None, tuple(waiting))
-                )
-            waiting.clear()
-        if len(rows):
-            expected = int(find.last[rows[-1]]) + 1
+                first, last = (expected, begin - 1) if begin > expected else (None, None)
+                lost.append(LostOffsets(first, last, tuple(waiting)))
+                waiting.clear()
+        expected = int(previous[-1]) + 1
         waiting += damages
     if waiting:
-        lost.append(Lost(expected, None, tuple(waiting)))
+        lost.append(LostOffsets(expected, None, tuple(waiting)))
     return lost
+
+
+def _rows_after_a_gap(
+    find: _Find, rows: _Int64s, previous: _Int64s, damages: Collection[UncopiedBytes], *, first: bool
+) -> list[int]:
+    """Which of the kept `rows` come after missing offsets or damage, counted within them. `first`: row 0 does."""
+    after_damage = find.position[rows].searchsorted([one.position for one in damages])
+    gaps = np.concatenate((np.flatnonzero(find.base[rows] > previous[:-1] + 1), after_damage, [0] * first))
+    return [int(at) for at in np.unique(gaps) if at < len(rows)]

@@ -11,7 +11,7 @@ import pytest
 from storage.log import reader
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from storage.upkeep.salvage import Lost, Salvaged, salvage
+from storage.upkeep.salvage import LostOffsets, Salvaged, salvage
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import close_clean, opened
 from tests.support.random_damages import batch_of, hurt, last_offset
@@ -95,7 +95,7 @@ def test_ten_random_damages(tmp_path: Path, partition: str, seed: int) -> None:
     assert {file: file.read_bytes() for file in files} == before
 
 
-def offsets_of(lost: Lost, log_end: int) -> range:
+def offsets_of(lost: LostOffsets, log_end: int) -> range:
     if lost.first_offset is None:
         return range(0)
     return range(lost.first_offset, (log_end if lost.last_offset is None else lost.last_offset) + 1)
