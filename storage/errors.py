@@ -128,7 +128,7 @@ class LogLocked(StorageError):
     """Another process, a broker or another kafkafs, holds the log directory."""
 
 
-class ReadOnlyLog(StorageError):
+class ReadOnlyLogDir(StorageError):
     """A change was asked of a log directory that was opened read-only."""
 
 

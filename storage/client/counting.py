@@ -15,7 +15,7 @@ from storage.format.batches import UNKNOWN
 from storage.format.decoder import Decoder
 from storage.log.isolation import AbortedTransactions, last_stable_offset
 from storage.log.reader import find_batch
-from storage.log.scanning import Window, scan_batches
+from storage.log.scanning import Window, scan_sound_batches
 from storage.types import Isolation
 
 if TYPE_CHECKING:
@@ -118,9 +118,7 @@ def _spans(snapshot: LogSnapshot, start_offset: int, end_offset: int, isolation:
         if segment.base_offset >= end:
             return
         aborted = AbortedTransactions(snapshot, segment) if isolation is Isolation.READ_COMMITTED else None
-        for window in scan_batches(snapshot, segment, position):
-            if window.damage is not None:
-                raise window.damage.error
+        for window in scan_sound_batches(snapshot, segment, position):
             # What a batch begins with is not always known, but that it begins above the end of the one before is.
             rows = int(window.table.last_offset.searchsorted(end)) + 1
             table = window.table if rows >= window.table.rows else window.table.slice(0, rows)

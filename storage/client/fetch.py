@@ -20,7 +20,6 @@ from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Final
 
-from storage.client.offset_lookup import SpecialTimestamp, list_offset
 from storage.errors import (
     CorruptBatch,
     CorruptData,
@@ -85,26 +84,12 @@ def offset_or_reset(snapshot: LogSnapshot, offset: int, policy: ResetPolicy = Re
     if policy is ResetPolicy.NONE:
         snapshot.check_offset(offset)
     elif not snapshot.log_start_offset <= offset <= snapshot.log_end_offset:
-        return earliest_offset(snapshot) if policy is ResetPolicy.EARLIEST else latest_offset(snapshot)
+        return snapshot.log_start_offset if policy is ResetPolicy.EARLIEST else snapshot.log_end_offset
     return offset
 
 
-def earliest_offset(snapshot: LogSnapshot) -> int:
-    """Of the oldest message that may be read."""
-    found = list_offset(snapshot, SpecialTimestamp.EARLIEST)
-    assert found is not None
-    return found.offset
-
-
-def latest_offset(snapshot: LogSnapshot) -> int:
-    """The one that the next message will get: from there on is "from now on"."""
-    found = list_offset(snapshot, SpecialTimestamp.LATEST)
-    assert found is not None
-    return found.offset
-
-
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class LogChunk:
     """Bytes of a log: `size` of them at the byte position `position` of a segment; `offset` is the one asked for.
 
     `segment` is None where there is nothing: at the log's end. `at_end`: the segment's messages end here, so a larger
@@ -181,7 +166,7 @@ class Chunk:
         return None if self.segment is None else self.segment.log.path
 
 
-def read_chunk(snapshot: LogSnapshot, offset: int, max_bytes: int = DEFAULT_MAX_BYTES) -> Chunk:
+def read_chunk(snapshot: LogSnapshot, offset: int, max_bytes: int = DEFAULT_MAX_BYTES) -> LogChunk:
     """At most `max_bytes` bytes of the log, from the batch on that holds `offset`, or of the next one after a gap.
 
     OffsetOutOfRange below the log start and above the log end; at the log end there is nothing. ValueError for a size
@@ -192,9 +177,9 @@ def read_chunk(snapshot: LogSnapshot, offset: int, max_bytes: int = DEFAULT_MAX_
     snapshot.check_offset(offset)
     place = find_batch(snapshot, offset)
     if place is None:
-        return Chunk(offset, None, 0, 0, at_end=True)
+        return LogChunk(offset, None, 0, 0, at_end=True)
     there = snapshot.end_position(place.segment) - place.position
-    return Chunk(offset, place.segment, place.position, min(there, max_bytes), at_end=there <= max_bytes)
+    return LogChunk(offset, place.segment, place.position, min(there, max_bytes), at_end=there <= max_bytes)
 
 
 def fetch(
@@ -203,7 +188,7 @@ def fetch(
     *,
     max_bytes: int = DEFAULT_MAX_BYTES,
     largest_bytes: int = DEFAULT_LARGEST_BYTES,
-) -> Chunk:
+) -> LogChunk:
     """A chunk that holds at least one whole message, unless the log ends here: read again with twice the size until one
     fits. RecordTooLarge when it would take more than `largest_bytes`; else as `read_chunk`."""
     size = min(max_bytes, largest_bytes)
@@ -223,12 +208,12 @@ class MessageSetSend:
     """The result of one fetch: 4 bytes length of what follows, 2 bytes error code, messages."""
 
     error: ErrorCode
-    chunk: Chunk | None = None
+    chunk: LogChunk | None = None
 
     @staticmethod
-    def of(result: Chunk | Exception) -> MessageSetSend:
+    def of(result: LogChunk | Exception) -> MessageSetSend:
         """What there is, or why there is nothing."""
-        if isinstance(result, Chunk):
+        if isinstance(result, LogChunk):
             return MessageSetSend(ErrorCode.NONE, result)
         return MessageSetSend(error_code(result))
 

@@ -45,7 +45,7 @@ _NO_OFFSETS: Final[Offsets] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ConsumerGroup:
     """A group at one moment. `offsets`: by topic, then partition. `metadata`: None for those without classic members.
 
     `log`: the partition of `__consumer_offsets` that has it. `records`: the keys of what else the coordinator keeps of
@@ -76,9 +76,9 @@ class GroupOffsets:
         self._followers: dict[int, _Follower] = {}
         self._count: tuple[list[int], int | None] = ([], None)
 
-    def groups(self) -> dict[str, Group]:
+    def groups(self) -> dict[str, ConsumerGroup]:
         """All groups by name. Those in a partition that cannot be read are left out: `problems` tells."""
-        found: dict[str, Group] = {}
+        found: dict[str, ConsumerGroup] = {}
         for partition in self.partitions():
             follower = self._follower(partition)
             try:
@@ -87,7 +87,7 @@ class GroupOffsets:
                 follower.add_problem(error)
         return found
 
-    def group(self, name: str) -> Group | None:
+    def group(self, name: str) -> ConsumerGroup | None:
         """One group; None if it is not there. StorageError or OSError when where it should be cannot be read."""
         for partition in self._places(name):
             group = self._follower(partition).refreshed().get(name)
@@ -150,11 +150,11 @@ class _Follower:
         self._lock = Lock()
         self._log: Log | None = None
         self._snapshot: LogSnapshot | None = None
-        self._replay = Replay(partition)
-        self._groups: Mapping[str, Group] = {}
+        self._replay = GroupReplay(partition)
+        self._groups: Mapping[str, ConsumerGroup] = {}
         self.problems: list[str] = []
 
-    def refreshed(self) -> Mapping[str, Group]:
+    def refreshed(self) -> Mapping[str, ConsumerGroup]:
         """The groups as of now; the mapping is not changed any more. StorageError, OSError."""
         log = self._log_dir.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, self._partition))
         with self._lock:
@@ -176,7 +176,7 @@ class _Follower:
         rereads = Rereads()
         while True:
             if not continues:
-                self._replay, self._groups = Replay(self._partition), {}
+                self._replay, self._groups = GroupReplay(self._partition), {}
             try:
                 for error in self._replay.read(snapshot):
                     self.add_problem(error)
@@ -199,7 +199,7 @@ class _Follower:
         return here.issuperset(before.segments)
 
 
-class Replay:
+class GroupReplay:
     """The state that the records of one partition lead to. Not thread-safe."""
 
     def __init__(self, partition: int) -> None:
@@ -223,7 +223,7 @@ class Replay:
                 yield block.damage.error
         self.next_offset = snapshot.log_end_offset
 
-    def groups(self, before: Mapping[str, Group]) -> Mapping[str, Group]:
+    def groups(self, before: Mapping[str, ConsumerGroup]) -> Mapping[str, ConsumerGroup]:
         """All groups as of now, where `before` is what the last call gave."""
         if len(self._keys) > _SPARE_KEYS and len(self._keys) > 2 * sum(map(len, self._offsets.values())):
             self._keys.clear()
@@ -234,7 +234,8 @@ class Replay:
             if name in self._offsets or name in self._metadata or name in self._records:
                 known = self._records.get(name, {})
                 records = tuple(sorted(known, key=lambda key: (known[key], key)))
-                groups[name] = Group(name, self._partition, self._by_topic(name), self._metadata.get(name), records)
+                offsets, metadata = self._by_topic(name), self._metadata.get(name)
+                groups[name] = ConsumerGroup(name, self._partition, offsets, metadata, records)
         self._touched.clear()
         return groups
 

@@ -16,6 +16,7 @@ from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
 from storage.files import names
 from storage.log import reader
 from storage.log.log_dir import LogDir
+from storage.log.scanning import scan_sound_batches
 from storage.log.snapshot import LogSnapshot, TransactionOutcomes
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
@@ -193,16 +194,11 @@ def copy_batches(snapshot: LogSnapshot, log: PartitionLog) -> Iterator[int]:
         return
     position = place.position
     for segment in snapshot.segments[place.segment_index :]:
-        end = snapshot.end_position(segment)
-        for window in reader.scan_batches(snapshot, segment, position, end, window=_WINDOW):
-            if window.damage is not None:
-                raise window.damage.error
-            table = window.table
-            if table.rows:
-                first = int(table.position[0]) - window.origin
-                last = int(table.end[-1]) - window.origin
-                log.append_batches(window.buffer[first:last])
-                yield last - first
+        for window in scan_sound_batches(snapshot, segment, position, window=_WINDOW):
+            first = int(window.table.position[0]) - window.origin
+            last = int(window.table.end[-1]) - window.origin
+            log.append_batches(window.buffer[first:last])
+            yield last - first
         position = 0
 
 

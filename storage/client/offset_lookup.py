@@ -12,7 +12,7 @@ import numpy as np
 
 from storage.log.isolation import last_stable_offset
 from storage.log.reader import batch_records, read_blocks
-from storage.log.scanning import scan_batches
+from storage.log.scanning import scan_sound_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import greatest_timestamp, may_reach, position_for_timestamp, retention_timestamp_ms
@@ -76,9 +76,7 @@ def _first_at(snapshot: LogSnapshot, segment: Segment, timestamp_ms: int) -> Tim
     start = position_for_timestamp(snapshot, segment, timestamp_ms)
     if segment.base_offset < log_start:
         start = max(start, segment.floor(log_start, snapshot.end_position(segment)))
-    for window in scan_batches(snapshot, segment, start):
-        if window.damage is not None:
-            raise window.damage.error
+    for window in scan_sound_batches(snapshot, segment, start):
         table = window.table
         late = (table.max_timestamp >= timestamp_ms) & (table.last_offset >= log_start)
         for position in table.position[late].tolist():
@@ -98,9 +96,7 @@ def _of_greatest_timestamp(snapshot: LogSnapshot) -> TimestampOffset | None:
     if greatest.timestamp < 0:
         return None
     start = segment.floor(greatest.offset, snapshot.end_position(segment))
-    for window in scan_batches(snapshot, segment, start):
-        if window.damage is not None:
-            raise window.damage.error
+    for window in scan_sound_batches(snapshot, segment, start):
         for position in window.table.position[window.table.max_timestamp == greatest.timestamp].tolist():
             with batch_records(snapshot, segment, position) as block:
                 found = np.flatnonzero(block.timestamp == greatest.timestamp)

@@ -155,10 +155,10 @@ class OwnedLogs:
         try:
             if min(threads, len(chosen)) == 1:
                 for tp in chosen:
-                    self._recover_one(tp, _PartOf(progress), each)
+                    self._recover_one(tp, _SharedProgress(progress), each)
                 return
             with ThreadPoolExecutor(threads, "recovery") as pool:
-                for task in [pool.submit(self._recover_one, tp, _PartOf(progress), each) for tp in chosen]:
+                for task in [pool.submit(self._recover_one, tp, _SharedProgress(progress), each) for tp in chosen]:
                     task.result()
         finally:
             progress.end()
@@ -428,7 +428,7 @@ class OwnedLogs:
         return PartitionOffline("log directory is closed", path=self._log_dir.path)
 
 
-class _PartOf(NoProgress):
+class _SharedProgress(NoProgress):
     """One of several recoveries that are one piece of work."""
 
     def __init__(self, whole: Progress) -> None:

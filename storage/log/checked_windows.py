@@ -75,7 +75,7 @@ def checked_windows(plan: WindowPlan, start: int) -> Generator[CheckedWindow, No
     A window stays as it is until the next is asked for. Errors of LogFile.read.
     """
     with closing(_ahead(plan, start)) as ahead:
-        room = _Room()
+        room = _WindowBuffer()
         position = start
         guess = next(ahead, None)
         while position < plan.size:
@@ -96,7 +96,7 @@ def _ahead(plan: WindowPlan, start: int) -> Generator[CheckedWindow, None, None]
     if plan.threads < 2 or plan.size - start < 2 * _WINDOW_BYTES:
         return
     places = range(start, plan.size, _WINDOW_BYTES)
-    rooms = [_Room() for _ in range(plan.threads + 1)]  # one of them is with our caller
+    rooms = [_WindowBuffer() for _ in range(plan.threads + 1)]  # one of them is with our caller
     with ThreadPoolExecutor(plan.threads, "check") as pool:
         running: deque[Future[CheckedWindow | None]] = deque()
         try:
@@ -113,7 +113,7 @@ def _ahead(plan: WindowPlan, start: int) -> Generator[CheckedWindow, None, None]
             pool.shutdown(cancel_futures=True)
 
 
-class _Room:
+class _WindowBuffer:
     """What a window is read into, again and again. Used by one thread at a time."""
 
     __slots__ = ("_bytes", "_table")

@@ -28,7 +28,7 @@ from storage.format.decoder import Decoder
 from storage.log.producers import OpenTransactions
 from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment
-from storage.log.snapshot import Decider, LogSnapshot
+from storage.log.snapshot import DecidingMarker, LogSnapshot
 
 Int64s = npt.NDArray[np.int64]
 
@@ -70,9 +70,9 @@ class AbortedTransactions:
         self._lock = Lock()  # guards the deciders
 
     @property
-    def decider(self) -> Decider | None:
+    def decider(self) -> DecidingMarker | None:
         with self._lock:
-            return max(map(Decider._make, self._deciders.items()), key=_offset_of, default=None)
+            return max(map(DecidingMarker._make, self._deciders.items()), key=_offset_of, default=None)
 
     def skip_rows(self, table: BatchTable) -> npt.NDArray[np.uint8] | None:
         """1 for each row (of batches of the segment, below the last stable offset) whose transaction was aborted; None
@@ -111,7 +111,7 @@ class Markers:
         return decided, aborted, int(self.offset[slots[decided]].max()) if decided.any() else -1
 
 
-def _offset_of(decider: Decider) -> int:
+def _offset_of(decider: DecidingMarker) -> int:
     return decider.offset
 
 
@@ -187,10 +187,10 @@ class Transactions:
 
     def aborted_rows(
         self, snapshot: LogSnapshot, segment: Segment, table: BatchTable, rows: npt.NDArray[np.intp]
-    ) -> tuple[npt.NDArray[np.uint8], list[Decider]]:
+    ) -> tuple[npt.NDArray[np.uint8], list[DecidingMarker]]:
         """See TransactionOutcomes."""
         skip = np.zeros(table.rows, np.uint8)
-        deciders: list[Decider] = []
+        deciders: list[DecidingMarker] = []
         for later in snapshot.segments[max(snapshot.segment_index(segment.base_offset), 0) :]:
             if not len(rows):
                 break
@@ -206,7 +206,7 @@ class Transactions:
                 undecided.append(own[~decided])
             rows = np.sort(np.concatenate(undecided))
             if last_marker >= 0:
-                deciders.append(Decider(later, last_marker))
+                deciders.append(DecidingMarker(later, last_marker))
         return skip, deciders
 
     def _markers_of(self, snapshot: LogSnapshot, segment: Segment) -> Markers:

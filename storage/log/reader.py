@@ -16,7 +16,7 @@ from storage.format.block import Damage, RecordBlock, RecordColumn
 from storage.format.decoder import Decoder
 from storage.log.buffers import WINDOW_BYTES
 from storage.log.isolation import AbortedTransactions, last_stable_offset
-from storage.log.scanning import SpanDamage, Window, scan_batches
+from storage.log.scanning import SpanDamage, Window, scan_batches, scan_sound_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import MAX_OFFSET, Isolation
@@ -209,10 +209,8 @@ def batch_records(snapshot: LogSnapshot, segment: Segment, position: int) -> Ite
     """
     decoder = _take_decoder()
     try:
-        with closing(scan_batches(snapshot, segment, position, window=_LOOKUP_WINDOW)) as windows:
+        with closing(scan_sound_batches(snapshot, segment, position, window=_LOOKUP_WINDOW)) as windows:
             for window in windows:
-                if window.damage is not None:
-                    raise window.damage.error
                 block = decoder.decode(window.buffer, window.table, 0, 1, origin=window.origin, control=True)
                 if block.damage is not None:
                     block.damage.error.path = segment.log.path

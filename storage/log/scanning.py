@@ -7,6 +7,7 @@ stepped over, to the next place where the index, checked against the log, says t
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,6 +59,18 @@ def scan_batches(
     not ascend are damage, like lengths that no batch has. SegmentGone when the file goes, or shrinks, meanwhile.
     """
     return _BatchScan(snapshot, segment, start_position, end_position).windows(window)
+
+
+def scan_sound_batches(
+    snapshot: LogSnapshot, segment: Segment, start_position: int, *, window: int = WINDOW_BYTES
+) -> Generator[Window, None, None]:
+    """As `scan_batches` up to the segment's end, without empty windows. Damage is raised: CorruptBatch and the like."""
+    with closing(scan_batches(snapshot, segment, start_position, window=window)) as windows:
+        for found in windows:
+            if found.damage is not None:
+                raise found.damage.error
+            if found.table.rows:
+                yield found
 
 
 class _BatchScan:

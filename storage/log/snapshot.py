@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from storage.files.dir_identity import DirIdentity
 
 
-class Decider(NamedTuple):
+class DecidingMarker(NamedTuple):
     """A marker that decided about a transaction, of some the last in the log: its segment, and its offset."""
 
     segment: Segment
@@ -40,7 +40,7 @@ class TransactionOutcomes(Protocol):
 
     def aborted_rows(
         self, snapshot: LogSnapshot, segment: Segment, table: BatchTable, rows: npt.NDArray[np.intp]
-    ) -> tuple[npt.NDArray[np.uint8], list[Decider]]:
+    ) -> tuple[npt.NDArray[np.uint8], list[DecidingMarker]]:
         """1 for those of the transactional `rows` of a segment's batches that were aborted, by row of the table; and by
         segment the last of the markers that say so, or that they were committed."""
 

@@ -37,19 +37,11 @@ def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = No
         return recovery.report
 
 
-class _ShadowDisk:
+class _ShadowDisk(RealDisk):
     """A Disk on which the files that links point to cannot be changed."""
 
-    def __init__(self) -> None:
-        self._real = RealDisk()
-        self.mkdir = self._real.mkdir
-        self.rmdir = self._real.rmdir
-        self.rename = self._real.rename
-        self.unlink = self._real.unlink
-        self.set_mtime = self._real.set_mtime
-
-    def open(self, path: Path, *, create: bool = False) -> DiskFile:
-        return _LinkedFile(path) if path.is_symlink() else self._real.open(path, create=create)
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:  # type: ignore[override]
+        return _LinkedFile(path) if path.is_symlink() else super().open(path, create=create)
 
     def sync_dir(self, path: Path) -> None:
         pass

@@ -293,16 +293,11 @@ class Recovery:
         if check.invalid_bytes:
             self._cut(segment, check.end, check.next_offset, later)
         final = state.final_time_entry()
-        offsets = offset_index.encode(
-            np.concatenate([entry.offsets for entry in entries]) if entries else [],
-            np.concatenate([entry.positions for entry in entries]) if entries else [],
-            segment.base_offset,
-        )
-        times = time_index.encode(
-            [*(t for entry in entries for t in entry.timestamps.tolist()), *([final.timestamp] if final else [])],
-            [*(o for entry in entries for o in entry.time_offsets.tolist()), *([final.offset] if final else [])],
-            segment.base_offset,
-        )
+        last = np.array([[final.timestamp], [final.offset]] if final else [[], []], np.int64)
+        entries.append(IndexEntries(*np.empty((2, 0), np.int64), *last))
+        columns = [np.concatenate(column) for column in zip(*entries, strict=True)]
+        offsets = offset_index.encode(columns[0], columns[1], segment.base_offset)
+        times = time_index.encode(columns[2], columns[3], segment.base_offset)
         # A segment that ends at the recovery point may be the last that is checked no more: after the next roll.
         below = below or check.next_offset <= self._plan.recovery_point
         # The time index first: what made this segment unsound is mended after it.

@@ -22,7 +22,7 @@ the shares that are done noted in the file: they hold up nothing any more.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -213,15 +213,9 @@ def abort(disk: Disk, log_dir: Path, write: WriteId, files: Iterable[StagedFile]
     if write.batch is None:
         _discard_unwanted(disk, log_dir, staging.of_write(log_dir, write))
         return
-    try:
-        lock = DirLock(disk, log_dir)
-    except LogLocked:
-        _discard_unwanted(disk, log_dir, [staging.path_of(log_dir, file) for file in files])
-        return
-    try:
-        _discard_unwanted(disk, log_dir, staging.of_write(log_dir, write))
-    finally:
-        lock.release()
+    with _locked_if_free(disk, log_dir) as locked:
+        own = [staging.path_of(log_dir, file) for file in files]
+        _discard_unwanted(disk, log_dir, staging.of_write(log_dir, write) if locked else own)
 
 
 def clear_earlier_attempts(disk: Disk, log_dir: Path, write: WriteId, attempt: str) -> bool:
@@ -233,15 +227,24 @@ def clear_earlier_attempts(disk: Disk, log_dir: Path, write: WriteId, attempt: s
     """
     if not staging.of_earlier_attempts(log_dir, write, attempt):
         return True
+    with _locked_if_free(disk, log_dir) as locked:
+        if locked:
+            _discard_unwanted(disk, log_dir, staging.of_earlier_attempts(log_dir, write, attempt))
+        return locked
+
+
+@contextlib.contextmanager
+def _locked_if_free(disk: Disk, log_dir: Path) -> Iterator[bool]:
+    """Holds the log directory during the block unless another process does; says whether it is held."""
     try:
         lock = DirLock(disk, log_dir)
     except LogLocked:
-        return False
+        yield False
+        return
     try:
-        _discard_unwanted(disk, log_dir, staging.of_earlier_attempts(log_dir, write, attempt))
+        yield True
     finally:
         lock.release()
-    return True
 
 
 def _discard_unwanted(disk: Disk, log_dir: Path, staged: Iterable[Path]) -> None:

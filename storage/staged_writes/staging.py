@@ -42,7 +42,7 @@ _WINDOW_BYTES: Final = 1 << 20
 _WINDOW_ROWS: Final = 4096
 
 
-class StagedWriter:
+class StagedFileWriter:
     """Writes one staged file. Not thread-safe. Needs no lock on the log directory: nobody else knows the file."""
 
     def __init__(

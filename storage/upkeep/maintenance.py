@@ -127,7 +127,7 @@ class _Report:
 
 
 @dataclass(slots=True)
-class _Task:
+class _PeriodicTask:
     name: str
     run: Callable[[_Report], int]  # returns when to run again, epoch ms
     next_run_ms: int
@@ -223,13 +223,13 @@ class Maintenance:
             due = [task.next_run_ms for task in self._tasks] + [entry.due_ms for entry in self._awaiting]
             return min(max(min(due) - now_ms, 0), _NEVER_MS)
 
-    def _run_tasks(self, tasks: Iterable[_Task]) -> None:
+    def _run_tasks(self, tasks: Iterable[_PeriodicTask]) -> None:
         self._follow_clock()
         for task in tasks:
             if self._is_due(task):
                 self._run(task)
 
-    def _is_due(self, task: _Task) -> bool:
+    def _is_due(self, task: _PeriodicTask) -> bool:
         now_ms = self._clock.now_ms()
         with self._lock:
             if self._stopping:
@@ -249,7 +249,7 @@ class Maintenance:
                 for entry in self._awaiting:
                     entry.due_ms -= back_ms
 
-    def _run(self, task: _Task) -> None:
+    def _run(self, task: _PeriodicTask) -> None:
         started_ms = self._clock.now_ms()
         report = _Report()
         with self._lock:
@@ -440,5 +440,5 @@ def _text(error: Exception) -> str:
     return str(error) if isinstance(error, StorageError | OSError) else repr(error)
 
 
-def _task(name: str, run: Callable[[_Report], int], next_run_ms: int) -> _Task:
-    return _Task(name, run, next_run_ms, TaskStatus(name, False, 0, None, None, next_run_ms, "", ()))
+def _task(name: str, run: Callable[[_Report], int], next_run_ms: int) -> _PeriodicTask:
+    return _PeriodicTask(name, run, next_run_ms, TaskStatus(name, False, 0, None, None, next_run_ms, "", ()))

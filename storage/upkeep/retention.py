@@ -212,66 +212,78 @@ def _all_may_go(_snapshot: LogSnapshot) -> int | None:
     return None
 
 
-def preview(
-    snapshot: LogSnapshot,
-    config: LogConfig,
-    *,
-    clock: Clock,
-    free_bytes: FreeBytes,
-    before: int | None = None,
-    high_watermark: int | None = None,
-    only_start: bool = False,
-    kept_from: KeptFrom = _all_may_go,
-) -> RetentionResult:
-    """What `retain` would do to a log that is in this state: a dry run, which changes nothing. Errors as there."""
-    config = guest_rules.retention_config(config)
-    start = _log_start(snapshot, config, before, high_watermark)
-    state = _state(snapshot, config, start, _limit(high_watermark, kept_from(snapshot)), clock.now_ms())
-    expired = plan(state, _policies(config, free_bytes, only_start=only_start))
-    if expired:
-        start = max(start, expired[-1].next_offset)
-    everything = bool(expired) and len(expired) == len(snapshot.segments)
-    return RetentionResult(snapshot.tp, expired, start, snapshot.log_end_offset, rolled=everything, dry_run=True)
-
-
-def retain(
-    log: PartitionLog,
-    *,
-    clock: Clock,
-    free_bytes: FreeBytes,
-    before: int | None = None,
-    high_watermark: int | None = None,
-    only_start: bool = False,
-    kept_from: KeptFrom = _all_may_go,
-) -> RetentionResult:
-    """One retention pass over a log, now. Limits that nobody set but are Kafka's defaults do not count.
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a retention pass over a log goes by, now. Limits that nobody set but are Kafka's defaults do not count.
 
     `before`: first move the log start there, as DeleteRecords does (HIGH_WATERMARK: to the end of what may be read).
-    `high_watermark`: nothing at or above it goes; the log end if not given. `only_start`: nothing but the log start
-    counts. `kept_from`: from there on nothing goes, though it may come to lie below the log start. Writers go on
-    meanwhile: a segment that was begun after this looked at the log stays to the next pass. Crash-safe, see
-    PartitionLog.remove_segments. NotPermitted: `before` of a log that is only compacted; OffsetOutOfRange: `before`
-    above the high watermark; SegmentGone: another has taken segments away meanwhile; PartitionOffline, OSError.
+    `high_watermark`: nothing at or above it is removed; None: the log end. `only_start`: only the log start counts.
+    `kept_from`: from there on nothing is removed, although it may come to lie below the log start.
     """
-    config = guest_rules.retention_config(log.config)
-    policies = _policies(config, free_bytes, only_start=only_start)
-    now_ms = clock.now_ms()
-    snapshot = log.snapshot()
-    start = _log_start(snapshot, config, before, high_watermark)
-    log.increment_log_start_offset(start)
-    limit = _limit(high_watermark, kept_from(snapshot))
-    expired = plan(_state(snapshot, config, start, limit, now_ms), policies)
-    everything = bool(expired) and len(expired) == len(snapshot.segments)
-    if everything:
-        # What was appended meanwhile is in the segment that now is the last but one: looked at anew. What was appended
-        # since the roll may have expired as well, but its segment is the active one: it never goes.
-        log.roll()
+
+    clock: Clock
+    free_bytes: FreeBytes
+    before: int | None = None
+    high_watermark: int | None = None
+    only_start: bool = False
+    kept_from: KeptFrom = _all_may_go
+
+    def preview(self, snapshot: LogSnapshot, config: LogConfig) -> RetentionResult:
+        """What `run` would do to a log that is in this state: a dry run, which changes nothing. Errors as there."""
+        config = guest_rules.retention_config(config)
+        start = self._log_start(snapshot, config)
+        expired = self._expired(snapshot, config, start, self.clock.now_ms())
+        if expired:
+            start = max(start, expired[-1].next_offset)
+        everything = bool(expired) and len(expired) == len(snapshot.segments)
+        return RetentionResult(snapshot.tp, expired, start, snapshot.log_end_offset, rolled=everything, dry_run=True)
+
+    def run(self, log: PartitionLog) -> RetentionResult:
+        """One pass over a log. Writers go on meanwhile: a segment that was begun after this looked at the log stays
+        until the next pass. Crash-safe, see PartitionLog.remove_segments.
+
+        NotPermitted: `before` of a log that is only compacted; OffsetOutOfRange: `before` above the high watermark;
+        SegmentGone: somebody else has removed segments meanwhile; PartitionOffline, OSError.
+        """
+        config = guest_rules.retention_config(log.config)
+        now_ms = self.clock.now_ms()
         snapshot = log.snapshot()
-        limit = _limit(high_watermark, kept_from(snapshot))
-        expired = plan(_state(snapshot, config, start, limit, now_ms), policies)[: len(snapshot.segments) - 1]
-    files = log.remove_segments(snapshot.segments[: len(expired)])
-    rolled = everything and len(expired) == len(snapshot.segments) - 1
-    return RetentionResult(log.tp, expired, log.log_start_offset, log.log_end_offset, rolled=rolled, files=tuple(files))
+        start = self._log_start(snapshot, config)
+        log.increment_log_start_offset(start)
+        expired = self._expired(snapshot, config, start, now_ms)
+        everything = bool(expired) and len(expired) == len(snapshot.segments)
+        if everything:
+            # What was appended meanwhile is in the segment that now is the last but one: looked at anew. What was
+            # appended since the roll may have expired as well, but its segment is the active one, which stays.
+            log.roll()
+            snapshot = log.snapshot()
+            expired = self._expired(snapshot, config, start, now_ms)[: len(snapshot.segments) - 1]
+        files = tuple(log.remove_segments(snapshot.segments[: len(expired)]))
+        rolled = everything and len(expired) == len(snapshot.segments) - 1
+        return RetentionResult(log.tp, expired, log.log_start_offset, log.log_end_offset, rolled=rolled, files=files)
+
+    def _log_start(self, snapshot: LogSnapshot, config: LogConfig) -> int:
+        """The log start offset once the records before `before` are deleted (Partition.deleteRecordsOnLeader)."""
+        if self.before is None:
+            return snapshot.log_start_offset
+        if not config.delete:
+            raise NotPermitted(f"{snapshot.tp} is only compacted: it takes no deletion of records")
+        high_watermark = snapshot.log_end_offset if self.high_watermark is None else self.high_watermark
+        end = min(high_watermark, snapshot.log_end_offset)
+        offset = end if self.before == HIGH_WATERMARK else self.before
+        if not 0 <= offset <= end:
+            raise OffsetOutOfRange(
+                f"records of {snapshot.tp} to be deleted end outside of the log", offset=offset, expected=f"0 to {end}"
+            )
+        return max(snapshot.log_start_offset, offset)
+
+    def _expired(
+        self, snapshot: LogSnapshot, config: LogConfig, start: int, now_ms: int
+    ) -> tuple[ExpiredSegment, ...]:
+        policies = (LogStartBreach(),) if self.only_start else policies_for(config, self.free_bytes)
+        limits = (self.high_watermark, self.kept_from(snapshot))
+        limit = min((offset for offset in limits if offset is not None), default=snapshot.log_end_offset)
+        return plan(_state(snapshot, config, start, limit, now_ms), policies)
 
 
 def disk_free_bytes(path: Path) -> FreeBytes:
@@ -279,32 +291,7 @@ def disk_free_bytes(path: Path) -> FreeBytes:
     return lambda: int(psutil.disk_usage(str(path)).free)
 
 
-def _policies(config: LogConfig, free_bytes: FreeBytes, *, only_start: bool) -> tuple[RetentionPolicy, ...]:
-    return (LogStartBreach(),) if only_start else policies_for(config, free_bytes)
-
-
-def _log_start(snapshot: LogSnapshot, config: LogConfig, before: int | None, high_watermark: int | None) -> int:
-    """The log start offset once the records before `before` are deleted (Partition.deleteRecordsOnLeader)."""
-    if before is None:
-        return snapshot.log_start_offset
-    if not config.delete:
-        raise NotPermitted(f"{snapshot.tp} is only compacted: it takes no deletion of records")
-    end = snapshot.log_end_offset if high_watermark is None else min(high_watermark, snapshot.log_end_offset)
-    offset = end if before == HIGH_WATERMARK else before
-    if not 0 <= offset <= end:
-        raise OffsetOutOfRange(
-            f"records of {snapshot.tp} to be deleted end outside of the log", offset=offset, expected=f"0 to {end}"
-        )
-    return max(snapshot.log_start_offset, offset)
-
-
-def _limit(high_watermark: int | None, kept_from: int | None) -> int | None:
-    return min((offset for offset in (high_watermark, kept_from) if offset is not None), default=None)
-
-
-def _state(
-    snapshot: LogSnapshot, config: LogConfig, log_start: int, high_watermark: int | None, now_ms: int
-) -> LogState:
+def _state(snapshot: LogSnapshot, config: LogConfig, log_start: int, high_watermark: int, now_ms: int) -> LogState:
     ends = [*(segment.base_offset for segment in snapshot.segments[1:]), snapshot.log_end_offset]
     segments = tuple(
         SegmentInfo(
@@ -315,5 +302,4 @@ def _state(
         )
         for segment, end in zip(snapshot.segments, ends, strict=True)
     )
-    watermark = snapshot.log_end_offset if high_watermark is None else high_watermark
-    return LogState(segments, log_start, watermark, now_ms, config)
+    return LogState(segments, log_start, high_watermark, now_ms, config)

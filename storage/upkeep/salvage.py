@@ -90,7 +90,7 @@ def salvage(
     report.begin(f"salvage {snapshot.tp}", 2 * sum(segment.size for segment in segments))
     try:
         finds = [
-            _Find(segment, segments[row + 1].base_offset if row + 1 < len(segments) else MAX_OFFSET, report)
+            _IntactBatches(segment, segments[row + 1].base_offset if row + 1 < len(segments) else MAX_OFFSET, report)
             for row, segment in enumerate(segments)
         ]
         _choose(finds)
@@ -122,7 +122,7 @@ class _Run:
     size_bytes: int
 
 
-class _Find:
+class _IntactBatches:
     """The intact batches of one segment, as columns in file order, and its breaks. `kept`: which are to be copied."""
 
     def __init__(self, segment: Segment, end_offset: int, progress: Progress) -> None:
@@ -200,7 +200,7 @@ def _first_offsets(data: memoryview, table: BatchTable, rows: int, origin: int) 
     return first
 
 
-def _choose(finds: list[_Find]) -> None:
+def _choose(finds: list[_IntactBatches]) -> None:
     """Marks as `kept` the longest run of batches in file order whose offsets ascend: what is left behind is little.
 
     `ends[n]`: the least last offset that a run of n + 1 batches can have.
@@ -232,7 +232,7 @@ def _choose(finds: list[_Find]) -> None:
         at += len(find.kept)
 
 
-def _lost(finds: list[_Find], *, compacted: bool) -> list[LostOffsets]:
+def _lost(finds: list[_IntactBatches], *, compacted: bool) -> list[LostOffsets]:
     """The gaps between the batches that were kept, where there is damage, or where nothing may be missing."""
     lost: list[LostOffsets] = []
     waiting: list[UncopiedBytes] = []  # met since the last batch that was kept
@@ -261,7 +261,7 @@ def _lost(finds: list[_Find], *, compacted: bool) -> list[LostOffsets]:
 
 
 def _rows_after_a_gap(
-    find: _Find, rows: _Int64s, previous: _Int64s, damages: Collection[UncopiedBytes], *, first: bool
+    find: _IntactBatches, rows: _Int64s, previous: _Int64s, damages: Collection[UncopiedBytes], *, first: bool
 ) -> list[int]:
     """Which of the kept `rows` come after missing offsets or damage, counted within them. `first`: row 0 does."""
     after_damage = find.position[rows].searchsorted([one.position for one in damages])

@@ -68,11 +68,11 @@ def verify_log_dir(
     *,
     progress: Progress | None = None,
     workers: int | None = None,
-    elsewhere: AuditSegments | None = None,
+    audit_segments: AuditSegments | None = None,
 ) -> list[Finding]:
     """Everything wrong in a log directory, by path; `only`: of these partitions, and of the directory's own files.
 
-    `workers`: threads that look at segments, by default as many as there are processors. `elsewhere`: looks at all
+    `workers`: threads that look at segments, by default as many as there are processors. `audit_segments`: looks at all
     segments of all partitions (with `PartitionAudit.audit`), instead of threads here. OSError when the directory cannot
     be listed.
     """
@@ -98,12 +98,12 @@ def verify_log_dir(
     total = sum(_size(path / tp.dir_name) for tp in chosen)
     report.begin("verify", total)
     try:
-        if elsewhere is not None:
-            _check_elsewhere(directory, chosen, known, elsewhere)
+        if audit_segments is not None:
+            _check_at_once(directory, chosen, known, audit_segments)
         else:
-            threads = workers or len(os.sched_getaffinity(0))
-            with ThreadPoolExecutor(threads, "verify") as pool:
-                _check_partitions(directory, chosen, known, _Crew(pool, threads, total), report)
+            count = workers or len(os.sched_getaffinity(0))
+            with ThreadPoolExecutor(count, "verify") as pool:
+                _check_partitions(directory, chosen, known, _SegmentThreads(pool, count, total), report)
     finally:
         report.end()
     _check_checkpoints(directory, known)
@@ -143,18 +143,18 @@ def _check_names(directory: _Directory) -> list[TopicPartition]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Crew:
+class _SegmentThreads:
     """Threads that look at segments, `total` bytes in all."""
 
     pool: ThreadPoolExecutor
-    threads: int
+    count: int
     total: int
 
     def audit(self, plan: SegmentPlan, progress: Progress) -> Future[SegmentReport]:
         """One thread a segment; more for one that is most of the work."""
         path = plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)
         size = path.stat().st_size if path.exists() else 0
-        share = round(self.threads * size / self.total) if self.total else 0
+        share = round(self.count * size / self.total) if self.total else 0
         return self.pool.submit(PartitionAudit.audit, plan, progress, max(1, share))
 
 
@@ -162,41 +162,48 @@ def _check_partitions(
     directory: _Directory,
     chosen: Iterable[TopicPartition],
     known: Mapping[str, _Offsets],
-    crew: _Crew,
+    threads: _SegmentThreads,
     progress: Progress,
 ) -> None:
     """All of them, a few partitions ahead of the one that is finished."""
-    waiting: deque[tuple[_Begun, list[Future[SegmentReport]]]] = deque()
+    waiting: deque[tuple[_Started, list[Future[SegmentReport]]]] = deque()
 
     def finish() -> None:
         begun, futures = waiting.popleft()
         _finish(directory, begun, [future.result() for future in futures])
 
     for begun in _begin(directory, chosen, known):
-        waiting.append((begun, [crew.audit(one, progress) for one in begun.audit.segments()]))
+        waiting.append((begun, [threads.audit(one, progress) for one in begun.audit.segments()]))
         if len(waiting) > 2:
             finish()
     while waiting:
         finish()
 
 
-def _check_elsewhere(
-    directory: _Directory, chosen: Iterable[TopicPartition], known: Mapping[str, _Offsets], elsewhere: AuditSegments
+def _check_at_once(
+    directory: _Directory,
+    chosen: Iterable[TopicPartition],
+    known: Mapping[str, _Offsets],
+    audit_segments: AuditSegments,
 ) -> None:
     """All of them, their segments in one go."""
     begun = [(one, one.audit.segments()) for one in _begin(directory, chosen, known)]
-    reports = iter(elsewhere([plan for _, plans in begun for plan in plans]))
+    reports = iter(audit_segments([plan for _, plans in begun for plan in plans]))
     for one, plans in begun:
         _finish(directory, one, list(islice(reports, len(plans))))
 
 
-class _Begun(NamedTuple):
+class _Started(NamedTuple):
+    """A partition whose check has begun."""
+
     tp: TopicPartition
     plan: PartitionPlan
     audit: PartitionAudit
 
 
-def _begin(directory: _Directory, chosen: Iterable[TopicPartition], known: Mapping[str, _Offsets]) -> Iterator[_Begun]:
+def _begin(
+    directory: _Directory, chosen: Iterable[TopicPartition], known: Mapping[str, _Offsets]
+) -> Iterator[_Started]:
     for tp in chosen:
         plan = PartitionPlan(
             directory.path / tp.dir_name,
@@ -210,12 +217,12 @@ def _begin(directory: _Directory, chosen: Iterable[TopicPartition], known: Mappi
         except OSError as error:
             directory.findings.add(Finding.of_error(FaultKind.UNREADABLE, error, plan.directory))
             continue
-        yield _Begun(tp, plan, audit)
+        yield _Started(tp, plan, audit)
 
 
-def _finish(directory: _Directory, begun: _Begun, reports: list[SegmentReport]) -> None:
-    findings, directory.ends[begun.tp] = begun.audit.finish(reports)
-    directory.findings.extend(_confirmed(findings, begun.plan) if directory.held else findings)
+def _finish(directory: _Directory, started: _Started, reports: list[SegmentReport]) -> None:
+    findings, directory.ends[started.tp] = started.audit.finish(reports)
+    directory.findings.extend(_confirmed(findings, started.plan) if directory.held else findings)
 
 
 def _confirmed(findings: Findings, plan: PartitionPlan) -> Findings:

@@ -40,7 +40,7 @@ from storage.log.reader import read_range
 from storage.staged_writes import commit, staging
 from storage.staged_writes.commit import CommitUnfinished, ReplayDiffers
 from storage.staged_writes.pending_writes import PendingWrite, Share, give_up, pending_writes
-from storage.staged_writes.staging import StagedWriter
+from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TimestampType, TopicPartition
 from storage.verify.findings import FaultKind, Severity
 from storage.verify.verify import verify_log_dir
@@ -73,7 +73,7 @@ def stage(
     files = []
     for tp, values in shares.items():
         config = found.topic_info(tp.topic).config
-        writer = StagedWriter(disk or HastyDisk(), path, tp, write, config=config, clock=StandingClock())
+        writer = StagedFileWriter(disk or HastyDisk(), path, tp, write, config=config, clock=StandingClock())
         size = -(-len(values) // batches)
         for first in range(0, len(values), size):
             records = [Record(key, value) for value in values[first : first + size]]
@@ -729,7 +729,7 @@ def test_what_earlier_attempts_staged_goes(before: Path) -> None:
     def staged(attempt: str, batch: int, query: str = QUERY) -> str:
         config = LogDir.open_read_only(before).topic_info("t").config
         of = WriteId(query, batch)
-        writer = StagedWriter(
+        writer = StagedFileWriter(
             HastyDisk(), before, TP, of, config=config, clock=StandingClock(), attempt=attempt
         )
         writer.append(RecordColumns.from_records([Record(b"k", b"v")]))
