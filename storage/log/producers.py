@@ -32,7 +32,7 @@ class OpenTransactions:
 
     @staticmethod
     def at_best_snapshot(directory: Path, snapshot: LogSnapshot) -> OpenTransactions:
-        """As the newest valid .snapshot file within the log has them; none at the log start when there is no such file.
+        """As in the newest valid .snapshot file within the log; none at the log start when there is no such file.
 
         Snapshots at or below the log start are not used, nor are those that fail their CRC (a broker deletes both).
         """
@@ -51,7 +51,7 @@ class OpenTransactions:
         return OpenTransactions(snapshot.log_start_offset, {})
 
     def replay(self, snapshot: LogSnapshot) -> None:
-        """Goes on to the snapshot's log end."""
+        """Advances to the snapshot's log end."""
         first = max(snapshot.segment_index(self.next_offset), 0)
         for index, segment in enumerate(snapshot.segments[first:]):
             end = snapshot.end_position(segment)
@@ -61,7 +61,7 @@ class OpenTransactions:
         self.next_offset = max(self.next_offset, snapshot.log_end_offset)
 
     def apply(self, table: BatchTable) -> None:
-        """Goes on over these batches; those below `next_offset` count for nothing."""
+        """Advances over these batches; those below `next_offset` are ignored."""
         rows = np.flatnonzero(table.is_transactional & (table.last_offset >= self.next_offset))
         if len(rows):
             producers, control = table.producer_id[rows], table.is_control[rows]

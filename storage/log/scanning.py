@@ -1,7 +1,7 @@
-"""Headers of a span of a segment, window by window: the way that all reading of batches goes.
+"""Headers of a span of a segment, window by window. All readers of batches use this.
 
-The bytes are read once, headers become rows of a BatchTable, and nothing is copied. What is no batch is reported and
-stepped over, to the next place where the index, checked against the log, says that one begins.
+The bytes are read once, headers become rows of a BatchTable, and nothing is copied. Bytes that are not a batch are
+reported and skipped, up to the next place where the index, checked against the log, has a batch.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 
 _ROWS: Final = 4096
-_LOOK_BYTES: Final = 64 << 10  # between two index entries there is rarely more
-_HEAD_BYTES: Final = 17  # up to the magic, which a batch's size is not believed without; no batch is as small
+_LOOK_BYTES: Final = 64 << 10  # there is rarely more between two index entries
+_HEAD_BYTES: Final = 17  # up to the magic, without which a batch's size is not trusted; every batch is larger
 _ADVICE: Final = "`kafkafs verify` tells more, `kafkafs salvage` copies what is intact"
 
 
 @dataclass(frozen=True, slots=True)
 class SpanDamage:
-    """Bytes from `position` (included) to `end` (excluded) that are no batches; reading goes on at `end`."""
+    """Bytes from `position` (included) to `end` (excluded) that are not batches; reading continues at `end`."""
 
     position: int
     end: int
@@ -55,8 +55,8 @@ def scan_batches(
     """The batches that begin in [start_position, end_position) of a segment, in windows of about `window` bytes.
 
     `start_position` must be where a batch begins (`find_batch`); `end_position` may be anywhere, and is the segment's
-    end by default. A batch larger than the window is a window of its own. Only headers are looked at; offsets that do
-    not ascend are damage, like lengths that no batch has. SegmentGone when the file goes, or shrinks, meanwhile.
+    end by default. A batch larger than the window is a window of its own. Only headers are checked; offsets that do not
+    ascend are damage, as are impossible lengths. SegmentGone when the file is removed, or becomes shorter, meanwhile.
     """
     return _BatchScan(snapshot, segment, start_position, end_position).windows(window)
 
@@ -74,7 +74,7 @@ def scan_sound_batches(
 
 
 class _BatchScan:
-    """One scan: where it is in the segment, and the last offset that it has seen."""
+    """One scan: its position in the segment, and the last offset that it has seen."""
 
     __slots__ = ("_end", "_end_offset", "_last_offset", "_limit", "_position", "_segment", "_snapshot")
 
@@ -85,7 +85,7 @@ class _BatchScan:
         self._end = self._limit if end is None else min(end, self._limit)
         self._end_offset = _end_offset(snapshot, segment)
         self._position = start
-        # None where the scan did not begin with the segment: looked up when an error has to name what comes next.
+        # None where the scan did not begin with the segment: looked up when an error has to name the next offset.
         self._last_offset = segment.base_offset - 1 if start == 0 else None
 
     def windows(self, window: int) -> Generator[Window, None, None]:
@@ -93,7 +93,7 @@ class _BatchScan:
         rows = 1 + min(window, max(end - self._position, 0)) // BATCH_HEADER_SIZE
         table = BatchTable.empty(min(_ROWS, rows))
         buffer = buffers.take(window)
-        needed = 0  # for a batch that is larger than a window, or reaches over the end
+        needed = 0  # for a batch that is larger than a window, or extends beyond the end
         try:
             while self._position < end:
                 position = self._position
@@ -122,7 +122,7 @@ class _BatchScan:
             buffers.give(buffer)
 
     def _check_offsets(self, table: BatchTable) -> SpanDamage | None:
-        """Leaves in the table the rows before the first whose offset is wrong; what is wrong with that one."""
+        """Keeps the rows before the first one whose offset is wrong; returns what is wrong with that one."""
         known = self._last_offset
         least = self._segment.base_offset - 1 if known is None else known
         good = ascending_rows(table, table.rows, least, self._end_offset)
@@ -143,7 +143,7 @@ class _BatchScan:
         return claimed if fits and self._segment.is_believable(self._position, claimed) else 0
 
     def _offset_before(self, position: int) -> int:
-        """The last offset before a position, where the scan is."""
+        """The last offset before a position that the scan has reached."""
         if self._last_offset is None:
             self._last_offset = _last_offset_before(self._snapshot, self._segment, position)
         return self._last_offset
@@ -164,7 +164,7 @@ class _BatchScan:
         return SpanDamage(position, end, error)
 
     def _no_batch(self, position: int) -> SpanDamage:
-        """What is wrong at a position where a batch should begin, and where reading can go on."""
+        """What is wrong at a position where a batch should begin, and where reading can continue."""
         segment, limit, last_offset = self._segment, self._limit, self._offset_before(position)
         head = segment.log.read(position, min(BATCH_HEADER_SIZE, limit - position))
         length = int.from_bytes(head[8:12], "big", signed=True)
@@ -173,7 +173,7 @@ class _BatchScan:
         end = self._resume(position, last_offset)
         error: StorageError
         if magic is not None and magic > 2:
-            # The header's length may well be right: then only this batch is lost to us.
+            # The header's length may be right: then only this batch cannot be read.
             behind = position + 12 + length
             if position < behind < end and segment.batch_at(behind, limit) is not None:
                 end = behind
@@ -181,7 +181,7 @@ class _BatchScan:
                 "record batch has an unknown format version",
                 path=segment.log.path,
                 position=position,
-                # Readers go by it: what is none of this place would make them pass over the damage.
+                # Readers use this offset: one that does not belong here would make them skip the damage.
                 offset=claimed if last_offset < claimed < self._end_offset else last_offset + 1,
                 expected="magic 0, 1 or 2",
                 found=magic,
@@ -218,7 +218,7 @@ def ascending_rows(table: BatchTable, rows: int, last_offset: int, end_offset: i
     """How many of the first `rows` batches have offsets that ascend, above `last_offset` and below `end_offset`."""
     if not rows:
         return 0
-    # A compressed message set tells only its last offset; its base offset is -1.
+    # A compressed message set has only its last offset; its base offset is -1.
     base, last = table.base_offset[:rows], table.last_offset[:rows]
     if last[0] <= last_offset or 0 <= base[0] <= last_offset:
         return 0
@@ -234,9 +234,9 @@ def _end_offset(snapshot: LogSnapshot, segment: Segment) -> int:
 
 
 def _wrong_row(table: BatchTable, row: int, last_offset: int, end_offset: int) -> int:
-    """Which batch has the wrong offset, where that of `row` does not fit those before: this one, or the one before it.
+    """Which batch has the wrong offset where that of `row` does not follow those before: this one, or the one before.
 
-    Base offsets lie outside of the CRC. One that is too high makes those behind it look too low: they outvote it.
+    The CRC does not cover base offsets. One that is too high makes the batches after it look too low: they outvote it.
     """
     if row == 0 or row + 1 >= table.rows or int(table.last_offset[row]) >= end_offset:
         return row
