@@ -1,4 +1,4 @@
-"""The logs of a directory that we own: recovered, opened, and offline where that failed, each by itself."""
+"""The logs of a directory that this process owns: recovered, opened, and taken offline separately when that fails."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from storage.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _RecoveredLog:
-    """A log that is about to become its partition's. `config_changes`: how often any topic's configuration had been
-    changed before this log's was read. `replicas`: of its topic."""
+    """A log that is about to become its partition's. `config_changes`: how many changes of topics' configurations there
+    had been before this log's was read. `replicas`: those of its topic."""
 
     log: PartitionLog
     report: RecoveryReport
@@ -48,15 +48,15 @@ class OwnedLogs:
     RecoveryPlan. `progress`: of what is recovered.
 
     Locks, in the order in which they are taken:
-    1. partitions' turns (`alone`): who opens or closes a log, makes or removes its directory, or takes it for another,
-       has its turn meanwhile. So an opening never works in a directory that is being removed, or was made anew since
-       it began, and what it installs is of the directory that is there
-    2. `_checkpointing`: held from the look at the logs until what they say is written, and throughout a truncation:
-       otherwise a recovery point of before it could be written after it. Taken before any log's own locks
-    3. `_noting`: who sets checkpoint lines from a log has it until the line is set, and looks that the log is still the
-       partition's; who forgets a log has it too. So no line of a log comes after its topic was forgotten
-    4. `_lock`: all that is listed under it below. Nothing is read or written meanwhile
-    `_describing` is taken without the others but turns.
+    1. partitions' turns (`alone`): a thread that opens or closes a log, or creates, removes or replaces its directory,
+       holds its turn meanwhile. So an opening never works in a directory that is being removed, or was created since it
+       began, and what it installs belongs to the directory that is there
+    2. `_checkpointing`: held from reading the logs' offsets until they are written, and throughout a truncation:
+       otherwise a recovery point from before it could be written after it. Taken before any log's own locks
+    3. `_noting`: held while a log's checkpoint lines are set, after checking that the log is still the partition's, and
+       while a log is forgotten. So no line of a log is set after its topic was forgotten
+    4. `_lock`: everything that is listed under it below. Nothing is read or written while it is held
+    `_describing` is taken without any of the others except turns.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class OwnedLogs:
         # Has its own locking.
         self._checkpoints = checkpoints
         self._commits = commits
-        # Guard an order of steps, no field: see above. `_describing` is held while topic.properties are written.
+        # These guard an order of steps, no field: see above. `_describing` is held while topic.properties are written.
         self._checkpointing = Lock()
         self._noting = Lock()
         self._describing = Lock()
@@ -89,7 +89,7 @@ class OwnedLogs:
         self._turns: dict[TopicPartition, RLock] = {}
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._failures: dict[TopicPartition, PartitionOffline] = {}
-        self._retry_ms: dict[TopicPartition, int] = {}  # of those that may pass: when to try again
+        self._retry_ms: dict[TopicPartition, int] = {}  # when to try again, for failures that may be temporary
         self._unsound = set(unsound)
         self._replicated: set[TopicPartition] = set()
         self._reports: dict[TopicPartition, RecoveryReport] = {}
@@ -98,7 +98,7 @@ class OwnedLogs:
 
     @contextlib.contextmanager
     def alone(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
-        """Nobody else opens or closes the logs of these partitions until the end of the block."""
+        """No other thread opens or closes the logs of these partitions until the end of the block."""
         with self._lock:
             turns = [self._turns.setdefault(tp, RLock()) for tp in sorted(partitions)]
         with contextlib.ExitStack() as taken:
@@ -107,10 +107,10 @@ class OwnedLogs:
             yield
 
     def get(self, tp: TopicPartition) -> PartitionLog:
-        """A log, opened now if need be. UnknownTopicOrPartition; PartitionOffline when that failed, now or before.
+        """A log, opened now if necessary. UnknownTopicOrPartition; PartitionOffline when that failed, now or before.
 
-        What failed for want of space, memory or descriptors (PartitionUnavailable) is tried again by the next who asks;
-        but no sooner than after as long as the last try took.
+        A failure for want of space, memory or descriptors (PartitionUnavailable) is retried by the next call, but not
+        before as much time has passed as the last try took.
         """
         with self._lock:
             log = self._logs.get(tp)
@@ -134,20 +134,20 @@ class OwnedLogs:
             return [self._logs[tp] for tp in sorted(self._logs)]
 
     def failures(self) -> dict[TopicPartition, Exception]:
-        """The partitions that are offline, and why. Those that are no more here are nobody's loss."""
+        """The partitions that are offline, and why. Those that no longer exist are left out."""
         with self._lock:
             failed: dict[TopicPartition, Exception] = dict(self._failures)
             failed |= {tp: log.failure for tp, log in self._logs.items() if log.failure is not None}
         return {tp: failed[tp] for tp in sorted(failed) if self._is_here(tp)}
 
     def reports(self) -> dict[TopicPartition, RecoveryReport]:
-        """What the recovery of each partition that was opened did."""
+        """The recovery reports of the partitions that were opened."""
         with self._lock:
             return dict(sorted(self._reports.items()))
 
     def recover(self, chosen: Collection[TopicPartition], progress: Progress, threads: int) -> None:
-        """Opens these partitions as after a crash, several at once. Those that cannot be are offline. `threads`: for
-        all of them."""
+        """Opens these partitions as after a crash, several at once. Those that fail are offline. `threads`: the total
+        number."""
         if not chosen:
             return
         each = max(1, threads // len(chosen))
@@ -172,9 +172,9 @@ class OwnedLogs:
             return self.reports()[tp]
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Closes logs as they are. When they are next asked for they are recovered, whatever failed before.
+        """Closes logs without further writes. They are recovered when they are next used, whatever failed before.
 
-        The caller has their turns for as long as what it does to them takes.
+        The caller holds their turns until it has finished with them.
         """
         for tp in partitions:
             with self._noting:
@@ -189,25 +189,25 @@ class OwnedLogs:
             self._log_dir.forget(tp)
 
     def sound(self, partitions: Collection[TopicPartition]) -> None:
-        """These have just been made, or removed: nothing of them needs to be checked."""
+        """Notes that these partitions were just created, or removed, and need no check."""
         with self._lock:
             self._unsound.difference_update(partitions)
 
     def unsound(self) -> set[TopicPartition]:
         """The partitions here that were not recovered since the directory was last shut down cleanly, or were closed
-        as they were since."""
+        without a shutdown since."""
         with self._lock:
             unsound = set(self._unsound)
         return {tp for tp in unsound if self._is_here(tp)}
 
     def recoverable(self) -> set[TopicPartition]:
-        """Of these, the ones that may yet be recovered."""
+        """Those of the unsound partitions that can still be recovered."""
         unsound = self.unsound()
         with self._lock:
             return unsound - (self._failures.keys() - self._retry_ms.keys())
 
     def abandon(self) -> None:
-        """Closes all logs as they are; none is opened any more."""
+        """Closes all logs without further writes; no log can be opened after this."""
         with self._lock:
             self._closed = True
             logs = list(self._logs.values())
@@ -215,7 +215,8 @@ class OwnedLogs:
             log.abandon()
 
     def close(self) -> dict[TopicPartition, Exception]:
-        """Closes all logs in order; none is opened any more. Returns what is offline or did not close, and why."""
+        """Closes all logs in order; no log can be opened after this. Returns what is offline or did not close, and
+        why."""
         with self._lock:
             self._closed = True
             logs = dict(sorted(self._logs.items()))
@@ -229,7 +230,7 @@ class OwnedLogs:
         return errors
 
     def checkpoint(self) -> None:
-        """Writes the checkpoints as things are now; nothing is flushed for it. OSError."""
+        """Writes the checkpoints with the current offsets, without a flush. OSError."""
         with self._checkpointing:
             self._checkpoint_held()
 
@@ -253,14 +254,14 @@ class OwnedLogs:
             return removed
 
     def note_cleaned(self, log: PartitionLog, offset: int) -> None:
-        """Writes the cleaner's line of a partition, as of this log of it. OSError."""
+        """Writes the cleaner's line of a partition, if this is still its log. OSError."""
         with self._noting:
             if self._is_current(log):
                 self._checkpoints.set_cleaner_offset(log.tp, offset)
 
     def describe(self, topic: str, directories: Sequence[Path], overrides: Mapping[str, str]) -> LogConfig:
-        """Writes a topic's configuration (partition_dirs.write_overrides), and has its logs go by what is in force
-        then, also those that are being opened. Returns that. One call at a time. OSError."""
+        """Writes a topic's configuration (partition_dirs.write_overrides), and applies what is in force then to its
+        logs, including those that are being opened. Returns that. One call at a time. OSError."""
         try:
             with self._describing:
                 partition_dirs.write_overrides(self._disk, directories, overrides)
@@ -268,7 +269,7 @@ class OwnedLogs:
             # The first file counts: the change may be in force although a later one could not be written.
             config = self._log_dir.topic_info(topic).config
             with self._lock:
-                self._config_changes += 1  # `_install` looks at it
+                self._config_changes += 1  # `_install` checks it
                 logs = [log for log in self._logs.values() if log.tp.topic == topic]
             for log in logs:
                 log.reconfigure(config)
@@ -284,7 +285,7 @@ class OwnedLogs:
         with self._lock:
             replicated = log.tp in self._replicated
         if replicated:
-            # What only we have is not replicated: there the brokers' own high watermark stands.
+            # What only exists here is not replicated: the brokers' own high watermark applies.
             known = self._checkpoints.of(log.tp).high_watermark
             high_watermark = None if known is None else min(known, snapshot.log_end_offset)
         return PartitionOffsets(recovery_point, snapshot.log_start_offset if begins_late else None, high_watermark)
@@ -296,7 +297,7 @@ class OwnedLogs:
     def _open(
         self, tp: TopicPartition, *, clean: bool, progress: Progress, from_start: bool = False, threads: int = 1
     ) -> PartitionLog:
-        """Recovers a log and makes it its partition's. The caller has the partition's turn."""
+        """Recovers a log and makes it its partition's. The caller holds the partition's turn."""
         if not self._is_here(tp):
             raise UnknownTopicOrPartition(f"no partition {tp} here", path=self._log_dir.path)
         directory = self._log_dir.path / tp.dir_name
@@ -362,7 +363,7 @@ class OwnedLogs:
     def _note_failure(
         self, tp: TopicPartition, directory: Path, error: StorageError | OSError, began_ms: int, *, replaced: bool
     ) -> StorageError:
-        """What is to be raised for what kept a log from being opened. It is kept only if that directory is there."""
+        """The error to raise when a log could not be opened. It is kept only if the directory still exists."""
         if replaced or partition_dirs.is_gone(directory):
             with contextlib.suppress(OSError):
                 self._log_dir.refresh()
@@ -393,7 +394,7 @@ class OwnedLogs:
             return self._logs.get(log.tp) is log
 
     def _mend_properties(self, tp: TopicPartition) -> None:
-        """Finishes a change of the topic's configuration that was interrupted."""
+        """Completes an interrupted change of the topic's configuration."""
         first = TopicPartition(tp.topic, self._log_dir.partitions(tp.topic)[0])
         directory = self._log_dir.path / tp.dir_name
         if tp == first or not (directory / names.TOPIC_PROPERTIES).exists():
@@ -404,7 +405,7 @@ class OwnedLogs:
                 partition_dirs.write_overrides(self._disk, [directory], overrides)
 
     def _bytes_to_check(self, tp: TopicPartition) -> int:
-        """For the progress alone: 0 where that cannot be told."""
+        """For the progress display; 0 where it is not known."""
         with contextlib.suppress(OSError):
             return self._sizes_to_check(tp)
         return 0
@@ -429,7 +430,7 @@ class OwnedLogs:
 
 
 class _SharedProgress(NoProgress):
-    """One of several recoveries that are one piece of work."""
+    """Progress of one of several recoveries that are shown as one."""
 
     def __init__(self, whole: Progress) -> None:
         self._whole = whole

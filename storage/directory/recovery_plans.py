@@ -1,4 +1,4 @@
-"""What recovery is told of a directory's partitions, and the rehearsal of their recovery (`recover --dry-run`)."""
+"""The plans by which a directory's partitions are recovered, and a rehearsal of that (`recover --dry-run`)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def recovery_plan(
     from_start: bool = False,
     threads: int = 1,
 ) -> RecoveryPlan:
-    """What recovery is told of a partition of this directory, whose topic is described by `info`.
+    """The plan for a partition of this directory, whose topic is described by `info`.
 
-    `from_start`: the checkpointed recovery point does not count. The others: see RecoveryPlan.
+    `from_start`: ignore the checkpointed recovery point. The others: see RecoveryPlan.
     """
     known = checkpoints.of(tp)
     return RecoveryPlan(

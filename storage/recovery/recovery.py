@@ -1,20 +1,21 @@
-"""Recovery: from whatever a stop left in a partition's directory to a sound log. The passes of Kafka's LogLoader:
+"""Recovery: makes a sound log of a partition's directory after any stop. The passes of Kafka's LogLoader:
 
 1. remove `.deleted`, `.cleaned`, and replacements that were not finished
 2. remove what a finished replacement (`.swap`) covers
 3. give finished replacements their names                     (1-3: leftovers.py)
 4. remove index files without a .log; an .index that is missing, or a .txnindex that cannot be right, means 6 for its
    segment, clean shutdown or not; a missing .timeindex is made empty
-5. a segment whose offsets pass 32 bits (old brokers made such) is split: overflow.py; then from 4 on again
+5. a segment whose offsets exceed the 31 bits of an index entry (old brokers made some) is split: overflow.py; then
+   again from 4 on
 6. without a clean shutdown: check segments from the one that holds the recovery point on; cut at the first batch that
    is not sound; after a cut remove all later segments; rebuild the indexes of those that were checked
-7. a log that ends below its checkpointed start begins anew there; a directory without segments gets one
-8. leader epochs beyond the log end, and below its start, go
+7. a log that ends below its checkpointed start restarts there; a directory without segments gets one
+8. leader epochs beyond the log end, and below its start, are removed
 9. producer state is rebuilt, its snapshots put in order
 
-Every pass leaves a directory from which all passes come to the same result, so a crash at any point is harmless: the
-recovery point only moves with the first flush after it. Later segments go newest first, durably, before the cut is
-made; files below the recovery point, which nobody looks at again, are replaced as a whole.
+Every pass leaves a directory from which all passes reach the same result, so a crash at any point is harmless: the
+recovery point only moves with the first flush after it. Later segments are removed newest first, durably, before the
+cut is made; files below the recovery point, which are never checked again, are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A segment was cut at a position: `lost_bytes` behind it were no sound batches."""
+    """A segment was cut at a position: the `lost_bytes` after it were not sound batches."""
 
     base_offset: int
     position: int
@@ -67,7 +68,7 @@ class Cut:
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What recovery did to one partition; `changes` are texts for a person, in order."""
+    """What recovery did to one partition; `changes` are texts for people, in order."""
 
     tp: TopicPartition
     changes: list[str] = field(default_factory=list)
@@ -80,11 +81,11 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What recovery is told of a partition.
+    """What recovery needs to know about a partition.
 
-    `clean`: the log directory was shut down cleanly. `recovery_point`: below it all was synced. `log_start_offset`: as
-    checkpointed, 0 without. `gentle`: cut a torn tail and no more; PartitionOffline where messages would go. `threads`:
-    so many look at a segment at once.
+    `clean`: the log directory was shut down cleanly. `recovery_point`: everything below it was synced.
+    `log_start_offset`: as checkpointed, 0 without. `gentle`: only cut a torn tail; PartitionOffline where messages
+    would be removed. `threads`: how many check a segment at once.
     """
 
     tp: TopicPartition
@@ -112,7 +113,7 @@ class Recovery:
         self._epochs_before: LeaderEpochs | None = None
 
     def run(self) -> LoadedLog:
-        """All passes; the directory is sound afterwards, if not synced."""
+        """All passes; the directory is sound afterwards, though not synced."""
         self._finish_leftovers()
         while True:
             try:
@@ -122,7 +123,7 @@ class Recovery:
                 self.report.recovered_segments.clear()
 
     def _load(self) -> LoadedLog:
-        """Passes 4 to 9. OffsetOverflow when a segment has to be split before."""
+        """Passes 4 to 9. OffsetOverflow when a segment has to be split first."""
         plan = self._plan
         self._remove_orphans()
         self._load_epochs()
@@ -212,7 +213,7 @@ class Recovery:
             raise OffsetOverflow(segment)
 
     def _split(self, segment: Segment) -> None:
-        """Makes several segments of one that is sound but for its span; what is not sound in it is cut off before."""
+        """Splits a segment that is sound except for its span; anything in it that is not sound is cut off before."""
         check = check_segment(segment.log, segment.base_offset, segment.size, ignore_batches, any_span=True)
         if check.invalid_bytes:
             later = [base for base in self._offsets_of(FileKind.LOG) if base > segment.base_offset]
@@ -270,9 +271,10 @@ class Recovery:
     def _recover_segment(
         self, segment: Segment, producers: ProducerTable, later: Sequence[Segment], *, below: bool
     ) -> int:
-        """Checks one segment and rebuilds its indexes; `producers` go along. Returns the bytes that were cut off.
+        """Checks one segment and rebuilds its indexes; `producers` are updated. Returns the bytes that were cut off.
 
-        `below`: it lies below the recovery point, so after a crash nothing but what is wrong with it brings us back.
+        `below`: it is below the recovery point, checked only because its index is invalid; no later recovery will
+        revisit it.
         """
         state = IndexState(self._plan.config.index_interval_bytes, segment.base_offset)
         entries: list[IndexEntries] = []
@@ -298,9 +300,9 @@ class Recovery:
         columns = [np.concatenate(column) for column in zip(*entries, strict=True)]
         offsets = offset_index.encode(columns[0], columns[1], segment.base_offset)
         times = time_index.encode(columns[2], columns[3], segment.base_offset)
-        # A segment that ends at the recovery point may be the last that is checked no more: after the next roll.
+        # A segment that ends at the recovery point may never be checked again: after the next roll.
         below = below or check.next_offset <= self._plan.recovery_point
-        # The time index first: what made this segment unsound is mended after it.
+        # The time index first: the files that made this segment unsound are written after it.
         self._rewrite(self._path(segment.base_offset, FileKind.TIME_INDEX), times, durably=below)
         self._rewrite(self._path(segment.base_offset, FileKind.OFFSET_INDEX), offsets, durably=below)
         transactions = self._path(segment.base_offset, FileKind.TRANSACTION_INDEX)
@@ -328,7 +330,7 @@ class Recovery:
         for other in reversed(later):
             self._remove_segment(other)
         if later:
-            # Else a power loss could leave the cut, which looks sound, with later segments behind it.
+            # Otherwise a power failure could leave the cut, which looks sound, with later segments after it.
             self._disk.sync_dir(self._directory)
         self._note(f"cuts {segment.log.path.name} at position {position}, offset {next_offset}: {lost} bytes go")
         self.report.cut = Cut(segment.base_offset, position, next_offset, lost)
@@ -348,7 +350,7 @@ class Recovery:
         measured = tail.measure(last, last.size)
         if measured.end < last.size:
             self._check_span(last)
-            # Kafka would believe the clean shutdown. Appending behind garbage would hide what comes after it.
+            # Kafka would trust the clean shutdown. Appending after garbage would hide what comes after it.
             self._cut(last, measured.end, measured.next_offset, ())
         return max(measured.next_offset, last.base_offset)
 
@@ -361,7 +363,7 @@ class Recovery:
     def _remove_segment(self, segment: Segment) -> None:
         self._note(f"removes the segment {segment.base_offset}, {segment.size} bytes")
         self.report.removed_segments.append(segment.base_offset)
-        # The .log last: while it is there, all of this is done again.
+        # The .log last: while it exists, all of this is repeated.
         for kind in (*_INDEX_KINDS, FileKind.LOG):
             path = self._path(segment.base_offset, kind)
             if path.exists():

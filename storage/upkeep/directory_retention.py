@@ -1,8 +1,8 @@
-"""Retention of a partition in its directory: who may lose messages, and up to where (product.md, section 7).
+"""Retention of a partition in its directory: which partitions may lose messages, and up to which offset.
 
-In a broker's directory only topics are touched whose limits were found there or given by a person. Of a partition with
-several replicas nothing goes at or above the high watermark that the broker wrote down; and nothing by which a share of
-a pending write is known (storage.staged_writes.commit).
+In a broker's directory only topics are changed whose limits were configured there or requested by a person. A partition
+with several replicas loses nothing at or above the high watermark that the broker checkpointed, and nothing by which a
+share of a pending write is recognised (storage.staged_writes.commit).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def retain_partition(
 ) -> RetentionResult | None:
     """One pass over one partition, see `Retention.run`; None when it is left alone.
 
-    `before` is a person's order: it counts where limits would not. NotPermitted for it in topics that are the brokers'
-    own; otherwise errors as `Retention.run` and `OwnedDir.log`.
+    `before` is an explicit request: it applies where limits would not. NotPermitted for it in topics that belong to the
+    brokers; otherwise errors as `Retention.run` and `OwnedDir.log`.
     """
     retention = _retention(owned.log_dir, tp, free_bytes, before, lambda: owned.checkpoints.of(tp).high_watermark)
     if retention is None:
@@ -54,7 +54,8 @@ def _retention(
     before: int | None,
     high_watermark: Callable[[], int | None],
 ) -> Retention | None:
-    """What a pass over a partition may do; None for nothing. `high_watermark`: as the broker checkpointed it."""
+    """The retention pass that is allowed for a partition; None for none. `high_watermark`: as the broker checkpointed
+    it."""
     info, is_broker = log_dir.topic_info(tp.topic), log_dir.is_broker
     allowed = guest_rules.may_retain(info, is_broker=is_broker)
     if before is not None:

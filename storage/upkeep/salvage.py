@@ -1,8 +1,8 @@
-"""Salvage: from a log in any state, every batch that is intact, into a new log.
+"""Salvage: copies every intact batch of a log in any state into a new log.
 
-Intact is a whole batch with a right CRC at an offset of its segment. Offsets lie outside of the CRC: where those of
-intact batches contradict one another, as few as possible are left behind. A batch of an unknown magic whose CRC is
-right was written as v2 (only the byte of the magic is wrong), and is copied so.
+A batch is intact if it is whole, has a right CRC and an offset of its segment. The CRC does not cover offsets: where
+those of intact batches contradict one another, as few batches as possible are left out. A batch of an unknown magic
+whose CRC is right was written as v2 (only the byte of the magic is wrong), and is copied as such.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class UncopiedBytes:
 
 @dataclass(frozen=True, slots=True)
 class LostOffsets:
-    """Offsets from `first_offset` to `last_offset` (None: it is not known how many) are lost to `damages`.
+    """Offsets from `first_offset` to `last_offset` (None: the number is not known) are lost because of `damages`.
 
-    Both are None where the damage took no offset: what it hit was no message.
+    Both are None where the damage cost no offset, because there was no message.
     """
 
     first_offset: int | None
@@ -58,7 +58,7 @@ class LostOffsets:
 
 @dataclass(slots=True)
 class Salvaged:
-    """What was copied, from `first_offset` to below `log_end_offset`; `repaired` batches got their magic back."""
+    """What was copied, from `first_offset` to below `log_end_offset`; the magic of `repaired` batches was corrected."""
 
     tp: TopicPartition
     first_offset: int
@@ -72,10 +72,10 @@ class Salvaged:
 def salvage(
     snapshot: LogSnapshot, target: PartitionLog, *, compacted: bool, progress: Progress | None = None
 ) -> Salvaged:
-    """Copies all that is intact in the files of `snapshot` into `target`, which must hold no messages.
+    """Copies everything that is intact in the files of `snapshot` into `target`, which must hold no messages.
 
     `compacted`: offsets may be missing between segments without being lost. InvalidRecord when `target` holds messages;
-    errors of its `append_batches`, a batch above its segment.bytes among them.
+    errors of its `append_batches`, including that for a batch above its segment.bytes.
     """
     before = target.snapshot()
     if before.size_bytes:
@@ -114,7 +114,7 @@ def salvage(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The batches `first` to below `last` of a find: they lie one after the other in the file."""
+    """The batches `first` to below `last` of a segment's intact ones, which are contiguous in the file."""
 
     first: int
     last: int
@@ -123,7 +123,7 @@ class _Run:
 
 
 class _IntactBatches:
-    """The intact batches of one segment, as columns in file order, and its breaks. `kept`: which are to be copied."""
+    """The intact batches of one segment, as columns in file order, and its breaks. `kept`: which are copied."""
 
     def __init__(self, segment: Segment, end_offset: int, progress: Progress) -> None:
         self.segment = segment
@@ -152,7 +152,7 @@ class _IntactBatches:
         self.kept = np.ones(len(self.position), np.bool_)
 
     def kept_runs(self) -> Iterator[_Run]:
-        """What is to be copied, in pieces of about a megabyte."""
+        """The batches to copy, in parts of about a megabyte."""
         rows = np.flatnonzero(self.kept)
         ends = self.position + self.size
         first = 0
@@ -170,14 +170,14 @@ class _IntactBatches:
                 first = at
 
     def read(self, run: _Run) -> memoryview:
-        """The bytes of a run, fit to be appended."""
+        """The bytes of a run, ready to be appended."""
         data = self.segment.log.read(run.position, run.size_bytes)
         if self.repaired[run.first]:
             data = memoryview(bytes(data[:_MAGIC_AT]) + _COPIED_MAGIC + bytes(data[_MAGIC_AT + 1 :]))
         return data
 
     def damages(self) -> list[UncopiedBytes]:
-        """Breaks, and intact batches that are left behind, in file order."""
+        """Breaks, and intact batches that are left out, in file order."""
         path = self.segment.log.path
         breaks = (one for one in self.breaks if one.fault is not Fault.ORDER)
         found = [UncopiedBytes(path, one.position, one.end, one.fault.value) for one in breaks]
@@ -189,7 +189,8 @@ class _IntactBatches:
 
 
 def _first_offsets(data: memoryview, table: BatchTable, rows: int, origin: int) -> _Int64s:
-    """Where batches begin; of the old formats' compressed message sets, too, whose headers tell only where they end."""
+    """First offsets of batches, including the old formats' compressed sets, whose headers have only their last
+    offset."""
     first = np.where(table.base_offset[:rows] < 0, table.last_offset[:rows], table.base_offset[:rows])
     decoder = Decoder(verify_crc=False)
     row = 0
@@ -201,7 +202,7 @@ def _first_offsets(data: memoryview, table: BatchTable, rows: int, origin: int) 
 
 
 def _choose(finds: list[_IntactBatches]) -> None:
-    """Marks as `kept` the longest run of batches in file order whose offsets ascend: what is left behind is little.
+    """Marks as `kept` the longest run of batches in file order whose offsets ascend, so that few are left out.
 
     `ends[n]`: the least last offset that a run of n + 1 batches can have.
     """
