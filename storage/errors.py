@@ -144,13 +144,6 @@ class PartitionUnavailable(PartitionOffline):
     """The partition could not be opened because something is missing that may become available again: disk space,
     memory, descriptors. `reason` is the system's error. The next use tries again."""
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        reason: OSError | None = None,
-        path: Path | str | None = None,
-        advice: str | None = None,
-    ) -> None:
-        super().__init__(what, path=path, found=reason, advice=advice)
+    def __init__(self, what: str, *, reason: OSError | None = None, **where: Any) -> None:
+        super().__init__(what, found=reason, **where)
         self.reason = reason

@@ -183,15 +183,15 @@ def taken_rows(columns: RecordColumns, config: LogConfig, now_ms: int) -> tuple[
     rows = len(columns)
     stop, error = rows, None
     if config.compact:
-        stop, error = _before(columns.key_length < 0, stop, error, "a compacted topic takes no message without a key")
+        stop, error = _before(columns.key_length < 0, stop, error, "a compacted topic accepts no message without a key")
     stamps = columns.timestamp
     if len(stamps) == 1 and stamps[0] == now_ms and config.message_magic == 2:
         return stop, error
     before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
     early = (stamps < 0) | (now_ms - np.maximum(stamps, 0) > before)
-    stop, error = _before(early, stop, error, f"timestamp lies too far in the past (before.max is {before} ms)")
+    stop, error = _before(early, stop, error, f"timestamp is too far in the past (before.max is {before} ms)")
     late = np.maximum(stamps, 0) - now_ms > after
-    stop, error = _before(late, stop, error, f"timestamp lies too far in the future (after.max is {after} ms)")
+    stop, error = _before(late, stop, error, f"timestamp is too far in the future (after.max is {after} ms)")
     if config.message_magic < 2:
         named = f"message.format.version {config.message_format_version} has no headers"
         stop, error = _before(columns.headers_count > 0, stop, error, named)

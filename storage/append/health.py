@@ -44,7 +44,7 @@ class Health:
                 "partition is offline after an earlier failure",
                 path=self._path,
                 found=str(self.failure),
-                advice="Mend the disk, then mount again",
+                advice="Repair the disk, then mount again",
             ) from self.failure
 
     def fail(self, error: Exception) -> None:

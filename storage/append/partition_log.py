@@ -345,7 +345,7 @@ class PartitionLog:
         with self._flushing, self._lock:
             self._health.check()
             if tuple(segments) != self._sealed[: len(segments)]:
-                raise SegmentGone("segments to be removed are not the oldest sealed ones (any more)", path=self.path)
+                raise SegmentGone("segments to be removed are no longer the oldest sealed ones", path=self.path)
             if not segments:
                 return []
             self._sealed = self._sealed[len(segments) :]
@@ -429,7 +429,7 @@ class PartitionLog:
             self._health.check()
             before = self._snapshot_locked()
             if before.size_bytes:
-                raise ValueError("only a log without messages can begin elsewhere")
+                raise ValueError("only a log without messages can begin at another offset")
             if offset == before.segments[0].base_offset and len(before.segments) == 1:
                 return
             with self._health.failing(lambda: self._active.broken):

@@ -137,7 +137,7 @@ class ProducerTable:
                 found[int(chosen[record.row])] = record
         missing = [int(row) for row in chosen.tolist() if row not in found and int(table.count[row]) > 0]
         if missing:
-            raise CorruptBatch("control batch is no transaction marker", offset=int(table.base_offset[missing[0]]))
+            raise CorruptBatch("control batch is not a transaction marker", offset=int(table.base_offset[missing[0]]))
         return found
 
 

@@ -22,7 +22,7 @@ def check_topics_may_change(path: Path, *, is_broker: bool) -> None:
     strays."""
     if is_broker:
         raise NotPermitted(
-            "topics are made and removed by the broker that owns this directory",
+            "topics are created and removed by the broker that owns this directory",
             path=path,
             advice="Create the topic on the broker, stop it, then append or mirror into it",
         )
@@ -31,7 +31,7 @@ def check_topics_may_change(path: Path, *, is_broker: bool) -> None:
 def check_config_may_change(topic: str) -> None:
     """NotPermitted for the cluster's metadata log."""
     if topic == names.CLUSTER_METADATA_TOPIC:
-        raise NotPermitted("the cluster's metadata log is the brokers' alone")
+        raise NotPermitted("the cluster's metadata log belongs to the brokers")
 
 
 def check_append(info: TopicInfo, *, force: bool = False, as_group_coordinator: bool = False) -> None:
@@ -45,14 +45,14 @@ def check_append(info: TopicInfo, *, force: bool = False, as_group_coordinator: 
     if info.replicas > 1 and not force:
         raise NotPermitted(
             f"{info.topic} has {info.replicas} replicas: a leader elsewhere would truncate what is appended here",
-            advice="--force appends all the same",
+            advice="--force appends anyway",
         )
 
 
 def check_records_may_go(info: TopicInfo, *, is_broker: bool) -> None:
     """NotPermitted for topics that belong to the brokers: not even an explicit request removes messages there."""
     if _is_untouchable(info.topic, is_broker):
-        raise NotPermitted(f"{info.topic} is the brokers' own: nothing is removed from it")
+        raise NotPermitted(f"{info.topic} belongs to the brokers: nothing is removed from it")
 
 
 def may_retain(info: TopicInfo, *, is_broker: bool) -> bool:

@@ -185,7 +185,7 @@ class OwnedDir:
         """A partition's log, opened first if necessary. UnknownTopicOrPartition; PartitionOffline when that failed;
         NotPermitted for the cluster's metadata."""
         if tp.topic == names.CLUSTER_METADATA_TOPIC:
-            raise NotPermitted("the cluster's metadata log is the brokers' alone", path=self.path)
+            raise NotPermitted("the cluster's metadata log belongs to the brokers", path=self.path)
         return self._logs.get(tp)
 
     def appendable(
@@ -257,7 +257,7 @@ class OwnedDir:
             self._check_open_locked()
             self.log_dir.refresh()
             if topic in self.log_dir.topics():
-                raise FileExistsError(errno.EEXIST, "topic is there already", topic)
+                raise FileExistsError(errno.EEXIST, "topic exists already", topic)
             names.check_topic_is_new(topic, self.log_dir.topics())
             config = self.log_dir.broker_config()
             count = config.num_partitions if partitions is None else partitions
@@ -275,7 +275,7 @@ class OwnedDir:
             info = self.log_dir.topic_info(topic)
             here = self.log_dir.partitions(topic)
             if count < here[-1] + 1:
-                raise NotPermitted(f"{topic} has {here[-1] + 1} partitions, and partitions cannot be taken away")
+                raise NotPermitted(f"{topic} has {here[-1] + 1} partitions, and partitions cannot be removed")
             missing = [number for number in range(count) if number not in here]
             topic_id = info.topic_id or partition_metadata.random_id()
             self._create_partitions(topic, missing, topic_id, info.overrides, {})

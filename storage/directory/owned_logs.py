@@ -311,7 +311,7 @@ class OwnedLogs:
                     replaced = not is_there()
                 if replaced:
                     recovered.log.abandon()
-                    raise PartitionOffline("directory is not the one any more that was opened", path=directory)
+                    raise PartitionOffline("directory is no longer the one that was opened", path=directory)
         except (StorageError, OSError) as error:
             raise self._note_failure(tp, directory, error, began_ms, replaced=replaced) from error
         self._install(recovered)
@@ -370,8 +370,8 @@ class OwnedLogs:
             with self._lock:
                 self._unsound.add(tp)  # whatever is there now, or will be
             if not self._is_here(tp):
-                return UnknownTopicOrPartition(f"no partition {tp} here any more", path=self._log_dir.path)
-            advice = "Somebody else moves directories here. Try again"
+                return UnknownTopicOrPartition(f"partition {tp} is no longer here", path=self._log_dir.path)
+            advice = "Another process moves directories here. Try again"
             return PartitionOffline("directory was replaced while it was opened", path=directory, advice=advice)
         failure = _offline(tp, directory, error)
         now_ms = self._clock.now_ms()
@@ -446,5 +446,5 @@ def _offline(tp: TopicPartition, directory: Path, error: StorageError | OSError)
     if isinstance(error, OSError) and error.errno in PASSING_ERRORS:
         advice = "It is tried again when it is next used"
         return PartitionUnavailable(what, reason=error, path=directory, advice=advice)
-    advice = "Mend it, then open the log directory again"
+    advice = "Repair it, then open the log directory again"
     return PartitionOffline(what, path=directory, found=str(error), advice=advice)

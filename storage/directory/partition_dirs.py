@@ -38,7 +38,7 @@ def create(
     """
     for tp in partitions:
         if (log_dir / tp.dir_name).exists():
-            raise FileExistsError(17, "partition is there already", str(log_dir / tp.dir_name))
+            raise FileExistsError(17, "partition exists already", str(log_dir / tp.dir_name))
     built: dict[TopicPartition, Path] = {}
     try:
         for tp, start in sorted(partitions.items()):

@@ -32,7 +32,7 @@ class Fault(Enum):
     CUT_OFF = "batch is cut off"
     LENGTH = "batch has an impossible length"
     ZEROS = "zeros where a batch should begin"
-    GARBAGE = "bytes that are no batch"
+    GARBAGE = "bytes that are not a batch"
     ORDER = "offsets do not ascend"
     RANGE = "offset does not fit the segment"
 

@@ -16,21 +16,10 @@ from storage.format.block import Damage, RecordBlock, RecordColumn
 from storage.format.decoder import Decoder
 from storage.log.buffers import WINDOW_BYTES
 from storage.log.isolation import AbortedTransactions, last_stable_offset
-from storage.log.scanning import SpanDamage, Window, scan_batches, scan_sound_batches
+from storage.log.scanning import Window, scan_batches, scan_sound_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import MAX_OFFSET, Isolation
-
-__all__ = [
-    "BatchPosition",
-    "SpanDamage",
-    "Window",
-    "batch_records",
-    "find_batch",
-    "read_blocks",
-    "read_range",
-    "scan_batches",
-]
 
 # Enough for the batches between two index entries at Kafka's default interval; larger ones are read in such steps.
 _LOOKUP_WINDOW: Final = 64 << 10

@@ -21,7 +21,7 @@ from storage.log.snapshot import LogSnapshot
 _ROWS: Final = 4096
 _LOOK_BYTES: Final = 64 << 10  # there is rarely more between two index entries
 _HEAD_BYTES: Final = 17  # up to the magic, without which a batch's size is not trusted; every batch is larger
-_ADVICE: Final = "`kafkafs verify` tells more, `kafkafs salvage` copies what is intact"
+_ADVICE: Final = "`kafkafs verify` shows more, `kafkafs salvage` copies what is intact"
 
 
 @dataclass(frozen=True, slots=True)

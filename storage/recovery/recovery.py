@@ -131,7 +131,7 @@ class Recovery:
         ends = self._check_segments(segments, unsound)
         next_offset = self._next_offset(segments, ends)
         if segments and next_offset < plan.log_start_offset:
-            self._note(f"log ends at {next_offset}, below its start {plan.log_start_offset}: it begins anew there")
+            self._note(f"log ends at {next_offset}, below its start {plan.log_start_offset}: it restarts there")
             for segment in reversed(segments):
                 self._remove_segment(segment)
             segments, next_offset = [], plan.log_start_offset
@@ -332,7 +332,8 @@ class Recovery:
         if later:
             # Otherwise a power failure could leave the cut, which looks sound, with later segments after it.
             self._disk.sync_dir(self._directory)
-        self._note(f"cuts {segment.log.path.name} at position {position}, offset {next_offset}: {lost} bytes go")
+        place = f"position {position}, offset {next_offset}"
+        self._note(f"cuts {segment.log.path.name} at {place}: {lost} bytes are removed")
         self.report.cut = Cut(segment.base_offset, position, next_offset, lost)
         with opened(self._disk, segment.log.path) as file:
             file.truncate(position)

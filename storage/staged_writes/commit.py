@@ -141,7 +141,7 @@ def _check_replay(owned: Owner, write: WriteId, content: Content) -> None:
     last = owned.commits.state.queries[write.id]
     if known == content or (known is None and write.batch == last.batch and not last.contents):
         return  # or it was committed by a version that did not store contents
-    rows = "rows that are not remembered any more" if known is None else f"{known.records} rows"
+    rows = "rows that are no longer known" if known is None else f"{known.records} rows"
     raise ReplayDiffers(
         f"batch {write.batch} of write {write.id} was committed before, with other rows: these are not written",
         path=owned.path,
@@ -176,7 +176,7 @@ def _note_written(owned: Owner, write: WriteId, partitions: Collection[TopicPart
 
 def _unfinished(owned: Owner, write: WriteId, error: Exception) -> CommitUnfinished:
     return CommitUnfinished(
-        f"write {write.id} has begun but is not through",
+        f"write {write.id} has begun but is not finished",
         path=owned.path,
         found=str(error),
         advice="It will be finished when the log directory is next opened for writing: do not repeat it",
@@ -263,7 +263,7 @@ def _refuse_behind_unfinished(owned: Owner, write: WriteId) -> None:
                 f"write {pending.write.id}, batch {pending.write.batch} was begun and cannot be carried out yet",
                 path=owned.path,
                 found="; ".join(f"{tp}: {error}" for tp, error in owned.unfinished.items()),
-                advice="`kafkafs recover` finishes it, or tells why it cannot",
+                advice="`kafkafs recover` finishes it, or says why it cannot",
             )
 
 

@@ -267,7 +267,7 @@ class Retention:
         if self.before is None:
             return snapshot.log_start_offset
         if not config.delete:
-            raise NotPermitted(f"{snapshot.tp} is only compacted: it takes no deletion of records")
+            raise NotPermitted(f"{snapshot.tp} is only compacted: its records cannot be deleted")
         high_watermark = snapshot.log_end_offset if self.high_watermark is None else self.high_watermark
         end = min(high_watermark, snapshot.log_end_offset)
         offset = end if self.before == HIGH_WATERMARK else self.before

@@ -80,7 +80,7 @@ def salvage(
     before = target.snapshot()
     if before.size_bytes:
         raise InvalidRecord(
-            "the log to salvage into holds messages already", path=target.path, advice="Salvage into another directory"
+            "the log to salvage into already holds messages", path=target.path, advice="Salvage into another directory"
         )
     report = progress or NoProgress()
     segments = [

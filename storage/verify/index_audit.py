@@ -1,4 +1,4 @@
-"""A segment's indexes against its batches: entries are compared as the batches pass by, thousands at a time."""
+"""Checks a segment's indexes against its batches: entries are compared with thousands of batches at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storage.verify.findings import REINDEX, FaultKind, Finding, Findings, Repai
 
 _Flags = npt.NDArray[np.bool_]
 
-# What loading a file finds.
+# The faults that loading a file reports.
 _OFFSET_KINDS = {
     IndexFault.SIZE: FaultKind.INDEX_SIZE,
     IndexFault.ORDER: FaultKind.INDEX_ORDER,
@@ -28,7 +28,7 @@ _TIME_KINDS = {IndexFault.SIZE: FaultKind.TIME_INDEX_SIZE, IndexFault.ORDER: Fau
 class IndexAudit:
     """The .index and .timeindex of one segment. `settled`: the segment was closed in order, so nothing is unfinished.
 
-    `recovery`: what recovery would do to indexes that are wrong. Batches are shown in order, by `visit`.
+    `recovery`: what recovery would do to wrong indexes. `visit` gets the batches in order.
     """
 
     def __init__(
@@ -49,21 +49,22 @@ class IndexAudit:
         self._max_timestamp = -1
 
     def visit(self, part: BatchTable) -> None:
-        """Compares the entries that speak of these batches."""
+        """Compares the entries for these batches."""
         self._match_offset_entries(part)
         self._match_time_entries(part)
         self._max_timestamp = max(self._max_timestamp, int(part.max_timestamp.max()))
         self._last_offset = int(part.last_offset[-1])
 
     def pass_over(self, end: int, next_offset: int) -> None:
-        """Damage up to the position `end`, where offsets go on with `next_offset`: entries there are not judged."""
+        """Damage up to the position `end`, after which offsets continue with `next_offset`: entries there are not
+        judged."""
         stop = int(self._positions.searchsorted(end))
         self._known_offsets[self._next_entry : stop] = True
         self._next_entry = max(self._next_entry, stop)
         self._next_time = max(self._next_time, int(self._time_offsets.searchsorted(next_offset)))
 
     def finish(self, *, whole: bool) -> None:
-        """Looks at the files themselves, and at entries that no batch spoke of. `whole`: the log has no damage."""
+        """Checks the files themselves, and entries that match no batch. `whole`: the log has no damage."""
         size, time_size, findings = offset_index.ENTRY_SIZE, time_index.ENTRY_SIZE, self._findings
         self._check_file(self._offsets, self._offset_path, size, _OFFSET_KINDS, FaultKind.INDEX_NOT_TRIMMED)
         self._check_file(self._times, self._time_path, time_size, _TIME_KINDS, FaultKind.TIME_INDEX_NOT_TRIMMED)
@@ -113,7 +114,7 @@ class IndexAudit:
         self._known_offsets[low:high] |= part.last_offset[part.last_offset.searchsorted(keys)] == keys
 
     def _match_time_entries(self, part: BatchTable) -> None:
-        """Entries whose offset lies in these batches: the greatest timestamp up to there, at the first that has it."""
+        """Entries with offsets in these batches: the greatest timestamp up to there, at the first batch that has it."""
         first = self._next_time
         stop = int(self._time_offsets.searchsorted(int(part.last_offset[-1]), side="right"))
         if stop <= first:
@@ -137,7 +138,7 @@ class IndexAudit:
         kinds: dict[IndexFault, FaultKind],
         not_trimmed: FaultKind,
     ) -> None:
-        """What loading the file found; that it is trimmed, where it was closed in order."""
+        """Reports the fault that loading found, and a file that is not trimmed although it was closed in order."""
         if index.problem is not None:
             kind, how = kinds.get(index.problem.fault, FaultKind.UNREADABLE), self._how._replace(note=not self._settled)
             self._findings.add(Finding.of_error(kind, index.problem, path, how))
@@ -162,14 +163,14 @@ class IndexAudit:
         expected: str | None = None,
         founds: npt.NDArray[np.int64] | None = None,
     ) -> None:
-        """The entries (counted from the slot `first`) that are wrong."""
+        """Reports the wrong entries, counted from the slot `first`."""
         for slot in np.flatnonzero(wrong).tolist() if wrong.any() else ():
             position, found = (first + slot) * entry_size, None if founds is None else int(founds[slot])
             self._findings.add(Finding(kind, path, self._how, "", position, int(offsets[slot]), expected, found))
 
 
 class LoadedIndexes:
-    """A segment's indexes as they were before its log was looked at: what they speak of is in the log by then."""
+    """A segment's indexes, loaded before its log is read, so that everything they refer to is in the log by then."""
 
     __slots__ = ("aborts", "offsets", "times")
 

@@ -1,4 +1,4 @@
-"""One partition checked: its segments side by side, then what goes along from one to the next. Read-only."""
+"""Checks one partition: its segments independently, then what continues from one to the next. Read-only."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What a partition is checked by. `clean`: it was closed in order, so nothing is unfinished. `log_start_offset`
-    and `recovery_point`: as checkpointed, 0 without."""
+    """The parameters of a partition's check. `clean`: it was closed in order, so nothing is unfinished.
+    `log_start_offset` and `recovery_point`: as checkpointed, 0 without."""
 
     directory: Path
     clean: bool
@@ -53,7 +53,7 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """Where a partition's files begin and end: base offset of the first segment, offset behind the last batch."""
+    """Where a partition's files begin and end: base offset of the first segment, offset after the last batch."""
 
     first_offset: int
     next_offset: int
@@ -73,7 +73,7 @@ class PartitionAudit:
         )  # fmt: skip
 
     def segments(self) -> list[SegmentPlan]:
-        """What there is to check, in order."""
+        """The segments to check, in order."""
         plan, bases = self._plan, sorted(self._files[FileKind.LOG])
         below = [base for base in bases if base <= plan.recovery_point]
         return [
@@ -93,7 +93,7 @@ class PartitionAudit:
 
     @staticmethod
     def audit(plan: SegmentPlan, progress: Progress, threads: int = 1) -> SegmentReport:
-        """`audit_segment`; a .log that cannot be read is found."""
+        """`audit_segment`; a .log that cannot be read is a finding."""
         try:
             return audit_segment(plan, progress, threads)
         except (OSError, StorageError) as error:
@@ -103,9 +103,9 @@ class PartitionAudit:
             return report
 
     def finish(self, reports: list[SegmentReport]) -> tuple[Findings, LogEnds]:
-        """`reports`: those of all segments, in order."""
+        """Checks them together. `reports`: those of all segments, in order."""
         if not reports:
-            how = Repair("makes one, empty", OPENING, note=not self._plan.clean)
+            how = Repair("creates an empty one", OPENING, note=not self._plan.clean)
             self._findings.add(Finding(FaultKind.PARTITION_EMPTY, self._plan.directory, how))
             return self._findings, LogEnds(0, 0)
         first, next_offset, latest_epoch = reports[0].plan.base_offset, reports[0].plan.base_offset, -1
@@ -137,7 +137,7 @@ class PartitionAudit:
         return self._plan.directory / names.segment_file(offset, kind)
 
     def _check_names(self) -> dict[FileKind, set[int]]:
-        """Live files by kind and offset; whatever else is there, and should not be, is found."""
+        """Live files by kind and offset; other files that should not be there are findings."""
         files: dict[FileKind, set[int]] = {kind: set() for kind in FileKind}
         findings, clean = self._findings, self._plan.clean
         for entry in paths_in(self._plan.directory):
@@ -146,14 +146,14 @@ class PartitionAudit:
                 if names.is_misnamed(entry.name):
                     findings.add(Finding(FaultKind.FILE_MISNAMED, entry, MOVE_AWAY))
                 elif names.is_staged_segment(entry.name):
-                    # Perhaps being built this moment.
+                    # It may be under construction.
                     findings.add(Finding(FaultKind.FILE_LEFT_OVER, entry, UNFINISHED, found=names.STAGED_SUFFIX))
                 elif entry.name.endswith(names.TEMPORARY_SUFFIX):
                     findings.add(Finding(FaultKind.CHECKPOINT_UNFINISHED, entry, UNFINISHED))
             elif parsed.state is FileState.LIVE:
                 files[parsed.kind].add(parsed.offset)
             else:
-                # A broker that is stopped leaves .deleted files to its next start; replacements end with the process.
+                # A stopped broker leaves .deleted files until its next start; replacements end with the process.
                 doing = "finishes the replacement" if parsed.state is FileState.SWAP else "removes it"
                 how = Repair(doing, OPENING, note=parsed.state is FileState.DELETED or not clean)
                 findings.add(Finding(FaultKind.FILE_LEFT_OVER, entry, how, found=parsed.state.value))
@@ -164,7 +164,7 @@ class PartitionAudit:
         return files
 
     def _check_ends(self, ends: LogEnds) -> None:
-        """Nothing that speaks of offsets speaks of what lies beyond the log end."""
+        """Checks that no epoch and no snapshot is beyond the log end."""
         epochs = [entry.start_offset for entry in self._epochs.entries if entry.start_offset > ends.next_offset]
         snapshots = [at for at in sorted(self._files[FileKind.PRODUCER_SNAPSHOT]) if at > ends.next_offset]
         checkpoint = self._plan.directory / names.LEADER_EPOCH_CHECKPOINT
@@ -177,7 +177,7 @@ class PartitionAudit:
     # Producers
 
     def _snapshots(self) -> dict[int, dict[int, ProducerEntry]]:
-        """Producers by id, by the offset of their snapshot; those that do not parse are found."""
+        """Producers by id, by the offset of their snapshot; snapshots that do not parse are findings."""
         snapshots = {}
         for offset in sorted(self._files[FileKind.PRODUCER_SNAPSHOT]):
             path = self._path(offset, FileKind.PRODUCER_SNAPSHOT)
@@ -189,8 +189,8 @@ class PartitionAudit:
         return snapshots
 
     def _check_producers(self, reports: list[SegmentReport], snapshots: dict[int, dict[int, ProducerEntry]]) -> None:
-        """Aborted transactions have their entries; snapshots say what the batches before them say, where all are there
-        (compaction takes a producer's batches, and a snapshot still knows them)."""
+        """Checks that aborted transactions have entries, and that snapshots agree with the batches before them where
+        all of those exist (compaction removes a producer's batches, but snapshots still have it)."""
         first = reports[0].plan.base_offset
         table = ProducerTable(first, snapshots.get(first, {}).values())
         seen: set[int] = set()
@@ -219,7 +219,7 @@ class PartitionAudit:
                 aborted += changes.aborted
                 table.commit(changes, end_offset)
             if report.trail.broken:
-                return  # what is missing here may be anything
+                return  # anything may be missing here
             self._check_aborts(report, aborted)
         if dense:
             self._check_snapshot(next_offset, snapshots, table, seen)
@@ -229,7 +229,7 @@ class PartitionAudit:
             return
         stored = {entry.last_offset: entry.first_offset for entry in report.aborts.entries()}
         path = self._path(report.plan.base_offset, FileKind.TRANSACTION_INDEX)
-        how = Repair("rebuilds it" if report.plan.checked else "leaves it: it lies below the recovery point", REINDEX)
+        how = Repair("rebuilds it" if report.plan.checked else "leaves it: it is below the recovery point", REINDEX)
         for transaction in aborted:
             first, last = transaction.first_offset, transaction.last_offset
             if last not in stored or stored[last] > first:
@@ -242,7 +242,7 @@ class PartitionAudit:
     def _check_snapshot(
         self, offset: int, snapshots: dict[int, dict[int, ProducerEntry]], table: ProducerTable, seen: set[int]
     ) -> None:
-        """Of producers that the log tells of: a snapshot may have forgotten them, but not know them otherwise."""
+        """Checks the producers of the log: a snapshot may lack them, but must not have other values."""
         stored, path = snapshots.get(offset, {}), self._path(offset, FileKind.PRODUCER_SNAPSHOT)
         for entry in table.entries():
             told = stored.get(entry.producer_id)
@@ -261,7 +261,7 @@ def read_small(
     default: T,
     how: Repair = RECOVERED,
 ) -> T:
-    """A small file's content; `default` where there is none, or where it does not parse, which is found."""
+    """A small file's content; `default` where there is none, or where it does not parse, which is a finding."""
     try:
         content = read(path)
     except (CorruptCheckpoint, OSError) as error:

@@ -1,7 +1,7 @@
-"""One segment checked: every batch, every record, and every index entry against them. Read-only, of itself alone.
+"""Checks one segment: every batch, every record, and the index entries against them. Read-only, and independent.
 
 The .log is read once, window by window, around any damage; memory does not grow with the segment. What later segments
-need to know of it goes into a SegmentReport, so segments are checked side by side.
+need is put into a SegmentReport, so that segments can be checked in parallel.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """What a segment is checked by. `end_offset`: where the next one begins. `settled`: it was closed in order, so
-    nothing at its end may be unfinished. `sealed`: others follow. `checked`: recovery would look at it."""
+    """The parameters of a segment's check. `end_offset`: where the next one begins. `settled`: it was closed in order,
+    so nothing at its end may be unfinished. `sealed`: others follow. `checked`: recovery would check it."""
 
     directory: Path
     base_offset: int
@@ -54,8 +54,8 @@ class SegmentPlan:
 
 @dataclass(slots=True)
 class SegmentReport:
-    """What was found, and what the log as a whole is judged by. `whole`: no bytes of it are damaged. `dense`: no offset
-    is missing, so that nothing was compacted away."""
+    """The findings, and what the check of the whole log needs. `whole`: no bytes are damaged. `dense`: no offset is
+    missing, so that nothing was compacted away."""
 
     plan: SegmentPlan
     findings: Findings
@@ -69,19 +69,19 @@ class SegmentReport:
 
     @staticmethod
     def unread(plan: SegmentPlan) -> SegmentReport:
-        """Of a segment that could not be read."""
+        """The report on a segment that could not be read."""
         nothing = TransactionIndex(np.empty((4, 0), np.int64))
         return SegmentReport(plan, Findings(), plan.base_offset, ProducerTrail(broken=True), nothing, whole=False)
 
 
 def audit_segment(plan: SegmentPlan, progress: Progress, threads: int = 1) -> SegmentReport:
-    """Checks one segment, by so many threads at once. OSError when its .log cannot be read."""
+    """Checks one segment, with that many threads. OSError when its .log cannot be read."""
     findings = Findings()
-    # Before the log's size is taken: what they speak of is there by then, even while somebody writes.
+    # Before the log's size is taken: everything they refer to is there by then, even if the log grows.
     indexes = LoadedIndexes(plan.directory, plan.base_offset)
     segment = Segment.at(plan.directory, plan.base_offset)
     path = segment.log.path
-    recovery = "rebuilds it" if plan.checked else "leaves it: the segment lies below the recovery point"
+    recovery = "rebuilds it" if plan.checked else "leaves it: the segment is below the recovery point"
     index_audit = IndexAudit(segment, indexes, findings, settled=plan.settled or plan.sealed, recovery=recovery)
     batches = BatchAudit(segment.log, plan.base_offset, plan.epochs, plan.log_start_offset, findings, index_audit.visit)
 
@@ -109,14 +109,14 @@ def audit_segment(plan: SegmentPlan, progress: Progress, threads: int = 1) -> Se
 
 
 def _report_break(plan: SegmentPlan, path: Path, broken: Break, findings: Findings) -> None:
-    """Damage; or, at the end of a log that nobody closed, a torn tail."""
+    """Reports damage; or, at the end of a log that was not closed, a torn tail."""
     size = broken.end - broken.position
     torn = not plan.sealed and not plan.settled and not broken.intact_behind and broken.fault is not Fault.ORDER
     if not plan.checked:
-        recovery = "leaves it: it lies below the recovery point; readers fail there"
+        recovery = "leaves it: it is below the recovery point; readers fail there"
     else:
-        recovery = f"cuts the log here: {size} bytes" if torn else "cuts the log here: all behind it"
-        recovery += f" and {plan.later_segments} later segments go" if plan.later_segments else " go"
+        recovery = "cuts the log here, removing " + (f"{size} bytes" if torn else "everything after it")
+        recovery += f" and {plan.later_segments} later segments" if plan.later_segments else ""
     behind = f", {size} bytes; intact again from position {broken.end}" if size and broken.intact_behind else ""
     kind, how = _KINDS[broken.fault], Repair(recovery, SALVAGE)
     if torn:
@@ -126,7 +126,7 @@ def _report_break(plan: SegmentPlan, path: Path, broken: Break, findings: Findin
 
 
 def _check_invented_aborts(report: SegmentReport, path: Path, recovery: str) -> None:
-    """Each entry of the .txnindex is an abort marker of this segment."""
+    """Checks that each entry of the .txnindex is an abort marker of this segment."""
     aborts, findings = report.aborts, report.findings
     if aborts.problem is not None:
         how = Repair("rebuilds it in any case", REINDEX)

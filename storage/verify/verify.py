@@ -1,12 +1,12 @@
-"""The invariants of a log directory, checked: read-only, taking no lock. The oracle of the tests, too.
+"""Checks the invariants of a log directory: read-only, without a lock. The tests use it as their oracle, too.
 
-A directory that was opened, recovered and closed in order gives nothing at all. One that was not shut down cleanly, or
-that a broker holds this moment, may hold unfinished work, which is told apart from damage (`Severity`). What is found
-in a directory that somebody writes to is looked at again before it is believed.
+A directory that was opened, recovered and closed in order has no findings. One that was not shut down cleanly, or that
+a broker holds now, may have unfinished work, which is distinguished from damage (`Severity`). Findings in a directory
+that another process writes to are confirmed by a second look.
 
-Checked: names; segments that follow one another; each segment (segment_audit.py), several at once; producer snapshots,
-leader epochs and offset checkpoints against the log's ends; topic ids and configurations, the same in all partitions;
-leftovers; writes that are pending.
+Checked are names; the sequence of segments; each segment (segment_audit.py), several at once; producer snapshots,
+leader epochs and offset checkpoints against the log's ends; topic ids and configurations, which must be the same in all
+partitions; leftovers; pending writes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from storage.verify.findings import (
 from storage.verify.partition_audit import LogEnds, PartitionAudit, PartitionPlan, read_small
 from storage.verify.segment_audit import SegmentPlan, SegmentReport
 
-_LOOKS = 3  # at a partition that somebody writes to
+_LOOKS = 3  # how often a partition that another process writes to is checked
 
-_EMPTY = Repair("takes it for empty", RECOVER)
-_MADE_ANEW = Repair("makes it anew, empty, and has it filled by another replica if there is one", note=True)
+_EMPTY = Repair("treats it as empty", RECOVER)
+_MADE_ANEW = Repair("creates it again, empty, and another replica fills it if there is one", note=True)
 
 _Offsets = Mapping[TopicPartition, int]
 
@@ -53,7 +53,7 @@ AuditSegments = Callable[[Sequence[SegmentPlan]], Iterable[SegmentReport]]
 
 @dataclass(slots=True)
 class _Directory:
-    """A log directory being looked at. `clean`: nothing in it may be unfinished. `held`: somebody writes to it."""
+    """A log directory being checked. `clean`: nothing in it may be unfinished. `held`: another process writes to it."""
 
     path: Path
     clean: bool
@@ -70,9 +70,9 @@ def verify_log_dir(
     workers: int | None = None,
     audit_segments: AuditSegments | None = None,
 ) -> list[Finding]:
-    """Everything wrong in a log directory, by path; `only`: of these partitions, and of the directory's own files.
+    """Everything wrong in a log directory, by path; `only`: in these partitions, and in the directory's own files.
 
-    `workers`: threads that look at segments, by default as many as there are processors. `audit_segments`: looks at all
+    `workers`: threads that check segments, by default as many as there are processors. `audit_segments`: checks all
     segments of all partitions (with `PartitionAudit.audit`), instead of threads here. OSError when the directory cannot
     be listed.
     """
@@ -82,7 +82,7 @@ def verify_log_dir(
     read_small(findings, FaultKind.META_PROPERTIES, path / names.META_PROPERTIES, meta_properties.read, None, LEFT)
     partitions = _check_names(directory)
     chosen = [tp for tp in partitions if only is None or tp in only]
-    # Before the logs are: what they name is in the logs by then.
+    # Read before the logs: everything that checkpoints refer to is in the logs by then.
     known = {
         name: read_small(
             findings, FaultKind.CHECKPOINT_CORRUPT, path / name, checkpoints.read, dict[TopicPartition, int](), _EMPTY
@@ -122,7 +122,7 @@ def verify_partition(directory: Path, *, clean: bool = True) -> list[Finding]:
 
 
 def _check_names(directory: _Directory) -> list[TopicPartition]:
-    """The partitions that are there; whatever else is, and should not be, is found."""
+    """The partitions that are there; other entries that should not be there are findings."""
     partitions, findings = [], directory.findings
     for entry in paths_in(directory.path):
         if not entry.is_dir():
@@ -144,14 +144,14 @@ def _check_names(directory: _Directory) -> list[TopicPartition]:
 
 @dataclass(frozen=True, slots=True)
 class _SegmentThreads:
-    """Threads that look at segments, `total` bytes in all."""
+    """Threads that check segments, `total` bytes in all."""
 
     pool: ThreadPoolExecutor
     count: int
     total: int
 
     def audit(self, plan: SegmentPlan, progress: Progress) -> Future[SegmentReport]:
-        """One thread a segment; more for one that is most of the work."""
+        """One thread for a segment; more for one that is most of the work."""
         path = plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)
         size = path.stat().st_size if path.exists() else 0
         share = round(self.count * size / self.total) if self.total else 0
@@ -165,7 +165,7 @@ def _check_partitions(
     threads: _SegmentThreads,
     progress: Progress,
 ) -> None:
-    """All of them, a few partitions ahead of the one that is finished."""
+    """Checks all of them, up to a few partitions ahead of the one that is finished next."""
     waiting: deque[tuple[_Started, list[Future[SegmentReport]]]] = deque()
 
     def finish() -> None:
@@ -186,7 +186,7 @@ def _check_at_once(
     known: Mapping[str, _Offsets],
     audit_segments: AuditSegments,
 ) -> None:
-    """All of them, their segments in one go."""
+    """Checks all of them, their segments in one call."""
     begun = [(one, one.audit.segments()) for one in _begin(directory, chosen, known)]
     reports = iter(audit_segments([plan for _, plans in begun for plan in plans]))
     for one, plans in begun:
@@ -207,7 +207,7 @@ def _begin(
     for tp in chosen:
         plan = PartitionPlan(
             directory.path / tp.dir_name,
-            # A broker checks the cluster's metadata log at each start, and nobody else may close it.
+            # A broker checks the cluster's metadata log at each start, and no other process closes it.
             directory.clean and tp.topic != names.CLUSTER_METADATA_TOPIC,
             known[names.LOG_START_CHECKPOINT].get(tp, 0),
             known[names.RECOVERY_POINT_CHECKPOINT].get(tp, 0),
@@ -226,7 +226,7 @@ def _finish(directory: _Directory, started: _Started, reports: list[SegmentRepor
 
 
 def _confirmed(findings: Findings, plan: PartitionPlan) -> Findings:
-    """What is still there when it is looked at again: a log that is written to shows things that pass."""
+    """The findings that a second look confirms: in a log that is being written to, some are temporary."""
     for _ in range(_LOOKS - 1):
         if not any(one.severity is Severity.FINDING for one in findings):
             break
@@ -247,8 +247,8 @@ def _check_checkpoints(directory: _Directory, known: Mapping[str, _Offsets]) -> 
         for tp, offset in offsets.items():
             if tp in directory.ends and not 0 <= offset <= directory.ends[tp].next_offset:
                 is_start = name == names.LOG_START_CHECKPOINT
-                how = Repair("begins the log anew there" if is_start else "corrects it", RECOVER)
-                what, expected = f"checkpoint of {tp} lies beyond its log", f"0 to {directory.ends[tp].next_offset}"
+                how = Repair("restarts the log there" if is_start else "corrects it", RECOVER)
+                what, expected = f"checkpoint of {tp} is beyond its log", f"0 to {directory.ends[tp].next_offset}"
                 finding = Finding(
                     FaultKind.CHECKPOINT_BEYOND_LOG, directory.path / name, how, what,
                     offset=offset, expected=expected, found=offset,
@@ -257,7 +257,7 @@ def _check_checkpoints(directory: _Directory, known: Mapping[str, _Offsets]) -> 
 
 
 def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> None:
-    """A topic has one id and one configuration, in all of its partitions, and no other topic has its id."""
+    """Checks that all partitions of a topic have one id and one configuration, and no other topic has that id."""
     findings = directory.findings
     ids: dict[str, str | None] = {}
     overrides: dict[str, tuple[dict[str, str], Path]] = {}
@@ -279,7 +279,7 @@ def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> No
                 _differs(findings, FaultKind.TOPIC_ID_SHARED, metadata, f"another than that of {owner}", topic_id)
     for tp in partitions:
         properties = directory.path / tp.dir_name / names.TOPIC_PROPERTIES
-        # One that sets nothing says as much as none.
+        # A file that sets nothing means the same as none.
         values = read_small(findings, FaultKind.TOPIC_CONFIG_CORRUPT, properties, topic_properties.read, None) or {}
         first, where = overrides.setdefault(tp.topic, (values, properties))
         if values != first:
@@ -288,11 +288,11 @@ def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> No
 
 
 def _check_absent(directory: _Directory) -> None:
-    """Partitions that the cluster's metadata gives this broker, and that are not here. Notes: another one of its log
-    directories may have them."""
+    """Partitions that the cluster's metadata assigns to this broker, and that are not here. Notes: they may be in
+    another of its log directories."""
     if not (directory.path / f"{names.CLUSTER_METADATA_TOPIC}-0").is_dir():
         return
-    # It brings what it takes to read the metadata: only a broker's directory needs that.
+    # Imports what reading the metadata needs, which is only in a broker's directory.
     from storage.log.log_dir import LogDir
 
     log_dir = LogDir.open_read_only(directory.path)
@@ -312,10 +312,10 @@ def _check_absent(directory: _Directory) -> None:
 
 
 def _check_writes(directory: _Directory, chosen: Iterable[TopicPartition]) -> None:
-    """Writes from elsewhere, where there were any."""
+    """Checks staged writes, if there are any."""
     staged = [file for tp in chosen for file in _ending(directory.path / tp.dir_name, names.STAGED_SUFFIX)]
     if staged or (directory.path / names.COMMITS).exists():
-        # It brings what it takes to carry them out: as much again as all the rest.
+        # Imports what carrying them out needs: as much again as all the rest.
         from storage.verify.write_audit import check_writes
 
         check_writes(directory.findings, directory.path, staged, held=directory.held)
@@ -332,7 +332,7 @@ def _size(directory: Path) -> int:
 
 
 def _ending(directory: Path, ending: str) -> list[Path]:
-    """The files of a partition with this ending; none where it is gone."""
+    """The files of a partition with this ending; none where it was removed."""
     try:
         return [path for path in paths_in(directory) if path.name.endswith(ending)]
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Writes that are pending (storage.staged_writes.commit), and what is staged beside the segments."""
+"""Checks pending writes (storage.staged_writes.commit) and staged files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage.verify.partition_audit import read_small
 
 
 def check_writes(findings: Findings, path: Path, staged: Iterable[Path], *, held: bool) -> None:
-    """Of a log directory and what is `staged` in it, listed before. `held`: somebody writes to it."""
+    """For a log directory and the files `staged` in it, listed before. `held`: another process writes to it."""
     ledger = read_small(
         findings,
         FaultKind.WRITES_CORRUPT,

@@ -690,7 +690,7 @@ def test_a_batch_that_comes_again_with_other_rows_is_an_error(before: Path) -> N
     assert len(values_of(owned.log(TP).snapshot())) == 6
     for batch in range(7, 7 + CONTENTS_KEPT):
         assert commit.commit(owned, WriteId(QUERY, batch), (), content=Content()).appended
-    with pytest.raises(ReplayDiffers, match="not remembered any more"):
+    with pytest.raises(ReplayDiffers, match="no longer known"):
         again(5, Content(1, 5))
     for path in before.rglob("*" + names.STAGED_SUFFIX):
         path.unlink()

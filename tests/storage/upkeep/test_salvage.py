@@ -10,6 +10,7 @@ import pytest
 
 from storage.log import reader
 from storage.log.log_dir import LogDir
+from storage.log.scanning import scan_batches
 from storage.types import TopicPartition
 from storage.upkeep.salvage import LostOffsets, Salvaged, salvage
 from tests.support.fixtures import FIXTURES, requires_fixtures
@@ -38,7 +39,7 @@ def records_of(log_dir: Path, tp: TopicPartition) -> list[Record]:
     snapshot = LogDir.open_read_only(log_dir).log(tp).snapshot()
     found: list[Record] = []
     for segment in snapshot.segments:
-        for window in reader.scan_batches(snapshot, segment, 0):
+        for window in scan_batches(snapshot, segment, 0):
             assert window.damage is None
             for row in range(window.table.rows):
                 with reader.batch_records(snapshot, segment, int(window.table.position[row])) as block:
