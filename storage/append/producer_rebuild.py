@@ -78,12 +78,7 @@ class ProducerSnapshots:
 
 
 def rebuild(
-    snapshots: ProducerSnapshots,
-    segments: Sequence[Segment],
-    log_start_offset: int,
-    end_offset: int,
-    *,
-    clean: bool,
+    snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, end_offset: int, *, clean: bool
 ) -> ProducerTable:
     """The producer state at `end_offset`, with snapshots written at the bases of the last two segments and there.
 

@@ -17,13 +17,7 @@ from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
-from storage.format.group_records import (
-    CommittedOffset,
-    OffsetKey,
-    encode_commit,
-    encode_group_key,
-    encode_offset_key,
-)
+from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_group_key, encode_offset_key
 from storage.format.record_columns import Record
 from storage.types import MAX_OFFSET, TopicPartition
 

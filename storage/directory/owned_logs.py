@@ -406,16 +406,13 @@ class OwnedLogs:
 
     def _bytes_to_check(self, tp: TopicPartition) -> int:
         """For the progress display; 0 where it is not known."""
-        with contextlib.suppress(OSError):
-            return self._sizes_to_check(tp)
-        return 0
-
-    def _sizes_to_check(self, tp: TopicPartition) -> int:
         point = self._checkpoints.of(tp).recovery_point or 0
         directory = self._log_dir.path / tp.dir_name
-        bases = live_offsets(directory, FileKind.LOG)
-        first = max((base for base in bases if base <= point), default=0)
-        return sum(Segment.at(directory, base).size for base in bases if base >= first)
+        with contextlib.suppress(OSError):
+            bases = live_offsets(directory, FileKind.LOG)
+            first = max((base for base in bases if base <= point), default=0)
+            return sum(Segment.at(directory, base).size for base in bases if base >= first)
+        return 0
 
     def _may_retry_locked(self, tp: TopicPartition) -> bool:
         retry_ms = self._retry_ms.get(tp)

@@ -162,8 +162,7 @@ class Transactions:
         state.replay(snapshot)
         if self._open is None or state.next_offset >= self._open.next_offset:
             self._open = state
-        unstable = state.first_unstable_offset
-        return snapshot.log_end_offset if unstable is None else unstable
+        return state.stable_offset
 
     def stable_offset_before(self, snapshot: LogSnapshot, offset: int) -> int:
         """See the function of this name."""
@@ -182,8 +181,7 @@ class Transactions:
         part = replace(snapshot, segments=below, log_end_offset=offset, active_end=end, active_size=end)
         state = OpenTransactions.at_best_snapshot(self._directory, part)
         state.replay(part)
-        unstable = state.first_unstable_offset
-        return offset if unstable is None else unstable
+        return state.stable_offset
 
     def aborted_rows(
         self, snapshot: LogSnapshot, segment: Segment, table: BatchTable, rows: npt.NDArray[np.intp]

@@ -79,6 +79,6 @@ class OpenTransactions:
             self.next_offset = max(self.next_offset, int(table.last_offset[-1]) + 1)
 
     @property
-    def first_unstable_offset(self) -> int | None:
-        """The first offset of the earliest open transaction; None when none is open."""
-        return min(self.first_offsets.values(), default=None)
+    def stable_offset(self) -> int:
+        """The first offset of the earliest open transaction; `next_offset` when none is open."""
+        return min(self.first_offsets.values(), default=self.next_offset)

@@ -125,9 +125,7 @@ def _decoded(
 ) -> Iterator[RecordBlock]:
     row = 0
     while row < rows:
-        block = decoder.decode(
-            window.buffer, window.table, row, rows, origin=window.origin, skip=skip, control=control
-        )
+        block = decoder.decode(window.buffer, window.table, row, rows, origin=window.origin, skip=skip, control=control)
         row = block.next_row
         if block.damage is not None:
             block.damage.error.path = segment.log.path

@@ -130,9 +130,7 @@ class TopicInfos:
         self._known[topic] = _Known(info, partitions, (id_mark, properties_mark), described, broker)
         return info
 
-    def _read(
-        self, topic: str, partitions: list[int], known: TopicMetadata | None, broker: BrokerConfig
-    ) -> TopicInfo:
+    def _read(self, topic: str, partitions: list[int], known: TopicMetadata | None, broker: BrokerConfig) -> TopicInfo:
         directory = self._path / TopicPartition(topic, partitions[0]).dir_name
         problems: list[StorageError] = []
         own_id: str | None = None

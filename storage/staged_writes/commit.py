@@ -73,12 +73,7 @@ class ReplayDiffers(StorageError):
 
 
 def commit(
-    owned: Owner,
-    write: WriteId,
-    files: Iterable[StagedFile],
-    *,
-    content: Content | None = None,
-    force: bool = False,
+    owned: Owner, write: WriteId, files: Iterable[StagedFile], *, content: Content | None = None, force: bool = False
 ) -> Committed:
     """Commits a write: the staged files of each partition in the order given. A micro-batch that its query committed
     before is dropped. `content`: what the write consists of, remembered to recognise a replay; None: not compared.
@@ -152,9 +147,7 @@ def _check_replay(owned: Owner, write: WriteId, content: Content) -> None:
     )
 
 
-def _append_share(
-    owned: Owner, write: WriteId, part: PendingPart, log: PartitionLog, batches: StagedBatches
-) -> None:
+def _append_share(owned: Owner, write: WriteId, part: PendingPart, log: PartitionLog, batches: StagedBatches) -> None:
     """Appends a partition's share. If it does not get the planned offset, the new one is on disk before."""
 
     def place(base_offset: int, leader_epoch: int) -> WholeAppend:

@@ -34,9 +34,7 @@ class StagedBatches:
         self._files = files
         self._config = config
         self._time_ms = time_ms
-        self._table = BatchTable.concat(
-            table.copy() for file in files for _, table in staging.windows(log_dir, file)
-        )
+        self._table = BatchTable.concat(table.copy() for file in files for _, table in staging.windows(log_dir, file))
         self.records = int(self._table.count.sum())
         if not self._table.rows or self.records != sum(file.records for file in files):
             path = log_dir / files[0].tp.dir_name
@@ -94,9 +92,7 @@ class StagedBatches:
                 block = decoder.decode(data, table, row, origin=0)
                 if block.damage is not None:
                     raise block.damage.error
-                records = [
-                    Record(block.key(n), block.value(n), (), int(block.timestamp[n])) for n in range(len(block))
-                ]
+                records = [Record(block.key(n), block.value(n), (), int(block.timestamp[n])) for n in range(len(block))]
                 for encoded, count in self._encoded(records, offset):
                     yield encoded
                     offset += count

@@ -277,9 +277,7 @@ class Retention:
             )
         return max(snapshot.log_start_offset, offset)
 
-    def _expired(
-        self, snapshot: LogSnapshot, config: LogConfig, start: int, now_ms: int
-    ) -> tuple[ExpiredSegment, ...]:
+    def _expired(self, snapshot: LogSnapshot, config: LogConfig, start: int, now_ms: int) -> tuple[ExpiredSegment, ...]:
         policies = (LogStartBreach(),) if self.only_start else policies_for(config, self.free_bytes)
         limits = (self.high_watermark, self.kept_from(snapshot))
         limit = min((offset for offset in limits if offset is not None), default=snapshot.log_end_offset)

@@ -147,9 +147,7 @@ class IndexAudit:
             if size != used:
                 how = Repair("trims it", REINDEX, note=not self._settled)
                 what, expected = "" if self._settled else "index is preallocated", f"{used} bytes"
-                self._findings.add(
-                    Finding(not_trimmed, path, how, what, position=used, expected=expected, found=size)
-                )
+                self._findings.add(Finding(not_trimmed, path, how, what, position=used, expected=expected, found=size))
 
     def _report(
         self,

@@ -321,9 +321,7 @@ def _check_writes(directory: _Directory, chosen: Iterable[TopicPartition]) -> No
         check_writes(directory.findings, directory.path, staged, held=directory.held)
 
 
-def _differs(
-    findings: Findings, kind: FaultKind, path: Path, expected: object, found: object, what: str = ""
-) -> None:
+def _differs(findings: Findings, kind: FaultKind, path: Path, expected: object, found: object, what: str = "") -> None:
     findings.add(Finding(kind, path, Repair("leaves it", OPENING), what, expected=expected, found=found))
 
 
