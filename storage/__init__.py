@@ -16,7 +16,7 @@
     outcome = Appender(owned.appendable(TopicPartition("orders", 0)), clock=owned.clock).append([Record(b"k", b"v")])
     owned.close()
 
-Names are imported when they are first used: `import storage` costs next to nothing.
+Names are imported on first use: `import storage` costs next to nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from storage.format.record_columns import Record, RecordColumns
     from storage.log.isolation import last_stable_offset
     from storage.log.log_dir import LogDir
-    from storage.log.reader import find_batch, read_blocks, read_range, scan_batches
+    from storage.log.reader import find_batch, read_blocks, read_range
+    from storage.log.scanning import scan_batches
     from storage.log.snapshot import Log, LogSnapshot
     from storage.types import Isolation, TimestampOffset, TimestampType, TopicPartition
 
@@ -76,7 +77,8 @@ _HOMES = {
     "storage.log.isolation": ("last_stable_offset",),
     "storage.log.log_dir": ("LogDir",),
     "storage.directory.owned_dir": ("Closing", "Opening", "OwnedDir"),
-    "storage.log.reader": ("find_batch", "read_blocks", "read_range", "scan_batches"),
+    "storage.log.reader": ("find_batch", "read_blocks", "read_range"),
+    "storage.log.scanning": ("scan_batches",),
     "storage.log.snapshot": ("Log", "LogSnapshot"),
     "storage.types": ("Isolation", "TimestampOffset", "TimestampType", "TopicPartition"),
 }

@@ -1,4 +1,4 @@
-"""Time, handed in wherever it decides something, so that no test sleeps."""
+"""Time, passed in wherever a decision depends on it, so that no test sleeps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the engine asks of time."""
+    """What the engine needs to know about time."""
 
     def now_ms(self) -> int:
         """The wall clock in epoch milliseconds."""

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 
 class StorageError(Exception):
     """Base of all errors that `storage` raises on purpose.
 
-    `position` is a byte position in the file `path`; `offset` is a record offset. Whatever is unknown is None.
+    `position` is a byte position in the file `path`; `offset` is a record offset. What is unknown is None.
     """
 
     def __init__(
@@ -61,11 +63,25 @@ class CorruptBatch(CorruptData):
 
 
 class DecompressionFailed(CorruptBatch):
-    """A batch's compressed records do not decompress, or to more than the cap."""
+    """A batch's compressed records do not decompress, or decompress to more than the limit."""
+
+
+class IndexFault(Enum):
+    """What is wrong with an index file."""
+
+    UNREADABLE = "unreadable"
+    SIZE = "ends within an entry"
+    ORDER = "entries do not ascend"
+    BEYOND_LOG = "entry points beyond the end of the log"
+    ENTRY = "entry is impossible"
 
 
 class CorruptIndex(CorruptData):
     """An .index, .timeindex or .txnindex fails its checks (Kafka's CorruptIndexException)."""
+
+    def __init__(self, what: str, fault: IndexFault = IndexFault.ENTRY, **where: Any) -> None:
+        super().__init__(what, **where)
+        self.fault = fault
 
 
 class CorruptCheckpoint(CorruptData):
@@ -89,15 +105,16 @@ class RecordTooLarge(StorageError):
 
 
 class InvalidRecord(StorageError):
-    """A record that the topic does not take (Kafka's InvalidRecordException), or an input line that does not parse."""
+    """A record that the topic does not accept (Kafka's InvalidRecordException), or an input line that does not
+    parse."""
 
 
 class InvalidConfig(StorageError):
-    """An unknown configuration key or a value that it does not take (Kafka's ConfigException)."""
+    """An unknown configuration key, or a value that is not valid for its key (Kafka's ConfigException)."""
 
 
 class InvalidTopic(StorageError):
-    """A topic name that Kafka refuses (Kafka's InvalidTopicException)."""
+    """A topic name that Kafka does not allow (Kafka's InvalidTopicException)."""
 
 
 class UnknownTopicOrPartition(StorageError):
@@ -105,32 +122,28 @@ class UnknownTopicOrPartition(StorageError):
 
 
 class NotPermitted(StorageError):
-    """Allowed to the broker that owns this directory, not to us (product.md, section 7)."""
+    """Only the broker that owns the directory may do this.
+
+    See storage/DESIGN.md, "Sharing a directory with a broker".
+    """
 
 
 class LogLocked(StorageError):
     """Another process, a broker or another kafkafs, holds the log directory."""
 
 
-class ReadOnlyLog(StorageError):
-    """A change was asked of a log directory that was opened read-only."""
+class ReadOnlyLogDir(StorageError):
+    """A change was requested in a log directory that was opened read-only."""
 
 
 class PartitionOffline(StorageError):
-    """The partition failed earlier (its disk or its data) and was taken offline; others go on."""
+    """The partition failed earlier (its disk or its data) and was taken offline; other partitions keep working."""
 
 
 class PartitionUnavailable(PartitionOffline):
-    """The partition could not be opened for want of something that may come back: room on the disk, memory,
-    descriptors. `reason` is the system's error. The next use tries it again."""
+    """The partition could not be opened because something is missing that may become available again: disk space,
+    memory, descriptors. `reason` is the system's error. The next use tries again."""
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        reason: OSError | None = None,
-        path: Path | str | None = None,
-        advice: str | None = None,
-    ) -> None:
-        super().__init__(what, path=path, found=reason, advice=advice)
+    def __init__(self, what: str, *, reason: OSError | None = None, **where: Any) -> None:
+        super().__init__(what, found=reason, **where)
         self.reason = reason

@@ -9,17 +9,17 @@ class Progress(Protocol):
     """A sink for progress. Called from worker threads: implementations lock for themselves."""
 
     def begin(self, what: str, total: int) -> None:
-        """Work named `what` begins; `total` is in the unit that `advance` counts (bytes, if not said otherwise)."""
+        """Work named `what` begins; `total` is in the unit that `advance` counts (bytes, unless stated otherwise)."""
 
     def advance(self, amount: int) -> None:
-        """`amount` more is done."""
+        """`amount` more has been done."""
 
     def end(self) -> None:
-        """The work named last is over, successfully or not."""
+        """The work that began last is over, successfully or not."""
 
 
 class NoProgress:
-    """Reports to nobody."""
+    """Discards all reports."""
 
     def begin(self, what: str, total: int) -> None:
         pass

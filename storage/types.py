@@ -1,4 +1,4 @@
-"""Values that every floor shares. `offset` is a record offset, `position` a byte position, never otherwise."""
+"""Values shared by all packages. `offset` always means a record offset, `position` always a byte position."""
 
 from __future__ import annotations
 

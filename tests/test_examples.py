@@ -90,7 +90,7 @@ def test_every_example_is_tested() -> None:
 
 def test_reading_a_crashed_brokers_disk(tmp_path: Path) -> None:
     said = example("crashed-broker.sh")
-    assert "  cuts 00000000000000000480.log at position 1919, offset 500: 150 bytes go" in said
+    assert "  cuts 00000000000000000480.log at position 1919, offset 500: 150 bytes are removed" in said
     assert ["orders/0", "500"] in [line.split() for line in said]
     assert any(line.split()[:4] == ["billing", "1", "2", "80"] for line in said)
     assert ["total", "1349"] in [line.split() for line in said]

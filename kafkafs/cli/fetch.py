@@ -111,9 +111,9 @@ def _fetched(
         if isinstance(offset, int):
             start = fetching.offset_or_reset(snapshot, offset, policy)
         elif offset == "earliest":
-            start = fetching.earliest_offset(snapshot)
+            start = snapshot.log_start_offset
         else:
-            start = fetching.latest_offset(snapshot)
+            start = snapshot.log_end_offset
         if largest_bytes is None:
             return fetching.MessageSetSend.of(fetching.read_chunk(snapshot, start, max_bytes))
         return fetching.MessageSetSend.of(

@@ -18,7 +18,7 @@ from storage.types import MAX_OFFSET, TopicPartition
 
 if TYPE_CHECKING:
     from kafkafs.selection.range_names import TimeSpec
-    from storage.client.group_offsets import Group
+    from storage.client.group_offsets import ConsumerGroup
     from storage.log.log_dir import LogDir
 
 _WORDS = ("earliest", "latest")
@@ -150,7 +150,7 @@ class _Ends:
         return self._known[tp]
 
 
-def _rows(group: Group, ends: _Ends) -> Iterator[dict[str, Any]]:
+def _rows(group: ConsumerGroup, ends: _Ends) -> Iterator[dict[str, Any]]:
     """What the group has committed, by topic and partition. The lag is Kafka's: the log's end less the offset."""
     for topic, partitions in sorted(group.offsets.items()):
         for partition, committed in sorted(partitions.items()):
@@ -172,7 +172,7 @@ def _count(members: list[Any] | None) -> int | None:
     return None if members is None else len(members)
 
 
-def _summary(group: Group, ends: _Ends) -> dict[str, Any]:
+def _summary(group: ConsumerGroup, ends: _Ends) -> dict[str, Any]:
     rows = list(_rows(group, ends))
     known = group.metadata
     return {
@@ -227,7 +227,7 @@ def _reset(
     _tell(group, before, wanted, as_json)
 
 
-def _tell(group: str, before: Group | None, wanted: Mapping[TopicPartition, int], as_json: bool) -> None:
+def _tell(group: str, before: ConsumerGroup | None, wanted: Mapping[TopicPartition, int], as_json: bool) -> None:
     rows = []
     for tp, offset in sorted(wanted.items()):
         known = None if before is None else before.offsets.get(tp.topic, {}).get(tp.partition)

@@ -60,7 +60,9 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
     chosen = _chosen(logdir, tp)
     with progress_bar() as progress:
         if dry_run:
-            reports, errors = _rehearse(logdir, chosen, progress)
+            from storage.directory.recovery_plans import rehearse_recovery
+
+            reports, errors = rehearse_recovery(open_log_dir(logdir), chosen, progress)
             writes, clean, staged = _pending(logdir), False, _staged(logdir, chosen)
         else:
             reports, errors, writes, clean, staged = _recover(
@@ -186,41 +188,6 @@ def _pending(logdir: Path) -> list[PendingWrite]:
     except CorruptCheckpoint as error:
         say(error)
         return []
-
-
-def _rehearse(
-    logdir: Path, chosen: Sequence[TopicPartition], progress: Progress
-) -> tuple[list[RecoveryReport], dict[TopicPartition, Exception]]:
-    from storage.directory.directory_checkpoints import DirectoryCheckpoints
-    from storage.errors import StorageError
-    from storage.files import dir_lock
-    from storage.files.disk import RealDisk
-    from storage.recovery.dry_run import rehearse
-    from storage.recovery.recovery import RecoveryPlan
-
-    holder = dir_lock.holder(logdir)
-    if holder is not None:
-        raise dir_lock.locked_error(logdir.resolve() / dir_lock.NAME, holder)
-    log_dir = open_log_dir(logdir)
-    checkpoints = DirectoryCheckpoints(RealDisk(), logdir)  # read, never written
-    reports: list[RecoveryReport] = []
-    errors: dict[TopicPartition, Exception] = {}
-    for tp in chosen:
-        known = checkpoints.of(tp)
-        plan = RecoveryPlan(
-            tp,
-            logdir / tp.dir_name,
-            log_dir.topic_info(tp.topic).config,
-            clean=False,
-            recovery_point=known.recovery_point or 0,
-            log_start_offset=known.log_start or 0,
-            threads=log_dir.broker_config().recovery_threads,
-        )
-        try:
-            reports.append(rehearse(plan, clock=log_dir.clock, progress=progress))
-        except (StorageError, OSError) as error:
-            errors[tp] = error
-    return reports, errors
 
 
 def _tell(

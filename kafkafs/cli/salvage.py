@@ -15,7 +15,7 @@ from kafkafs.cli.tables import print_json
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 
 if TYPE_CHECKING:
-    from storage.upkeep.salvage import Lost, Salvaged
+    from storage.upkeep.salvage import LostOffsets, Salvaged
 
 
 @click.command()
@@ -96,7 +96,7 @@ def _print_result(result: Salvaged) -> None:
         click.echo("  nothing lost")
 
 
-def _range(lost: Lost) -> str:
+def _range(lost: LostOffsets) -> str:
     if lost.first_offset is None:
         return "no offset lost"
     if lost.last_offset is None:

@@ -31,7 +31,7 @@ _ERRNO: tuple[tuple[type[Exception], int], ...] = (
     (errors.UnknownTopicOrPartition, errno.ENOENT),
     (errors.NotPermitted, errno.EPERM),
     (errors.LogLocked, errno.EBUSY),
-    (errors.ReadOnlyLog, errno.EROFS),
+    (errors.ReadOnlyLogDir, errno.EROFS),
     (errors.PartitionOffline, errno.EIO),
     (NoSuchPath, errno.ENOENT),
     # A name that is not UTF-8: none of ours. fusepy decodes paths before we see them.

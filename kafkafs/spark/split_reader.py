@@ -7,10 +7,11 @@ it, or does not read, is told to the caller, who decides whether that is an erro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from storage.errors import SegmentGone, UnknownTopicOrPartition
 from storage.log.reader import read_range
+from storage.log.rereading import Rereads
 from storage.types import Isolation, OffsetRange
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from storage.format.decoder import Decoder
     from storage.log.log_dir import LogDir
     from storage.types import TopicPartition
-
-_TRIES: Final = 20  # to find again what vanished, before giving up
 
 OnLoss = Callable[["TopicPartition", OffsetRange, str], None]
 OnDamage = Callable[["TopicPartition", "Damage"], None]
@@ -40,7 +39,7 @@ def read_split(
     `on_loss(tp, offsets, why)`: these offsets are not in the log any more. `on_damage(tp, damage)`: a batch, or bytes
     that are none, did not read. Both may raise; otherwise reading goes on behind. Other StorageErrors are raised.
     """
-    position, end, tries = split.start_offset, split.end_offset, 0
+    position, end, rereads = split.start_offset, split.end_offset, Rereads()
     while position < end:
         log_dir.refresh()
         try:
@@ -62,7 +61,6 @@ def read_split(
             end = lost.start
         if position >= end:
             return
-        before = position
         try:
             for block in read_range(snapshot, position, end, isolation=isolation, decoder=decoder):
                 if len(block):
@@ -73,6 +71,5 @@ def read_split(
                     on_damage(split.tp, block.damage)
             return
         except SegmentGone:
-            tries = 0 if position > before else tries + 1
-            if tries > _TRIES:
+            if rereads.are_exhausted(position):
                 raise

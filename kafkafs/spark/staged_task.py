@@ -22,7 +22,7 @@ from storage.files.commit_ledger import Content, StagedFile, WriteId
 from storage.files.disk import RealDisk
 from storage.log.log_dir import LogDir
 from storage.staged_writes import commit
-from storage.staged_writes.staging import StagedWriter
+from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class _Topic:
         self._here = frozenset(log_dir.partitions(name))
         count = self._info.partition_count
         self._partitioner = None if count is None else Partitioner(count)
-        self._writers: dict[int, StagedWriter] = {}
+        self._writers: dict[int, StagedFileWriter] = {}
 
     def add(self, records: RecordColumns, wanted: Int64s | None) -> None:
         chosen = self._partitions(records, wanted)
@@ -184,13 +184,13 @@ class _Topic:
         chosen = self._partitioner.choose(records)
         return chosen if wanted is None else np.where(wanted < 0, chosen, wanted)
 
-    def _writer(self, number: int) -> StagedWriter:
+    def _writer(self, number: int) -> StagedFileWriter:
         writer = self._writers.get(number)
         if writer is None:
             tp = TopicPartition(self._info.topic, number)
             if number not in self._here:
                 raise UnknownTopicOrPartition(f"no partition {tp} here", path=self._path)
-            writer = self._writers[number] = StagedWriter(
+            writer = self._writers[number] = StagedFileWriter(
                 RealDisk(),
                 self._path,
                 tp,

@@ -20,7 +20,7 @@ from storage.client import group_offsets
 from storage.client.group_commits import GroupCommitter
 from storage.client.group_offsets import GroupOffsets
 from storage.directory.owned_dir import OwnedDir
-from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLog
+from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLogDir
 from storage.format.group_records import CommittedOffset
 from storage.log.log_dir import LogDir
 from storage.types import MAX_OFFSET
@@ -58,7 +58,7 @@ class GroupTree:
             raise NoSuchPath(str(node))
         return GroupDirectory(self, node, group)
 
-    # Making and removing. ReadOnlyLog where nothing may be written.
+    # Making and removing. ReadOnlyLogDir where nothing may be written.
 
     def make_directory(self, node: GroupNode) -> None:
         """FileExistsError, NoSuchPath without the directory above, NotPermitted for what is a file."""
@@ -117,7 +117,7 @@ class GroupTree:
         group = self.offsets.group(node.group)
         return None if group is None else group.offsets.get(node.tp.topic, {}).get(node.tp.partition)
 
-    def entries(self, node: Groups | Group | GroupTopic, group: group_offsets.Group | None) -> Iterator[Entry]:
+    def entries(self, node: Groups | Group | GroupTopic, group: group_offsets.ConsumerGroup | None) -> Iterator[Entry]:
         """What is in a directory of `group` (None: one that was only made, or the one of all groups)."""
         with self._lock:
             made = set(self._made)
@@ -146,11 +146,11 @@ class GroupTree:
         """A time of commit as a file's; the log directory's own without one."""
         return commit_timestamp * 1_000_000 if commit_timestamp >= 0 else self._log_dir.path.stat().st_mtime_ns
 
-    def _group(self, node: Groups | Group | GroupTopic) -> group_offsets.Group | None:
+    def _group(self, node: Groups | Group | GroupTopic) -> group_offsets.ConsumerGroup | None:
         """The group that a directory is of."""
         return None if isinstance(node, Groups) else self.offsets.group(node.group)
 
-    def _exists(self, node: Groups | Group | GroupTopic, group: group_offsets.Group | None) -> bool:
+    def _exists(self, node: Groups | Group | GroupTopic, group: group_offsets.ConsumerGroup | None) -> bool:
         if isinstance(node, Groups) or self._is_made(node):
             return True
         return group is not None and (isinstance(node, Group) or node.topic in group.offsets)
@@ -175,7 +175,7 @@ class GroupTree:
 
     def _committing(self) -> GroupCommitter:
         if self.committer is None:
-            raise ReadOnlyLog("mounted read-only")
+            raise ReadOnlyLogDir("mounted read-only")
         return self.committer
 
 
@@ -183,7 +183,7 @@ class GroupDirectory(Directory):
     """`@groups`, a group, or a topic of it; `group` None: nothing is committed there."""
 
     def __init__(
-        self, tree: GroupTree, node: Groups | Group | GroupTopic, group: group_offsets.Group | None
+        self, tree: GroupTree, node: Groups | Group | GroupTopic, group: group_offsets.ConsumerGroup | None
     ) -> None:
         self._tree = tree
         self._node = node

@@ -36,7 +36,7 @@ from kafkafs.views.callers import Callers, OneCaller
 from kafkafs.views.state import Clocks
 from storage.clock import Clock, SystemClock
 from storage.directory.owned_dir import OwnedDir
-from storage.errors import NotPermitted, ReadOnlyLog
+from storage.errors import NotPermitted, ReadOnlyLogDir
 from storage.log.log_dir import LogDir
 from storage.types import Isolation
 
@@ -146,7 +146,7 @@ class Tree:
     def make_directory(self, path: str) -> None:
         """Makes a topic of `num.partitions` partitions, or a group or topic below `@groups`.
 
-        InvalidTopic, FileExistsError, NotPermitted, ReadOnlyLog.
+        InvalidTopic, FileExistsError, NotPermitted, ReadOnlyLogDir.
         """
         group = _group_node(path)
         if group is not None:
@@ -185,7 +185,7 @@ class Tree:
 
     def _topic_of(self, path: str) -> tuple[OwnedDir, str]:
         if self.owned is None:
-            raise ReadOnlyLog("mounted read-only")
+            raise ReadOnlyLogDir("mounted read-only")
         _, name, *below = path.split("/")
         if below or name in directories.ROOT_FILES:
             raise NotPermitted("only topics are made and removed as directories")

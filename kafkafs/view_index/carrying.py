@@ -9,7 +9,7 @@ from kafkafs.view_index.store import Marker
 from storage.errors import StorageError
 from storage.log.reader import find_batch
 from storage.log.segment import Segment
-from storage.log.snapshot import Decider, LogSnapshot
+from storage.log.snapshot import DecidingMarker, LogSnapshot
 
 
 def carried(before: Extent, snapshot: LogSnapshot, segment: Segment, end: int) -> Pieces | None:
@@ -29,7 +29,7 @@ def carried(before: Extent, snapshot: LogSnapshot, segment: Segment, end: int) -
     return pieces if len(pieces) else None
 
 
-def marker_of(snapshot: LogSnapshot, decider: Decider) -> Marker | None:
+def marker_of(snapshot: LogSnapshot, decider: DecidingMarker) -> Marker | None:
     """The marker to be looked for by who uses in a later mount what it decided; None if it does not read any more."""
     try:
         found = find_batch(snapshot, decider.offset)
@@ -41,12 +41,12 @@ def marker_of(snapshot: LogSnapshot, decider: Decider) -> Marker | None:
     return Marker(decider.offset, int(batch.crc[0]))
 
 
-def decider_of(snapshot: LogSnapshot, marker: Marker) -> Decider | None:
+def decider_of(snapshot: LogSnapshot, marker: Marker) -> DecidingMarker | None:
     """The marker in the log as it is now; None if it is not there any more: truncated, or dropped by compaction."""
     slot = snapshot.segment_index(marker.offset)
     if slot < 0:
         return None
-    decider = Decider(snapshot.segments[slot], marker.offset)
+    decider = DecidingMarker(snapshot.segments[slot], marker.offset)
     return decider if marker_of(snapshot, decider) == marker else None
 
 

@@ -19,7 +19,7 @@ from kafkafs.view_index.workbench import Rendition
 from kafkafs.view_index.workers import Workers
 from storage.log.isolation import AbortedTransactions, last_stable_offset
 from storage.log.segment import Segment
-from storage.log.snapshot import Decider, LogSnapshot
+from storage.log.snapshot import DecidingMarker, LogSnapshot
 from storage.types import Isolation
 
 _numbers = itertools.count()
@@ -57,7 +57,7 @@ class Extent:
         wanted: RecordFilter | None,
         start: int,
         known: Pieces | None = None,
-        decider: Decider | None = None,
+        decider: DecidingMarker | None = None,
     ) -> None:
         # set once by the view index: whether the pieces are kept on disk
         self.kept = False
@@ -137,7 +137,7 @@ class Extent:
         return (self.number, piece.position, piece.file_end, piece.skip)
 
 
-def _later_of(one: Decider | None, other: Decider | None) -> Decider | None:
+def _later_of(one: DecidingMarker | None, other: DecidingMarker | None) -> DecidingMarker | None:
     if one is None or other is None:
         return one or other
     return one if one.offset > other.offset else other

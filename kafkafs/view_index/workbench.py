@@ -15,7 +15,6 @@ import numpy.typing as npt
 from kafkafs.formats.base import Format
 from kafkafs.view_index import measure_kernel
 from kafkafs.view_index.pieces import COLUMNS, END, NOT_SPLIT, SKIP
-from storage.errors import SegmentGone
 from storage.format.batches import BatchTable, ScanStop, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
@@ -65,10 +64,7 @@ class Workbench:
         size = end - position
         if size > len(self._raw):
             self._raw = bytearray(size)
-        data = segment.log.read(position, size, self._raw)
-        if len(data) < size:
-            raise SegmentGone("segment was truncated", path=segment.log.path, position=position + len(data))
-        return data
+        return segment.read(position, size, self._raw)
 
     def scan(self, data: memoryview, position: int) -> ScanStop:
         """The headers of the whole batches in `data`, which lies at `position` in the file, into `table`."""

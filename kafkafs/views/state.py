@@ -33,9 +33,9 @@ from kafkafs.views.layout import Layout
 from kafkafs.views.path_pages import PathPages
 from kafkafs.views.plans import Plan, Raced
 from storage.errors import SegmentGone
+from storage.log.rereading import Rereads
 from storage.log.snapshot import Log, LogSnapshot
 
-_TRIES = 20  # to catch a log between two changes
 _RACES = 1000  # somebody else was faster each time: the log is well
 _PATIENCE_S = 0.1
 _FIXED_S = 1.0  # how long `last-15m` is believed
@@ -182,7 +182,7 @@ class ViewState:
 
     def _retried(self, look: Callable[[LogSnapshot], Positions]) -> Positions:
         """What `look` gives with the log as it is now; asked again when the log has changed meanwhile."""
-        failures = races = 0
+        races, rereads = 0, Rereads()
         while True:
             snapshot = self._question.log.snapshot()
             try:
@@ -194,9 +194,8 @@ class ViewState:
                         "log changes faster than it is measured", path=self._question.log.path, advice="Try again"
                     ) from None
             except SegmentGone:
-                failures += 1
-                if failures == _TRIES:
-                    raise  # otherwise the next snapshot does not name it any more
+                if rereads.are_exhausted(0):
+                    raise
 
     def _current_locked(self) -> Positions:
         return self._retried(self._fresh_locked)

@@ -25,6 +25,7 @@ from kafkafs.selection.select import Selection, resolve, time_mask
 from storage.client.counting import visible_end
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.log.reader import read_range
+from storage.log.rereading import Rereads
 from storage.types import Isolation, TimeRange
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 _Part = TypeVar("_Part")
 
-_TRIES: Final = 20  # to find again what vanished, before giving up
 _CHUNK_BYTES: Final = 1 << 20
 
 
@@ -118,7 +118,7 @@ class PartitionReader:
         yield from self._passes(self._raw)
 
     def _passes(self, one_pass: Callable[[LogSnapshot, Selection], Iterator[_Part]]) -> Iterator[_Part]:
-        tries = 0
+        rereads = Rereads()
         self._may_retry = True
         while not self.done:
             snapshot = self._log.snapshot()
@@ -128,12 +128,10 @@ class PartitionReader:
             if self._next > snapshot.log_end_offset:  # truncated below where the range begins
                 self.done = not self._follow
                 return
-            before = self._next
             try:
                 yield from one_pass(snapshot, selection)
             except SegmentGone:
-                tries = 0 if self._next > before else tries + 1
-                if tries > _TRIES or not self._may_retry:
+                if not self._may_retry or rereads.are_exhausted(self._next):
                     raise
                 continue
             end = visible_end(snapshot, self._wanted.isolation)

@@ -1,7 +1,8 @@
 """The segment that is being written: its .log and both indexes, appended together.
 
-Source: LogSegment.append, LogSegment.onBecomeInactiveSegment, LogSegment.close. Below this nothing locks: the
-PartitionLog that owns it holds its lock. The three files are held: they have descriptors only while there are enough.
+Source: LogSegment.append, LogSegment.onBecomeInactiveSegment, LogSegment.close. Nothing here locks: the PartitionLog
+that owns the segment holds its lock. The files are opened through storage.files.descriptors, which closes descriptors
+when too many are open.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from storage.format.batches import LENGTH, BatchTable, Column
 from storage.log.segment import Segment
 from storage.types import NO_TIMESTAMP, TimestampOffset
 
-_OFFSET_ENTRY = struct.Struct(">ii")  # offset less the base offset, position
-_TIME_ENTRY = struct.Struct(">qi")  # timestamp, offset less the base offset
+_OFFSET_ENTRY = struct.Struct(">ii")  # offset minus the base offset, position
+_TIME_ENTRY = struct.Struct(">qi")  # timestamp, offset minus the base offset
 
 
 class ActiveSegment:
-    """A segment open for appending. `segment` is what readers have of it.
+    """A segment open for appending. Readers see `segment`.
 
-    A failed append leaves files and state as they were before it, or sets `broken`: then nothing is known.
+    A failed append leaves files and state as they were before it, or sets `broken`: then their state is unknown.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class ActiveSegment:
         self._log, self._offset_file, self._time_file = files
         self._paths = self._log.path, self._offset_file.path, self._time_file.path
         self._state = state
-        # What rolling is decided by.
+        # What rolling depends on.
         self.fill = SegmentFill(segment.base_offset, segment.size, first_timestamp, created_ms, *entries)
 
     @staticmethod
@@ -61,8 +62,8 @@ class ActiveSegment:
         preallocate: int = 0,
         ending: str = "",
     ) -> ActiveSegment:
-        """A new segment, empty; `preallocate`: bytes of zeros its .log begins with (Kafka's `preallocate`). `ending`:
-        what stands behind its files' names."""
+        """A new, empty segment. `preallocate`: bytes of zeros that its .log begins with (Kafka's `preallocate`).
+        `ending`: appended to the names of its files."""
         with _opened(disk, directory, base_offset, ending) as files:
             for file in files:
                 file.truncate(0)
@@ -74,9 +75,9 @@ class ActiveSegment:
 
     @staticmethod
     def reopen(disk: Disk, segment: Segment, end: int, *, interval_bytes: int, now_ms: int) -> ActiveSegment:
-        """Goes on with a segment whose messages end at the position `end`; what lies behind is cut off.
+        """Continues a segment whose messages end at the position `end`; anything after it is cut off.
 
-        Of the indexes the sound entries stay. The bytes since the last entry count from 0, as in Kafka.
+        Sound index entries stay. The bytes since the last entry count from 0, as in Kafka.
         """
         with _opened(disk, segment.directory, segment.base_offset) as files:
             offsets = segment.offset_index(end)
@@ -107,17 +108,12 @@ class ActiveSegment:
         """Bytes of messages in the .log."""
         return self.segment.size
 
-    @property
-    def largest(self) -> TimestampOffset:
-        """The largest timestamp so far, see IndexState.largest."""
-        return self._state.largest
-
     def know_largest(self, largest: TimestampOffset) -> None:
         """Messages after the last time index entry have this timestamp, if it is larger (LogSegment.truncateTo)."""
         self._state.know_largest(largest)
 
     def rows_until_full(self, table: BatchTable, first: int, last: int, limits: RollLimits) -> int:
-        """Where in the rows `first` to `last` an index becomes full: the row behind the batch that fills it."""
+        """Where in the rows `first` to `last` an index becomes full: the row after the batch that fills it."""
         trial = self._state.copy()
         entries = trial.advance(table, first, last)
         offsets_left = limits.offset_entries - self.fill.offset_entries
@@ -141,7 +137,7 @@ class ActiveSegment:
         return high
 
     def append_batch(self, data: memoryview, last_offset: int, max_timestamp: int) -> None:
-        """As `append`, of one batch that says this of itself."""
+        """As `append`, for one batch with this last offset and max timestamp."""
         fill = self.fill
         base, before = fill.size_bytes, self._state.values()
         try:
@@ -168,7 +164,8 @@ class ActiveSegment:
     def append(self, data: memoryview, table: BatchTable, first: int, last: int) -> None:
         """Appends the batches of the rows `first` to `last`, which `data` holds back to back.
 
-        The rows' positions are set to where they come to lie. OSError leaves everything as before, or `broken` set.
+        The rows' positions are set to their positions in the file. An OSError leaves everything as before, or sets
+        `broken`.
         """
         base = self.size
         table.data[Column.POSITION, first:last] += base - int(table.position[first])
@@ -192,13 +189,13 @@ class ActiveSegment:
         fill.size_bytes = self.segment.size = end
 
     def append_whole(self, whole: WholeAppend) -> None:
-        """Appends batches so that nobody, a reader or whoever opens the log after a crash, sees some without the rest.
+        """Appends batches so that neither a reader nor recovery after a crash sees some of them without the rest.
 
-        1. all is written but the first batch's length, and synced → the log ends there: no batch has a length of 0
-        2. the length is written, and synced                       → all is there
-        3. the index entries                                       → recovery rebuilds them
-        An OSError while 1 is written leaves everything as before, or `broken` set; later it sets `broken`: a sync that
-        fails may have lost what was appended before this, too, and tells it once.
+        1. all but the first batch's length is written and synced → the log ends there: no batch has a length of 0
+        2. the length is written and synced                       → all batches are there
+        3. the index entries are written                          → recovery rebuilds them
+        An OSError in step 1 leaves everything as before, or sets `broken`; a later one sets `broken`: a failed sync may
+        also have lost what was appended before, and the system reports that only once.
         """
         base, table = self.size, whole.table
         table.data[Column.POSITION, : table.rows] += base
@@ -243,7 +240,7 @@ class ActiveSegment:
         self.broken = False
 
     def finish(self) -> None:
-        """What a roll or a clean close does: the final time index entry; the .log cut to its size."""
+        """What a roll or a clean close does: writes the final time index entry and cuts the .log to its size."""
         final = self._state.final_time_entry()
         if final is not None:
             data = time_index.encode([final.timestamp], [final.offset], self.base_offset)
@@ -258,7 +255,7 @@ class ActiveSegment:
         return self._paths
 
     def close(self) -> None:
-        """Closes the descriptors, nothing more; all of them, whatever is wrong with one."""
+        """Closes all descriptors and does nothing else, even if closing one of them fails."""
         with contextlib.ExitStack() as closing:
             for file in (self._time_file, self._offset_file, self._log):
                 closing.callback(file.close)
@@ -268,7 +265,7 @@ class ActiveSegment:
 def _opened(
     disk: Disk, directory: Path, base_offset: int, ending: str = ""
 ) -> Iterator[tuple[DiskFile, DiskFile, DiskFile]]:
-    """The three files, held (storage.files.descriptors); closed again if the block does not come to its end."""
+    """The three files, opened through storage.files.descriptors; closed again if the block fails."""
     kinds = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
     with contextlib.ExitStack() as failed:
         files: list[DiskFile] = []

@@ -1,6 +1,6 @@
-"""Batches that come to be appended: whole, in order, and which leaders they tell of. Pure.
+"""Checks of batches before they are appended: whole, in order, and which leader epochs they begin. Pure.
 
-Source: UnifiedLog.analyzeAndValidateRecords, as a follower runs it (kafka-facts 3.2).
+Source: UnifiedLog.analyzeAndValidateRecords, as a follower runs it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _FEW_ROWS: Final = 64
 def scanned(data: memoryview, path: Path) -> BatchTable:
     """The headers of all batches in `data`, positions counted from its start. CorruptBatch unless it is whole batches.
 
-    `path`: for whom it is, to be named in the error.
+    `path`: the path that the error names.
     """
-    # A leader's append is one batch mostly.
+    # A leader's append is usually one batch.
     table = BatchTable.empty(_FEW_ROWS)
     outcome = scan(data, 0, table)
     if outcome.stop is ScanStop.FULL:
@@ -34,7 +34,7 @@ def scanned(data: memoryview, path: Path) -> BatchTable:
 
 
 def check_size(size: int, segment_bytes: int) -> None:
-    """RecordTooLarge for a batch of so many bytes that no segment holds."""
+    """RecordTooLarge for a batch of `size` bytes that no segment can hold."""
     if size > segment_bytes:
         raise RecordTooLarge("record batch", expected=f"at most segment.bytes = {segment_bytes}", found=size)
 
@@ -50,13 +50,14 @@ def check_continues(table: BatchTable, next_offset: int, path: Path) -> None:
 
 
 def first_offset(table: BatchTable, row: int) -> int:
-    """A batch's first offset; of a compressed message set, whose first is not known, the least that it may be."""
+    """A batch's first offset; for a compressed message set, whose first offset is not known, the lowest possible
+    one."""
     base_offset = int(table.base_offset[row])
     return base_offset if base_offset >= 0 else int(table.last_offset[row]) - _MAX_RELATIVE_OFFSET
 
 
 def assigned_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: int) -> LeaderEpochs:
-    """With the leader epochs that begin in the rows `first` to `last`; the same object when none does."""
+    """The epochs with those that begin in the rows `first` to `last`; the same object when none does."""
     known = -1 if epochs.latest_epoch is None else epochs.latest_epoch
     newer = (table.magic[first:last] == 2) & (table.leader_epoch[first:last] > known)
     for row in (newer.nonzero()[0] + first).tolist():

@@ -1,4 +1,4 @@
-"""Values at the edges of a PartitionLog: what recovery hands to it, what an append answers."""
+"""Values that a PartitionLog exchanges with its callers: what recovery passes to it, what an append returns."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from storage.log.segment import Segment
 
 
 class AppendResult(NamedTuple):
-    """What an append gave: first and last offset, both included."""
+    """The result of an append: first and last offset, both included."""
 
     base_offset: int
     last_offset: int
 
 
 class WholeAppend(NamedTuple):
-    """Batches that are to be appended all or none, in their place: `table` has their headers, positions counted from
-    0; `chunks` their bytes, back to back, each chunk some whole batches."""
+    """Batches to be appended all or none, with their final offsets: `table` has their headers, positions counted from
+    0; `chunks` their bytes, back to back, each chunk a number of whole batches."""
 
     table: BatchTable
     chunks: Iterable[memoryview]
@@ -35,7 +35,7 @@ PlaceWhole = Callable[[int, int], WholeAppend]
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A log as recovery left it on disk: sound segments (at least one), the last of which is to be written on.
+    """A log as recovery left it on disk: sound segments (at least one), the last of which is the active one.
 
     All bytes of the last segment are messages. `next_offset`: the log end offset. `producers` are as of that offset.
     """

@@ -1,7 +1,7 @@
-"""Records made into batches and appended to a log as a leader does: offsets, timestamps, codec, format are the log's.
+"""Records made into batches and appended to a log as a leader does: the log determines offsets, timestamps and codec.
 
-A batch is encoded and compressed before the log's lock is taken; under it only the offset and the leader epoch are put
-in, which lie outside the checksum. Sources: Kafka's LogValidator, UnifiedLog.append (kafka-facts 3.1).
+A batch is encoded and compressed before the log's lock is taken; under the lock only the offset and the leader epoch
+are filled in, which are not covered by the checksum. Sources: Kafka's LogValidator, UnifiedLog.append.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from storage.format.record_columns import Record, RecordColumns
 
 
 class Appended(NamedTuple):
-    """What became of records to append: the first `taken` are in the log, at `base_offset` to `last_offset` (-1: none),
-    with others' messages between them if they took several batches. `error`: why the next one is not; None for all."""
+    """The result of appending records: the first `taken` are in the log, at `base_offset` to `last_offset` (-1: none),
+    with other writers' messages between them if they took several batches. `error`: why the next one was not appended;
+    None when all were."""
 
     taken: int
     base_offset: int
@@ -29,12 +30,12 @@ class Appended(NamedTuple):
     error: Exception | None
 
 
-# What became of lines to append: how many are in the log, and how many bytes of what was given they are.
+# The result of appending lines: how many are in the log, and how many bytes of the data they take.
 AppendedLines = tuple[int, int]
 
 
 class Appender:
-    """One writer's way into a log. Not thread-safe: each writer has its own, and buffers are used again."""
+    """Appends for one writer. Not thread-safe: each writer has its own, and buffers are reused."""
 
     def __init__(self, log: PartitionLog, *, clock: Clock) -> None:
         self.log = log
@@ -44,10 +45,10 @@ class Appender:
     def append(self, records: RecordColumns | Sequence[Record]) -> Appended:
         """Appends records in order, as one batch where Kafka's limits allow it; `records` may be changed afterwards.
 
-        A timestamp of -1 becomes now. The first record that the topic does not take ends it: InvalidRecord (a null key
-        in a compacted topic, a timestamp out of bounds, headers in an old format), RecordTooLarge (above
-        max.message.bytes as stored, compressed). So does PartitionOffline or an OSError: then nothing of the batch
-        at hand is in the log. None of these is raised: it is in the result.
+        A timestamp of -1 becomes now. Appending stops at the first record that the topic does not accept: InvalidRecord
+        (a null key in a compacted topic, a timestamp out of bounds, headers in an old format), RecordTooLarge (above
+        max.message.bytes as stored, compressed). It also stops at PartitionOffline or an OSError: then nothing of the
+        current batch is in the log. None of these is raised: the error is in the result.
         """
         columns = records if isinstance(records, RecordColumns) else RecordColumns.from_records(records)
         config = self.log.config
@@ -67,10 +68,10 @@ class Appender:
         return Appended(row, base_offset, last_offset, error)
 
     def append_lines(self, begun: Bytes, data: Bytes) -> AppendedLines | None:
-        """Appends all lines of `data` that end in it, as one batch, `begun` standing before the first.
+        """Appends all lines that end in `data` as one batch; `begun` is the beginning of the first line.
 
-        As `append` of these lines as values. None, and nothing done, where that is not so simple: then `append` is to
-        decide. PartitionOffline, OSError: nothing of them is in the log.
+        As `append` of these lines as values. None when a line needs more than that; nothing was done then, and `append`
+        has to be used. PartitionOffline, OSError: none of the lines is in the log.
         """
         now_ms = self._clock.now_ms()
         encoded = self._encoder.encode_lines(begun, data, self.log.config, now_ms)
@@ -84,14 +85,14 @@ class Appender:
         return batch.offsets, taken
 
     def acceptable(self, columns: RecordColumns) -> tuple[int, InvalidRecord | None]:
-        """How many of the records the topic takes, their sizes aside, and what is wrong with the next one."""
+        """How many of the records the topic accepts, regardless of their sizes, and what is wrong with the next one."""
         config, now_ms = self.log.config, self._clock.now_ms()
         return taken_rows(with_timestamps(columns, config, now_ms), config, now_ms)
 
     def _append_one(
         self, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
     ) -> tuple[int, AppendResult]:
-        """Appends one batch of rows from `row` on; the row behind it."""
+        """Appends one batch of rows from `row` on; returns the row after it."""
         if config.message_magic < 2:
             return _append_old(self.log, columns, row, stop, config, now_ms)
         next_row, batch = self._encoder.encode(columns, row, stop, config, now_ms)
@@ -102,7 +103,7 @@ class Appender:
 def _append_old(
     log: PartitionLog, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
 ) -> tuple[int, AppendResult]:
-    """As `_append_one`. Inner offsets lie within the compressed bytes: so they are encoded under the log's lock."""
+    """As `_append_one`. Inner offsets are part of the compressed bytes, so the set is encoded under the log's lock."""
     records = message_sets.records_of(columns, row, stop, config)
     while True:
 

@@ -1,6 +1,6 @@
-"""Records made into batches (format v2) as a topic's configuration wants them: what it takes, how large, which codec.
+"""Records made into batches (format v2) as a topic's configuration requires: which records, what size, which codec.
 
-Bases for all who write as a leader does. Source: Kafka's LogValidator (kafka-facts 3.1).
+Used by everything that writes as a leader does. Source: Kafka's LogValidator.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from storage.types import NO_TIMESTAMP, TimestampType
 Bytes = bytes | bytearray | memoryview
 
 _NEWLINE: Final = 10
-_TABLES: Final = CRC32C_TABLES.data  # numpy gives its buffer more slowly
+_TABLES: Final = CRC32C_TABLES.data  # getting the buffer from numpy each time is slower
 
-# Of a line of no bytes, its newline becomes a record of at most: length, attributes, timestamp, five for the offset,
-# key, value, headers.
+# The most bytes of a record per byte of input, reached by an empty line, which is one newline: length, attributes,
+# timestamp, five for the offset, key, value, headers.
 _MOST_BYTES_A_BYTE: Final = 12
 
 CODECS: Final = {codec.config_name: codec for codec in Codec} | {"producer": Codec.NONE}
 
 
 class BatchEncoder:
-    """Makes batches. Not thread-safe: each writer has its own, and the buffer is used again."""
+    """Makes batches. Not thread-safe: each writer has its own, and the buffer is reused."""
 
     def __init__(self) -> None:
         self._out = memoryview(bytearray())
-        # What the configuration says of lines.
+        # What the configuration means for lines.
         self._config: LogConfig | None = None
-        self._plain_limit = 0  # the largest batch of lines as they are; 0 where it takes none
+        self._plain_limit = 0  # the largest batch of plain lines; 0 where the topic needs more
         self._attributes = 0
 
     def encode(
         self, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
     ) -> tuple[int, NewBatch]:
-        """One batch of rows from `row` on, at most up to `stop`: the row behind it, and the batch.
+        """One batch of rows from `row` on, at most up to `stop`: the row after it, and the batch.
 
         It is valid until the next call. RecordTooLarge when not even one row fits max.message.bytes and segment.bytes,
         as stored.
@@ -57,7 +57,7 @@ class BatchEncoder:
         fields = BatchFields(log_append_time_ms=now_ms) if append_time else PLAIN
         if codec is not Codec.NONE:
             return self._compressed(columns, row, stop, config, codec, fields)
-        # Room for values that lie side by side in the buffer; those that share bytes may need more.
+        # Enough for values that do not overlap in the buffer; values that share bytes may need more.
         guess = BATCH_HEADER_SIZE + (stop - row) * RECORD_OVERHEAD + memoryview(columns.buffer).nbytes
         out = self._buffer(min(guess, limit))
         encoded = encode_into(out, 0, columns, row, stop, fields=fields)
@@ -69,11 +69,11 @@ class BatchEncoder:
         return encoded.next_row, _new(out, row, encoded)
 
     def encode_lines(self, begun: Bytes, data: Bytes, config: LogConfig, now_ms: int) -> tuple[int, NewBatch] | None:
-        """One batch of all lines of `data` that end in it, `begun` standing before the first; how many bytes of `data`
-        they take. Each line is a message's value. The bytes are those of `encode`; valid until the next call.
+        """One batch of all lines that end in `data`, and how many bytes of `data` they take; `begun` is the beginning
+        of the first line. Each line is a message's value. The bytes are those of `encode`; valid until the next call.
 
-        None where the lines are not so simple: none ends, they do not fit into one batch, the topic compresses or wants
-        keys or an old format.
+        None where that does not suffice: no line ends, the lines do not fit into one batch, the topic compresses, needs
+        keys, or has an old format.
         """
         if config is not self._config:
             self._config = config
@@ -92,7 +92,7 @@ class BatchEncoder:
     def _compressed(
         self, columns: RecordColumns, row: int, stop: int, config: LogConfig, codec: Codec, fields: BatchFields
     ) -> tuple[int, NewBatch]:
-        """A batch of no more rows than fit uncompressed: one may hold a single record that only fits compressed."""
+        """A batch of no more rows than fit uncompressed, or of a single record that only fits compressed."""
         limit = size_limit(config)
         last = stop
         while True:
@@ -100,7 +100,7 @@ class BatchEncoder:
             while size > limit and last > row + 1:
                 last = row + max(1, (last - row) * limit // size)
                 size = columns.max_size(row, last)
-            # Compressing may enlarge: snappy by a sixth at worst.
+            # Compressing may enlarge the data: snappy by a sixth at worst.
             out = self._buffer(BATCH_HEADER_SIZE + size + (size >> 2) + 1024)
             encoded = encode_into(
                 out, 0, columns, row, last, codec=codec, level=codec_level(codec, config), fields=fields
@@ -112,7 +112,7 @@ class BatchEncoder:
             last = row + (last - row) // 2
 
     def _buffer(self, size: int) -> memoryview:
-        """Of exactly this size."""
+        """A buffer of exactly this size."""
         if len(self._out) < size:
             self._out = memoryview(bytearray(size))
         return self._out[:size]
@@ -123,23 +123,23 @@ def _new(out: memoryview, row: int, encoded: Encoded) -> NewBatch:
 
 
 def _takes_plain_lines(config: LogConfig) -> bool:
-    """Whether lines as they are become the topic's records: no key is asked for, nothing is compressed."""
+    """Whether lines can be stored unchanged: no key is needed, nothing is compressed."""
     return config.message_magic == 2 and CODECS[config.compression_type] is Codec.NONE and not config.compact
 
 
 def size_limit(config: LogConfig) -> int:
-    """No stored batch is larger, the 12 bytes of offset and length included."""
+    """The largest batch that may be stored, including the 12 bytes of offset and length."""
     return min(config.max_message_bytes, config.segment_bytes)
 
 
 def too_large(config: LogConfig, size: int) -> RecordTooLarge:
-    """The error for a batch of one message that passes the limit."""
+    """The error for a batch of one message that exceeds the limit."""
     key = "max.message.bytes" if config.max_message_bytes <= config.segment_bytes else "segment.bytes"
     return RecordTooLarge("message", expected=f"at most {key} = {size_limit(config)} as stored", found=size)
 
 
 def codec_level(codec: Codec, config: LogConfig) -> int | None:
-    """The level that the configuration wants of a codec; None for one that has none."""
+    """The configured level of a codec; None for a codec without levels."""
     if codec is Codec.GZIP:
         return config.compression_gzip_level
     if codec is Codec.LZ4:
@@ -148,7 +148,7 @@ def codec_level(codec: Codec, config: LogConfig) -> int | None:
 
 
 def with_timestamps(columns: RecordColumns, config: LogConfig, now_ms: int) -> RecordColumns:
-    """With now in place of -1, or of every timestamp where the log's clock counts."""
+    """With now in place of -1, or in place of every timestamp under LogAppendTime."""
     stamps: npt.NDArray[np.int64] = columns.timestamp
     if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
         stamps = np.full(1, now_ms, np.int64)
@@ -163,7 +163,7 @@ def with_timestamps(columns: RecordColumns, config: LogConfig, now_ms: int) -> R
 
 
 def _at(columns: RecordColumns, stamps: npt.NDArray[np.int64]) -> RecordColumns:
-    """With other timestamps; dataclasses.replace takes as long as encoding a kilobyte."""
+    """The columns with other timestamps; dataclasses.replace takes as long as encoding a kilobyte."""
     return RecordColumns(
         columns.buffer,
         columns.value_start,
@@ -179,19 +179,19 @@ def _at(columns: RecordColumns, stamps: npt.NDArray[np.int64]) -> RecordColumns:
 
 
 def taken_rows(columns: RecordColumns, config: LogConfig, now_ms: int) -> tuple[int, InvalidRecord | None]:
-    """How many of the records the topic takes, and what is wrong with the next one."""
+    """How many of the records the topic accepts, and what is wrong with the next one."""
     rows = len(columns)
     stop, error = rows, None
     if config.compact:
-        stop, error = _before(columns.key_length < 0, stop, error, "a compacted topic takes no message without a key")
+        stop, error = _before(columns.key_length < 0, stop, error, "a compacted topic accepts no message without a key")
     stamps = columns.timestamp
     if len(stamps) == 1 and stamps[0] == now_ms and config.message_magic == 2:
         return stop, error
     before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
     early = (stamps < 0) | (now_ms - np.maximum(stamps, 0) > before)
-    stop, error = _before(early, stop, error, f"timestamp lies too far in the past (before.max is {before} ms)")
+    stop, error = _before(early, stop, error, f"timestamp is too far in the past (before.max is {before} ms)")
     late = np.maximum(stamps, 0) - now_ms > after
-    stop, error = _before(late, stop, error, f"timestamp lies too far in the future (after.max is {after} ms)")
+    stop, error = _before(late, stop, error, f"timestamp is too far in the future (after.max is {after} ms)")
     if config.message_magic < 2:
         named = f"message.format.version {config.message_format_version} has no headers"
         stop, error = _before(columns.headers_count > 0, stop, error, named)
@@ -201,7 +201,7 @@ def taken_rows(columns: RecordColumns, config: LogConfig, now_ms: int) -> tuple[
 def _before(
     wrong: npt.NDArray[np.bool_], stop: int, error: InvalidRecord | None, what: str
 ) -> tuple[int, InvalidRecord | None]:
-    """The lesser of `stop` and the first wrong row, with its error. A column of one element is every row's."""
+    """The smaller of `stop` and the first wrong row, with its error. A column of one element applies to every row."""
     at = int(wrong.argmax()) if len(wrong) else 0
     if at < min(stop, len(wrong)) and wrong[at]:
         return at, InvalidRecord(what)

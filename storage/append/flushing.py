@@ -1,15 +1,15 @@
-"""One flush of a log after the other, and the recovery point that they move.
+"""A log's flushes, one after the other, and the recovery point that they move.
 
-The rule: files are taken to be synced, and the recovery point moves, only while `Flushing` is held; and whoever takes
-files has synced them, or put them back, before letting go of it. So whoever holds it finds all that is not synced among
-the noted files, and the recovery point never passes a file that another thread is still syncing.
+The rule: files are taken for syncing, and the recovery point moves, only while `Flushing` is held; and the thread that
+takes files has synced them, or put them back, before it releases `Flushing`. So a thread that holds it finds all
+unsynced files among the noted ones, and the recovery point never passes a file that another thread is still syncing.
 
-Whoever renames, replaces or removes files of the log holds it too (retention, compaction, truncation, append_whole, the
-end of the log): a sync goes by the files' names.
+It is also held while files of the log are renamed, replaced or removed (retention, compaction, truncation,
+append_whole, closing), because a sync finds files by their names.
 
 Order of locks: `Flushing` first, then the log's own lock; never the other way round. The log's lock is not held while
-files are synced, so appends and readers go on. A writer waits for a flush where flush.messages wants it to, but behind
-its append and not within it: it may have to wait for a flush that another thread has begun.
+files are synced, so appends and readers continue. Where flush.messages requires it, a writer waits for a flush after
+its append and not during it: it may have to wait for a flush that another thread has begun.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.clock import Clock
 
 
 class Flushing:
-    """Held as a context manager by whoever changes which files a log consists of; `flush` holds it by itself.
+    """Held as a context manager while the set of a log's files changes; `flush` takes it by itself.
 
     `lock`: the log's own. It guards `files` and `health`.
     """
@@ -32,7 +32,7 @@ class Flushing:
         # Constant after construction.
         self._clock = clock
         self._lock = lock
-        # The lock that this class is about.
+        # The lock that this class manages.
         self._held = Lock()
         # Guarded by the log's lock.
         self._files = files
@@ -45,18 +45,19 @@ class Flushing:
         self._held.release()
 
     def flush(self, end_locked: Callable[[], int], *, only_sealed: bool = False) -> int:
-        """Syncs what was written before the call; the recovery point then. `end_locked`: up to which offset, asked for
-        under the log's lock; with `only_sealed` it is the active segment's base, and only files below it are synced.
+        """Syncs what was written before the call; returns the recovery point. `end_locked` returns the offset up to
+        which to flush and is called under the log's lock; with `only_sealed` that is the active segment's base offset,
+        and only files below it are synced.
 
-        PartitionOffline. A failed sync takes the log offline, whoever waits for the next flush included; one that had
-        no descriptors for it leaves everything to the next.
+        PartitionOffline. A failed sync takes the log offline, also for threads that wait for the next flush; one that
+        failed for want of descriptors leaves everything to the next flush.
         """
         with self:
             return self._flush_held(end_locked, only_sealed=only_sealed)
 
     def flush_up_to(self, offset: int, end_locked: Callable[[], int]) -> None:
-        """As `flush`, for a writer whose messages below `offset` are to be on disk before it goes on. Where another
-        thread's flush has covered them meanwhile nothing is left to do.
+        """As `flush`, for a writer whose messages below `offset` must be on disk before it continues. Does nothing
+        where another thread's flush has covered them meanwhile.
 
         Any failure takes the log offline: the messages are in the log, and cannot be reported as on disk.
         """

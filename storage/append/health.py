@@ -1,6 +1,6 @@
 """Whether a log still works: open, closed, or offline after an error that left its files in doubt.
 
-Below this nothing locks: the PartitionLog that owns it holds its lock.
+Nothing here locks: the PartitionLog that owns it holds its lock.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Final
 
 from storage.errors import PartitionOffline
 
-# A disk that is full or a process short of descriptors works again later; any other error puts the files in doubt.
-# What keeps a file from being opened says nothing about its bytes, while a sync that finds the disk full has lost some.
+# A full disk or a process short of descriptors works again later; any other error puts the files in doubt. An error
+# that keeps a file from being opened says nothing about its bytes, while a sync on a full disk has lost some.
 OPENING_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 PASSING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, *OPENING_ERRORS})
 
 
 class Health:
-    """One log's. `failure`: what took it offline, None while it works. `closed`: nothing is written any more."""
+    """The health of one log. `failure`: what took it offline, None while it works. `closed`: nothing more is
+    written."""
 
     __slots__ = ("_path", "closed", "failure")
 
@@ -43,18 +44,18 @@ class Health:
                 "partition is offline after an earlier failure",
                 path=self._path,
                 found=str(self.failure),
-                advice="Mend the disk, then mount again",
+                advice="Repair the disk, then mount again",
             ) from self.failure
 
     def fail(self, error: Exception) -> None:
-        """Takes the log offline; the first error stays its reason."""
+        """Takes the log offline; the first error remains the reason."""
         if self.failure is None:
             self.failure = error
 
     @contextlib.contextmanager
     def failing(self, in_doubt: Callable[[], bool] | None = None) -> Iterator[None]:
-        """An OSError within takes the log offline; with `in_doubt`, passing ones do so only if that says yes: what
-        failed could not be undone."""
+        """An OSError within the block takes the log offline. With `in_doubt`, a temporary one does so only if that
+        returns True: what failed could not be undone."""
         try:
             yield
         except OSError as error:
@@ -62,6 +63,7 @@ class Health:
             raise
 
     def failed(self, error: OSError, *, in_doubt: bool) -> None:
-        """Takes the log offline if what failed could not be undone (`in_doubt`), or may fail again."""
+        """Takes the log offline if what failed could not be undone (`in_doubt`), or the error is not a temporary
+        one."""
         if in_doubt or error.errno not in PASSING_ERRORS:
             self.fail(error)

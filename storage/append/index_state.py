@@ -1,6 +1,6 @@
-"""Which batches get index entries: the state that appending, recovery and compaction all carry along a segment.
+"""Which batches get index entries: the state that appending, recovery and compaction carry along a segment.
 
-Source: LogSegment.append, LogSegment.recover, TimeIndex.maybeAppend (kafka-facts 3.3).
+Source: LogSegment.append, LogSegment.recover, TimeIndex.maybeAppend.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class IndexState:
     __slots__ = ("_interval_bytes", "_state")
 
     def __init__(self, interval_bytes: int, base_offset: int, last_time_entry: TimestampOffset | None = None) -> None:
-        """At the start of a segment, or on reopening one whose last time index entry is `last_time_entry`: the bytes
-        since the last entry then count from 0, as Kafka's do."""
+        """At the start of a segment, or when reopening one whose last time index entry is `last_time_entry`: the bytes
+        since the last entry then count from 0, as in Kafka."""
         largest = last_time_entry or TimestampOffset(NO_TIMESTAMP, base_offset)
         self._interval_bytes = interval_bytes
         self._state = array("q", (largest.timestamp, largest.offset, 0, largest.timestamp))
 
     def copy(self) -> IndexState:
-        """The same state, to go on from separately."""
+        """The same state, to be advanced separately."""
         other = IndexState(self._interval_bytes, 0)
         other._state = self._state[:]
         return other
@@ -53,7 +53,7 @@ class IndexState:
         return self._state[:]
 
     def restore(self, values: array[int]) -> None:
-        """Makes the state what it was."""
+        """Resets the state to these values."""
         self._state = values
 
     def wrote_final_entry(self) -> None:
@@ -61,7 +61,7 @@ class IndexState:
         self._state[3] = self._state[0]
 
     def know_largest(self, largest: TimestampOffset) -> None:
-        """The largest timestamp is this one, unless a larger one is known."""
+        """Sets the largest timestamp, unless a larger one is known."""
         if largest.timestamp > self._state[0]:
             self._state[0], self._state[1] = largest.timestamp, largest.offset
 
@@ -71,16 +71,16 @@ class IndexState:
         return TimestampOffset(self._state[0], self._state[1])
 
     def final_time_entry(self) -> TimestampOffset | None:
-        """What a roll or a clean close adds to the time index, full or not; None if its last entry says it already."""
+        """What a roll or a clean close adds to the time index, full or not; None if its last entry equals it."""
         return self.largest if self._state[0] > self._state[3] else None
 
     def advance_batch(self, size: int, last_offset: int, max_timestamp: int) -> int:
-        """As `advance` over one batch, which is `size` bytes. How many entries it gets: 1 is an offset entry, of its
-        last offset; with 2 there is a time entry as well, of the largest timestamp."""
+        """As `advance` for one batch of `size` bytes. Returns the number of entries that it gets: 1 is an offset entry,
+        with its last offset; 2 means a time entry as well, with the largest timestamp."""
         return index_kernel.index_batch(size, last_offset, max_timestamp, self._interval_bytes, self._state)
 
     def advance(self, table: BatchTable, first: int = 0, last: int | None = None) -> IndexEntries:
-        """The entries that appending the rows `first` to `last` (excluded) gives, one batch after the other."""
+        """The entries that result from appending the rows `first` to `last` (excluded), one batch after the other."""
         stop = table.rows if last is None else last
         room = stop - first
         offsets = np.empty((2, room), dtype=np.int64)

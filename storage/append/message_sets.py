@@ -1,6 +1,6 @@
-"""Records as message sets, formats v0 and v1, which a topic's message.format.version may still ask for.
+"""Records as message sets, formats v0 and v1, which a topic's message.format.version may still require.
 
-Their messages carry offsets that lie, in a compressed set, where only encoding can put them.
+The messages of a compressed set carry their offsets inside the compressed bytes, so the set has to be encoded for them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def encode(records: Sequence[Record], config: LogConfig, base_offset: int, now_m
 
 
 def records_of(columns: RecordColumns, first: int, last: int, config: LogConfig) -> list[Record]:
-    """Rows from `first` on, at least one, with keys and values of no more bytes together than a set may have."""
+    """Rows from `first` on, at least one, whose keys and values together are not larger than a set may be."""
     limit = size_limit(config)
     data = memoryview(columns.buffer).cast("B")
     found: list[Record] = []

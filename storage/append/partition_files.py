@@ -1,7 +1,7 @@
-"""A partition's files as its writer changes them, beside the segment being written; and which are not synced yet.
+"""A partition's files as its writer changes them, apart from the active segment, and which of them are not synced yet.
 
-Below this nothing locks: the PartitionLog that owns it holds its lock, but for `sync`, which touches no state. Whoever
-takes files, puts them back or moves the recovery point holds Flushing too (storage.append.flushing).
+Nothing here locks: the PartitionLog that owns it holds its lock, except for `sync`, which touches no state. `Flushing`
+is held too when files are taken or put back or the recovery point moves (storage.append.flushing).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.log.segment import Segment
 
 @dataclass(slots=True)
 class Unsynced:
-    """Files whose bytes, and whether the names in the directory, may be gone after a power loss."""
+    """Files whose bytes may be lost in a power failure; `names`: the directory's entries may be lost as well."""
 
     paths: set[Path] = field(default_factory=set)
     names: bool = False
@@ -32,35 +32,35 @@ class Unsynced:
 class PartitionFiles:
     """The files in one partition's directory. Errors: OSError.
 
-    `recovery_point`: all messages below this offset are on disk for good. `last_flush_ms`: when all was last synced.
+    `recovery_point`: all messages below this offset are durable. `last_flush_ms`: when everything was last synced.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._directory = directory
         self._unsynced = Unsynced()
-        self._noted: Iterable[Path] = ()  # what `wrote` was last given, and is among the unsynced
+        self._noted: Iterable[Path] = ()  # what `wrote` was last called with; these are among the unsynced
         self.recovery_point = 0
         self.last_flush_ms = 0
 
-    # What is not synced
+    # Unsynced files
 
     def wrote(self, paths: Iterable[Path], *, new: bool = False) -> None:
-        """Notes files that were written to; `new`: that were made, renamed or removed, too."""
+        """Notes files that were written to; `new`: files were also created, renamed or removed."""
         if paths is self._noted and not new:
-            return  # as an append after the other does
+            return  # the usual case: one append after another
         self._noted = paths
         self._unsynced.paths.update(paths)
         self._unsynced.names |= new
 
     def opened_with(self, segments: Sequence[Segment], recovery_point: int, now_ms: int) -> None:
-        """Notes what lies beyond the recovery point and may not be on disk yet, what recovery rebuilt included."""
+        """Notes what may not be on disk beyond the recovery point, including what recovery rebuilt."""
         self.recovery_point = recovery_point
         self.last_flush_ms = now_ms
         self.rewritten(segments)
 
     def rewritten(self, segments: Sequence[Segment]) -> None:
-        """Notes all files beyond the recovery point: they were cut, or written anew. `segments`: the log's."""
+        """Notes all files beyond the recovery point: they were cut or rewritten. `segments`: those of the log."""
         recovery_point = self.recovery_point
         for number, segment in enumerate(segments):
             last = number == len(segments) - 1
@@ -79,8 +79,8 @@ class PartitionFiles:
         return any(_is_below(path, base_offset) for path in self._unsynced.paths.copy())
 
     def take_unsynced(self, below: int | None = None) -> Unsynced:
-        """What was noted so far, to be given to `sync` and then to `synced` or `put_back` before anybody else takes
-        something. `below`: only files of segments below this base offset, its producer snapshot, and names."""
+        """What was noted so far; pass it to `sync` and then to `synced` or `put_back` before anything else is taken.
+        `below`: only files of segments below this base offset, its producer snapshot, and names."""
         taken, self._unsynced, self._noted = self._unsynced, Unsynced(), ()
         if below is not None:
             later = {path for path in taken.paths if not _is_below(path, below)}
@@ -89,17 +89,17 @@ class PartitionFiles:
         return taken
 
     def synced(self, offset: int, now_ms: int | None) -> None:
-        """All messages below this offset are on disk; `now_ms`: all there are, since then."""
+        """All messages below this offset are on disk; `now_ms`: all messages are, since then."""
         self.recovery_point = max(self.recovery_point, offset)
         if now_ms is not None:
             self.last_flush_ms = now_ms
 
     def shortened(self, end_offset: int) -> None:
-        """Messages from this offset on are gone, or about to go."""
+        """Messages from this offset on have been removed, or are about to be."""
         self.recovery_point = min(self.recovery_point, end_offset)
 
     def put_back(self, unsynced: Unsynced) -> None:
-        """What was taken and could not be synced."""
+        """Notes again what was taken and could not be synced."""
         self.wrote(unsynced.paths, new=unsynced.names)
 
     def sync(self, unsynced: Unsynced) -> None:
@@ -114,7 +114,7 @@ class PartitionFiles:
     # Changes
 
     def remove_named(self, base_offset: int) -> None:
-        """Removes all live files named after an offset."""
+        """Removes all live files with this offset in their names."""
         for kind in FileKind:
             path = self._path(base_offset, kind)
             if path.exists():
@@ -145,7 +145,7 @@ class PartitionFiles:
                 file.write_at(0, content)
         except OSError:
             if path.exists():
-                self._disk.unlink(path)  # half of one is worse than none
+                self._disk.unlink(path)  # half a snapshot is worse than none
             raise
         self.wrote((path,), new=True)
 

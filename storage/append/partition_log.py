@@ -1,7 +1,7 @@
-"""PartitionLog: one log that we own. It appends, rolls, flushes, truncates, and gives its readers snapshots.
+"""PartitionLog: one log that this process owns. It appends, rolls, flushes, truncates, and provides snapshots.
 
-Locks: `_flushing`, then `_lock`; each field of PartitionLog says which of them guards it. `_lock` is not held while
-records are encoded or a flush syncs files; readers take a snapshot and need no lock. Sources: Kafka's UnifiedLog,
+Locks: `_flushing`, then `_lock`; the comments in PartitionLog say which of them guards each field. `_lock` is not held
+while records are encoded or a flush syncs files; readers take a snapshot and need no lock. Sources: Kafka's UnifiedLog,
 LocalLog.
 """
 
@@ -55,7 +55,7 @@ class PartitionLog:
         self._producer_expiration_ms = loaded.producer_expiration_ms
         # Has its own locking.
         self._transactions = Transactions(path)
-        # Guarded by the lock. Single values of these may be read without it.
+        # Guarded by the lock. Single values may be read without it.
         self._lock = Lock()
         self._config = config
         self._next_offset = loaded.next_offset
@@ -67,9 +67,9 @@ class PartitionLog:
         self._limits = RollLimits.of(config, self._jitter_ms)
         self._snapshot: LogSnapshot | None = None
         self._health = Health(path)
-        # Guarded by the lock to add to them: a roll's segment, the names of files that were written. To take anything
-        # away (segments, files to be synced), to rename or remove files, and to move the recovery point, `_flushing`
-        # is held as well, and taken first: see Flushing.
+        # Additions (a roll's segment, names of written files) need the lock alone. To take anything away (segments,
+        # files to be synced), to rename or remove files, and to move the recovery point, `_flushing` must be held as
+        # well, and taken first: see Flushing.
         self._files = PartitionFiles(disk, path)
         self._files.opened_with(loaded.segments, loaded.recovery_point, clock.now_ms())
         self._flushing = Flushing(self._lock, self._files, self._health, clock)
@@ -79,14 +79,14 @@ class PartitionLog:
             segment.sealed = True
         self._active = self._opener.reopen(loaded.segments[-1], config)
 
-    # What it is
+    # State
 
     @property
     def config(self) -> LogConfig:
         return self._config
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Other values from the next append on; index interval and jitter from the next segment on."""
+        """Applies another configuration from the next append on; index interval and jitter from the next segment on."""
         with self._lock:
             self._config = config
             self._limits = RollLimits.of(config, self._jitter_ms)
@@ -101,12 +101,12 @@ class PartitionLog:
 
     @property
     def recovery_point(self) -> int:
-        """All messages below this offset are on disk for good."""
+        """All messages below this offset are durable."""
         return self._files.recovery_point
 
     @property
     def last_flush_ms(self) -> int:
-        """When all was last synced, epoch milliseconds."""
+        """When everything was last synced, epoch milliseconds."""
         return self._files.last_flush_ms
 
     @property
@@ -125,7 +125,7 @@ class PartitionLog:
 
     @property
     def is_empty(self) -> bool:
-        """True when no message is left to be read."""
+        """True when there is no message left to read."""
         with self._lock:
             return self._is_empty_locked()
 
@@ -150,10 +150,10 @@ class PartitionLog:
     # Appending
 
     def append(self, place: Place) -> AppendResult:
-        """A leader's append: `place` gives the bytes at their offset, under the lock.
+        """A leader's append: `place` returns the bytes for their offset, under the lock.
 
-        RecordTooLarge above segment.bytes, PartitionOffline, OSError (disk full and the like): nothing is appended. But
-        where the flush that flush.messages wants fails, all is appended and the log offline.
+        RecordTooLarge above segment.bytes, PartitionOffline, OSError (a full disk, say): nothing is appended. But when
+        the flush that flush.messages requires fails, everything is appended and the log is offline.
         """
         with self._lock:
             self._health.check()
@@ -165,8 +165,7 @@ class PartitionLog:
         return AppendResult(base_offset, end_offset - 1)
 
     def append_batch(self, batch: NewBatch, now_ms: int) -> int:
-        """As `append`, of one finished batch: what it says of itself is believed, and nothing is looked at again. Its
-        base offset."""
+        """As `append`, for one finished batch, which is not checked. Returns its base offset."""
         with self._lock:
             self._health.check()
             base_offset, epoch = self._next_offset, self._epochs.latest_epoch
@@ -188,9 +187,10 @@ class PartitionLog:
         return base_offset
 
     def append_whole(self, place: PlaceWhole) -> AppendResult:
-        """A leader's append of many batches, of which nobody sees some without the rest (storage.append.whole_append).
+        """A leader's append of many batches, all or none of which become visible (storage.append.whole_append).
 
-        Errors as `append`; an OSError may also leave the log offline with all appended. Indexes are left to `flush`.
+        Errors as `append`; an OSError may also leave the log offline with everything appended. Indexes are synced by
+        `flush`.
         """
         with self._flushing, self._lock:
             self._health.check()
@@ -208,7 +208,7 @@ class PartitionLog:
         return AppendResult(base_offset, end_offset - 1)
 
     def append_batches(self, data: memoryview) -> AppendResult:
-        """A follower's append: whole batches of another log, byte for byte, each as an append of its own.
+        """A follower's append: whole batches of another log, byte for byte, each as a separate append.
 
         CorruptBatch when a CRC fails or the bytes are not whole batches; InvalidRecord when offsets do not ascend from
         the log end on (gaps are fine); RecordTooLarge for a batch above segment.bytes. Nothing is appended then.
@@ -227,7 +227,7 @@ class PartitionLog:
         return AppendResult(first, end_offset - 1)
 
     def _append_locked(self, data: memoryview, table: BatchTable) -> None:
-        """Appends all rows, rolling where Kafka would if each batch came by itself."""
+        """Appends all rows, rolling where Kafka would if each batch arrived separately."""
         limits = self._limits
         check_size(int(table.size.max()), limits.segment_bytes)
         starts = table.position.copy()
@@ -250,7 +250,8 @@ class PartitionLog:
             self._active.append(part, table, first, last)
         self._appended_locked(int(table.last_offset[last - 1]) + 1, changes)
         if changes is not None and changes.aborted:
-            # The marker is in the log already: what fails now cannot be undone, but recovery rebuilds it.
+            # The marker is in the log already. A failure from here on cannot be undone, but recovery rebuilds the
+            # entry.
             with self._health.failing():
                 self._files.append_aborted(self._active.base_offset, changes.aborted)
 
@@ -261,7 +262,8 @@ class PartitionLog:
         self._producers.commit(changes, end_offset)
 
     def _assign_epochs_locked(self, table: BatchTable, first: int, last: int) -> None:
-        """Leader epochs that begin with these batches, on disk before the batches are (UnifiedLog.append)."""
+        """Writes the leader epochs that begin with these batches, before the batches are written
+        (UnifiedLog.append)."""
         epochs = assigned_epochs(self._epochs, table, first, last)
         if epochs is not self._epochs:
             self._write_epochs_locked(epochs)
@@ -280,12 +282,12 @@ class PartitionLog:
                 self._roll_locked(self._next_offset)
 
     def _roll_locked(self, base_offset: int) -> None:
-        """Ends the active segment and begins another at `base_offset`; 1 to 3: SegmentOpener.follow.
+        """Ends the active segment and begins another at `base_offset`. Steps 1 to 3: SegmentOpener.follow.
 
-        4. write `<base>.snapshot` → done; recovery can do without the snapshot"""
+        4. write `<base>.snapshot` → done; recovery does not depend on the snapshot"""
         old = self._active
         if old.size == 0 and old.base_offset == base_offset:
-            # Its index has no slots at all: it is made anew, and takes one batch.
+            # Its index has no room for a single entry: it is created again, and takes one batch.
             old.close()
             self._active = self._opener.create(base_offset, self._config)
             self._snapshot = None
@@ -301,25 +303,26 @@ class PartitionLog:
     # Making durable
 
     def flush(self, *, only_sealed: bool = False) -> int:
-        """Syncs all that was appended before the call, and the names of new files; returns the new recovery point.
-        `only_sealed`: not the active segment, as Kafka does after a roll.
+        """Syncs everything that was appended before the call, and the names of new files; returns the new recovery
+        point. `only_sealed`: not the active segment, as Kafka does after a roll.
 
-        The lock is not held meanwhile. A failed sync takes the log offline: what was lost cannot be told (fsync(2)).
+        The lock is not held meanwhile. A failed sync takes the log offline: there is no way to know what it lost
+        (fsync(2)).
         """
         if only_sealed:
             return self._flushing.flush(lambda: self._active.base_offset, only_sealed=True)
         return self._flushing.flush(lambda: self._next_offset)
 
     def _flush_if_due(self, end_offset: int) -> None:
-        """For flush.messages, behind an append up to `end_offset` and without the lock: the writer waits until that is
-        on disk. Others append meanwhile, and one flush is for all of them."""
+        """For flush.messages: called after an append up to `end_offset`, without the lock. The writer waits until that
+        is on disk. Others append meanwhile, and one flush covers all of them."""
         if end_offset - self._files.recovery_point >= self._config.flush_messages:
             self._flushing.flush_up_to(end_offset, lambda: self._next_offset)
 
     # Shortening
 
     def increment_log_start_offset(self, offset: int) -> None:
-        """Messages below `offset` are no more to be read; their segments go at the next retention (DeleteRecords)."""
+        """Messages below `offset` can no longer be read; the next retention removes their segments (DeleteRecords)."""
         with self._lock:
             self._health.check()
             if offset > self._next_offset:
@@ -329,20 +332,20 @@ class PartitionLog:
                 self._snapshot = None
 
     def remove_segments(self, segments: Sequence[Segment]) -> list[Path]:
-        """Takes the oldest segments out of the log; returns their files, renamed to `.deleted`, to unlink later.
+        """Removes the oldest segments from the log; returns their files, renamed to `.deleted`, to unlink later.
 
-        `segments` must be the log's first ones, without the active one (roll first). SegmentGone when they are not, for
-        others went or were replaced meanwhile: then nothing has changed. Crash-safe:
+        `segments` must be the log's first ones, without the active one (roll first). SegmentGone when they are not,
+        because others were removed or replaced meanwhile: then nothing has changed. Crash-safe:
 
         1. the log start offset moves to the first segment that stays (in memory; the checkpoint comes later)
-        2. oldest first, each segment's files are renamed     → what is left is a shorter log, whole in itself
+        2. oldest first, each segment's files are renamed     → what is left is a shorter log, complete in itself
         3. sync the directory
         4. the caller unlinks them after file.delete.delay.ms → recovery removes `.deleted` files
         """
         with self._flushing, self._lock:
             self._health.check()
             if tuple(segments) != self._sealed[: len(segments)]:
-                raise SegmentGone("segments to be removed are not the oldest sealed ones (any more)", path=self.path)
+                raise SegmentGone("segments to be removed are no longer the oldest sealed ones", path=self.path)
             if not segments:
                 return []
             self._sealed = self._sealed[len(segments) :]
@@ -351,15 +354,16 @@ class PartitionLog:
             self._snapshot = None
             with self._health.failing():
                 removed = self._files.rename_deleted(segments)
-                # Not to a log start within that segment: a crash may come before its checkpoint.
+                # Not up to a log start within that segment: a crash may come before its checkpoint is written.
                 epochs = self._epochs.truncate_from_start(first.base_offset)
                 if epochs != self._epochs:
                     self._write_epochs_locked(epochs)
             return removed
 
     def replace_segments(self, groups: Sequence[Replacement]) -> list[Path]:
-        """Puts finished segments in the place of their sources, ascending, all or none (storage.append.swap); returns
-        the sources' `.deleted` files. SegmentGone when one of them is no more in the log: then nothing has changed.
+        """Replaces groups of segments by their finished successors, in ascending order, all or none
+        (storage.append.swap); returns the sources' `.deleted` files. SegmentGone when a source is no longer in the log:
+        then nothing has changed.
         """
         with self._flushing:
             with self._lock:
@@ -378,20 +382,21 @@ class PartitionLog:
                 return removed
 
     def active_producers(self) -> list[ProducerEntry]:
-        """Who wrote to the log and is not forgotten yet (ProducerStateManager.activeProducers)."""
+        """The producers that wrote to the log and have not expired (ProducerStateManager.activeProducers)."""
         with self._lock:
             return self._producers.active(self._clock.now_ms(), self._producer_expiration_ms)
 
     def truncate_to(self, offset: int) -> list[Path]:
-        """Removes the messages from `offset` on, whole batches at a time: the log then ends behind the last one kept.
+        """Removes the messages from `offset` on, whole batches at a time: the log then ends after the last batch kept.
 
-        (Within a batch Kafka's log ends at `offset` until it is loaded again, and then there too.) Nothing happens when
-        it ends before. Returns files renamed to `.deleted`, to unlink. The recovery point on disk must be at or below
-        `offset` already (OwnedDir.truncate_to). OffsetOutOfRange below the first segment. Crash-safe:
+        (Within a batch Kafka's log ends at `offset` until it is loaded again, and then after the last batch too.)
+        Nothing happens when the log ends before `offset`. Returns files renamed to `.deleted`, to unlink. The recovery
+        point on disk must be at or below `offset` already (OwnedDir.truncate_to). OffsetOutOfRange below the first
+        segment. Crash-safe:
 
-        1. newest first, the files of segments above `offset` are renamed; sync → a shorter log, whole in itself
-        2. of the last segment kept the indexes are cut, then the .log        → recovery rebuilds the indexes
-        3. leader epochs and producer snapshots from there on go              → recovery removes them
+        1. newest first, the files of segments above `offset` are renamed; sync → a shorter log, complete in itself
+        2. the indexes of the last segment kept are cut, then its .log          → recovery rebuilds the indexes
+        3. leader epochs and producer snapshots from there on are removed       → recovery removes them
         """
         with self._flushing, self._lock:
             self._health.check()
@@ -424,7 +429,7 @@ class PartitionLog:
             self._health.check()
             before = self._snapshot_locked()
             if before.size_bytes:
-                raise ValueError("only a log without messages can begin elsewhere")
+                raise ValueError("only a log without messages can begin at another offset")
             if offset == before.segments[0].base_offset and len(before.segments) == 1:
                 return
             with self._health.failing(lambda: self._active.broken):
@@ -439,7 +444,7 @@ class PartitionLog:
                 self._install_locked((new.segment,), offset, LeaderEpochs())
 
     def _install_locked(self, segments: Sequence[Segment], end_offset: int, epochs: LeaderEpochs) -> None:
-        """The log now consists of these segments, all of whose bytes count, and ends at `end_offset`."""
+        """The log now consists of these segments, all of whose bytes are messages, and ends at `end_offset`."""
         self._sealed = tuple(segments[:-1])
         self._active = self._opener.reopen(segments[-1], self._config)
         self._next_offset = end_offset
@@ -461,7 +466,7 @@ class PartitionLog:
     def close(self) -> None:
         """A clean end: the final time entry, a producer snapshot at the log end, everything synced. Safe to call twice.
 
-        PartitionOffline or OSError when that did not work; the log directory is then not cleanly shut down.
+        PartitionOffline or OSError when that failed; the log directory is then not cleanly shut down.
         """
         with self._flushing, self._lock:
             if self._health.closed:
@@ -479,9 +484,9 @@ class PartitionLog:
                 self._active.close()
 
     def abandon(self, *, only_empty: bool = False) -> bool:
-        """Closes the descriptors and leaves the files as they are, to be recovered when next opened.
+        """Closes the descriptors and leaves the files as they are, to be recovered when the log is next opened.
 
-        `only_empty`: unless it holds a message. True when the log is closed.
+        `only_empty`: unless it holds a message. Returns True when the log is closed.
         """
         with self._flushing, self._lock:
             if only_empty and not self._health.closed and not self._is_empty_locked():

@@ -14,30 +14,25 @@ from storage.errors import CorruptCheckpoint
 from storage.files import names, producer_state
 from storage.files.disk import opened
 from storage.files.disk_protocol import Disk
-from storage.files.names import FileKind, FileState
+from storage.files.names import FileKind
 from storage.format.batches import BatchTable
 from storage.log.segment import Segment
 from storage.log.segment_check import check_segment
+from storage.log.segments import live_offsets
 
 
 class ProducerSnapshots:
-    """The `.snapshot` files of one partition, and how the newest of them becomes producer state."""
+    """The `.snapshot` files of one partition, and how the newest of them is loaded into producer state."""
 
     def __init__(self, disk: Disk, directory: Path, *, clock: Clock, expiration_ms: int) -> None:
         self._disk = disk
         self._directory = directory
         self._clock = clock
         self._expiration_ms = expiration_ms
-        self.offsets = sorted(
-            part.offset
-            for path in directory.iterdir()
-            if (part := names.parse_segment_file(path.name)) is not None
-            and part.kind is FileKind.PRODUCER_SNAPSHOT
-            and part.state is FileState.LIVE
-        )
+        self.offsets = live_offsets(directory, FileKind.PRODUCER_SNAPSHOT)
 
     def remove_strays(self, base_offsets: Sequence[int]) -> None:
-        """Removes those at no segment's base, but for the last if it lies beyond the last base."""
+        """Removes snapshots at offsets where no segment begins, except for the last if it is above the last base."""
         strays = [offset for offset in self.offsets if offset not in set(base_offsets)]
         if strays and base_offsets and strays[-1] >= base_offsets[-1]:
             strays.pop()
@@ -45,8 +40,8 @@ class ProducerSnapshots:
             self._remove(offset)
 
     def reload(self, log_start_offset: int, end_offset: int) -> ProducerTable:
-        """The state of the newest good snapshot up to `end_offset`; removes those beyond it, at or below the start,
-        and those that are corrupt. Without any: nothing known at the log start."""
+        """The state of the newest valid snapshot up to `end_offset`. Removes snapshots above that, at or below the log
+        start, and corrupt ones. Without any, the state is empty at the log start."""
         for offset in list(self.offsets):
             if offset > end_offset or offset <= log_start_offset:
                 self._remove(offset)
@@ -65,7 +60,7 @@ class ProducerSnapshots:
         return ProducerTable(log_start_offset)
 
     def write(self, table: ProducerTable) -> None:
-        """A snapshot of the state at its end, unless the newest one is as new (takeSnapshot)."""
+        """Writes a snapshot of the state at its end, unless the newest one is as new (takeSnapshot)."""
         newest = self.offsets[-1] if self.offsets else 0
         if table.end_offset <= newest:
             return
@@ -83,16 +78,11 @@ class ProducerSnapshots:
 
 
 def rebuild(
-    snapshots: ProducerSnapshots,
-    segments: Sequence[Segment],
-    log_start_offset: int,
-    end_offset: int,
-    *,
-    clean: bool,
+    snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, end_offset: int, *, clean: bool
 ) -> ProducerTable:
     """The producer state at `end_offset`, with snapshots written at the bases of the last two segments and there.
 
-    After a clean shutdown a log without any snapshot is not read: it is from before there were producers.
+    After a clean shutdown a log without any snapshot is not read: it was written before Kafka had producer state.
     """
     marks = [segment.base_offset for segment in segments[-2:]]
     if clean and not snapshots.offsets:
@@ -112,13 +102,13 @@ def rebuild(
             snapshots.write(table)
         replay(table, segment)
     table.end_offset = end_offset
-    if end_offset > log_start_offset:  # one at the start would be removed with the next opening
+    if end_offset > log_start_offset:  # the next opening would remove one at the start
         snapshots.write(table)
     return table
 
 
 def replay(table: ProducerTable, segment: Segment) -> None:
-    """Goes on over the batches of a segment that the state does not cover yet."""
+    """Applies the batches of a segment that the state does not cover yet."""
     start = segment.floor(table.end_offset, segment.size) if table.end_offset > segment.base_offset else 0
     from_offset = table.end_offset
 

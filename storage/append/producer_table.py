@@ -1,7 +1,7 @@
-"""What a log knows of its producers, carried along as batches are appended: what `.snapshot` and `.txnindex` say.
+"""What a log knows of its producers, updated with each append; the content of `.snapshot` and `.txnindex` files.
 
 Sources: Kafka's ProducerStateManager, ProducerAppendInfo, ProducerStateEntry, as a follower runs them: sequences are
-recorded, not judged.
+recorded, not checked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNKNOWN = ProducerEntry(NO_PRODUCER_ID, -1, NO_SEQUENCE, -1, 0, -1)
 
 @dataclass(frozen=True, slots=True)
 class ProducerChanges:
-    """What a range of batches does to the producers; nothing has changed until it is installed by `commit`."""
+    """What a range of batches changes about the producers; `commit` applies it."""
 
     entries: dict[int, ProducerEntry]
     aborted: tuple[AbortedTxn, ...]
@@ -33,7 +33,7 @@ class ProducerChanges:
 
 
 class ProducerTable:
-    """Producers by id, as of the offset `end_offset`. Not thread-safe: the log's lock is held."""
+    """Producers by id, as of the offset `end_offset`. Not thread-safe: the log's lock must be held."""
 
     def __init__(self, end_offset: int = 0, entries: Iterable[ProducerEntry] = ()) -> None:
         self.end_offset = end_offset
@@ -41,7 +41,7 @@ class ProducerTable:
         self._decoder = Decoder(verify_crc=False)
 
     def entries(self) -> list[ProducerEntry]:
-        """All producers, in the order in which a broker's HashMap gives them to a snapshot."""
+        """All producers, in the order in which a broker's HashMap would write them to a snapshot."""
         size = 16
         while len(self._entries) > size * 3 // 4:
             size *= 2
@@ -51,20 +51,12 @@ class ProducerTable:
         """The bytes of a .snapshot file."""
         return producer_state.encode(self.entries())
 
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """Where the earliest open transaction begins; None when none is open."""
-        return min(
-            (e.current_txn_first_offset for e in self._entries.values() if e.current_txn_first_offset >= 0),
-            default=None,
-        )
-
     def changes(
         self, data: memoryview, table: BatchTable, first: int, last: int, origin: int
     ) -> ProducerChanges | None:
-        """What appending the rows `first` to `last` will do; `data` holds their bytes, from the position `origin` on.
+        """What appending the rows `first` to `last` changes; `data` holds their bytes, from the position `origin` on.
 
-        None where no producer is named. CorruptBatch for a marker that does not parse.
+        None where no batch has a producer. CorruptBatch for a marker that does not parse.
         """
         rows = (
             np.flatnonzero((table.magic[first:last] == 2) & (table.producer_id[first:last] != NO_PRODUCER_ID)) + first
@@ -77,7 +69,7 @@ class ProducerTable:
     def changes_of(
         self, table: BatchTable, rows: np.ndarray, markers: Mapping[int, ControlRecord], end_offset: int
     ) -> ProducerChanges:
-        """`changes`, given the rows that name a producer and, by row, those of them that end a transaction."""
+        """`changes`, given the rows that have a producer and, by row, those of them that end a transaction."""
         entries: dict[int, ProducerEntry] = {}
         aborted: list[AbortedTxn] = []
         for row in rows.tolist():
@@ -101,17 +93,17 @@ class ProducerTable:
         return ProducerChanges(entries, tuple(aborted), end_offset)
 
     def commit(self, changes: ProducerChanges | None, end_offset: int) -> None:
-        """Installs changes, once their batches are in the log; `end_offset` is the log's end then."""
+        """Applies changes, once their batches are in the log; `end_offset` is the log's end then."""
         if changes is not None:
             self._entries.update(changes.entries)
         self.end_offset = end_offset
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forgets producers that were silent for so long and have no open transaction (removeExpiredProducers)."""
+        """Removes producers that were silent for so long and have no open transaction (removeExpiredProducers)."""
         self._entries = {entry.producer_id: entry for entry in self.active(now_ms, expiration_ms)}
 
     def active(self, now_ms: int, expiration_ms: int) -> list[ProducerEntry]:
-        """The producers that `expire` would not forget."""
+        """The producers that `expire` would keep."""
         return [
             entry
             for entry in self._entries.values()
@@ -145,12 +137,12 @@ class ProducerTable:
                 found[int(chosen[record.row])] = record
         missing = [int(row) for row in chosen.tolist() if row not in found and int(table.count[row]) > 0]
         if missing:
-            raise CorruptBatch("control batch is no transaction marker", offset=int(table.base_offset[missing[0]]))
+            raise CorruptBatch("control batch is not a transaction marker", offset=int(table.base_offset[missing[0]]))
         return found
 
 
 def _with_batch(entry: ProducerEntry, table: BatchTable, row: int) -> ProducerEntry:
-    """ProducerStateEntry.addBatch, and the first offset of a transaction that begins."""
+    """ProducerStateEntry.addBatch; also notes the first offset of a transaction that begins."""
     if table.is_control[row]:
         return entry
     first_offset, last_offset = int(table.base_offset[row]), int(table.last_offset[row])
@@ -173,7 +165,7 @@ def _with_batch(entry: ProducerEntry, table: BatchTable, row: int) -> ProducerEn
 
 
 def _with_marker(entry: ProducerEntry, marker: ControlRecord) -> ProducerEntry:
-    """ProducerAppendInfo.appendEndTxnMarker: another epoch forgets the batches."""
+    """ProducerAppendInfo.appendEndTxnMarker: a marker of another epoch resets the batches."""
     if marker.producer_epoch != entry.epoch:
         entry = replace(entry, epoch=marker.producer_epoch, last_sequence=NO_SEQUENCE, last_offset=-1, offset_delta=0)
     return replace(
@@ -191,6 +183,6 @@ def _incremented(sequence: int, delta: int) -> int:
 
 
 def _bucket(producer_id: int, size: int) -> int:
-    """Where a java.util.HashMap of this many buckets puts a Long."""
+    """In which of `size` buckets a java.util.HashMap stores a Long."""
     folded = (producer_id ^ (producer_id >> 32)) & 0xFFFFFFFF
     return (folded ^ (folded >> 16)) & (size - 1)

@@ -1,6 +1,6 @@
-"""Decisions about a log: when to roll. Pure, but for the jitter that is drawn.
+"""When a log rolls. Pure, except for the random jitter.
 
-Source: LogSegment.shouldRoll, LogConfig.maxSegmentMs (kafka-facts 4).
+Source: LogSegment.shouldRoll, LogConfig.maxSegmentMs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ TIME_ENTRY_SIZE: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class RollLimits:
-    """What a log's configuration says of rolling. `segment_ms` has the segment's jitter taken off already; an index
-    with `offset_entries` or `time_entries` is full."""
+    """A log's configured limits for rolling. The segment's jitter is already subtracted from `segment_ms`; an index
+    with `offset_entries` or `time_entries` entries is full."""
 
     segment_bytes: int
     segment_ms: int
@@ -32,7 +32,7 @@ class RollLimits:
 
     @staticmethod
     def of(config: LogConfig, jitter_ms: int) -> RollLimits:
-        """Those of a log with this configuration. Of a time index one slot is kept for the final entry."""
+        """The limits of a log with this configuration. One slot of a time index is reserved for the final entry."""
         index_bytes = config.segment_index_bytes
         return RollLimits(
             config.segment_bytes,
@@ -43,17 +43,17 @@ class RollLimits:
 
 
 def new_jitter_ms(config: LogConfig) -> int:
-    """Drawn for each segment when it is opened (LogConfig.randomSegmentJitter)."""
+    """A random value for each segment when it is opened (LogConfig.randomSegmentJitter)."""
     most = min(config.segment_jitter_ms, config.segment_ms)
     return random.randrange(most) if most > 0 else 0
 
 
 @dataclass(slots=True)
 class SegmentFill:
-    """What decides whether a segment takes one more batch; its writer keeps it up to date.
+    """What determines whether a segment accepts one more batch; its writer keeps it up to date.
 
     `first_timestamp`: the max timestamp of its first batch, -1 when there is none. `created_ms`: when the segment was
-    made or opened, by our clock. `offset_entries`, `time_entries`: how many its indexes have.
+    created or opened, by our clock. `offset_entries`, `time_entries`: how many its indexes have.
     """
 
     base_offset: int
@@ -64,14 +64,14 @@ class SegmentFill:
     time_entries: int
 
     def has_full_index(self, limits: RollLimits) -> bool:
-        """Whether one of its indexes has no room."""
+        """Whether one of its indexes is full."""
         return self.offset_entries >= limits.offset_entries or self.time_entries >= limits.time_entries
 
 
 def rows_that_fit(table: BatchTable, first: int, fill: SegmentFill, limits: RollLimits, now_ms: int) -> int:
-    """How many batches from the row `first` on the segment takes before it has to roll, each appended by itself.
+    """How many batches from the row `first` on the segment accepts before it has to roll, each appended separately.
 
-    Index entries that these batches add are not foreseen.
+    Does not take into account the index entries that these batches add.
     """
     if fill.has_full_index(limits):
         return 0
@@ -83,7 +83,7 @@ def rows_that_fit(table: BatchTable, first: int, fill: SegmentFill, limits: Roll
     timestamps = table.max_timestamp[first:]
     began = fill.first_timestamp
     if fill.size_bytes == 0 and len(timestamps):
-        # The first of these batches will be the segment's first: it cannot have waited.
+        # The first of these batches will be the segment's first, so that it cannot have waited.
         began = int(timestamps[0])
     if began > NO_TIMESTAMP:
         waited = timestamps - began > limits.segment_ms
@@ -99,7 +99,7 @@ def rows_that_fit(table: BatchTable, first: int, fill: SegmentFill, limits: Roll
 def batch_fits(
     size: int, last_offset: int, max_timestamp: int, fill: SegmentFill, limits: RollLimits, now_ms: int
 ) -> bool:
-    """Whether the segment takes one batch of `size` bytes before it has to roll: `rows_that_fit` without arrays."""
+    """Whether the segment accepts one batch of `size` bytes before it has to roll: `rows_that_fit` without arrays."""
     if fill.has_full_index(limits) or not 0 <= last_offset - fill.base_offset <= _MAX_RELATIVE_OFFSET:
         return False
     if fill.size_bytes == 0:

@@ -1,6 +1,6 @@
-"""Segments that a log begins and ends: made, taken up again, followed by the next.
+"""Segments being created, reopened, and followed by the next one.
 
-Below this nothing locks: the PartitionLog that owns it holds its lock. Source: LocalLog.roll.
+Nothing here locks: the PartitionLog that owns it holds its lock. Source: LocalLog.roll.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage.log.segment import Segment
 
 
 class SegmentOpener:
-    """Opens segments of one partition for writing, as its configuration wants them. Errors: OSError."""
+    """Opens segments of one partition for writing, as its configuration requires. Errors: OSError."""
 
     def __init__(self, disk: Disk, directory: Path, files: PartitionFiles, clock: Clock) -> None:
         self._disk = disk
@@ -28,12 +28,12 @@ class SegmentOpener:
         self._clock = clock
 
     def reopen(self, segment: Segment, config: LogConfig) -> ActiveSegment:
-        """Goes on with a segment all of whose bytes are messages."""
+        """Continues a segment all of whose bytes are messages."""
         interval_bytes, now_ms = config.index_interval_bytes, self._clock.now_ms()
         return ActiveSegment.reopen(self._disk, segment, segment.size, interval_bytes=interval_bytes, now_ms=now_ms)
 
     def create(self, base_offset: int, config: LogConfig) -> ActiveSegment:
-        """A new segment, empty."""
+        """A new, empty segment."""
         segment = ActiveSegment.create(
             self._disk,
             self._directory,
@@ -46,13 +46,13 @@ class SegmentOpener:
         return segment
 
     def follow(self, old: ActiveSegment, base_offset: int, config: LogConfig) -> ActiveSegment:
-        """The segment that comes after `old`, which is ended. Crash-safe:
+        """Ends the segment `old` and creates the one after it. Crash-safe:
 
-        1. remove what is left over under the new name → the old segment is the last
-        2. the old segment's final time entry          → as before
-        3. create the new segment's files              → an empty last segment, or index files that recovery removes
-        Syncing comes with the next flush. The recovery point does not lie beyond the old segment's end until then;
-        where it lies there, recovery looks at the final time entry (storage.recovery.final_time_entry).
+        1. remove leftover files with the new name  → the old segment is the last
+        2. write the old segment's final time entry → as before
+        3. create the new segment's files           → an empty last segment, or index files that recovery removes
+        The next flush syncs all this. Until then the recovery point is at most at the end of the old segment; where it
+        is exactly there, recovery checks the final time entry (storage.recovery.final_time_entry).
         """
         self._files.remove_named(base_offset)
         old.finish()
@@ -60,7 +60,7 @@ class SegmentOpener:
         try:
             new = self.create(base_offset, config)
         except OSError:
-            self._files.remove_named(base_offset)  # else recovery would take it for the active segment
+            self._files.remove_named(base_offset)  # otherwise recovery would take it for the active segment
             raise
         old.close()
         old.segment.sealed = True
@@ -69,10 +69,11 @@ class SegmentOpener:
     def append_whole(
         self, active: ActiveSegment, whole: WholeAppend, limits: RollLimits, config: LogConfig
     ) -> tuple[list[Segment], ActiveSegment]:
-        """Appends batches all or none: to the active segment or, if it has no messages and cannot take all of them, in
-        new ones (storage.append.whole_append). The new ones that are full, and the active one from now on.
+        """Appends batches all or none: to the active segment or, if that has no messages and cannot hold all of them,
+        in new ones (storage.append.whole_append). Returns the new segments that are full, and the active one from now
+        on.
 
-        OSError leaves everything as before, or `broken` set on the active segment.
+        An OSError leaves everything as before, or sets `broken` on the active segment.
         """
         now_ms = self._clock.now_ms()
         if whole_append.fits(whole, active, limits, now_ms):

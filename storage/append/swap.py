@@ -1,27 +1,27 @@
-"""Segments replaced by the one that the cleaner made of them, so that a crash anywhere leaves the old or the new.
+"""Replaces segments by the one that the cleaner made from them, so that a crash leaves either the old or the new.
 
-1. the new segment is written under `.cleaned` names and synced  → recovery removes it: the sources stand
+1. the new segment is written under `.cleaned` names and synced  → recovery removes it: the sources remain
    (by another process than the owner: under `.staged` names of its own, which the owner renames to `.cleaned`)
-2. its files are renamed to `.swap`; the directory is synced     → as 1 while one `.cleaned` is left; else recovery
+2. its files are renamed to `.swap`; the directory is synced     → as 1 while a `.cleaned` is left; then recovery
                                                                    finishes: 3 to 5
 3. the sources are renamed to `.deleted`, the lowest first; sync → recovery finishes
-4. the new segment gets its names, the .log first; sync          → recovery renames what is left of `.swap`
-5. producer snapshots at bases that are no more go too           → recovery removes them
-6. the caller unlinks the `.deleted` files a while later         → recovery removes them
+4. the new segment gets its names, the .log first; sync          → recovery renames the remaining `.swap` files
+5. producer snapshots at bases that no longer exist are removed  → recovery removes them
+6. the caller unlinks the `.deleted` files some time later       → recovery removes them
 
 Several groups at once (`PartitionLog.replace_segments`): step 1 for all of them, step 2 from the last group to the
-first, then 3 to 5 group by group. While the first group has a `.cleaned` file recovery drops every `.swap`, none of
-them lying below it; from then on it finishes them all. So all groups are old, or all are new.
+first, then 3 to 5 group by group. While the first group has a `.cleaned` file, recovery drops every `.swap`, since none
+of them is below it; from then on it finishes them all. So all groups are old, or all are new.
 
-Builders are never given the `.cleaned` names themselves: a Spark task that was given up, and still runs, could put its
-files in the place of those of the task that came after it, or add one while sources are already gone.
+Processes that build segments never use the `.cleaned` names themselves: a Spark task that was given up but still runs
+could overwrite the files of the task that replaced it, or add one after sources were removed.
 
-Recovery takes away the live files whose offsets lie within the messages of the `.swap` file. So where the last sources
-of a group left no message at all, they may outlive a crash between 2 and 3: with messages that have later ones of the
-same key, and that the next pass removes. Kafka's own replacement has the same steps, with fewer syncs between them.
+Recovery removes the live files whose offsets are within the messages of the `.swap` file. So where the last sources
+of a group have no message left, they may survive a crash between 2 and 3: with messages that have later ones of the
+same key, which the next pass removes. Kafka's own replacement has the same steps, with fewer syncs between them.
 Source: LocalLog.replaceSegments, LogSegment.changeFileSuffixes, Cleaner.cleanSegments.
 
-Below this nothing locks: the PartitionLog that owns the directory holds its lock where it says so.
+Nothing here locks: the PartitionLog that owns the directory holds its lock where noted.
 """
 
 from __future__ import annotations
@@ -37,29 +37,28 @@ from storage.files import names, transaction_index
 from storage.files.descriptors import sync_path
 from storage.files.disk import opened
 from storage.files.disk_protocol import Disk
-from storage.files.log_file import LogFile
 from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable
 from storage.log.segment import Segment
 from storage.log.segments import slot_of
 
-# In the order in which they get their final names.
+# In the order in which the files get their final names.
 _KINDS: Final = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 _CLEANED: Final = FileState.CLEANED.value
 
 
 class Replacement(NamedTuple):
-    """A group of consecutive segments, and the segment that is ready under `.cleaned` names to take their place."""
+    """A group of consecutive segments, and the finished `.cleaned` segment that replaces them."""
 
     base_offset: int
     sources: Sequence[Segment]
 
 
 class CleanedSegment:
-    """A segment being built: step 1. Whatever an earlier attempt left there is overwritten.
+    """A segment being built: step 1. Anything that an earlier attempt left there is overwritten.
 
-    `ending`: of its files' names; `.cleaned`, or where it is not the log's owner who builds, `names.new_staged_ending`.
+    `ending`: of its files' names; `.cleaned`, or `names.new_staged_ending` in a process that does not own the log.
     """
 
     def __init__(
@@ -80,17 +79,18 @@ class CleanedSegment:
         return self._files.size
 
     def rows_until_full(self, table: BatchTable, first: int, limits: RollLimits, now_ms: int) -> int:
-        """The row behind the last, from `first` on, that the segment takes; at least one."""
+        """The row after the last one, counted from `first`, that the segment accepts; at least one row."""
         count = max(1, rows_that_fit(table, first, self._files.fill, limits, now_ms))
         return self._files.rows_until_full(table, first, first + count, limits)
 
     def append(self, data: memoryview, table: BatchTable) -> None:
-        """Appends the batches that `data` holds back to back, with headers in `table`, index entries as Kafka's."""
+        """Appends the batches that `data` holds back to back, with their headers in `table`; index entries as
+        Kafka's."""
         self._files.append(data, table, 0, table.rows)
 
     def finish(self, aborted: Sequence[AbortedTxn], mtime_ns: int) -> None:
-        """Writes the final time entry and the .txnindex (if there is anything to say), syncs all, and gives the files
-        the time of the last source, by which Kafka judges old formats' tombstones."""
+        """Writes the final time entry and the .txnindex (if it has entries), syncs all, and sets the files'
+        modification time to that of the last source, by which Kafka judges old formats' tombstones."""
         self._files.finish()
         paths = list(self._files.paths())
         self._files.close()
@@ -110,7 +110,7 @@ class CleanedSegment:
 
 
 def remove_cleaned(disk: Disk, directory: Path, base_offset: int, ending: str = _CLEANED) -> None:
-    """Removes a segment that was being built under such names."""
+    """Removes a segment that was being built under these names."""
     for kind in _KINDS:
         path = _named(directory, base_offset, kind, ending)
         if path.exists():
@@ -118,19 +118,19 @@ def remove_cleaned(disk: Disk, directory: Path, base_offset: int, ending: str = 
 
 
 def remove_unfinished(disk: Disk, directory: Path, but: Collection[str] = ()) -> None:
-    """Removes everything that is being built, or was, by whomever; `but` what has these endings."""
+    """Removes all files of segments being built, by any process; `but`: keeps those with these endings."""
     for path in sorted(directory.iterdir()):
         unfinished = names.is_staged_segment(path.name) or path.name.endswith(_CLEANED)
         if unfinished and not path.name.endswith(tuple(but)):
-            with suppress(FileNotFoundError):  # a builder that is still there may have removed it
+            with suppress(FileNotFoundError):  # a builder that is still running may have removed it
                 disk.unlink(path)
 
 
 def adopt(disk: Disk, directory: Path, built: Collection[tuple[int, str]]) -> None:
-    """Finished segments that other processes have built, by base offset and ending, get their `.cleaned` names.
+    """Renames finished segments that other processes have built, by base offset and ending, to `.cleaned`.
 
-    Everything else that is unfinished goes before: recovery would take another `.cleaned` file for a sign that the
-    `.swap` files above it are not complete. FileNotFoundError when one is not there.
+    Anything else that is unfinished is removed before: recovery would take another `.cleaned` file as a sign that the
+    `.swap` files above it are not complete. FileNotFoundError when one of the segments is not there.
     """
     remove_unfinished(disk, directory, [ending for _, ending in built])
     for base_offset, ending in built:
@@ -141,7 +141,7 @@ def adopt(disk: Disk, directory: Path, built: Collection[tuple[int, str]]) -> No
 
 
 def make_ready(disk: Disk, directory: Path, base_offset: int) -> None:
-    """Step 2. Needs no lock, as long as nobody else takes the sources away."""
+    """Step 2. Needs no lock, as long as nothing else removes the sources."""
     for kind in reversed(_KINDS):
         source = _named(directory, base_offset, kind, _CLEANED)
         if source.exists():
@@ -152,7 +152,7 @@ def make_ready(disk: Disk, directory: Path, base_offset: int) -> None:
 def replace(
     disk: Disk, directory: Path, groups: Sequence[Replacement], sealed: tuple[Segment, ...]
 ) -> tuple[tuple[Segment, ...], list[Path]]:
-    """Steps 3 to 5 for all groups: the log's sealed segments then, and the sources' files, renamed to `.deleted`.
+    """Steps 3 to 5 for all groups. Returns the log's sealed segments, and the sources' files, renamed to `.deleted`.
 
     SegmentGone when one of the sources is not among the `sealed`: then nothing has changed.
     """
@@ -188,8 +188,7 @@ def put_in_place(
     for source in sources:
         if source.base_offset != base_offset:
             removed += _set_aside(disk, directory, source.base_offset, (FileKind.PRODUCER_SNAPSHOT,))
-    log = LogFile(_path(directory, base_offset, FileKind.LOG))
-    segment = Segment(directory, base_offset, log, log.stat().st_size)
+    segment = Segment.at(directory, base_offset)
     segment.sealed = True
     return segment, removed
 

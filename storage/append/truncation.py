@@ -1,6 +1,6 @@
-"""Where a log is cut when messages at its end go, and the indexes cut to match.
+"""Where a log is cut when messages at its end are removed, and how the indexes are cut to match.
 
-Source: LocalLog.truncateTo, LogSegment.truncateTo. Below this nothing locks: the PartitionLog holds its lock.
+Source: LocalLog.truncateTo, LogSegment.truncateTo. Nothing here locks: the PartitionLog holds its lock.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from storage.log.snapshot import LogSnapshot
 
 
 def kept_segments(snapshot: LogSnapshot, offset: int) -> int:
-    """How many of the segments stay when the messages from `offset` on go; the last of them is to be written on."""
+    """How many segments remain when the messages from `offset` on are removed; the last of them becomes the active
+    one."""
     return max(1, snapshot.segment_index(offset) + 1)
 
 
 def cut_position(snapshot: LogSnapshot, slot: int, offset: int) -> int:
-    """Where in the segment number `slot` the batch begins that holds `offset` or comes after it; else its end."""
+    """Where in the segment number `slot` the batch begins that holds `offset` or follows it; its end if none does."""
     segment = snapshot.segments[slot]
     end = snapshot.end_position(segment)
     found = find_batch(snapshot, offset)
@@ -30,15 +31,15 @@ def cut_position(snapshot: LogSnapshot, slot: int, offset: int) -> int:
 
 
 def end_offset(segment: Segment) -> int:
-    """Where a log ends whose last segment, all of it sound, is this one: what is found when it is opened again."""
+    """The log end offset when this is the last segment and all of it is sound: what the next opening finds."""
     return max(segment.base_offset, tail.measure(segment, segment.size).next_offset)
 
 
 def cut_segment(disk: Disk, segment: Segment, position: int, offset: int) -> Segment:
-    """Cuts the .log at a batch's start and the indexes to what lies below `offset`; returns the segment as it is now.
+    """Cuts the .log at a batch's start and the indexes to entries below `offset`; returns the resulting segment.
 
-    Indexes first: a crash in between leaves fewer entries than there might be, which is no damage. (The offset index is
-    cut when the segment is opened for appending.)
+    Indexes first: a crash in between leaves fewer entries than there might be, which is not damage. (The offset index
+    is cut when the segment is opened for appending.)
     """
     times = time_index.load(segment.path_of(FileKind.TIME_INDEX), segment.base_offset, offset, growing=True)
     with opened(disk, segment.path_of(FileKind.TIME_INDEX), create=True) as file:

@@ -1,13 +1,13 @@
-"""Batches appended all or none where they do not fit one segment: as new segments, which begin to count together.
+"""Batches appended all or none where they do not fit one segment: as new segments that become visible together.
 
 1. they are built under `.cleaned` names and synced              → recovery removes them: the log ends where it did
-2. from the last on they are renamed to `.swap`; directory synced → as 1 while one `.cleaned` is left; then they are the
+2. from the last on they are renamed to `.swap`; directory synced → as 1 while a `.cleaned` is left; then they are the
                                                                    log, to readers and to recovery
 3. they get their names, from the first on; directory synced      → recovery renames what is left of `.swap`
 
-The first of them takes the place of the active segment, which has no messages: the log was rolled, or is new. These are
-the cleaner's own steps (storage.append.swap), so that a broker, too, finishes or undoes them as a whole. Below this
-nothing locks: the PartitionLog that owns the directory holds its lock.
+The first of them replaces the active segment, which has no messages: the log was rolled, or is new. The steps are the
+cleaner's (storage.append.swap), so that a broker also finishes or undoes them as a whole. Nothing here locks: the
+PartitionLog that owns the directory holds its lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from storage.log.segment import Segment
 
 
 def fits(whole: WholeAppend, active: ActiveSegment, limits: RollLimits, now_ms: int) -> bool:
-    """Whether the active segment takes all of it before it has to roll."""
+    """Whether the active segment accepts all of it before it has to roll."""
     table = whole.table
     rows = rows_that_fit(table, 0, active.fill, limits, now_ms)
     return rows == table.rows and active.rows_until_full(table, 0, rows, limits) == rows
@@ -35,7 +35,7 @@ def fits(whole: WholeAppend, active: ActiveSegment, limits: RollLimits, now_ms: 
 def build(
     disk: Disk, directory: Path, whole: WholeAppend, limits: RollLimits, interval_bytes: int, now_ms: int
 ) -> list[CleanedSegment]:
-    """Step 1. OSError: nothing is left of it, as far as that could be."""
+    """Step 1. After an OSError its files are removed, as far as possible."""
     built: list[CleanedSegment] = []
     table = whole.table
     chunks = _Chunks(whole)
@@ -67,7 +67,7 @@ def put_in_place(disk: Disk, directory: Path, built: list[CleanedSegment]) -> li
 
 
 class _Chunks:
-    """The bytes of a WholeAppend, taken in order, cut where a segment ends."""
+    """The bytes of a WholeAppend, read in order and cut where a segment ends."""
 
     def __init__(self, whole: WholeAppend) -> None:
         self._table: BatchTable = whole.table
@@ -75,7 +75,7 @@ class _Chunks:
         self._rest = memoryview(b"")
 
     def take(self, row: int, stop: int) -> Iterator[tuple[memoryview, int, int]]:
-        """The bytes of the rows `row` to `stop`, with the rows that each piece holds."""
+        """The bytes of the rows `row` to `stop`, with the rows that each part holds."""
         ends = self._table.size[row:stop].cumsum()
         done = taken = 0
         while row + done < stop:

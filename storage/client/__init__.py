@@ -1,4 +1,4 @@
-"""What users of a log need beside it, without a broker to ask.
+"""What users of a log need in addition to it, without a broker.
 
 In: a log or a log directory. Out: fetch results, offsets by time, counts, histograms, a key's partition, replica
 assignments, groups' committed offsets, copies (mirror).

@@ -1,9 +1,9 @@
-"""Which brokers get which partitions' replicas: Kafka's assignment, with racks or without.
+"""Assigns partitions' replicas to brokers as Kafka does, with racks or without.
 
-Leaders go round the brokers from a random start; the other replicas follow with a shift that grows with each round, so
-that one broker's partitions have their followers on different ones. With racks the brokers are put in an order that
-alternates between racks, and no rack gets a second replica of a partition while another has none. Source: AdminUtils
-(kafka-facts 11). Pure but for the chance that is handed in.
+Leaders are assigned to the brokers in turn from a random start; the other replicas follow with a shift that grows with
+each round, so that one broker's partitions have their followers on different ones. With racks the brokers are ordered
+so that racks alternate, and no rack gets a second replica of a partition while another has none. Source: AdminUtils.
+Pure, except for the random numbers, which can be passed in.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def assign_replicas(
     first_partition: int = 0,
     chance: random.Random | None = None,
 ) -> dict[int, list[int]]:
-    """Each partition's replicas, its leader first. `brokers`: ids in the order that is gone round (with racks: any).
+    """Each partition's replicas, its leader first. `brokers`: ids in the order of assignment (with racks: any order).
 
-    `racks`: of every broker, or None. `start`: where to begin in that order, and the first shift; None for chance.
-    `first_partition`: for a topic that has so many already. ValueError for what cannot be assigned.
+    `racks`: of every broker, or None. `start`: where to begin in that order, and the first shift; None: random.
+    `first_partition`: the number of partitions that the topic has already. ValueError for an impossible assignment.
     """
     if partitions < 1:
         raise ValueError("there must be at least one partition")
@@ -67,7 +67,7 @@ def rack_alternated(racks: Mapping[int, str]) -> list[int]:
 def _over_racks(
     order: Sequence[int], racks: Mapping[int, str], leader: int, shift: int, replication_factor: int
 ) -> list[int]:
-    """A partition's other replicas: on racks that have none, as long as there are such."""
+    """A partition's other replicas: on racks that have none, as long as there are any."""
     all_racks = len(set(racks.values()))
     used_brokers, used_racks = {order[leader]}, {racks[order[leader]]}
     found: list[int] = []
@@ -84,5 +84,5 @@ def _over_racks(
 
 
 def _follower(leader: int, shift: int, k: int, count: int) -> int:
-    """Where in the order the follower number `k` is."""
+    """The index in the order of the follower number `k`."""
     return (leader + 1 + (shift + k) % (count - 1)) % count

@@ -1,7 +1,7 @@
-"""How many messages a consumer sees in a range of offsets, from batch headers alone where these tell.
+"""How many messages a consumer sees in a range of offsets, from batch headers alone where possible.
 
-A header's record count is exact, after compaction too. Decoded are only batches that a range cuts, and compressed
-messages of the old formats, which do not say how many they hold. Control batches and aborted ones count as empty.
+A header's record count is exact, after compaction too. Only batches that the range cuts are decoded, and compressed
+messages of the old formats, whose headers have no count. Control batches and aborted ones count as empty.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage.format.batches import UNKNOWN
 from storage.format.decoder import Decoder
 from storage.log.isolation import AbortedTransactions, last_stable_offset
 from storage.log.reader import find_batch
-from storage.log.scanning import Window, scan_batches
+from storage.log.scanning import Window, scan_sound_batches
 from storage.types import Isolation
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def count_messages(
 ) -> int:
     """The number of messages from `start_offset` (included) to `end_offset` (excluded) that a consumer sees.
 
-    `on_bytes` is called with each number of file bytes done. StorageError where damage hides how many there are.
+    `on_bytes` is called with the number of file bytes of each step. StorageError where damage hides the number.
     """
     total = 0
     for span in _spans(snapshot, start_offset, end_offset, isolation):
@@ -69,7 +69,7 @@ def nth_message(snapshot: LogSnapshot, start_offset: int, number: int, isolation
 
 
 class _Span(NamedTuple):
-    """Some batches of a segment, and how many messages of each are visible. Valid until the next is taken."""
+    """Some batches of a segment, and how many messages of each are visible. Valid until the next is requested."""
 
     segment: Segment
     window: Window
@@ -87,7 +87,7 @@ class _Span(NamedTuple):
         return parts
 
     def decode_counts(self, rows: NDArray[np.intp]) -> None:
-        """Puts exact counts for `rows`, ascending: one decoding for each run of them."""
+        """Fills in exact counts for `rows`, ascending: one decoding for each run of them."""
         for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
             self.counts[run] = 0
             for block in self._blocks(int(run[0]), int(run[-1]) + 1):
@@ -106,7 +106,7 @@ class _Span(NamedTuple):
 
 
 def _spans(snapshot: LogSnapshot, start_offset: int, end_offset: int, isolation: Isolation) -> Iterator[_Span]:
-    """The batches of a range with their counts, none of them empty of rows."""
+    """The batches of a range with their counts; each span has at least one row."""
     end = min(end_offset, visible_end(snapshot, isolation))
     start = max(start_offset, snapshot.log_start_offset)
     found = find_batch(snapshot, start) if start < end else None
@@ -118,10 +118,8 @@ def _spans(snapshot: LogSnapshot, start_offset: int, end_offset: int, isolation:
         if segment.base_offset >= end:
             return
         aborted = AbortedTransactions(snapshot, segment) if isolation is Isolation.READ_COMMITTED else None
-        for window in scan_batches(snapshot, segment, position):
-            if window.damage is not None:
-                raise window.damage.error
-            # What a batch begins with is not always known, but that it begins above the end of the one before is.
+        for window in scan_sound_batches(snapshot, segment, position):
+            # A batch's first offset is not always known, but it is above the end of the batch before.
             rows = int(window.table.last_offset.searchsorted(end)) + 1
             table = window.table if rows >= window.table.rows else window.table.slice(0, rows)
             if not table.rows:

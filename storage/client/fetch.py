@@ -1,13 +1,13 @@
-"""Reading as Kafka's first documents have it: an offset and a chunk size in, a chunk of the log's bytes out.
+"""Reading as in Kafka's first documents: takes an offset and a chunk size, returns a chunk of the log's bytes.
 
-    chunk = read_chunk(log.snapshot(), offset, 1 << 20)      # at most so many bytes; may end within a message
+    chunk = read_chunk(log.snapshot(), offset, 1 << 20)      # at most this many bytes; may end within a message
     for block in chunk.blocks(): ...                         # its whole messages, from `offset` on
     messages = fetch(log.snapshot(), offset, max_bytes=4096, largest_bytes=1 << 20)  # doubled until a message fits
-    MessageSetSend.of(chunk).write_to(sys.stdout.fileno())   # the fetch result, as it went to consumers
+    MessageSetSend.of(chunk).write_to(sys.stdout.fileno())   # the fetch result, as it was sent to consumers
 
-A chunk lies within one segment and begins with the batch that holds the offset; v0 and v1 messages that are not
-compressed are batches of one. Sources: LocalLog.read, FileRecords.slice (kafka-facts 5); MessageSetSend and
-MultiMessageSetSend of Kafka 0.7; the documents' sections on reads and on the results sent to consumers.
+A chunk is part of one segment and begins with the batch that holds the offset; v0 and v1 messages that are not
+compressed are batches of one. Sources: LocalLog.read, FileRecords.slice; MessageSetSend and MultiMessageSetSend of
+Kafka 0.7; the documents' sections on reads and on the results sent to consumers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Final
 
-from storage.client.offset_lookup import SpecialTimestamp, list_offset
 from storage.errors import (
     CorruptBatch,
     CorruptData,
     OffsetOutOfRange,
     RecordTooLarge,
-    SegmentGone,
     StorageError,
     UnknownTopicOrPartition,
     UnsupportedFormat,
@@ -41,8 +39,8 @@ from storage.log.snapshot import LogSnapshot
 
 DEFAULT_MAX_BYTES: Final = 1 << 20
 DEFAULT_LARGEST_BYTES: Final = 64 << 20
-_HEADER: Final = struct.Struct(">ih")  # bytes that follow the first four, error code
-_AFTER_LENGTH: Final = 2  # of the header, counted by its length
+_HEADER: Final = struct.Struct(">ih")  # number of bytes after the first four, error code
+_AFTER_LENGTH: Final = 2  # the part of the header that the length covers
 _MAX_LENGTH: Final = 2**31 - 1
 MAX_CHUNK_BYTES: Final = _MAX_LENGTH - _AFTER_LENGTH
 _ROWS: Final = 4096
@@ -50,7 +48,7 @@ _LEAST_BATCH: Final = 26  # bytes of a v0 message without key and value
 
 
 class ErrorCode(IntEnum):
-    """Of a fetch result (Kafka's Errors; 1 to 4 were there from the beginning)."""
+    """The error codes of a fetch result (Kafka's Errors; 1 to 4 existed from the beginning)."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -69,7 +67,7 @@ _CODES: Final[tuple[tuple[type[StorageError], ErrorCode], ...]] = (
 
 
 class ResetPolicy(Enum):
-    """Where to go on when an offset is out of range (a consumer's auto.offset.reset)."""
+    """Where to continue when an offset is out of range (a consumer's auto.offset.reset)."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -77,38 +75,24 @@ class ResetPolicy(Enum):
 
 
 def error_code(error: Exception) -> ErrorCode:
-    """What a fetch result says of an error."""
+    """The error code of an error in a fetch result."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def offset_or_reset(snapshot: LogSnapshot, offset: int, policy: ResetPolicy = ResetPolicy.NONE) -> int:
-    """The offset if the log has it, or is about to; else where the policy says. NONE: OffsetOutOfRange."""
+    """The offset if it is in the log or the next one; otherwise the policy's offset. NONE: OffsetOutOfRange."""
     if policy is ResetPolicy.NONE:
         snapshot.check_offset(offset)
     elif not snapshot.log_start_offset <= offset <= snapshot.log_end_offset:
-        return earliest_offset(snapshot) if policy is ResetPolicy.EARLIEST else latest_offset(snapshot)
+        return snapshot.log_start_offset if policy is ResetPolicy.EARLIEST else snapshot.log_end_offset
     return offset
 
 
-def earliest_offset(snapshot: LogSnapshot) -> int:
-    """Of the oldest message that may be read."""
-    found = list_offset(snapshot, SpecialTimestamp.EARLIEST)
-    assert found is not None
-    return found.offset
-
-
-def latest_offset(snapshot: LogSnapshot) -> int:
-    """The one that the next message will get: from there on is "from now on"."""
-    found = list_offset(snapshot, SpecialTimestamp.LATEST)
-    assert found is not None
-    return found.offset
-
-
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Bytes of a log: `size` of them at the byte position `position` of a segment; `offset` is the one asked for.
+class LogChunk:
+    """Bytes of a log: `size` of them at the byte position `position` of a segment; `offset` is the requested one.
 
-    `segment` is None where there is nothing: at the log's end. `at_end`: the segment's messages end here, so a larger
+    `segment` is None at the log's end, where there is nothing. `at_end`: the segment's messages end here, so a larger
     chunk would hold no more.
     """
 
@@ -119,25 +103,22 @@ class Chunk:
     at_end: bool
 
     def read(self) -> memoryview:
-        """The bytes. SegmentGone when they have gone meanwhile."""
+        """The bytes. SegmentGone when they were removed meanwhile."""
         if self.segment is None or self.size == 0:
             return memoryview(b"")
-        data = self.segment.log.read(self.position, self.size)
-        if len(data) < self.size:
-            raise self._cut(len(data))
-        return data
+        return self.segment.read(self.position, self.size)
 
     def write_to(self, fd: int) -> None:
-        """The bytes to a descriptor, without a copy where that can be. SegmentGone as `read`; OSError."""
+        """Writes the bytes to a descriptor, without a copy where possible. SegmentGone as `read`; OSError."""
         if self.segment is not None and self.size:
             sent = self.segment.log.send(fd, self.position, self.size)
             if sent < self.size:
-                raise self._cut(sent)
+                raise self.segment.truncated(self.position, self.size, sent)
 
     def blocks(self) -> Iterator[RecordBlock]:
-        """The chunk's whole batches decoded, from its offset on; what is cut off at its end is left out.
+        """The chunk's whole batches decoded, from its offset on; a batch that is cut off at its end is left out.
 
-        A block lasts until the next is taken. Control records are left out. CorruptBatch and the like at damage;
+        A block is valid until the next is requested. Control records are left out. CorruptBatch and the like at damage;
         UnsupportedFormat.
         """
         data = self.read()
@@ -155,14 +136,14 @@ class Chunk:
                 row = block.next_row
 
     def next_offset(self) -> int:
-        """Where the next read goes on: behind the last whole batch. Errors as `blocks`."""
+        """Where the next read continues: after the last whole batch. Errors as `blocks`."""
         last = self.offset - 1
         for table in self._tables(self.read()):
             last = max(last, int(table.last_offset[-1]))
         return last + 1
 
     def holds_a_message(self) -> bool:
-        """Whether the first batch is there as a whole. True for damage: more of it would not help."""
+        """Whether the first batch is complete. True for damage: a larger chunk would not help."""
         if self.segment is None:
             return False
         needed = self.segment.batch_size(self.segment.log.read(self.position, BATCH_HEADER_SIZE))
@@ -184,30 +165,21 @@ class Chunk:
     def _path(self) -> Path | None:
         return None if self.segment is None else self.segment.log.path
 
-    def _cut(self, found: int) -> SegmentGone:
-        return SegmentGone(
-            "segment was truncated while it was read",
-            path=self._path,
-            position=self.position,
-            expected=f"{self.size} bytes",
-            found=found,
-        )
 
+def read_chunk(snapshot: LogSnapshot, offset: int, max_bytes: int = DEFAULT_MAX_BYTES) -> LogChunk:
+    """At most `max_bytes` bytes of the log, from the batch that holds `offset` on, or the next one after a gap.
 
-def read_chunk(snapshot: LogSnapshot, offset: int, max_bytes: int = DEFAULT_MAX_BYTES) -> Chunk:
-    """At most `max_bytes` bytes of the log, from the batch on that holds `offset`, or of the next one after a gap.
-
-    OffsetOutOfRange below the log start and above the log end; at the log end there is nothing. ValueError for a size
-    that no result can have.
+    OffsetOutOfRange below the log start and above the log end; at the log end the chunk is empty. ValueError for an
+    impossible size.
     """
     if not 0 < max_bytes <= MAX_CHUNK_BYTES:
         raise ValueError(f"a chunk of {max_bytes} bytes")
     snapshot.check_offset(offset)
     place = find_batch(snapshot, offset)
     if place is None:
-        return Chunk(offset, None, 0, 0, at_end=True)
+        return LogChunk(offset, None, 0, 0, at_end=True)
     there = snapshot.end_position(place.segment) - place.position
-    return Chunk(offset, place.segment, place.position, min(there, max_bytes), at_end=there <= max_bytes)
+    return LogChunk(offset, place.segment, place.position, min(there, max_bytes), at_end=there <= max_bytes)
 
 
 def fetch(
@@ -216,9 +188,9 @@ def fetch(
     *,
     max_bytes: int = DEFAULT_MAX_BYTES,
     largest_bytes: int = DEFAULT_LARGEST_BYTES,
-) -> Chunk:
-    """A chunk that holds at least one whole message, unless the log ends here: read again with twice the size until one
-    fits. RecordTooLarge when it would take more than `largest_bytes`; else as `read_chunk`."""
+) -> LogChunk:
+    """A chunk that holds at least one whole message, unless the log ends here: reads again with twice the size until
+    one fits. RecordTooLarge when that exceeds `largest_bytes`; otherwise as `read_chunk`."""
     size = min(max_bytes, largest_bytes)
     while True:
         chunk = read_chunk(snapshot, offset, size)
@@ -233,25 +205,26 @@ def fetch(
 
 @dataclass(frozen=True, slots=True)
 class MessageSetSend:
-    """The result of one fetch: 4 bytes length of what follows, 2 bytes error code, messages."""
+    """The result of one fetch: 4 bytes length of the rest, 2 bytes error code, messages."""
 
     error: ErrorCode
-    chunk: Chunk | None = None
+    chunk: LogChunk | None = None
 
     @staticmethod
-    def of(result: Chunk | Exception) -> MessageSetSend:
-        """What there is, or why there is nothing."""
-        if isinstance(result, Chunk):
+    def of(result: LogChunk | Exception) -> MessageSetSend:
+        """The result for a chunk, or for the error instead of one."""
+        if isinstance(result, LogChunk):
             return MessageSetSend(ErrorCode.NONE, result)
         return MessageSetSend(error_code(result))
 
     @property
     def size(self) -> int:
-        """All bytes, those of the length too."""
+        """All bytes, including those of the length."""
         return _HEADER.size + (0 if self.chunk is None else self.chunk.size)
 
     def write_to(self, fd: int) -> None:
-        """All of it. SegmentGone when the messages go meanwhile: then what was written is cut off. OSError."""
+        """Writes all of it. SegmentGone when the messages are removed meanwhile: then the output is incomplete.
+        OSError."""
         _write(fd, _HEADER.pack(self.size - _HEADER.size + _AFTER_LENGTH, self.error))
         if self.chunk is not None:
             self.chunk.write_to(fd)
@@ -259,17 +232,17 @@ class MessageSetSend:
 
 @dataclass(frozen=True, slots=True)
 class MultiMessageSetSend:
-    """The results of several fetches: 4 bytes length of what follows, 2 bytes error code (0), a MessageSetSend each."""
+    """The results of several fetches: 4 bytes length of the rest, 2 bytes error code (0), a MessageSetSend each."""
 
     sends: Sequence[MessageSetSend] = field(default_factory=tuple)
 
     @property
     def size(self) -> int:
-        """All bytes, those of the length too."""
+        """All bytes, including those of the length."""
         return _HEADER.size + sum(send.size for send in self.sends)
 
     def write_to(self, fd: int) -> None:
-        """As MessageSetSend. RecordTooLarge, and nothing is written, when the length has no room for all of it."""
+        """As MessageSetSend. RecordTooLarge, and nothing is written, when it is larger than the length can express."""
         length = self.size - _HEADER.size + _AFTER_LENGTH
         if length > _MAX_LENGTH:
             raise RecordTooLarge("results of all partitions", expected=f"at most {_MAX_LENGTH} bytes", found=length)

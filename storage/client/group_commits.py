@@ -1,6 +1,6 @@
-"""Offsets committed for consumer groups: records appended to `__consumer_offsets`, as a group coordinator writes them.
+"""Commits offsets for consumer groups: appends records to `__consumer_offsets`, as a group coordinator writes them.
 
-A broker that starts on the directory later goes by them, and so do its consumers.
+A broker that starts on the directory later uses them, and so do its consumers.
 """
 
 from __future__ import annotations
@@ -17,13 +17,7 @@ from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
-from storage.format.group_records import (
-    CommittedOffset,
-    OffsetKey,
-    encode_commit,
-    encode_group_key,
-    encode_offset_key,
-)
+from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_group_key, encode_offset_key
 from storage.format.record_columns import Record
 from storage.types import MAX_OFFSET, TopicPartition
 
@@ -35,13 +29,14 @@ OFFSETS_CONFIG: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class GroupCommitter:
-    """Writes for the groups of a log directory that we own. Thread-safe.
+    """Writes for the groups of a log directory that this process owns. Thread-safe.
 
-    `force`: also where `__consumer_offsets` has several replicas. `partitions`: how many it gets if it is made here.
+    `force`: also where `__consumer_offsets` has several replicas. `partitions`: how many it gets if it is created here.
 
-    Errors of all: NotPermitted where none can be committed (guest_rules.check_append; a broker's directory without the
-    topic); InvalidConfig when how many partitions the topic has is not known; UnknownTopicOrPartition when the group's
-    is not here; InvalidRecord for an offset or a name that cannot be stored; PartitionOffline, OSError.
+    All methods raise: NotPermitted where offsets cannot be committed (guest_rules.check_append; a broker's directory
+    without the topic); InvalidConfig when the topic's partition count is not known; UnknownTopicOrPartition when the
+    group's partition is not here; InvalidRecord for an offset or a name that cannot be stored; PartitionOffline,
+    OSError.
     """
 
     def __init__(
@@ -56,7 +51,7 @@ class GroupCommitter:
         self._making = Lock()
 
     def check(self, group: str) -> None:
-        """Raises what keeps the group's offsets from being committed, as far as that can be told without writing."""
+        """Raises what prevents the group's offsets from being committed, as far as that is known without writing."""
         here = self._groups.partitions()
         if here:
             place = self._place(group)
@@ -69,8 +64,8 @@ class GroupCommitter:
             raise _no_topic(self._owned)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """The group goes on at these offsets, each the next to be read. They are one batch: all or none (as far as
-        max.message.bytes allows)."""
+        """Commits these offsets, each the next to be read. They are one batch: all or none (as far as max.message.bytes
+        allows)."""
         now_ms = self._owned.clock.now_ms()
         records = []
         for tp, offset in sorted(offsets.items()):
@@ -81,12 +76,12 @@ class GroupCommitter:
         self._append(group, records)
 
     def forget(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """The group has committed nothing for these partitions any more."""
+        """Deletes what the group has committed for these partitions."""
         keys = [encode_offset_key(OffsetKey(group, tp.topic, tp.partition)) for tp in sorted(partitions)]
         self._append(group, [Record(key, None) for key in keys])
 
     def delete(self, group: str) -> None:
-        """The group is gone, with all that it has committed, and all that a coordinator keeps of it."""
+        """Deletes the group, with everything that it has committed and that a coordinator stores for it."""
         known = self._groups.group(group)
         if known is None:
             return
@@ -101,7 +96,7 @@ class GroupCommitter:
         self._append(group, [Record(key, None) for key in keys])
 
     def sync(self, group: str) -> None:
-        """What was written for the group is on disk."""
+        """Makes everything that was written for the group durable."""
         if self._groups.partitions():
             self._log(group).flush()
 
@@ -121,18 +116,18 @@ class GroupCommitter:
         place = self._groups.place(group)
         if place is None:
             raise InvalidConfig(
-                f"how many partitions {CONSUMER_OFFSETS_TOPIC} has is not known here",
+                f"the number of partitions of {CONSUMER_OFFSETS_TOPIC} is not known here",
                 path=self._owned.path,
                 advice="A group's partition depends on it",
             )
         return place
 
     def _make_topic(self) -> None:
-        """In a directory of ours, makes `__consumer_offsets` as Kafka does when it is first needed.
+        """Creates `__consumer_offsets` as Kafka does when it is first needed, except in a broker's directory.
 
-        1. the partitions are made, ascending (OwnedDir.create_topic) → none, some or all of them
+        1. the partitions are created, ascending (OwnedDir.create_topic) → none, some or all of them
         A crash may leave fewer than there should be, and a group's partition depends on their number. But nothing is
-        committed before all are there: so fewer than all, and none ever written to, are the first ones of these.
+        committed before all exist: so if there are fewer, none of them written to, they are the first of these.
         """
         if self._owned.log_dir.is_broker:
             if not self._groups.partitions():
@@ -152,7 +147,7 @@ class GroupCommitter:
 
 def _no_topic(owned: OwnedDir) -> NotPermitted:
     return NotPermitted(
-        f"there is no {CONSUMER_OFFSETS_TOPIC} here, and only the broker that owns this directory can make it",
+        f"there is no {CONSUMER_OFFSETS_TOPIC} here, and only the broker that owns this directory can create it",
         path=owned.path,
         advice="Let a consumer of any group join on the broker once, stop it, then commit",
     )

@@ -1,9 +1,9 @@
 """What consumer groups have committed: `__consumer_offsets` read as a group coordinator reads it.
 
 The latest record of a key counts, a null value deletes it, offsets committed in a transaction count once it commits
-(OffsetMetadataManager.replay, replayEndTransactionMarker). What was read is kept, and follows the log: new records are
-read from where the last look ended. Where segments that were read have gone (compaction, retention) or were truncated,
-all is read anew: a tombstone that nobody saw may be gone with them.
+(OffsetMetadataManager.replay, replayEndTransactionMarker). What was read is kept, and new records are read from where
+the last read ended. Where segments that were read have been removed (compaction, retention) or truncated, everything is
+read again: a tombstone that was never read may have been removed with them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from storage.format.group_records import (
 from storage.format.hashing import group_partition
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
+from storage.log.rereading import Rereads
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import TopicPartition
 
 _NO_PRODUCER: Final = -1
-_ATTEMPTS: Final = 5
 _PROBLEMS_KEPT: Final = 20
 _SPARE_KEYS: Final = 10_000
 
@@ -45,11 +45,11 @@ _NO_OFFSETS: Final[Offsets] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ConsumerGroup:
     """A group at one moment. `offsets`: by topic, then partition. `metadata`: None for those without classic members.
 
-    `log`: the partition of `__consumer_offsets` that has it. `records`: the keys of what else the coordinator keeps of
-    a group of a newer protocol, in the order in which they are deleted.
+    `log`: the partition of `__consumer_offsets` that has it. `records`: the keys of other records that the coordinator
+    stores for a group of a newer protocol, in the order in which they are deleted.
     """
 
     name: str
@@ -76,9 +76,9 @@ class GroupOffsets:
         self._followers: dict[int, _Follower] = {}
         self._count: tuple[list[int], int | None] = ([], None)
 
-    def groups(self) -> dict[str, Group]:
-        """All groups by name. Those in a partition that cannot be read are left out: `problems` tells."""
-        found: dict[str, Group] = {}
+    def groups(self) -> dict[str, ConsumerGroup]:
+        """All groups by name. Those in a partition that cannot be read are left out; see `problems`."""
+        found: dict[str, ConsumerGroup] = {}
         for partition in self.partitions():
             follower = self._follower(partition)
             try:
@@ -87,8 +87,8 @@ class GroupOffsets:
                 follower.add_problem(error)
         return found
 
-    def group(self, name: str) -> Group | None:
-        """One group; None if it is not there. StorageError or OSError when where it should be cannot be read."""
+    def group(self, name: str) -> ConsumerGroup | None:
+        """One group; None if there is none. StorageError or OSError when its partition cannot be read."""
         for partition in self._places(name):
             group = self._follower(partition).refreshed().get(name)
             if group is not None:
@@ -96,8 +96,8 @@ class GroupOffsets:
         return None
 
     def place(self, name: str) -> int | None:
-        """The partition of `__consumer_offsets` that has, or would have, a group; None when nobody here knows: the
-        number of partitions is only the broker's to tell, and the group is in none of those that are here."""
+        """The partition of `__consumer_offsets` for a group; None when it is not known here: only the broker knows the
+        number of partitions, and the group is in none of those that are here."""
         if self._partition_count() is not None:
             return self._places(name)[0]
         group = self.group(name)
@@ -111,13 +111,13 @@ class GroupOffsets:
             return []
 
     def problems(self) -> list[str]:
-        """What could not be read and was left out, the latest."""
+        """The latest errors of records and partitions that were left out."""
         with self._lock:
             followers = list(self._followers.values())
         return [problem for follower in followers for problem in follower.problems]
 
     def _places(self, name: str) -> list[int]:
-        """Where a group may be."""
+        """The partitions where a group may be."""
         count = self._partition_count()
         if count is None:
             return self.partitions()
@@ -126,7 +126,7 @@ class GroupOffsets:
     def _partition_count(self) -> int | None:
         here = self.partitions()
         with self._lock:
-            if self._count[0] != here or self._count[1] is None:  # a broker may tell later
+            if self._count[0] != here or self._count[1] is None:  # a broker may add it later
                 count = self._log_dir.topic_info(CONSUMER_OFFSETS_TOPIC).partition_count if here else None
                 self._count = here, count
             return self._count[1]
@@ -140,22 +140,22 @@ class GroupOffsets:
 
 
 class _Follower:
-    """One partition of `__consumer_offsets`: its groups as of the last look."""
+    """One partition of `__consumer_offsets`: its groups as of the last read."""
 
     def __init__(self, log_dir: LogDir, partition: int) -> None:
         # Constant after construction.
         self._log_dir = log_dir
         self._partition = partition
-        # Guarded by the lock, which is held while records are read: others who ask need the same answer.
+        # Guarded by the lock, which is held while records are read: other callers need the same answer.
         self._lock = Lock()
         self._log: Log | None = None
         self._snapshot: LogSnapshot | None = None
-        self._replay = Replay(partition)
-        self._groups: Mapping[str, Group] = {}
+        self._replay = GroupReplay(partition)
+        self._groups: Mapping[str, ConsumerGroup] = {}
         self.problems: list[str] = []
 
-    def refreshed(self) -> Mapping[str, Group]:
-        """The groups as of now; the mapping is not changed any more. StorageError, OSError."""
+    def refreshed(self) -> Mapping[str, ConsumerGroup]:
+        """The groups as of now; the mapping never changes. StorageError, OSError."""
         log = self._log_dir.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, self._partition))
         with self._lock:
             snapshot = log.snapshot()
@@ -164,31 +164,32 @@ class _Follower:
             return self._groups
 
     def add_problem(self, error: object) -> None:
-        """To be told by `problems`."""
+        """Adds an error to `problems`."""
         text = str(error)
         if text not in self.problems:
             self.problems = [*self.problems, text][-_PROBLEMS_KEPT:]
 
     def _refresh_locked(self, log: Log, snapshot: LogSnapshot) -> None:
         continues = log is self._log and self._continues_locked(snapshot)
-        # Until all is read: what fails half-way is read anew.
+        # Until everything is read: after a failure half-way all is read again.
         self._snapshot = None
-        for attempt in range(_ATTEMPTS):
+        rereads = Rereads()
+        while True:
             if not continues:
-                self._replay, self._groups = Replay(self._partition), {}
+                self._replay, self._groups = GroupReplay(self._partition), {}
             try:
                 for error in self._replay.read(snapshot):
                     self.add_problem(error)
                 break
-            except SegmentGone:  # compaction, say
-                if attempt == _ATTEMPTS - 1:
+            except SegmentGone:  # for example compaction
+                if rereads.are_exhausted(0):
                     raise
                 continues, snapshot = False, log.snapshot()
         self._log, self._snapshot = log, snapshot
         self._groups = self._replay.groups(self._groups)
 
     def _continues_locked(self, snapshot: LogSnapshot) -> bool:
-        """Whether all that was read is there yet, so that reading can go on."""
+        """Whether everything that was read still exists, so that reading can continue."""
         before = self._snapshot
         if before is None or snapshot.generation != before.generation:
             return False
@@ -198,8 +199,8 @@ class _Follower:
         return here.issuperset(before.segments)
 
 
-class Replay:
-    """The state that the records of one partition lead to. Not thread-safe."""
+class GroupReplay:
+    """The state that results from the records of one partition. Not thread-safe."""
 
     def __init__(self, partition: int) -> None:
         self._partition = partition
@@ -208,13 +209,13 @@ class Replay:
         self._metadata: dict[str, GroupMetadata] = {}
         # Offsets committed in transactions that have not ended, by producer.
         self._pending: dict[int, dict[OffsetKey, tuple[int, CommittedOffset]]] = {}
-        # Of groups of newer protocols: the keys of their records, and in which order these are deleted.
+        # For groups of newer protocols: the keys of their records, and in which order these are deleted.
         self._records: dict[str, dict[bytes, int]] = {}
         self._keys: dict[bytes, OffsetKey | GroupKey | CoordinatorKey | None] = {}
         self._touched: set[str] = set()
 
     def read(self, snapshot: LogSnapshot) -> Iterator[StorageError]:
-        """Goes on to the snapshot's end; yields what is wrong with records and batches that are passed over."""
+        """Continues to the snapshot's end; yields the errors of records and batches that are skipped."""
         start = snapshot.log_start_offset if self.next_offset < 0 else self.next_offset
         for block in read_range(snapshot, start, control=True):
             yield from self._apply(block, snapshot)
@@ -222,8 +223,8 @@ class Replay:
                 yield block.damage.error
         self.next_offset = snapshot.log_end_offset
 
-    def groups(self, before: Mapping[str, Group]) -> Mapping[str, Group]:
-        """All groups as of now, where `before` is what the last call gave."""
+    def groups(self, before: Mapping[str, ConsumerGroup]) -> Mapping[str, ConsumerGroup]:
+        """All groups as of now; `before` is the result of the last call."""
         if len(self._keys) > _SPARE_KEYS and len(self._keys) > 2 * sum(map(len, self._offsets.values())):
             self._keys.clear()
         if not self._touched:
@@ -233,7 +234,8 @@ class Replay:
             if name in self._offsets or name in self._metadata or name in self._records:
                 known = self._records.get(name, {})
                 records = tuple(sorted(known, key=lambda key: (known[key], key)))
-                groups[name] = Group(name, self._partition, self._by_topic(name), self._metadata.get(name), records)
+                offsets, metadata = self._by_topic(name), self._metadata.get(name)
+                groups[name] = ConsumerGroup(name, self._partition, offsets, metadata, records)
         self._touched.clear()
         return groups
 

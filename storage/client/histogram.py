@@ -1,15 +1,15 @@
-"""Messages and bytes over time, at a glance: from index entries, and from batch headers where those do not tell.
+"""Messages and bytes over time: from index entries, and from batch headers where those are not enough.
 
-An .index entry names a position and an offset, a .timeindex entry the greatest timestamp up to an offset. So between
-two entries bytes, offsets and two times are known without looking at the log. Where both times lie in one bucket that
-is all there is to know; else the few batches in between are looked at. What is exact:
+An .index entry has a position and an offset, a .timeindex entry the greatest timestamp up to an offset. So between
+two entries bytes, offsets and two times are known without reading the log. Where both times are in one bucket that is
+enough; otherwise the few batches in between are read. What is exact:
 
-- bytes, each batch at its greatest timestamp; one that comes late, with a lower timestamp than another before it in its
-  segment, counts where that does
-- messages as offsets: those that compaction took, and transactions' markers, may count
+- bytes, each batch at its greatest timestamp; a batch with a lower timestamp than an earlier one of its segment counts
+  where that one does
+- messages as offsets: those that compaction removed, and transactions' markers, may count
 
-Some producers write microseconds or nanoseconds where milliseconds belong. A time beyond the year 9999 is none of a
-calendar: a batch with one counts as if it had no timestamp, and the others of its segment where they belong.
+Some producers write microseconds or nanoseconds instead of milliseconds. A time after the year 9999 is not a date: a
+batch with one counts as if it had no timestamp, and the others of its segment where they belong.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from storage.format.batches import BatchTable
 from storage.log import reader
+from storage.log.scanning import scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import NO_TIMESTAMP
@@ -34,7 +35,7 @@ _SECOND: Final = 1000
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
-# Widths that people count in, milliseconds.
+# Bucket widths that people use, milliseconds.
 WIDTHS: Final = (
     *(n * unit for unit in (1, 10, 100) for n in (1, 2, 5)),
     *(n * unit for unit in (_SECOND, _MINUTE) for n in (1, 2, 5, 10, 15, 30)),
@@ -47,8 +48,8 @@ _SMALL_WINDOW: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """`messages` and `size_bytes` (int64) of each bucket of `width_ms` from `start_ms` (epoch milliseconds) on; what
-    has no timestamp of a calendar is apart. Without any timestamp there is no bucket."""
+    """`messages` and `size_bytes` (int64) of each bucket of `width_ms` from `start_ms` (epoch milliseconds) on;
+    messages without a valid date are counted separately. Without any timestamp there is no bucket."""
 
     start_ms: int
     width_ms: int
@@ -66,7 +67,7 @@ class Histogram:
 class _Pieces(NamedTuple):
     """Spans of a segment, int64 columns: messages, bytes, positions, and the greatest timestamps before and at the end.
 
-    `whole`: nothing more is to be learned from the log.
+    `whole`: reading the log would not tell more.
     """
 
     messages: _Int64s
@@ -78,9 +79,10 @@ class _Pieces(NamedTuple):
 
 
 def histogram(snapshots: Sequence[LogSnapshot], *, buckets: int = 60, width_ms: int | None = None) -> Histogram:
-    """All messages of some logs over time, in `buckets` at most, of a width that people count in; or of `width_ms`.
+    """All messages of some logs over time, in at most `buckets` of one of the WIDTHS; or of `width_ms`.
 
-    Damage is passed over. SegmentGone when files go meanwhile; ValueError when `width_ms` gives more than a million.
+    Damage is skipped. SegmentGone when files are removed meanwhile; ValueError when `width_ms` makes more than a
+    million.
     """
     known = [
         (snapshot, segment, pieces)
@@ -101,7 +103,7 @@ def histogram(snapshots: Sequence[LogSnapshot], *, buckets: int = 60, width_ms: 
     count = (last - start) // width + 1
     if count > 1_000_000:
         raise ValueError(f"{count} buckets of {width} ms")
-    totals = np.zeros((2, count + 1), np.int64)  # the last is for what has no timestamp
+    totals = np.zeros((2, count + 1), np.int64)  # the last is for messages without a timestamp
     for snapshot, segment, pieces in known:
         split = ~pieces.whole & (pieces.before_ms // width != pieces.end_ms // width)
         told = pieces.messages.copy()
@@ -115,7 +117,8 @@ def histogram(snapshots: Sequence[LogSnapshot], *, buckets: int = 60, width_ms: 
 
 
 def _correct_neighbours(pieces: _Pieces, row: int, told: int, looked_at: _Pieces) -> None:
-    """What indexes tell of messages (`told`) is a batch too late, see `_pieces`; here both ends are known."""
+    """Corrects the counts from indexes (`told`), which are a batch too late, see `_pieces`; here both ends are
+    known."""
     if not len(looked_at.messages):
         return
     first = 0 if row == 0 or pieces.whole[row - 1] else int(looked_at.messages[0])
@@ -140,9 +143,9 @@ def _add(totals: _Int64s, pieces: _Pieces, chosen: npt.NDArray[np.bool_], start:
 
 
 def _pieces(snapshot: LogSnapshot, segment: Segment) -> _Pieces | None:
-    """What the indexes tell of a segment, and the headers of what lies before their first entry and behind their last.
+    """The spans of a segment: from its indexes, and from headers before their first entry and after their last.
 
-    All of it from headers where there is no index to go by. None for a segment of which nothing may be read.
+    From headers alone where there is no usable index. None for a segment of which nothing may be read.
     """
     end = snapshot.end_position(segment)
     start = 0
@@ -157,7 +160,7 @@ def _pieces(snapshot: LogSnapshot, segment: Segment) -> _Pieces | None:
     positions, offsets = index.positions, index.offsets
     chosen = (positions > start) & (positions < end)
     positions, offsets = positions[chosen], offsets[chosen]
-    # From a time of no calendar on, the time index tells of nothing else: none is greater.
+    # After a time that is not a date the time index has no other: none is greater.
     usable = len(times) > 0 and times.last.timestamp <= _LAST_MS
     if index.problem is not None or times.problem is not None or not usable or len(positions) < 2:
         return _from_headers(snapshot, segment, start, end)
@@ -169,15 +172,10 @@ def _pieces(snapshot: LogSnapshot, segment: Segment) -> _Pieces | None:
     slots = times.offsets.searchsorted(offsets, side="right") - 1
     greatest = np.where(slots < 0, int(head.end_ms.max(initial=NO_TIMESTAMP)), times.timestamps[slots])
     tail = _from_headers(snapshot, segment, int(positions[-1]), end, int(greatest[-1]))
-    middle = _Pieces(
-        np.diff(offsets),
-        np.diff(positions),
-        positions[:-1],
-        greatest[:-1],
-        greatest[1:],
-        np.zeros(len(slots) - 1, np.bool_),
-    )
-    # An entry's offset is the last of the batch that begins at its position: between entries all is a batch too late.
+    spans, unread = (np.diff(offsets), np.diff(positions)), np.zeros(len(slots) - 1, np.bool_)
+    middle = _Pieces(*spans, positions[:-1], greatest[:-1], greatest[1:], unread)
+    # An entry's offset is the last of the batch that begins at its position, so between entries counts are a batch
+    # late.
     middle.messages[0] += _count(first)
     middle.messages[-1] -= _count(last)
     return _Pieces(*(np.concatenate(columns) for columns in zip(head, middle, tail, strict=True)))
@@ -191,11 +189,11 @@ def _count(batch: BatchTable) -> int:
 def _from_headers(
     snapshot: LogSnapshot, segment: Segment, start: int, end: int, greatest_ms: int = NO_TIMESTAMP
 ) -> _Pieces:
-    """A piece a batch; `greatest_ms` is the greatest timestamp before. Compressed message sets of the old formats take
-    the offsets since the batch before, or one."""
+    """A span for each batch; `greatest_ms` is the greatest timestamp before. Compressed message sets of the old
+    formats count the offsets since the batch before, or one."""
     columns: list[_Int64s] = []
     before = segment.base_offset - 1 if start == 0 else None
-    for one in reader.scan_batches(snapshot, segment, start, end, window=min(max(end - start, _SMALL_WINDOW), 1 << 20)):
+    for one in scan_batches(snapshot, segment, start, end, window=min(max(end - start, _SMALL_WINDOW), 1 << 20)):
         table = one.table
         if not table.rows:
             continue

@@ -1,6 +1,6 @@
 """Replication of logs from one directory to another, batch by batch and byte for byte, as a follower does it.
 
-The copy goes on where it stopped: at its own log end. Sources: Kafka's ReplicaFetcherThread, appendAsFollower.
+The copy continues at its own log end. Sources: Kafka's ReplicaFetcherThread, appendAsFollower.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
 from storage.files import names
 from storage.log import reader
 from storage.log.log_dir import LogDir
+from storage.log.scanning import scan_batches, scan_sound_batches
 from storage.log.snapshot import LogSnapshot, TransactionOutcomes
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
 
 _WINDOW: Final = 1 << 20
-# What limits a log's life is the copy's own affair: it keeps what it was given.
+# Retention is not copied: the copy keeps what it was given.
 _NOT_COPIED: Final = frozenset({"retention.ms", "retention.bytes", "retention.free.bytes"})
 
 
@@ -40,8 +41,8 @@ class Mirrored:
 class Mirror:
     """Copies the partitions that `wanted` chooses from `source` to `target`, in passes.
 
-    A topic that the target does not have is made with as many partitions and the source topic's own configuration,
-    retention left out. Partitions begin at the source's first segment. One partition's failure stops no other.
+    A topic that the target does not have is created with as many partitions and the source topic's own configuration,
+    without retention. Partitions begin at the source's first segment. A failing partition does not stop the others.
     """
 
     source: LogDir
@@ -50,13 +51,13 @@ class Mirror:
     progress: Progress = field(default_factory=NoProgress)
     force: bool = False
     results: dict[TopicPartition, Mirrored] = field(default_factory=dict)
-    # Of which log, and which generation of it, a partition is known to be a copy: a topic may be made again, or lose
-    # messages and get others, between two passes.
+    # The log, and its generation, of which a partition is known to be a copy: between two passes a topic may be created
+    # again, or lose messages and get others.
     _copied_of: dict[TopicPartition, tuple[TransactionOutcomes, int]] = field(default_factory=dict)
 
     def run(self) -> int:
         """One pass over all partitions; returns the bytes copied. Errors of a partition are in `results`; those of the
-        directories, and of topics that cannot be made (NotPermitted in a broker's directory), are raised."""
+        directories, and of topics that cannot be created (NotPermitted in a broker's directory), are raised."""
         self.source.refresh()
         chosen = [tp for tp in sorted(self.wanted(self.source)) if tp.topic != names.CLUSTER_METADATA_TOPIC]
         snapshots = {tp: self.source.log(tp).snapshot() for tp in chosen}
@@ -83,7 +84,7 @@ class Mirror:
         fresh = False
         try:
             if tp.topic in names.INTERNAL_TOPICS and not self.target.log_dir.is_broker:
-                log = self.target.log(tp)  # a copy of theirs: nobody coordinates anything here
+                log = self.target.log(tp)  # a copy of the brokers' topic: no group is coordinated here
             else:
                 log = self.target.appendable(tp, force=self.force)
             source = (snapshot.transactions, snapshot.generation)
@@ -102,7 +103,7 @@ class Mirror:
             finally:
                 result.log_end_offset = log.log_end_offset
             if fresh:
-                # Later on what the source loses is the copy's to keep.
+                # Only at first: later the copy keeps what the source loses.
                 log.increment_log_start_offset(min(snapshot.log_start_offset, log.log_end_offset))
             result.error = None
             return result.size_bytes - before
@@ -116,9 +117,9 @@ class Mirror:
 
 
 def make_topics(source: LogDir, target: OwnedDir, snapshots: Mapping[TopicPartition, LogSnapshot]) -> None:
-    """Makes the topics of these logs of `source` where `target` lacks them, or lacks some of their partitions.
+    """Creates the topics of these logs of `source` where `target` lacks them, or lacks some of their partitions.
 
-    With the source's own configuration, retention left out; partitions begin where the source's files begin.
+    With the source's own configuration, without retention; partitions begin where the source's files begin.
     NotPermitted in a broker's directory.
     """
     target.log_dir.refresh()
@@ -138,7 +139,7 @@ def make_topics(source: LogDir, target: OwnedDir, snapshots: Mapping[TopicPartit
 
 
 def _begin(log: PartitionLog, snapshot: LogSnapshot) -> bool:
-    """Lets a log without messages begin where the source begins: True; checks that another is a copy of the source."""
+    """Makes a log without messages begin where the source begins (True), or checks that it is a copy of the source."""
     ours = log.snapshot()
     if not ours.size_bytes:
         if snapshot.segments and ours.log_end_offset < snapshot.segments[0].base_offset:
@@ -167,7 +168,7 @@ def _last_batch(snapshot: LogSnapshot) -> tuple[int, int] | None:
         if end:
             found = None
             start = segment.floor(snapshot.log_end_offset, end)
-            for window in reader.scan_batches(snapshot, segment, start, end):
+            for window in scan_batches(snapshot, segment, start, end):
                 if window.table.rows:
                     found = int(window.table.last_offset[-1]), int(window.table.crc[-1])
             return found
@@ -175,7 +176,7 @@ def _last_batch(snapshot: LogSnapshot) -> tuple[int, int] | None:
 
 
 def _batch_ending_at(snapshot: LogSnapshot, offset: int) -> int | None:
-    """The checksum of the batch whose last offset is `offset`; None where there is none (compacted away, say)."""
+    """The checksum of the batch whose last offset is `offset`; None where there is none (after compaction, say)."""
     place = reader.find_batch(snapshot, offset)
     if place is None:
         return None
@@ -184,30 +185,25 @@ def _batch_ending_at(snapshot: LogSnapshot, offset: int) -> int | None:
 
 
 def copy_batches(snapshot: LogSnapshot, log: PartitionLog) -> Iterator[int]:
-    """Appends the batches behind the log's end, a window of them at a time; yields the bytes of each.
+    """Appends the batches after the log's end, a window of them at a time; yields the bytes of each.
 
-    CorruptBatch and the like at damage in the source: what lies before it was copied.
+    CorruptBatch and the like at damage in the source: everything before it was copied.
     """
     place = _first_batch(snapshot, log.log_end_offset)
     if place is None:
         return
     position = place.position
     for segment in snapshot.segments[place.segment_index :]:
-        end = snapshot.end_position(segment)
-        for window in reader.scan_batches(snapshot, segment, position, end, window=_WINDOW):
-            if window.damage is not None:
-                raise window.damage.error
-            table = window.table
-            if table.rows:
-                first = int(table.position[0]) - window.origin
-                last = int(table.end[-1]) - window.origin
-                log.append_batches(window.buffer[first:last])
-                yield last - first
+        for window in scan_sound_batches(snapshot, segment, position, window=_WINDOW):
+            first = int(window.table.position[0]) - window.origin
+            last = int(window.table.end[-1]) - window.origin
+            log.append_batches(window.buffer[first:last])
+            yield last - first
         position = 0
 
 
 def _first_batch(snapshot: LogSnapshot, offset: int) -> reader.BatchPosition | None:
-    """The first batch from `offset` on, those below the log start offset included: whole segments are copied."""
+    """The first batch from `offset` on, even below the log start offset: whole segments are copied."""
     if not snapshot.segments:
         return None
     if offset <= snapshot.segments[0].base_offset:

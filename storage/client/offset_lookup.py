@@ -1,7 +1,7 @@
 """From a time to an offset, by the rules of Kafka's ListOffsets.
 
 Sources: UnifiedLog.fetchOffsetByTimestamp, Partition.fetchOffsetForTimestamp, LogSegment.findOffsetByTimestamp,
-FileRecords.searchForTimestamp (kafka-facts, section 5).
+FileRecords.searchForTimestamp.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from storage.log.isolation import last_stable_offset
 from storage.log.reader import batch_records, read_blocks
-from storage.log.scanning import scan_batches
+from storage.log.scanning import scan_sound_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import greatest_timestamp, may_reach, position_for_timestamp, retention_timestamp_ms
@@ -20,7 +20,7 @@ from storage.types import NO_TIMESTAMP, Isolation, TimestampOffset
 
 
 class SpecialTimestamp(IntEnum):
-    """Times of ListOffsets that are none (ListOffsetsRequest)."""
+    """Special values of a ListOffsets request that are not times (ListOffsetsRequest)."""
 
     LATEST = -1
     EARLIEST = -2
@@ -33,9 +33,9 @@ class SpecialTimestamp(IntEnum):
 def list_offset(
     snapshot: LogSnapshot, special: SpecialTimestamp, isolation: Isolation = Isolation.READ_UNCOMMITTED
 ) -> TimestampOffset | None:
-    """What ListOffsets answers to a special timestamp; the answer's timestamp is -1 but for MAX_TIMESTAMP.
+    """The answer of ListOffsets to a special timestamp; the answer's timestamp is -1, except for MAX_TIMESTAMP.
 
-    None where a broker answers "unknown": nothing has a timestamp, it is not stable yet, or nothing is tiered.
+    None where a broker answers "unknown": there is no timestamp, it is not stable yet, or nothing is tiered.
     """
     if special is SpecialTimestamp.MAX_TIMESTAMP:
         return _below_end(snapshot, isolation, _of_greatest_timestamp(snapshot))
@@ -51,9 +51,9 @@ def offset_for_timestamp(
 ) -> TimestampOffset | None:
     """The first message with a timestamp >= `timestamp_ms` in the first segment that reaches that time; None if none.
 
-    Kafka's rule to the letter: where timestamps are out of order, later segments are not asked (a segment that lies
-    below the log start, or without timestamps but with a late mtime, may hide them), and a control record may be the
-    answer. StorageError when the batch that decides is damaged, or may be: nobody is sent past it without a word.
+    Exactly Kafka's rule: where timestamps are out of order, later segments are not searched (a segment below the log
+    start, or without timestamps but with a late mtime, may hide them), and a control record may be the answer.
+    StorageError when the batch that decides is damaged, or may be: damage is never skipped silently.
     """
     for segment in snapshot.segments:
         if retention_timestamp_ms(snapshot, segment) >= timestamp_ms:
@@ -64,7 +64,7 @@ def offset_for_timestamp(
 
 
 def _check(snapshot: LogSnapshot, segment: Segment) -> None:
-    """Raises the damage in a segment, which may hide the message that is asked for."""
+    """Raises the damage in a segment, which may hide the wanted message."""
     for block in read_blocks(snapshot, segment, 0):
         if block.damage is not None:
             raise block.damage.error
@@ -76,9 +76,7 @@ def _first_at(snapshot: LogSnapshot, segment: Segment, timestamp_ms: int) -> Tim
     start = position_for_timestamp(snapshot, segment, timestamp_ms)
     if segment.base_offset < log_start:
         start = max(start, segment.floor(log_start, snapshot.end_position(segment)))
-    for window in scan_batches(snapshot, segment, start):
-        if window.damage is not None:
-            raise window.damage.error
+    for window in scan_sound_batches(snapshot, segment, start):
         table = window.table
         late = (table.max_timestamp >= timestamp_ms) & (table.last_offset >= log_start)
         for position in table.position[late].tolist():
@@ -98,9 +96,7 @@ def _of_greatest_timestamp(snapshot: LogSnapshot) -> TimestampOffset | None:
     if greatest.timestamp < 0:
         return None
     start = segment.floor(greatest.offset, snapshot.end_position(segment))
-    for window in scan_batches(snapshot, segment, start):
-        if window.damage is not None:
-            raise window.damage.error
+    for window in scan_sound_batches(snapshot, segment, start):
         for position in window.table.position[window.table.max_timestamp == greatest.timestamp].tolist():
             with batch_records(snapshot, segment, position) as block:
                 found = np.flatnonzero(block.timestamp == greatest.timestamp)

@@ -1,6 +1,6 @@
-"""Which partition a message goes to, as Kafka's producer decides: by its key, or sticky without one.
+"""The partition of a message, as Kafka's producer chooses it: by its key, or sticky without one.
 
-Source: BuiltInPartitioner, Utils.murmur2 (kafka-facts 10).
+Source: BuiltInPartitioner, Utils.murmur2.
 """
 
 from __future__ import annotations
@@ -16,14 +16,9 @@ from storage.format.record_columns import RecordColumns
 
 Int64s = npt.NDArray[np.int64]
 
-# The producer's batch.size: after so many bytes without a key the sticky partition changes.
+# The producer's batch.size: after this many bytes without a key the sticky partition changes.
 STICKY_BYTES: Final = 16_384
 _POSITIVE: Final = 0x7FFFFFFF
-
-
-def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition of one key, the empty one included."""
-    return (int(hashing.murmur2(key)) & _POSITIVE) % partitions
 
 
 class Partitioner:
@@ -41,7 +36,7 @@ class Partitioner:
         self._bytes = 0
 
     def choose(self, columns: RecordColumns) -> Int64s:
-        """The partition of each record. The records without a key of one call all go to one partition."""
+        """The partition of each record. All records without a key in one call get the same partition."""
         rows = len(columns)
         keyed = columns.key_length >= 0
         if len(keyed) == 1 and rows > 1:
@@ -59,7 +54,7 @@ class Partitioner:
 
     @property
     def sticky(self) -> int:
-        """Where records without a key go now."""
+        """The current partition for records without a key."""
         return self._sticky
 
     def used(self, size: int) -> None:

@@ -1,5 +1,5 @@
-"""A log directory that this process owns: locked, recovered, its checkpoints kept.
+"""A log directory that this process owns: locked, recovered, its checkpoints maintained.
 
-In: a path. Out: each partition's `PartitionLog`, opened when first asked for; topics made, changed and removed; at the
-end a clean shutdown.
+In: a path. Out: each partition's `PartitionLog`, opened on first use; topics created, changed and removed; finally a
+clean shutdown.
 """

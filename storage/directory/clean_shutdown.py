@@ -1,7 +1,7 @@
-"""`.kafka_cleanshutdown`: there while a log directory is closed and was closed in order.
+"""`.kafka_cleanshutdown`: exists while a log directory is closed after an orderly shutdown.
 
-Its presence alone lets an opening skip the check of what was not flushed: it must go before the first change and come
-back after the last. Source: Kafka's CleanShutdownFileHandler.
+Because of this file an opening does not check what was not flushed: it must be removed before the first change and
+written after the last. Source: Kafka's CleanShutdownFileHandler.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def encode(broker_epoch: int) -> bytes:
 
 
 def remove(disk: Disk, directory: Path) -> None:
-    """Takes the file away, durably: from now on the directory counts as not cleanly shut down."""
+    """Removes the file, durably: from now on the directory counts as not cleanly shut down."""
     disk.unlink(directory / names.CLEAN_SHUTDOWN)
     disk.sync_dir(directory)
 
 
 def write(disk: Disk, directory: Path, broker_epoch: int) -> None:
-    """Says, durably, that everything was closed in order."""
+    """Records, durably, that everything was closed in order."""
     replace_file(disk, directory / names.CLEAN_SHUTDOWN, encode(broker_epoch))

@@ -1,6 +1,6 @@
-"""The offset checkpoints of a log directory that we own: what was in them, and what is written back.
+"""The offset checkpoints of a log directory that this process owns: what was in them, and what is written back.
 
-Lines of partitions that we did not open are carried over as they are. Sources: Kafka's LogManager
+Lines of partitions that were not opened are kept as they are. Sources: Kafka's LogManager
 (checkpointRecoveryOffsetsInDir, checkpointLogStartOffsetsInDir), ReplicaManager (checkpointHighWatermarks).
 """
 
@@ -27,7 +27,7 @@ CHECKPOINTS = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER)
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """What the checkpoints say of a partition; None: no line."""
+    """The checkpointed offsets of a partition; None: no line."""
 
     recovery_point: int | None
     log_start: int | None
@@ -60,14 +60,14 @@ class DirectoryCheckpoints:
                 self._lines[name] = {}
 
     def of(self, tp: TopicPartition) -> PartitionOffsets:
-        """What is known of a partition."""
+        """The offsets of a partition."""
         with self._lock:
             return PartitionOffsets(
                 self._lines[RECOVERY_POINT].get(tp), self._lines[LOG_START].get(tp), self._lines[HIGH_WATERMARK].get(tp)
             )
 
     def set(self, tp: TopicPartition, offsets: PartitionOffsets) -> None:
-        """Notes what the next write says of a partition; the cleaner's line stays, but not beyond the log's end."""
+        """Sets what the next write stores for a partition; the cleaner's line is not affected."""
         with self._lock:
             for name, value in (
                 (RECOVERY_POINT, offsets.recovery_point),
@@ -91,7 +91,8 @@ class DirectoryCheckpoints:
             self._write_locked(CLEANER)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Takes all lines of these partitions out, durably, so that they say nothing of others with their names."""
+        """Removes all lines of these partitions, durably, so that they do not apply to later partitions of those
+        names."""
         gone = set(partitions)
         with self._lock:
             for name in CHECKPOINTS:
@@ -103,8 +104,8 @@ class DirectoryCheckpoints:
     def write(self) -> None:
         """Writes the files that changed, each as a whole; recovery points first.
 
-        A log start offset is written after the recovery points and so may be too low after a crash: messages that were
-        deleted are then there again, and go at the next retention. It is never too high.
+        A log start offset is written after the recovery points and so may be too low after a crash: deleted messages
+        are then there again, until the next retention. It is never too high.
         """
         with self._lock:
             for name in (RECOVERY_POINT, LOG_START, HIGH_WATERMARK):
@@ -113,7 +114,7 @@ class DirectoryCheckpoints:
     def _write_locked(self, name: str) -> None:
         data = checkpoints.encode(self._lines[name])
         before = self._written[name]
-        # A file of 0 bytes says as much as one without lines: a broker leaves such ones.
+        # A file of 0 bytes means the same as one without lines: a broker leaves such files.
         if data == before or (not self._lines[name] and not before):
             return
         replace_file(self._disk, self._directory / name, data)

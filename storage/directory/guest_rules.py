@@ -1,6 +1,6 @@
-"""What may be done to a topic, and what not: the rules for guests in a broker's directory, and for internal topics.
+"""What is allowed with a topic: the rules for guests in a broker's directory, and for internal topics.
 
-Pure; product.md, section 7. Nobody's data may go because we came by.
+Pure. Nothing done here may cost anybody their data. See storage/DESIGN.md, "Sharing a directory with a broker".
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ _RETENTION_KEYS: Final = ("retention.ms", "retention.bytes", "retention.free.byt
 
 
 def check_topics_may_change(path: Path, *, is_broker: bool) -> None:
-    """NotPermitted in a broker's directory: it would put topics that its metadata does not know aside as strays."""
+    """NotPermitted in a broker's directory: the broker would set aside topics that its metadata does not know, as
+    strays."""
     if is_broker:
         raise NotPermitted(
-            "topics are made and removed by the broker that owns this directory",
+            "topics are created and removed by the broker that owns this directory",
             path=path,
             advice="Create the topic on the broker, stop it, then append or mirror into it",
         )
@@ -30,11 +31,11 @@ def check_topics_may_change(path: Path, *, is_broker: bool) -> None:
 def check_config_may_change(topic: str) -> None:
     """NotPermitted for the cluster's metadata log."""
     if topic == names.CLUSTER_METADATA_TOPIC:
-        raise NotPermitted("the cluster's metadata log is the brokers' alone")
+        raise NotPermitted("the cluster's metadata log belongs to the brokers")
 
 
 def check_append(info: TopicInfo, *, force: bool = False, as_group_coordinator: bool = False) -> None:
-    """NotPermitted for a topic that takes no appends of ours. `force`: those with several replicas do all the same."""
+    """NotPermitted for a topic that must not be appended to. `force`: allows it for topics with several replicas."""
     if info.topic == names.CLUSTER_METADATA_TOPIC:
         raise NotPermitted("the cluster's metadata log is never written")
     if info.topic in names.INTERNAL_TOPICS and not (
@@ -44,25 +45,25 @@ def check_append(info: TopicInfo, *, force: bool = False, as_group_coordinator: 
     if info.replicas > 1 and not force:
         raise NotPermitted(
             f"{info.topic} has {info.replicas} replicas: a leader elsewhere would truncate what is appended here",
-            advice="--force appends all the same",
+            advice="--force appends anyway",
         )
 
 
 def check_records_may_go(info: TopicInfo, *, is_broker: bool) -> None:
-    """NotPermitted where not even a person's word lets messages be removed: topics that are the brokers' own."""
+    """NotPermitted for topics that belong to the brokers: not even an explicit request removes messages there."""
     if _is_untouchable(info.topic, is_broker):
-        raise NotPermitted(f"{info.topic} is the brokers' own: nothing is removed from it")
+        raise NotPermitted(f"{info.topic} belongs to the brokers: nothing is removed from it")
 
 
 def may_retain(info: TopicInfo, *, is_broker: bool) -> bool:
-    """Whether retention may remove segments at all: only when somebody said so for this topic or this broker."""
+    """Whether retention may remove segments at all: only if limits were set for this topic or this broker."""
     return not _is_untouchable(info.topic, is_broker) and any(
         info.config.origin(key) is not Origin.DEFAULT for key in _RETENTION_KEYS
     )
 
 
 def may_compact(info: TopicInfo, *, is_broker: bool) -> bool:
-    """Whether compaction may run: only when somebody said so for this topic or this broker."""
+    """Whether compaction may run: only if it was configured for this topic or this broker."""
     return (
         not _is_untouchable(info.topic, is_broker)
         and info.config.compact
@@ -71,7 +72,7 @@ def may_compact(info: TopicInfo, *, is_broker: bool) -> bool:
 
 
 def retention_config(config: LogConfig) -> LogConfig:
-    """The configuration with every limit of retention lifted that is only a default."""
+    """The configuration without the limits of retention that are only defaults."""
     return config if config.origin("retention.ms") is not Origin.DEFAULT else replace(config, retention_ms=-1)
 
 

@@ -1,16 +1,16 @@
 """A log directory that this process owns: its lock, its logs open for writing, its checkpoints.
 
-Opening, in steps; what a crash behind each leaves:
+The steps of opening; what a crash after each leaves:
 
-1. make the directory, if asked to           → an empty directory
-2. take `.lock`                              → a file that nobody holds
+1. create the directory, if requested        → an empty directory
+2. take `.lock`                              → a file that no process holds
 3. remove `.kafka_cleanshutdown`, and sync   → an unclean directory: everything is recovered from its recovery point
-4. remove unfinished checkpoints (`.tmp`) and, but in a broker's directory, `-delete` directories
-5. recover the partitions; after a clean shutdown each when it is first asked for
+4. remove unfinished checkpoints (`.tmp`) and, except in a broker's directory, `-delete` directories
+5. recover the partitions; after a clean shutdown each when it is first used
 6. carry out the writes that were begun and not finished (storage.staged_writes.commit)
 Closing:
 
-7. close every log: all is synced, each producer snapshot written
+7. close every log: everything is synced, each producer snapshot written
 8. write the checkpoints, recovery points first   → still unclean, but little is left to recover
 9. write `.kafka_cleanshutdown` with the broker epoch that it had, if every partition was recovered and closed
 10. release the lock
@@ -53,7 +53,7 @@ from storage.types import TopicPartition
 class Opening:
     """How a directory is opened.
 
-    `create`: make it where there is none. `gentle`: cut torn tails and no more; a partition whose recovery would remove
+    `create`: create it if it does not exist. `gentle`: only cut torn tails; a partition whose recovery would remove
     more is offline. `trust_clean`: after a clean shutdown nothing is checked. `only`: the partitions to recover, None
     for all; the directory is then not marked as cleanly shut down, unless it was before and that was trusted.
     """
@@ -66,7 +66,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """How it ended: whether the directory is marked as cleanly shut down, which partitions did not close, and why, and
+    """The result: whether the directory is marked as cleanly shut down, which partitions did not close and why, and
     what kept the directory's own files from being written."""
 
     clean: bool
@@ -75,7 +75,7 @@ class Closing:
 
 
 class OwnedDir:
-    """A log directory held by this process. Thread-safe. `log_dir` shows it to readers, with these very logs."""
+    """A log directory held by this process. Thread-safe. `log_dir` gives readers access to the same logs."""
 
     def __init__(
         self, path: Path, opening: Opening, config: BrokerConfig, disk: Disk, clock: Clock, progress: Progress
@@ -116,7 +116,7 @@ class OwnedDir:
             gentle=opening.gentle,
             progress=progress,
         )
-        # Constant once it is open: what partitions did not get of writes that were begun, and why.
+        # Constant once it is open: the shares of begun writes that partitions did not get, and why.
         self.unfinished: Mapping[TopicPartition, Exception] = {}
         # Guarded by the lock, which is held while topics change.
         self._changing = Lock()
@@ -152,7 +152,7 @@ class OwnedDir:
             owned._recover(progress)
             owned.unfinished = commit.finish_pending(owned)
         except BaseException:
-            # Nothing is written any more: the directory stays as a crash leaves it.
+            # Nothing more is written: the directory stays as after a crash.
             try:
                 owned._logs.abandon()
             finally:
@@ -161,7 +161,7 @@ class OwnedDir:
         return owned
 
     def _recover(self, progress: Progress) -> None:
-        """Step 5: several partitions at once; after a clean shutdown none now."""
+        """Step 5: several partitions at once; none now after a clean shutdown."""
         only = self._opening.only
         if not self._trusted:
             chosen = [tp for tp in self.partitions() if only is None or tp in only]
@@ -182,10 +182,10 @@ class OwnedDir:
     # Logs
 
     def log(self, tp: TopicPartition) -> PartitionLog:
-        """A partition's log, opened first if need be. UnknownTopicOrPartition; PartitionOffline when that failed;
+        """A partition's log, opened first if necessary. UnknownTopicOrPartition; PartitionOffline when that failed;
         NotPermitted for the cluster's metadata."""
         if tp.topic == names.CLUSTER_METADATA_TOPIC:
-            raise NotPermitted("the cluster's metadata log is the brokers' alone", path=self.path)
+            raise NotPermitted("the cluster's metadata log belongs to the brokers", path=self.path)
         return self._logs.get(tp)
 
     def appendable(
@@ -202,11 +202,11 @@ class OwnedDir:
         return self._logs.all()
 
     def failures(self) -> dict[TopicPartition, Exception]:
-        """The partitions that are offline, and why; the others go on."""
+        """The partitions that are offline, and why; the others keep working."""
         return self._logs.failures()
 
     def reports(self) -> dict[TopicPartition, RecoveryReport]:
-        """What the recovery of each partition that was opened did."""
+        """The recovery reports of the partitions that were opened."""
         return self._logs.reports()
 
     def reindex(self, tp: TopicPartition, progress: Progress | None = None) -> RecoveryReport:
@@ -215,7 +215,7 @@ class OwnedDir:
         return self._logs.reindex(tp, progress or NoProgress())
 
     def partitions(self) -> list[TopicPartition]:
-        """All partitions here but the cluster's metadata."""
+        """All partitions here except the cluster's metadata."""
         return [tp for tp in self.log_dir.all_partitions() if tp.topic != names.CLUSTER_METADATA_TOPIC]
 
     def topic_info(self, topic: str) -> TopicInfo:
@@ -245,7 +245,8 @@ class OwnedDir:
         *,
         start_offsets: Mapping[int, int] | None = None,
     ) -> None:
-        """Makes a topic: `num.partitions` partitions unless told, keeping everything unless `overrides` says otherwise.
+        """Creates a topic: `num.partitions` partitions by default, keeping everything unless `overrides` says
+        otherwise.
 
         `start_offsets`: of partitions that another log is about to be replicated into. Crash-safe: the checkpoints
         forget earlier topics of that name, then partition_dirs.create; a crash leaves all, none or the first of them.
@@ -256,7 +257,7 @@ class OwnedDir:
             self._check_open_locked()
             self.log_dir.refresh()
             if topic in self.log_dir.topics():
-                raise FileExistsError(errno.EEXIST, "topic is there already", topic)
+                raise FileExistsError(errno.EEXIST, "topic exists already", topic)
             names.check_topic_is_new(topic, self.log_dir.topics())
             config = self.log_dir.broker_config()
             count = config.num_partitions if partitions is None else partitions
@@ -267,14 +268,14 @@ class OwnedDir:
             self._create_partitions(topic, range(count), partition_metadata.random_id(), wanted, start_offsets or {})
 
     def add_partitions(self, topic: str, count: int) -> None:
-        """Makes the topic have `count` partitions; it cannot have fewer than before. Errors as `create_topic`."""
+        """Extends the topic to `count` partitions; it cannot have fewer than before. Errors as `create_topic`."""
         guest_rules.check_topics_may_change(self.path, is_broker=self.log_dir.is_broker)
         with self._changing:
             self._check_open_locked()
             info = self.log_dir.topic_info(topic)
             here = self.log_dir.partitions(topic)
             if count < here[-1] + 1:
-                raise NotPermitted(f"{topic} has {here[-1] + 1} partitions, and partitions cannot be taken away")
+                raise NotPermitted(f"{topic} has {here[-1] + 1} partitions, and partitions cannot be removed")
             missing = [number for number in range(count) if number not in here]
             topic_id = info.topic_id or partition_metadata.random_id()
             self._create_partitions(topic, missing, topic_id, info.overrides, {})
@@ -289,7 +290,7 @@ class OwnedDir:
     ) -> None:
         new = {TopicPartition(topic, number): start_offsets.get(number) for number in numbers}
         with self._logs.alone(new):
-            # In this order: to forget a log is to note how far it was.
+            # In this order: forgetting a log also notes its offsets.
             self._logs.forget(list(new))
             self.checkpoints.remove(new)
             try:
@@ -305,9 +306,9 @@ class OwnedDir:
     def delete_topic(self, topic: str, *, only_empty: bool = False) -> None:
         """Removes a topic and its messages; with `only_empty` OSError (ENOTEMPTY) when it holds any.
 
-        1. its logs are closed, as they are
+        1. its logs are closed without further writes
         2. its directories get `-delete` names, the highest partition first, and are synced → removed on opening
-        3. the checkpoints forget it
+        3. its checkpoint lines are removed
         4. the directories are removed
         UnknownTopicOrPartition, NotPermitted in a broker's directory, OSError.
         """
@@ -316,8 +317,8 @@ class OwnedDir:
             self._check_open_locked()
             partitions = [TopicPartition(topic, number) for number in self.log_dir.partitions(topic)]
             if only_empty and not self.is_empty(topic):
-                raise OSError(errno.ENOTEMPTY, "topic holds messages", topic)  # and its writers go on
-            # To the end of 3: who asks for one of them waits, and is told that it is gone.
+                raise OSError(errno.ENOTEMPTY, "topic holds messages", topic)  # and its writers continue
+            # Until after step 3: whoever needs one of these logs waits, and then learns that it was removed.
             with self._logs.alone(partitions):
                 try:
                     if only_empty and not all(self.log(tp).abandon(only_empty=True) for tp in partitions):
@@ -334,8 +335,9 @@ class OwnedDir:
                 partition_dirs.remove(self.disk, directory)
 
     def alter_config(self, topic: str, values: Mapping[str, str], unset: Collection[str] = ()) -> LogConfig:
-        """Sets and unsets keys of a topic; returns what is in force then. In a directory of ours a key that is unset
-        has the value again that kafkafs gives every topic, if any. Crash-safe, see partition_dirs.write_overrides.
+        """Sets and unsets keys of a topic; returns the resulting configuration. In a directory that is not a broker's,
+        a key that is unset returns to the value that kafkafs gives every topic, if any. Crash-safe, see
+        partition_dirs.write_overrides.
 
         InvalidConfig, UnknownTopicOrPartition, NotPermitted, OSError.
         """
@@ -355,29 +357,29 @@ class OwnedDir:
             LogConfig.from_overrides(self.log_dir.broker_config().topic_defaults, overrides)
             return self._logs.describe(topic, directories, overrides)
 
-    # Checkpoints, and the end
+    # Checkpoints, closing
 
     def truncate_to(self, tp: TopicPartition, offset: int) -> list[Path]:
         """Removes the messages from `offset` on, whole batches at a time; returns files to unlink, see PartitionLog's.
 
-        The recovery point goes down first, on disk: else recovery would trust what is appended there later. Errors as
-        `log`, and of PartitionLog's.
+        The recovery point is lowered on disk first: otherwise recovery would trust what is appended there later. Errors
+        as `log`, and of PartitionLog.truncate_to.
         """
         return self._logs.truncate(self.log(tp), offset)
 
     def checkpoint(self) -> None:
-        """Writes the checkpoints as things are now; nothing is flushed for it. OSError."""
+        """Writes the checkpoints with the current offsets, without a flush. OSError."""
         self._logs.checkpoint()
 
     def note_cleaned(self, log: PartitionLog, offset: int) -> None:
-        """Writes down that a log is compacted up to `offset`; nothing when its topic was removed since. OSError."""
+        """Records that a log is compacted up to `offset`; does nothing when its topic was removed since. OSError."""
         self._logs.note_cleaned(log, offset)
 
     def close(self) -> Closing:
         """Steps 7 to 10. Raises nothing for partitions that fail or a failing disk: see Closing. Safe to call twice.
 
-        Whatever fails, the lock is released: step 10 needs no descriptor, and where the file cannot be unlinked it
-        stays, with nobody who holds it.
+        Whatever fails, the lock is released: step 10 needs no descriptor, and a file that cannot be unlinked stays
+        without a holder.
         """
         with self._changing:
             if self._closed:
@@ -394,11 +396,11 @@ class OwnedDir:
             return Closing(clean, errors, failure or stayed)
 
     def _close_logs(self) -> tuple[bool, dict[TopicPartition, Exception], Exception | None]:
-        """Steps 7 to 9: what Closing tells."""
+        """Steps 7 to 9; returns the values of Closing."""
         all_asked = self._trusted or self._opening.only is None
         failure: Exception | None = None
         with suppress(OSError):
-            self.log_dir.refresh()  # a partition that is no more here keeps nothing from being clean
+            self.log_dir.refresh()  # a partition that no longer exists does not make the directory unclean
         if all_asked:
             self._logs.recover(self._logs.recoverable(), NoProgress(), 1)
         errors = self._logs.close()

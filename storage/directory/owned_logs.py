@@ -1,11 +1,11 @@
-"""The logs of a directory that we own: recovered, opened, and offline where that failed, each by itself."""
+"""The logs of a directory that this process owns: recovered, opened, and taken offline separately when that fails."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock, RLock
 
@@ -15,16 +15,30 @@ from storage.clock import Clock
 from storage.config import LogConfig
 from storage.directory import partition_dirs
 from storage.directory.directory_checkpoints import DirectoryCheckpoints, PartitionOffsets
+from storage.directory.recovery_plans import recovery_plan
 from storage.errors import PartitionOffline, PartitionUnavailable, StorageError, UnknownTopicOrPartition
 from storage.files import names, topic_properties
 from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
 from storage.log.log_dir import LogDir
-from storage.progress import Progress
-from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
+from storage.log.segment import Segment
+from storage.log.segments import live_offsets
+from storage.progress import NoProgress, Progress
+from storage.recovery.recovery import Recovery, RecoveryReport
 from storage.staged_writes import staging
 from storage.staged_writes.ledger import CommitLedger
 from storage.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class _RecoveredLog:
+    """A log that is about to become its partition's. `config_changes`: how many changes of topics' configurations there
+    had been before this log's was read. `replicas`: those of its topic."""
+
+    log: PartitionLog
+    report: RecoveryReport
+    config_changes: int
+    replicas: int
 
 
 class OwnedLogs:
@@ -34,15 +48,15 @@ class OwnedLogs:
     RecoveryPlan. `progress`: of what is recovered.
 
     Locks, in the order in which they are taken:
-    1. partitions' turns (`alone`): who opens or closes a log, makes or removes its directory, or takes it for another,
-       has its turn meanwhile. So an opening never works in a directory that is being removed, or was made anew since
-       it began, and what it installs is of the directory that is there
-    2. `_checkpointing`: held from the look at the logs until what they say is written, and throughout a truncation:
-       otherwise a recovery point of before it could be written after it. Taken before any log's own locks
-    3. `_noting`: who sets checkpoint lines from a log has it until the line is set, and looks that the log is still the
-       partition's; who forgets a log has it too. So no line of a log comes after its topic was forgotten
-    4. `_lock`: all that is listed under it below. Nothing is read or written meanwhile
-    `_describing` is taken without the others but turns.
+    1. partitions' turns (`alone`): a thread that opens or closes a log, or creates, removes or replaces its directory,
+       holds its turn meanwhile. So an opening never works in a directory that is being removed, or was created since it
+       began, and what it installs belongs to the directory that is there
+    2. `_checkpointing`: held from reading the logs' offsets until they are written, and throughout a truncation:
+       otherwise a recovery point from before it could be written after it. Taken before any log's own locks
+    3. `_noting`: held while a log's checkpoint lines are set, after checking that the log is still the partition's, and
+       while a log is forgotten. So no line of a log is set after its topic was forgotten
+    4. `_lock`: everything that is listed under it below. Nothing is read or written while it is held
+    `_describing` is taken without any of the others except turns.
     """
 
     def __init__(
@@ -66,7 +80,7 @@ class OwnedLogs:
         # Has its own locking.
         self._checkpoints = checkpoints
         self._commits = commits
-        # Guard an order of steps, no field: see above. `_describing` is held while topic.properties are written.
+        # These guard an order of steps, no field: see above. `_describing` is held while topic.properties are written.
         self._checkpointing = Lock()
         self._noting = Lock()
         self._describing = Lock()
@@ -75,7 +89,7 @@ class OwnedLogs:
         self._turns: dict[TopicPartition, RLock] = {}
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._failures: dict[TopicPartition, PartitionOffline] = {}
-        self._retry_ms: dict[TopicPartition, int] = {}  # of those that may pass: when to try again
+        self._retry_ms: dict[TopicPartition, int] = {}  # when to try again, for failures that may be temporary
         self._unsound = set(unsound)
         self._replicated: set[TopicPartition] = set()
         self._reports: dict[TopicPartition, RecoveryReport] = {}
@@ -84,7 +98,7 @@ class OwnedLogs:
 
     @contextlib.contextmanager
     def alone(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
-        """Nobody else opens or closes the logs of these partitions until the end of the block."""
+        """No other thread opens or closes the logs of these partitions until the end of the block."""
         with self._lock:
             turns = [self._turns.setdefault(tp, RLock()) for tp in sorted(partitions)]
         with contextlib.ExitStack() as taken:
@@ -93,10 +107,10 @@ class OwnedLogs:
             yield
 
     def get(self, tp: TopicPartition) -> PartitionLog:
-        """A log, opened now if need be. UnknownTopicOrPartition; PartitionOffline when that failed, now or before.
+        """A log, opened now if necessary. UnknownTopicOrPartition; PartitionOffline when that failed, now or before.
 
-        What failed for want of space, memory or descriptors (PartitionUnavailable) is tried again by the next who asks;
-        but no sooner than after as long as the last try took.
+        A failure for want of space, memory or descriptors (PartitionUnavailable) is retried by the next call, but not
+        before as much time has passed as the last try took.
         """
         with self._lock:
             log = self._logs.get(tp)
@@ -120,20 +134,20 @@ class OwnedLogs:
             return [self._logs[tp] for tp in sorted(self._logs)]
 
     def failures(self) -> dict[TopicPartition, Exception]:
-        """The partitions that are offline, and why. Those that are no more here are nobody's loss."""
+        """The partitions that are offline, and why. Those that no longer exist are left out."""
         with self._lock:
             failed: dict[TopicPartition, Exception] = dict(self._failures)
             failed |= {tp: log.failure for tp, log in self._logs.items() if log.failure is not None}
         return {tp: failed[tp] for tp in sorted(failed) if self._is_here(tp)}
 
     def reports(self) -> dict[TopicPartition, RecoveryReport]:
-        """What the recovery of each partition that was opened did."""
+        """The recovery reports of the partitions that were opened."""
         with self._lock:
             return dict(sorted(self._reports.items()))
 
     def recover(self, chosen: Collection[TopicPartition], progress: Progress, threads: int) -> None:
-        """Opens these partitions as after a crash, several at once. Those that cannot be are offline. `threads`: for
-        all of them."""
+        """Opens these partitions as after a crash, several at once. Those that fail are offline. `threads`: the total
+        number."""
         if not chosen:
             return
         each = max(1, threads // len(chosen))
@@ -141,10 +155,10 @@ class OwnedLogs:
         try:
             if min(threads, len(chosen)) == 1:
                 for tp in chosen:
-                    self._recover_one(tp, _PartOf(progress), each)
+                    self._recover_one(tp, _SharedProgress(progress), each)
                 return
             with ThreadPoolExecutor(threads, "recovery") as pool:
-                for task in [pool.submit(self._recover_one, tp, _PartOf(progress), each) for tp in chosen]:
+                for task in [pool.submit(self._recover_one, tp, _SharedProgress(progress), each) for tp in chosen]:
                     task.result()
         finally:
             progress.end()
@@ -154,13 +168,13 @@ class OwnedLogs:
         with self.alone([tp]):
             self.forget([tp])
             threads = self._log_dir.broker_config().recovery_threads
-            self._open(tp, clean=False, progress=progress, recovery_point=0, threads=threads)
+            self._open(tp, clean=False, progress=progress, from_start=True, threads=threads)
             return self.reports()[tp]
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Closes logs as they are. When they are next asked for they are recovered, whatever failed before.
+        """Closes logs without further writes. They are recovered when they are next used, whatever failed before.
 
-        The caller has their turns for as long as what it does to them takes.
+        The caller holds their turns until it has finished with them.
         """
         for tp in partitions:
             with self._noting:
@@ -175,25 +189,25 @@ class OwnedLogs:
             self._log_dir.forget(tp)
 
     def sound(self, partitions: Collection[TopicPartition]) -> None:
-        """These have just been made, or removed: nothing of them needs to be checked."""
+        """Notes that these partitions were just created, or removed, and need no check."""
         with self._lock:
             self._unsound.difference_update(partitions)
 
     def unsound(self) -> set[TopicPartition]:
         """The partitions here that were not recovered since the directory was last shut down cleanly, or were closed
-        as they were since."""
+        without a shutdown since."""
         with self._lock:
             unsound = set(self._unsound)
         return {tp for tp in unsound if self._is_here(tp)}
 
     def recoverable(self) -> set[TopicPartition]:
-        """Of these, the ones that may yet be recovered."""
+        """Those of the unsound partitions that can still be recovered."""
         unsound = self.unsound()
         with self._lock:
             return unsound - (self._failures.keys() - self._retry_ms.keys())
 
     def abandon(self) -> None:
-        """Closes all logs as they are; none is opened any more."""
+        """Closes all logs without further writes; no log can be opened after this."""
         with self._lock:
             self._closed = True
             logs = list(self._logs.values())
@@ -201,7 +215,8 @@ class OwnedLogs:
             log.abandon()
 
     def close(self) -> dict[TopicPartition, Exception]:
-        """Closes all logs in order; none is opened any more. Returns what is offline or did not close, and why."""
+        """Closes all logs in order; no log can be opened after this. Returns what is offline or did not close, and
+        why."""
         with self._lock:
             self._closed = True
             logs = dict(sorted(self._logs.items()))
@@ -215,7 +230,7 @@ class OwnedLogs:
         return errors
 
     def checkpoint(self) -> None:
-        """Writes the checkpoints as things are now; nothing is flushed for it. OSError."""
+        """Writes the checkpoints with the current offsets, without a flush. OSError."""
         with self._checkpointing:
             self._checkpoint_held()
 
@@ -239,14 +254,14 @@ class OwnedLogs:
             return removed
 
     def note_cleaned(self, log: PartitionLog, offset: int) -> None:
-        """Writes the cleaner's line of a partition, as of this log of it. OSError."""
+        """Writes the cleaner's line of a partition, if this is still its log. OSError."""
         with self._noting:
             if self._is_current(log):
                 self._checkpoints.set_cleaner_offset(log.tp, offset)
 
     def describe(self, topic: str, directories: Sequence[Path], overrides: Mapping[str, str]) -> LogConfig:
-        """Writes a topic's configuration (partition_dirs.write_overrides), and has its logs go by what is in force
-        then, also those that are being opened. Returns that. One call at a time. OSError."""
+        """Writes a topic's configuration (partition_dirs.write_overrides), and applies what is in force then to its
+        logs, including those that are being opened. Returns that. One call at a time. OSError."""
         try:
             with self._describing:
                 partition_dirs.write_overrides(self._disk, directories, overrides)
@@ -254,7 +269,7 @@ class OwnedLogs:
             # The first file counts: the change may be in force although a later one could not be written.
             config = self._log_dir.topic_info(topic).config
             with self._lock:
-                self._config_changes += 1  # `_install` looks at it
+                self._config_changes += 1  # `_install` checks it
                 logs = [log for log in self._logs.values() if log.tp.topic == topic]
             for log in logs:
                 log.reconfigure(config)
@@ -270,7 +285,7 @@ class OwnedLogs:
         with self._lock:
             replicated = log.tp in self._replicated
         if replicated:
-            # What only we have is not replicated: there the brokers' own high watermark stands.
+            # What only exists here is not replicated: the brokers' own high watermark applies.
             known = self._checkpoints.of(log.tp).high_watermark
             high_watermark = None if known is None else min(known, snapshot.log_end_offset)
         return PartitionOffsets(recovery_point, snapshot.log_start_offset if begins_late else None, high_watermark)
@@ -280,15 +295,9 @@ class OwnedLogs:
             self._open(tp, clean=False, progress=progress, threads=threads)
 
     def _open(
-        self,
-        tp: TopicPartition,
-        *,
-        clean: bool,
-        progress: Progress,
-        recovery_point: int | None = None,
-        threads: int = 1,
+        self, tp: TopicPartition, *, clean: bool, progress: Progress, from_start: bool = False, threads: int = 1
     ) -> PartitionLog:
-        """The caller has the partition's turn."""
+        """Recovers a log and makes it its partition's. The caller holds the partition's turn."""
         if not self._is_here(tp):
             raise UnknownTopicOrPartition(f"no partition {tp} here", path=self._log_dir.path)
         directory = self._log_dir.path / tp.dir_name
@@ -296,50 +305,39 @@ class OwnedLogs:
         replaced = False
         try:
             with partition_dirs.watched(directory) as is_there:
-                with self._lock:
-                    config_changes = self._config_changes
-                info = self._log_dir.topic_info(tp.topic)
-                known = self._checkpoints.of(tp)
-                plan = RecoveryPlan(
-                    tp,
-                    directory,
-                    info.config,
-                    clean,
-                    recovery_point=(known.recovery_point or 0) if recovery_point is None else recovery_point,
-                    log_start_offset=known.log_start or 0,
-                    producer_expiration_ms=self._log_dir.broker_config().producer_id_expiration_ms,
-                    gentle=self._gentle,
-                    threads=threads,
-                )
-                recovery = Recovery(plan, disk=self._disk, clock=self._clock, progress=progress)
                 try:
-                    log = self._recovered(recovery, plan)
+                    recovered = self._recovered(tp, progress, clean=clean, from_start=from_start, threads=threads)
                 finally:
                     replaced = not is_there()
                 if replaced:
-                    log.abandon()
-                    raise PartitionOffline("directory is not the one any more that was opened", path=directory)
+                    recovered.log.abandon()
+                    raise PartitionOffline("directory is no longer the one that was opened", path=directory)
         except (StorageError, OSError) as error:
             raise self._note_failure(tp, directory, error, began_ms, replaced=replaced) from error
-        self._install(log, config_changes)
-        with self._lock:
-            self._reports[tp] = recovery.report
-            if info.replicas > 1:
-                self._replicated.add(tp)
-            else:
-                self._replicated.discard(tp)
-        return log
+        self._install(recovered)
+        return recovered.log
 
-    def _recovered(self, recovery: Recovery, plan: RecoveryPlan) -> PartitionLog:
+    def _recovered(
+        self, tp: TopicPartition, progress: Progress, *, clean: bool, from_start: bool, threads: int
+    ) -> _RecoveredLog:
+        with self._lock:
+            config_changes = self._config_changes
+        info = self._log_dir.topic_info(tp.topic)
+        plan = recovery_plan(
+            self._log_dir, self._checkpoints, tp, info,
+            clean=clean, gentle=self._gentle, from_start=from_start, threads=threads,
+        )  # fmt: skip
+        recovery = Recovery(plan, disk=self._disk, clock=self._clock, progress=progress)
         loaded = recovery.run()
-        self._mend_properties(plan.tp)
+        self._mend_properties(tp)
         if self._commits.problem is None:
             staging.remove_orphans(self._disk, plan.directory, self._commits.state, self._clock.now_ms())
-        return PartitionLog(plan.tp, plan.directory, plan.config, loaded, disk=self._disk, clock=self._clock)
+        log = PartitionLog(tp, plan.directory, plan.config, loaded, disk=self._disk, clock=self._clock)
+        return _RecoveredLog(log, recovery.report, config_changes, info.replicas)
 
-    def _install(self, log: PartitionLog, config_changes: int) -> None:
-        """Makes it the partition's log, once it has the configuration that is in force: `config_changes` is how often
-        any was changed before that was read which the log has."""
+    def _install(self, recovered: _RecoveredLog) -> None:
+        """Makes a log its partition's, once it has the configuration that is in force."""
+        log, config_changes = recovered.log, recovered.config_changes
         tp = log.tp
         while True:
             with self._lock:
@@ -347,6 +345,8 @@ class OwnedLogs:
                     break
                 if config_changes == self._config_changes:
                     self._logs[tp] = log
+                    self._reports[tp] = recovered.report
+                    (self._replicated.add if recovered.replicas > 1 else self._replicated.discard)(tp)
                     self._failures.pop(tp, None)
                     self._retry_ms.pop(tp, None)
                     self._unsound.discard(tp)
@@ -363,15 +363,15 @@ class OwnedLogs:
     def _note_failure(
         self, tp: TopicPartition, directory: Path, error: StorageError | OSError, began_ms: int, *, replaced: bool
     ) -> StorageError:
-        """What is to be raised for what kept a log from being opened. It is kept only if that directory is there."""
+        """The error to raise when a log could not be opened. It is kept only if the directory still exists."""
         if replaced or partition_dirs.is_gone(directory):
             with contextlib.suppress(OSError):
                 self._log_dir.refresh()
             with self._lock:
                 self._unsound.add(tp)  # whatever is there now, or will be
             if not self._is_here(tp):
-                return UnknownTopicOrPartition(f"no partition {tp} here any more", path=self._log_dir.path)
-            advice = "Somebody else moves directories here. Try again"
+                return UnknownTopicOrPartition(f"partition {tp} is no longer here", path=self._log_dir.path)
+            advice = "Another process moves directories here. Try again"
             return PartitionOffline("directory was replaced while it was opened", path=directory, advice=advice)
         failure = _offline(tp, directory, error)
         now_ms = self._clock.now_ms()
@@ -394,31 +394,32 @@ class OwnedLogs:
             return self._logs.get(log.tp) is log
 
     def _mend_properties(self, tp: TopicPartition) -> None:
-        """Finishes a change of the topic's configuration that was interrupted."""
+        """Completes an interrupted change of the topic's configuration. Recovery leaves the temporary file of such a
+        change alone: only under `_describing` is it known that nobody is about to rename it."""
         first = TopicPartition(tp.topic, self._log_dir.partitions(tp.topic)[0])
         directory = self._log_dir.path / tp.dir_name
-        if tp == first or not (directory / names.TOPIC_PROPERTIES).exists():
+        unfinished = directory / (names.TOPIC_PROPERTIES + names.TEMPORARY_SUFFIX)
+        is_copy = tp != first and (directory / names.TOPIC_PROPERTIES).exists()
+        if not is_copy and not unfinished.exists():
             return
         with self._describing:
+            if unfinished.exists():
+                self._disk.unlink(unfinished)
+            if not is_copy:
+                return
             overrides = topic_properties.read(self._log_dir.path / first.dir_name / names.TOPIC_PROPERTIES)
             if overrides is not None:
                 partition_dirs.write_overrides(self._disk, [directory], overrides)
 
     def _bytes_to_check(self, tp: TopicPartition) -> int:
-        """For the progress alone: 0 where that cannot be told."""
-        with contextlib.suppress(OSError):
-            return self._sizes_to_check(tp)
-        return 0
-
-    def _sizes_to_check(self, tp: TopicPartition) -> int:
+        """For the progress display; 0 where it is not known."""
         point = self._checkpoints.of(tp).recovery_point or 0
-        sizes = {}
-        for path in (self._log_dir.path / tp.dir_name).iterdir():
-            parsed = names.parse_segment_file(path.name)
-            if parsed is not None and parsed.kind is FileKind.LOG and not parsed.state.value:
-                sizes[parsed.offset] = path.stat().st_size
-        first = max((offset for offset in sizes if offset <= point), default=0)
-        return sum(size for offset, size in sizes.items() if offset >= first)
+        directory = self._log_dir.path / tp.dir_name
+        with contextlib.suppress(OSError):
+            bases = live_offsets(directory, FileKind.LOG)
+            first = max((base for base in bases if base <= point), default=0)
+            return sum(Segment.at(directory, base).size for base in bases if base >= first)
+        return 0
 
     def _may_retry_locked(self, tp: TopicPartition) -> bool:
         retry_ms = self._retry_ms.get(tp)
@@ -432,20 +433,14 @@ class OwnedLogs:
         return PartitionOffline("log directory is closed", path=self._log_dir.path)
 
 
-class _PartOf:
-    """One of several recoveries that are one piece of work."""
+class _SharedProgress(NoProgress):
+    """Progress of one of several recoveries that are shown as one."""
 
     def __init__(self, whole: Progress) -> None:
         self._whole = whole
 
-    def begin(self, what: str, total: int) -> None:
-        pass
-
     def advance(self, amount: int) -> None:
         self._whole.advance(amount)
-
-    def end(self) -> None:
-        pass
 
 
 def _offline(tp: TopicPartition, directory: Path, error: StorageError | OSError) -> PartitionOffline:
@@ -455,5 +450,5 @@ def _offline(tp: TopicPartition, directory: Path, error: StorageError | OSError)
     if isinstance(error, OSError) and error.errno in PASSING_ERRORS:
         advice = "It is tried again when it is next used"
         return PartitionUnavailable(what, reason=error, path=directory, advice=advice)
-    advice = "Mend it, then open the log directory again"
+    advice = "Repair it, then open the log directory again"
     return PartitionOffline(what, path=directory, found=str(error), advice=advice)

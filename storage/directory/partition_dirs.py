@@ -1,6 +1,6 @@
-"""Directories of partitions made, removed and described, crash-safe.
+"""Creates, removes and describes the directories of partitions, crash-safe.
 
-What is unfinished carries Kafka's `-delete` form, so that a broker that finds it removes it, as we do on opening.
+Unfinished directories have Kafka's `-delete` names, so that a broker that finds one removes it, as opening does here.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def create(
     topic_id: str,
     overrides: Mapping[str, str],
 ) -> None:
-    """Makes partitions, each whole. `partitions`: their start offsets; None: 0, and led by us from there on (epoch 0),
-    where an offset means that a leader's epochs will come with its batches.
+    """Creates partitions, each complete. `partitions`: their start offsets; None: 0, led by us from there on (epoch 0),
+    whereas with an offset a leader's epochs come with its batches.
 
     1. build each in `<topic>-<p>.<hex>-delete`, and sync it → removed on opening
-    2. rename each, ascending                               → those that have their names are whole
-    3. sync the log directory                               → all are there, also after a power loss
-    FileExistsError when one is there already; OSError: what had been renamed by then stays.
+    2. rename each, ascending                               → those that have their names are complete
+    3. sync the log directory                               → all exist, also after a power failure
+    FileExistsError when one exists already; OSError: those that had been renamed by then stay.
     """
     for tp in partitions:
         if (log_dir / tp.dir_name).exists():
-            raise FileExistsError(17, "partition is there already", str(log_dir / tp.dir_name))
+            raise FileExistsError(17, "partition exists already", str(log_dir / tp.dir_name))
     built: dict[TopicPartition, Path] = {}
     try:
         for tp, start in sorted(partitions.items()):
@@ -62,7 +62,8 @@ def create(
 
 
 def set_aside(disk: Disk, log_dir: Path, partitions: Iterable[TopicPartition]) -> list[Path]:
-    """Gives partitions their `-delete` names, the highest first, and syncs: they are gone, if not yet removed."""
+    """Renames partitions to `-delete` names, the highest first, and syncs: they no longer count, but are not removed
+    yet."""
     renamed = []
     for tp in sorted(partitions, reverse=True):
         target = log_dir / names.deleted_dir(tp)
@@ -73,7 +74,7 @@ def set_aside(disk: Disk, log_dir: Path, partitions: Iterable[TopicPartition]) -
 
 
 def remove(disk: Disk, directory: Path) -> None:
-    """Removes a directory and the files in it. OSError, also when a directory lies in it, which no partition has."""
+    """Removes a directory and the files in it. OSError, also when it has a subdirectory, which no partition has."""
     for path in sorted(directory.iterdir()):
         disk.unlink(path)
     disk.rmdir(directory)
@@ -81,10 +82,9 @@ def remove(disk: Disk, directory: Path) -> None:
 
 @contextlib.contextmanager
 def watched(directory: Path) -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether the path still means the directory that was there when the block began.
+    """Provides a function that tells whether the path still is the directory that was there when the block began.
 
-    A descriptor of it is open meanwhile: else another directory could get its inode, whose number alone is no
-    identity. OSError.
+    A descriptor of it is open meanwhile: otherwise another directory could get its inode number. OSError.
     """
     fd = open_fd(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -103,7 +103,7 @@ def watched(directory: Path) -> Iterator[Callable[[], bool]]:
 
 
 def is_gone(directory: Path) -> bool:
-    """True when there is no such directory; not when that cannot be told."""
+    """True when there is no such directory; False also when that is not certain."""
     try:
         os.stat(directory)  # noqa: PTH116
     except (FileNotFoundError, NotADirectoryError):
@@ -116,8 +116,8 @@ def is_gone(directory: Path) -> bool:
 def write_overrides(disk: Disk, directories: Sequence[Path], overrides: Mapping[str, str]) -> None:
     """Replaces topic.properties in each partition's directory, in the order of the partitions.
 
-    The first one's counts for the topic: a crash in between leaves the new configuration in force, and the others are
-    put right when their logs are next opened.
+    The first one counts for the topic: a crash in between leaves the new configuration in force, and the others are
+    corrected when their logs are next opened.
     """
     content = topic_properties.encode(overrides)
     for directory in directories:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from storage.errors import CorruptIndex
+from storage.errors import CorruptIndex, IndexFault
 from storage.files.sparse_index import SparseIndex, broken_entry, first_failure, read_index, used_entries
 from storage.types import OffsetPosition
 
@@ -82,6 +82,7 @@ def parse(
         if not growing:
             problem = broken_entry(
                 "index entry points beyond the end of the log",
+                IndexFault.BEYOND_LOG,
                 path=path,
                 position=row * ENTRY_SIZE,
                 expected=f"a position below {log_size_bytes}",
@@ -102,6 +103,7 @@ def _broken(table: npt.NDArray[np.int32], row: int, base_offset: int, path: Path
     found = (int(table[row, 0]), int(table[row, 1]))
     return broken_entry(
         "index entries are not strictly ascending",
+        IndexFault.ORDER,
         path=path,
         position=row * ENTRY_SIZE,
         expected=f"an offset above {base_offset + previous[0]} and a position above {previous[1]}",

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from storage.errors import CorruptIndex
+from storage.errors import CorruptIndex, IndexFault
 from storage.files.log_file import open_quietly
 
 # Read in steps, so that a preallocated file costs what it holds and not 10 MiB of zeros.
@@ -46,12 +46,14 @@ def read_index(path: Path, entry_size: int) -> IndexBytes:
     except FileNotFoundError:
         return IndexBytes(b"", 0, True, None)
     except OSError as error:
-        return IndexBytes(b"", 0, False, CorruptIndex(f"cannot be read: {error.strerror}", path=path))
+        unreadable = CorruptIndex(f"cannot be read: {error.strerror}", IndexFault.UNREADABLE, path=path)
+        return IndexBytes(b"", 0, False, unreadable)
     data = b"".join(parts)
     problem = None
     if size_bytes % entry_size:
         problem = CorruptIndex(
             "index file ends within an entry",
+            IndexFault.SIZE,
             path=path,
             position=size_bytes - size_bytes % entry_size,
             expected=f"a size that is a multiple of {entry_size}",
@@ -88,9 +90,11 @@ def first_failure(failed: npt.NDArray[np.bool_]) -> int:
     return row if failed[row] else len(failed)
 
 
-def broken_entry(what: str, *, path: Path | None, position: int, expected: object, found: object) -> CorruptIndex:
+def broken_entry(
+    what: str, fault: IndexFault, *, path: Path | None, position: int, expected: object, found: object
+) -> CorruptIndex:
     """The error for the first entry that breaks a rule; `position` is the entry's byte position in the index."""
-    return CorruptIndex(what, path=path, position=position, expected=expected, found=found, advice=_REINDEX)
+    return CorruptIndex(what, fault, path=path, position=position, expected=expected, found=found, advice=_REINDEX)
 
 
 class SparseIndex:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from storage.errors import CorruptIndex
+from storage.errors import CorruptIndex, IndexFault
 from storage.files.sparse_index import SparseIndex, broken_entry, first_failure, read_index, used_entries
 from storage.types import NO_TIMESTAMP, TimestampOffset
 
@@ -83,6 +83,7 @@ def parse(
         if not growing:
             problem = broken_entry(
                 "time index entry points beyond the end of the segment",
+                IndexFault.BEYOND_LOG,
                 path=path,
                 position=row * ENTRY_SIZE,
                 expected=f"an offset below {end_offset}",
@@ -100,6 +101,7 @@ def _broken(
     previous = (NO_TIMESTAMP, 0) if row == 0 else (int(timestamps[row - 1]), int(offsets[row - 1]))
     return broken_entry(
         "time index entries are not ascending",
+        IndexFault.ORDER,
         path=path,
         position=row * ENTRY_SIZE,
         expected=f"a timestamp above {previous[0]} and an offset from {base_offset + previous[1]}",

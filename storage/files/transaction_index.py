@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from storage.errors import CorruptIndex
+from storage.errors import CorruptIndex, IndexFault
 from storage.files.sparse_index import broken_entry, first_failure
 from storage.files.whole_file import read_whole
 
@@ -105,6 +105,7 @@ def parse(data: bytes, base_offset: int, *, growing: bool = False, path: Path | 
         entry = table[row]
         problem = broken_entry(
             "transaction index entry is impossible",
+            IndexFault.ENTRY,
             path=path,
             position=row * ENTRY_SIZE,
             expected="version 0, first offset <= last offset, last stable offset <= last offset + 1, "
@@ -114,6 +115,7 @@ def parse(data: bytes, base_offset: int, *, growing: bool = False, path: Path | 
     elif rest and not growing:
         problem = broken_entry(
             "transaction index ends within an entry",
+            IndexFault.SIZE,
             path=path,
             position=whole * ENTRY_SIZE,
             expected=f"a size that is a multiple of {ENTRY_SIZE}",
@@ -127,7 +129,7 @@ def load(path: Path, base_offset: int, *, growing: bool = False) -> TransactionI
     try:
         data = read_whole(path)
     except OSError as error:
-        problem = CorruptIndex(f"cannot be read: {error.strerror}", path=path)
+        problem = CorruptIndex(f"cannot be read: {error.strerror}", IndexFault.UNREADABLE, path=path)
         return TransactionIndex(np.empty((4, 0), dtype=np.int64), problem=problem)
     if data is None:
         return TransactionIndex(np.empty((4, 0), dtype=np.int64), missing=True)

@@ -1,4 +1,4 @@
-"""Recycled read buffers: a fresh megabyte for each window would be zeroed and paged in each time."""
+"""Recycled read buffers: a new megabyte for each window would be zeroed and paged in each time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _free: deque[bytearray] = deque(maxlen=_KEPT)
 
 
 def take(size: int = WINDOW_BYTES) -> bytearray:
-    """A buffer of at least `size` bytes with whatever was in it. Thread-safe: a deque's ends are."""
+    """A buffer of at least `size` bytes with arbitrary content. Thread-safe, because a deque's ends are."""
     if size <= WINDOW_BYTES:
         try:
             return _free.pop()
@@ -22,6 +22,6 @@ def take(size: int = WINDOW_BYTES) -> bytearray:
 
 
 def give(buffer: bytearray) -> None:
-    """Takes a buffer back, with everything that still looks into it: its bytes may change from now on."""
+    """Takes a buffer back. Its bytes may change from now on, also for views of it that still exist."""
     if len(buffer) == WINDOW_BYTES:
         _free.append(buffer)

@@ -1,8 +1,8 @@
 """A .log from a position to its end, in large windows of whole batches whose CRCs have been checked.
 
-With several threads each looks at a window of its own, far ahead of the one that is wanted. It cannot know where a
-batch begins there: it searches. A window that begins where the one before it ends is what reading in order would have
-given; any other is thrown away, and that part is read in order. So nothing depends on what the search found.
+With several threads each checks a window of its own, ahead of the one that is needed next. Such a thread does not know
+where a batch begins: it searches for one. A window that begins where the previous one ends is what reading in order
+would have found; any other is discarded, and that part is read in order. So the result never depends on the search.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from storage.format.batches import LOG_OVERHEAD, BatchTable, Scan, ScanStop, sca
 from storage.format.decoder import LEAST_MESSAGE, verify_crcs
 from storage.types import MAX_OFFSET
 
-# Threads hand over rarely, and few calls of numpy are made a byte.
+# Large, so that threads synchronise rarely and numpy is called rarely per byte.
 _WINDOW_BYTES: Final = 8 << 20
-_BEYOND_BYTES: Final = 64 << 10  # read with a window: most batches that begin in it end there
-_TRIES: Final = 16  # of places that look like a batch; at the next window the search begins anew
+_BEYOND_BYTES: Final = 64 << 10  # read in addition to a window: most batches that begin in it end there
+_TRIES: Final = 16  # places that look like a batch, before the search gives up until the next window
 _FEW_ROWS: Final = 4096
 _ROWS: Final = 65_536
 _MAGIC_AT: Final = 16
 
-# Given bytes, headers with positions in the file, how many of those rows are meant, and the first byte's file position.
+# Arguments: bytes, headers with positions in the file, how many of those rows count, the first byte's file position.
 Visit = Callable[[memoryview, BatchTable, int, int], None]
 
 
 @dataclass(slots=True)
 class CheckedWindow:
     """Whole batches: their headers in `table`; `data` has their bytes, from the file position `origin` on. The CRCs of
-    the first `rows` are right; that of the batch behind them, if there is one, is wrong."""
+    the first `rows` are right; that of the batch after them, if there is one, is wrong."""
 
     data: memoryview
     table: BatchTable
@@ -57,9 +57,9 @@ class CheckedWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """What is looked at: the first `size` bytes of a .log. `lowest`, `highest`: what offsets are likely, both included.
-    `look`: is given each window's sound batches, by any thread and in any order, those of windows too that are thrown
-    away. `threads`: so many at once."""
+    """What to check: the first `size` bytes of a .log. `lowest`, `highest`: the range of likely offsets, both included.
+    `look`: called with each window's sound batches, from any thread and in any order, also for windows that are
+    discarded later. `threads`: how many work at once."""
 
     log: LogFile
     size: int
@@ -72,10 +72,10 @@ class WindowPlan:
 def checked_windows(plan: WindowPlan, start: int) -> Generator[CheckedWindow, None, None]:
     """The windows from the position `start` on, in order, up to where no whole batch begins.
 
-    A window stays as it is until the next is asked for. Errors of LogFile.read.
+    A window stays valid until the next one is requested. Errors of LogFile.read.
     """
     with closing(_ahead(plan, start)) as ahead:
-        room = _Room()
+        room = _WindowBuffer()
         position = start
         guess = next(ahead, None)
         while position < plan.size:
@@ -92,11 +92,11 @@ def checked_windows(plan: WindowPlan, start: int) -> Generator[CheckedWindow, No
 
 
 def _ahead(plan: WindowPlan, start: int) -> Generator[CheckedWindow, None, None]:
-    """Windows in order, checked by threads before they are wanted, wherever batches seem to begin."""
+    """Windows in order, checked by threads ahead of time, wherever batches seem to begin."""
     if plan.threads < 2 or plan.size - start < 2 * _WINDOW_BYTES:
         return
     places = range(start, plan.size, _WINDOW_BYTES)
-    rooms = [_Room() for _ in range(plan.threads + 1)]  # one of them is with our caller
+    rooms = [_WindowBuffer() for _ in range(plan.threads + 1)]  # one of them is in use by the caller
     with ThreadPoolExecutor(plan.threads, "check") as pool:
         running: deque[Future[CheckedWindow | None]] = deque()
         try:
@@ -113,8 +113,8 @@ def _ahead(plan: WindowPlan, start: int) -> Generator[CheckedWindow, None, None]
             pool.shutdown(cancel_futures=True)
 
 
-class _Room:
-    """What a window is read into, again and again. Used by one thread at a time."""
+class _WindowBuffer:
+    """The memory that windows are read into, reused. Used by one thread at a time."""
 
     __slots__ = ("_bytes", "_table")
 
@@ -127,7 +127,7 @@ class _Room:
         data = self._read(plan, place, _WINDOW_BYTES + _BEYOND_BYTES)
         at = -1
         for _ in range(_TRIES):
-            # Nothing that would end behind the window: what a text says of its length is millions mostly.
+            # Only lengths that end within the window: in text, what looks like a length is usually in the millions.
             at = header_kernel.search(data, at + 1, len(data), plan.lowest, plan.highest)
             if at < 0:
                 break
@@ -139,7 +139,7 @@ class _Room:
         return None
 
     def window(self, plan: WindowPlan, position: int, end: int) -> CheckedWindow | None:
-        """The batches from `position` on, checked: up to `end`, or the first one where it reaches further; None if none
+        """The batches from `position` on, checked: up to `end`, or just the first batch if it is larger; None if none
         begins there."""
         wanted = min(_WINDOW_BYTES, end - position)
         while True:
@@ -156,13 +156,13 @@ class _Room:
     def _read(self, plan: WindowPlan, position: int, size: int) -> memoryview:
         size = min(size, plan.size - position)
         if len(self._bytes) < size:
-            # numpy asks for huge pages: a window costs thousands of page faults else.
+            # numpy requests huge pages: otherwise a window costs thousands of page faults.
             self._bytes = np.empty(size, np.uint8).data
         return plan.log.read(position, size, self._bytes)
 
     def _scan(self, data: memoryview, position: int, start: int = 0) -> Scan:
-        """The headers of data[start:] in the table, which is made larger where they are many: most often they are not,
-        and all its columns in memory cost as much as the bytes."""
+        """The headers of data[start:] in the table, which is enlarged only where there are many: usually there are few,
+        and all its columns take as much memory as the bytes."""
         rows = 1 + len(data) // LEAST_MESSAGE
         if self._table.capacity < min(rows, _FEW_ROWS):
             self._table = BatchTable.empty(min(rows, _FEW_ROWS))
@@ -183,13 +183,13 @@ class _Room:
 
 
 def _with_known_magic(data: memoryview, position: int, table: BatchTable) -> tuple[memoryview, Scan]:
-    """One batch of a magic that nobody has defined, read as v2, as Kafka does: the magic lies outside the CRC."""
+    """One batch of an undefined magic, read as v2, as Kafka does: the CRC does not cover the magic."""
     if len(data) <= _MAGIC_AT or data[_MAGIC_AT] in (0, 1, 2):
         return data, scan(data, position, table)
     copy = bytearray(data)
     copy[_MAGIC_AT] = 2
     outcome = scan(copy, position, table)
-    # Only the first batch was meant: the others may be of any magic again.
+    # Only the first batch was changed: the others may again be of any magic.
     table.rows = min(table.rows, 1)
     return memoryview(copy), outcome
 

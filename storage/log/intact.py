@@ -1,7 +1,7 @@
-"""A .log walked around its damage: where it breaks off, why, and where whole batches go on behind that.
+"""Walks a .log around its damage: where it breaks off, why, and where whole batches continue after that.
 
-For those who look at all that is left (verify, salvage). Readers go another way (scanning.py): they trust an index
-where it is borne out, and never search.
+For tools that look at everything that is left (verify, salvage). Readers work differently (scanning.py): they use an
+index where the log confirms it, and never search.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Fault(Enum):
     CUT_OFF = "batch is cut off"
     LENGTH = "batch has an impossible length"
     ZEROS = "zeros where a batch should begin"
-    GARBAGE = "bytes that are no batch"
+    GARBAGE = "bytes that are not a batch"
     ORDER = "offsets do not ascend"
     RANGE = "offset does not fit the segment"
 
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Bytes from `position` to `end` that are no sound batches; `offset` was expected there.
+    """Bytes from `position` to `end` that are not sound batches; `offset` was expected there.
 
     ORDER: the batch at `position` is whole and counts (`end` is `position`), but its offset, or that of the one before
     it, is wrong. `intact_behind`: whole batches follow at `end`.
@@ -56,7 +56,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """All of a segment: its breaks in order, and the offset behind the last sound batch."""
+    """The walk over a segment: its breaks in order, and the offset after the last sound batch."""
 
     breaks: tuple[Break, ...]
     next_offset: int
@@ -71,11 +71,11 @@ def walk(
     look: Visit | None = None,
     threads: int = 1,
 ) -> Walk:
-    """Gives `visit` all whole batches of a segment, as `check_segment` does, behind its breaks too.
+    """Calls `visit` with all whole batches of a segment, as `check_segment` does, also with those after its breaks.
 
-    `passed`: is given each break when it is come to, and the offset that goes on behind it. `end_offset`: where the
-    next segment begins; what looks like a batch behind a break and lies beyond is none. `look`, `threads`: see
-    WindowPlan.
+    `passed`: called with each break when the walk reaches it, and the offset at which it continues. `end_offset`: where
+    the next segment begins; what looks like a batch after a break but lies beyond that is not one. `look`, `threads`:
+    see WindowPlan.
     """
     base_offset, size = segment.base_offset, segment.size
     breaks: list[Break] = []
@@ -91,7 +91,7 @@ def walk(
         found = _diagnosed(segment, check.end, check.next_offset)
         behind: int | None = check.end
         if found.fault is Fault.ZEROS and end_offset == MAX_OFFSET and never_written(segment.log, check.end):
-            behind = None  # what lies behind is an append that was not finished, and never was in the log
+            behind = None  # an unfinished append follows, which was never part of the log
         elif found.fault is not Fault.ORDER:
             behind = _claimed_end(segment, check.end, base_offset, highest)
             if behind is None:
@@ -113,7 +113,7 @@ def intact_batch(
 ) -> int | None:
     """The position of the first whole batch with a right CRC from `position` up to `end`; None where there is none.
 
-    Its offset must lie within `lowest` to `highest`, both included.
+    Its offset must be from `lowest` to `highest`, both included.
     """
     while position < end:
         data = segment.log.read(position, min(_STEP + BATCH_HEADER_SIZE, end - position))
@@ -131,7 +131,7 @@ def intact_batch(
 def _claimed_end(segment: Segment, position: int, lowest: int, highest: int) -> int | None:
     """Where the batch at `position` ends by its own length, if that is the end of the file or a batch begins there.
 
-    A batch that is damaged inside may hold what looks like batches: copies of other logs, say.
+    A batch that is damaged inside may hold bytes that look like batches: copies of other logs, for example.
     """
     size = segment.size
     length = _length(segment.log.read(position, min(BATCH_HEADER_SIZE, size - position)))

@@ -1,11 +1,11 @@
 """What a read_committed reader may see: up to the last stable offset, and nothing of aborted transactions.
 
-A transactional batch is aborted if the next marker of its producer after it is an ABORT. That is read off the log
-itself: a .txnindex names the aborted transactions too, but one that is missing, stale or cut off cannot be told from
-one that has nothing to say, and then a reader would give out aborted messages. So markers are collected by one scan of
-the headers of a segment that holds transactional batches (kept afterwards); segments without any cost nothing. The
-.txnindex is asked where the log is damaged and a marker may be lost. Compaction keeps a transaction's marker as long
-as any of its batches is there (CleanedTransactionMetadata), so the rule holds on compacted logs too.
+A transactional batch is aborted if the next marker of its producer after it is an ABORT. That is read from the log
+itself: a .txnindex names the aborted transactions too, but one that is missing, stale or cut off looks like one without
+entries, and a reader would then return aborted messages. So markers are collected by one scan of the headers of a
+segment that holds transactional batches (and kept); segments without any cost nothing. The .txnindex is used where the
+log is damaged and a marker may be lost. Compaction keeps a transaction's marker as long as any of its batches exists
+(CleanedTransactionMetadata), so the rule holds on compacted logs too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage.format.decoder import Decoder
 from storage.log.producers import OpenTransactions
 from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment
-from storage.log.snapshot import Decider, LogSnapshot
+from storage.log.snapshot import DecidingMarker, LogSnapshot
 
 Int64s = npt.NDArray[np.int64]
 
@@ -39,30 +39,30 @@ _STABLE_KEPT: Final = 64
 def last_stable_offset(snapshot: LogSnapshot) -> int:
     """The first offset of the earliest transaction that is open at the log end; the log end when none is.
 
-    A broker bounds it by the high watermark too; to us all that is in the files counts as replicated.
+    A broker also limits it by the high watermark; here everything in the files counts as replicated.
     """
     return snapshot.transactions.last_stable_offset(snapshot)
 
 
 def stable_offset_before(snapshot: LogSnapshot, offset: int) -> int:
     """The first offset of the earliest transaction that is open at `offset`, where a segment begins or the log ends;
-    `offset` when none is. What lies below was decided by markers below `offset`.
+    `offset` when none is. Everything below the result was decided by markers below `offset`.
     """
     return snapshot.transactions.stable_offset_before(snapshot, offset)
 
 
 class AbortedTransactions:
-    """Says of a segment's batches which are of aborted transactions. Thread-safe.
+    """Tells which of a segment's batches belong to aborted transactions. Thread-safe.
 
-    `decider`: the last of the markers that the answers came from so far. As long as it is in the log, a truncation has
-    taken away none of the others: it takes from the end.
+    `decider`: the last of the markers that the answers so far depend on. As long as it is in the log, a truncation has
+    not removed any of the others, because it removes from the end.
     """
 
     __slots__ = ("_deciders", "_lock", "_segment", "_snapshot", "_stable_offset")
 
     def __init__(self, snapshot: LogSnapshot, segment: Segment, stable_offset: int | None = None) -> None:
-        """`stable_offset`: the snapshot's last stable offset, where the answers are to outlive the files that tell it;
-        by default found when it is first needed."""
+        """`stable_offset`: the snapshot's last stable offset, where the answers must outlive the files that it is read
+        from; by default it is found when it is first needed."""
         self._snapshot = snapshot
         self._segment = segment
         self._stable_offset = stable_offset
@@ -70,9 +70,9 @@ class AbortedTransactions:
         self._lock = Lock()  # guards the deciders
 
     @property
-    def decider(self) -> Decider | None:
+    def decider(self) -> DecidingMarker | None:
         with self._lock:
-            return max(map(Decider._make, self._deciders.items()), key=_offset_of, default=None)
+            return max(map(DecidingMarker._make, self._deciders.items()), key=_offset_of, default=None)
 
     def skip_rows(self, table: BatchTable) -> npt.NDArray[np.uint8] | None:
         """1 for each row (of batches of the segment, below the last stable offset) whose transaction was aborted; None
@@ -82,7 +82,7 @@ class AbortedTransactions:
             return None
         if self._stable_offset is None:
             self._stable_offset = last_stable_offset(self._snapshot)
-        # From the last stable offset on nothing is decided, and looking for markers would lead to the log's end.
+        # From the last stable offset on nothing is decided, and a search for markers would run to the log's end.
         rows = rows[table.last_offset[rows] < self._stable_offset]
         skip, deciders = self._snapshot.transactions.aborted_rows(self._snapshot, self._segment, table, rows)
         with self._lock:
@@ -101,8 +101,8 @@ class Markers:
     end: int
 
     def outcomes(self, producer_id: int, offsets: Int64s) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], int]:
-        """Of a producer's batches (their last offsets): which have a later marker here, and which are aborted by it;
-        and the offset of the last of these markers, -1 without one."""
+        """For a producer's batches (their last offsets): which have a later marker here, which are aborted by it, and
+        the offset of the last of these markers, -1 without one."""
         first, last = np.searchsorted(self.producer_id, [producer_id, producer_id + 1]).tolist()
         slots = first + np.searchsorted(self.offset[first:last], offsets, side="right")
         decided = slots < last
@@ -111,7 +111,7 @@ class Markers:
         return decided, aborted, int(self.offset[slots[decided]].max()) if decided.any() else -1
 
 
-def _offset_of(decider: Decider) -> int:
+def _offset_of(decider: DecidingMarker) -> int:
     return decider.offset
 
 
@@ -124,14 +124,14 @@ class Transactions:
     def __init__(self, directory: Path) -> None:
         # Constant after construction.
         self._directory = directory
-        # Guarded by the lock, which is held while a segment is scanned: others who ask need the same answer.
+        # Guarded by the lock, which is held while a segment is scanned: other callers need the same answer.
         self._lock = Lock()
         self._markers: OrderedDict[Segment, Markers] = OrderedDict()
         self._kept = 0
         self._open: OpenTransactions | None = None
         self._generation = -1
         self._stable: OrderedDict[int, int] = OrderedDict()  # by log end
-        self._stable_before: dict[int, int] = {}  # by offset, the few at which the log was cut
+        self._stable_before: dict[int, int] = {}  # by offset; only the few at which the log was cut
         self._decoder: Decoder | None = None
 
     def last_stable_offset(self, snapshot: LogSnapshot) -> int:
@@ -148,7 +148,7 @@ class Transactions:
         return min(max(known, snapshot.log_start_offset), end)
 
     def _enter_locked(self, generation: int) -> None:
-        """Forgets what a truncation may have changed. Somebody may still ask with a snapshot of before."""
+        """Forgets what a truncation may have changed. Callers may still use an older snapshot."""
         if generation != self._generation:
             self._open = None
             self._generation = generation
@@ -162,8 +162,7 @@ class Transactions:
         state.replay(snapshot)
         if self._open is None or state.next_offset >= self._open.next_offset:
             self._open = state
-        unstable = state.first_unstable_offset
-        return snapshot.log_end_offset if unstable is None else unstable
+        return state.stable_offset
 
     def stable_offset_before(self, snapshot: LogSnapshot, offset: int) -> int:
         """See the function of this name."""
@@ -182,15 +181,14 @@ class Transactions:
         part = replace(snapshot, segments=below, log_end_offset=offset, active_end=end, active_size=end)
         state = OpenTransactions.at_best_snapshot(self._directory, part)
         state.replay(part)
-        unstable = state.first_unstable_offset
-        return offset if unstable is None else unstable
+        return state.stable_offset
 
     def aborted_rows(
         self, snapshot: LogSnapshot, segment: Segment, table: BatchTable, rows: npt.NDArray[np.intp]
-    ) -> tuple[npt.NDArray[np.uint8], list[Decider]]:
+    ) -> tuple[npt.NDArray[np.uint8], list[DecidingMarker]]:
         """See TransactionOutcomes."""
         skip = np.zeros(table.rows, np.uint8)
-        deciders: list[Decider] = []
+        deciders: list[DecidingMarker] = []
         for later in snapshot.segments[max(snapshot.segment_index(segment.base_offset), 0) :]:
             if not len(rows):
                 break
@@ -206,7 +204,7 @@ class Transactions:
                 undecided.append(own[~decided])
             rows = np.sort(np.concatenate(undecided))
             if last_marker >= 0:
-                deciders.append(Decider(later, last_marker))
+                deciders.append(DecidingMarker(later, last_marker))
         return skip, deciders
 
     def _markers_of(self, snapshot: LogSnapshot, segment: Segment) -> Markers:
@@ -249,7 +247,7 @@ class Transactions:
         return Markers(producer[order], offset[order], np.concatenate(aborts)[order], end)
 
     def _read_markers_locked(self, window: Window) -> tuple[Int64s, Int64s, npt.NDArray[np.bool_]] | None:
-        """Producer ids, offsets, whether they abort, of the markers in a window; None where one does not read."""
+        """Producer ids, offsets, and whether they abort, of the markers in a window; None if one cannot be read."""
         table = window.table
         rows = np.flatnonzero(table.is_control & table.is_transactional)
         markers = BatchTable(np.ascontiguousarray(table.data[:, rows]), len(rows))

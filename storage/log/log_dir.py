@@ -1,7 +1,7 @@
 """All partitions of a log directory.
 
-The read-only opening takes no lock, changes nothing and opens no partition: it lists one directory. A partition's log
-is opened when it is first asked for, and then follows whoever writes it (`ReadOnlyLog`).
+Opening it read-only takes no lock, changes nothing and opens no partition: it lists one directory. A partition's log is
+opened when it is first requested, and then follows what other processes write (`ReadOnlyLog`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class HiddenDir:
-    """A directory that is no live partition, and why. `partition`: what its name says it was, if it does."""
+    """A directory that is not a live partition, and why. `partition`: the partition in its name, if there is one."""
 
     name: str
     reason: str
@@ -60,11 +60,11 @@ class LogDir:
     ) -> None:
         """`config`: None for Kafka's defaults.
 
-        `open_log` gives the logs of the process that owns the directory (`OwnedDir`); without, we only look.
+        `open_log` returns the logs of the process that owns the directory (`OwnedDir`); without it they are only read.
         """
         # Constant after construction.
         self.path = path
-        self._place = os.fspath(path)  # a Path takes longer to be made text than the system to answer
+        self._place = os.fspath(path)  # converting a Path to text takes longer than the system call
         self.clock = clock
         self._config = config
         self.is_broker = (path / names.META_PROPERTIES).exists()
@@ -79,11 +79,11 @@ class LogDir:
         self._topics: dict[str, list[int]] = {}
         self._hidden: list[HiddenDir] = []
         self._logs: dict[TopicPartition, Log] = {}
-        self._forgotten = 0  # how often logs were taken out of these
+        self._forgotten = 0  # how often logs were removed from these
 
     @staticmethod
     def open_read_only(path: Path | str, *, config: BrokerConfig | None = None, clock: Clock | None = None) -> LogDir:
-        """Opens a log directory to look at: one of ours, a broker's, running or not, a snapshot, a backup.
+        """Opens a log directory for reading: one of ours, a broker's, running or not, a snapshot, a backup.
 
         `config`: the broker-level configuration, Kafka's defaults if not given. FileNotFoundError, NotADirectoryError
         or another OSError when the directory cannot be listed.
@@ -93,7 +93,7 @@ class LogDir:
         return log_dir
 
     def refresh(self) -> None:
-        """Lists the directory anew if partitions came or went. OSError when it cannot be listed any more."""
+        """Lists the directory again if partitions were added or removed. OSError when it can no longer be listed."""
         with self._lock:
             status = os.stat(self._place)  # noqa: PTH116
             if self._mark.matches(status):
@@ -113,7 +113,7 @@ class LogDir:
                         hidden.append(HiddenDir(entry.name, reason, parsed.kind, parsed.partition))
             self._topics = {topic: sorted(topics[topic]) for topic in sorted(topics)}
             self._hidden = sorted(hidden, key=lambda entry: entry.name)
-            # A topic that was deleted and made again since has directories of the same names: other logs.
+            # A topic that was deleted and created again has directories of the same names, but other logs.
             self._logs = {
                 tp: log
                 for tp, log in self._logs.items()
@@ -134,15 +134,15 @@ class LogDir:
         return list(partitions)
 
     def all_partitions(self) -> list[TopicPartition]:
-        """All that are here, by topic and partition, as of one moment: topics may go at any time."""
+        """All partitions here, by topic and partition, as of one moment: topics may be removed at any time."""
         return [TopicPartition(topic, number) for topic, numbers in self._topics.items() for number in numbers]
 
     def absent(self) -> list[TopicPartition]:
-        """The partitions that are not here and that, for all that is known here, the cluster has: those that its
-        metadata names, or where there is none, whose numbers lie below that of one that is here.
+        """The partitions that are not here but that the cluster has, as far as is known here: those in its metadata or,
+        without metadata, those with lower numbers than a partition that is here.
 
-        They are in another log directory of this broker, on other brokers, or lost. A directory that is no broker's has
-        none: it may well hold some partitions of a topic alone. OSError.
+        They are in another log directory of this broker, on other brokers, or lost. A directory that is not a broker's
+        has none: it may hold just some partitions of a topic. OSError.
         """
         if not self.is_broker:
             return []
@@ -156,17 +156,17 @@ class LogDir:
         ]
         for topic in self.topics():
             here = set(self.partitions(topic))
-            # None where the metadata are of a later topic of that name, or there are none.
+            # None where the metadata describe a later topic of that name, or there are none.
             count = self.topic_info(topic).partition_count or max(here) + 1
             found += [TopicPartition(topic, number) for number in range(count) if number not in here]
         return sorted(found)
 
     def hidden(self) -> list[HiddenDir]:
-        """Directories that are no live partition, by name."""
+        """Directories that are not live partitions, by name."""
         return list(self._hidden)
 
     def log(self, tp: TopicPartition) -> Log:
-        """A partition's log. UnknownTopicOrPartition; in a directory of ours PartitionOffline, OSError."""
+        """A partition's log. UnknownTopicOrPartition; in a directory that we own PartitionOffline, OSError."""
         with self._lock:
             log = self._logs.get(tp)
             if log is not None:
@@ -177,17 +177,17 @@ class LogDir:
         # Not under the lock: the owner may have to recover it first.
         log = self._open_log(tp)
         with self._lock:
-            # What was forgotten meanwhile may be this one: its topic is gone, or another. Then it is not kept.
+            # This log may have been forgotten meanwhile: its topic was removed or replaced. Then it is not kept.
             return log if self._forgotten != forgotten else self._logs.setdefault(tp, log)
 
     def forget(self, tp: TopicPartition) -> None:
-        """The partition's log is asked for anew when it is next needed."""
+        """Forgets the partition's log; it is opened again when it is next needed."""
         with self._lock:
             self._forgotten += 1
             self._logs.pop(tp, None)
 
     def _follow(self, tp: TopicPartition) -> Log:
-        # Whoever only lists what is there does without it, and without all that it takes to read.
+        # Imported here: a caller that only lists partitions needs neither this nor the reading code.
         from storage.log.read_only_log import ReadOnlyLog
 
         return ReadOnlyLog(
@@ -195,21 +195,13 @@ class LogDir:
         )
 
     def opened(self) -> list[Log]:
-        """The logs that somebody has asked for so far, by topic and partition."""
+        """The logs that were requested so far, by topic and partition."""
         with self._lock:
             return [log for _, log in sorted(self._logs.items())]
 
-    def stray_log(self, hidden: HiddenDir) -> Log:
-        """The log in a hidden directory whose name is a partition's (a stray's, say). UnknownTopicOrPartition."""
-        if hidden.partition is None:
-            raise UnknownTopicOrPartition("directory's name holds no partition", path=self.path / hidden.name)
-        from storage.log.read_only_log import ReadOnlyLog
-
-        return ReadOnlyLog(hidden.partition, self.path / hidden.name)
-
     @cached_property
     def _topic_infos(self) -> TopicInfos:
-        # Imported when first asked for: a fifth of what `kafkafs cat` would import, and it asks for none of it.
+        # Imported on first use: a fifth of what `kafkafs cat` would import, and not needed there.
         from storage.config.broker_config import BrokerConfig
         from storage.log.topic_info import TopicInfos
 
@@ -221,11 +213,11 @@ class LogDir:
         return self._topic_infos.of(topic, self.partitions(topic))
 
     def recovery_point(self, tp: TopicPartition) -> int | None:
-        """A partition's checkpointed recovery point; None where no checkpoint tells. OSError."""
+        """A partition's checkpointed recovery point; None where no checkpoint has one. OSError."""
         return self._recovery_points.find(tp)
 
     def broker_config(self) -> BrokerConfig:
-        """The configuration given at the opening, under what the cluster's metadata says of this broker."""
+        """The configuration given at the opening, with the values that the cluster's metadata set for this broker."""
         return self._topic_infos.broker_config()
 
     def cluster_metadata(self) -> ClusterMetadata | None:
@@ -239,7 +231,7 @@ class LogDir:
         return problems + [checkpoint.problem for checkpoint in checkpoints_read if checkpoint.problem is not None]
 
     def close(self) -> None:
-        """Forgets all logs. Nothing was kept open."""
+        """Forgets all logs. Nothing is kept open."""
         with self._lock:
             self._logs.clear()
 
@@ -272,7 +264,7 @@ class CheckpointedOffsets:
     def find(self, tp: TopicPartition) -> int | None:
         """The partition's checkpointed offset, None where there is none.
 
-        A checkpoint that does not parse changes nothing: what the one before said still holds.
+        A checkpoint that does not parse changes nothing: the offsets read before remain in force.
         """
         with self._lock:
             try:

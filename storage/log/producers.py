@@ -12,10 +12,10 @@ import numpy as np
 
 from storage.errors import CorruptCheckpoint
 from storage.files import names, producer_state
-from storage.files.listing import paths_in
-from storage.files.names import FileKind, FileState
+from storage.files.names import FileKind
 from storage.format.batches import BatchTable
 from storage.log.scanning import scan_batches
+from storage.log.segments import live_offsets
 
 if TYPE_CHECKING:
     from storage.log.snapshot import LogSnapshot
@@ -32,11 +32,14 @@ class OpenTransactions:
 
     @staticmethod
     def at_best_snapshot(directory: Path, snapshot: LogSnapshot) -> OpenTransactions:
-        """As the newest valid .snapshot file within the log has them; none at the log start when there is no such file.
+        """As in the newest valid .snapshot file within the log; none at the log start when there is no such file.
 
         Snapshots at or below the log start are not used, nor are those that fail their CRC (a broker deletes both).
         """
-        for offset in _snapshot_offsets(directory, snapshot):
+        within = range(snapshot.log_start_offset + 1, snapshot.log_end_offset + 1)
+        for offset in reversed(live_offsets(directory, FileKind.PRODUCER_SNAPSHOT)):
+            if offset not in within:
+                continue
             try:
                 read = producer_state.read(directory / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT))
             except CorruptCheckpoint:
@@ -48,7 +51,7 @@ class OpenTransactions:
         return OpenTransactions(snapshot.log_start_offset, {})
 
     def replay(self, snapshot: LogSnapshot) -> None:
-        """Goes on to the snapshot's log end."""
+        """Advances to the snapshot's log end."""
         first = max(snapshot.segment_index(self.next_offset), 0)
         for index, segment in enumerate(snapshot.segments[first:]):
             end = snapshot.end_position(segment)
@@ -58,7 +61,7 @@ class OpenTransactions:
         self.next_offset = max(self.next_offset, snapshot.log_end_offset)
 
     def apply(self, table: BatchTable) -> None:
-        """Goes on over these batches; those below `next_offset` count for nothing."""
+        """Advances over these batches; those below `next_offset` are ignored."""
         rows = np.flatnonzero(table.is_transactional & (table.last_offset >= self.next_offset))
         if len(rows):
             producers, control = table.producer_id[rows], table.is_control[rows]
@@ -76,20 +79,6 @@ class OpenTransactions:
             self.next_offset = max(self.next_offset, int(table.last_offset[-1]) + 1)
 
     @property
-    def first_unstable_offset(self) -> int | None:
-        """The first offset of the earliest open transaction; None when none is open."""
-        return min(self.first_offsets.values(), default=None)
-
-
-def _snapshot_offsets(directory: Path, snapshot: LogSnapshot) -> list[int]:
-    """Offsets of the .snapshot files that may be used, the newest first."""
-    found = []
-    for path in paths_in(directory):
-        if path.suffix != FileKind.PRODUCER_SNAPSHOT.value:
-            continue
-        parsed = names.parse_segment_file(path.name)
-        if parsed is not None and parsed.kind is FileKind.PRODUCER_SNAPSHOT and parsed.state is FileState.LIVE:
-            found.append(parsed.offset)
-    return sorted(
-        (offset for offset in found if snapshot.log_start_offset < offset <= snapshot.log_end_offset), reverse=True
-    )
+    def stable_offset(self) -> int:
+        """The first offset of the earliest open transaction; `next_offset` when none is open."""
+        return min(self.first_offsets.values(), default=self.next_offset)

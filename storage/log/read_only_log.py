@@ -1,20 +1,21 @@
-"""A partition's log followed from outside: another process, perhaps a running broker, writes it, and we only look.
+"""A partition's log that another process, perhaps a running broker, writes and that is only read here.
 
-Nothing is locked, written or kept open. Each `snapshot` looks whether something changed:
+Nothing is locked, written or kept open. Each `snapshot` checks whether something changed:
 
-- the directory's mtime tells of files that came, went or were renamed (a roll, retention, compaction, truncation); then
-  the sealed segments' sizes and mtimes tell which of them were cut and written on while nobody looked;
-- the .log of the active segment tells of appends by its size and mtime;
+- the directory's mtime shows that files were added, removed or renamed (a roll, retention, compaction, truncation);
+  then the sealed segments' sizes and mtimes show which of them were cut and rewritten since the last look;
+- the size and mtime of the active segment's .log show appends;
 - the log start offset comes from the log directory's checkpoint.
 
-A log is one directory of one topic (DirIdentity). When the topic is deleted and made again, another ReadOnlyLog follows
-the new one (LogDir.refresh), and this one answers UnknownTopicOrPartition from then on: whoever held it must not be
-given messages of another topic. All that is kept of a log hangs on this object, on its Segments, or on `generation`:
+A log is one directory of one topic (DirIdentity). When the topic is deleted and created again, another ReadOnlyLog
+follows the new one (LogDir.refresh), and this one raises UnknownTopicOrPartition from then on: its users must not be
+given messages of another topic. Everything that is cached about a log depends on this object, its Segments, or
+`generation`:
 
-- a Segment stands for the same bytes for as long as it lives; caches by Segment (indexes, timestamps, transaction
-  markers, the view index) are never stale, but must not outlive the object;
-- `generation` grows when messages were taken away or written over, and what was worked out of several segments (the
-  last stable offset, open views, committed offsets) is worked out anew.
+- a Segment means the same bytes for as long as it exists; caches by Segment (indexes, timestamps, transaction markers,
+  the view index) are never stale, but must not outlive the object;
+- `generation` grows when messages were removed or overwritten; everything that was derived from several segments (the
+  last stable offset, open views, committed offsets) is then derived again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _LISTING_TRIES: Final = 20
 
 
 class ReadOnlyLog:
-    """A `Log` that changes nothing and follows whoever writes."""
+    """A `Log` that changes nothing and follows what other processes write."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class ReadOnlyLog:
         log_start: Callable[[], int] = lambda: 0,
         recovery_point: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`log_start`, `recovery_point`: those offsets as checkpointed now, 0 where they are not."""
+        """`log_start`, `recovery_point`: return those offsets as checkpointed now, 0 where they are not."""
         # Constant after construction.
         self.tp = tp
         self.path = path
@@ -63,15 +64,15 @@ class ReadOnlyLog:
         # Guarded by the lock.
         self._lock = Lock()
         self._snapshot: LogSnapshot | None = None
-        self._identity: DirIdentity | None = None  # of the first look
-        self._dir_mark = NEVER  # set to this by readers too, without the lock: look again
+        self._identity: DirIdentity | None = None  # as first seen
+        self._dir_mark = NEVER  # readers set it to this too, without the lock, to have the directory listed again
         self._active_mark = NEVER
         self._tail = Tail(0, 0)
 
     def snapshot(self) -> LogSnapshot:
         """The log as it is now; the same object as before when nothing has changed.
 
-        UnknownTopicOrPartition when the partition's directory is gone, or another topic's has its name.
+        UnknownTopicOrPartition when the partition's directory was removed, or another topic's has its name.
         """
         with self._lock:
             before = self._snapshot
@@ -81,11 +82,11 @@ class ReadOnlyLog:
                         return before
                     return self._look_locked(before, list(before.segments))
                 except SegmentGone:
-                    pass  # The active segment went this very moment: a listing tells what came instead.
+                    pass  # The active segment was removed just now: the listing shows what replaced it.
             return self._list_locked(before)
 
     def is_replaced(self) -> bool:
-        """Whether another directory, or another topic's, has the name of the one that this log is; no lock is taken."""
+        """Whether another directory, or another topic's, now has this log's name; takes no lock."""
         identity = self._identity
         try:
             return identity is not None and not identity.may_be(DirIdentity.of(self.path))
@@ -96,7 +97,7 @@ class ReadOnlyLog:
         self._dir_mark = NEVER
 
     def _is_current_locked(self, before: LogSnapshot) -> bool:
-        """True when nothing but the list of files could have changed, and did not."""
+        """True when the log start and the active segment are unchanged; the list of files is not looked at."""
         active = before.active
         if active is None:
             return self._log_start() == before.log_start_offset
@@ -111,7 +112,7 @@ class ReadOnlyLog:
                 self._identity = self._identify_locked()
                 found = segment_list.load(self.path, segment_list.list_logs(self.path), held, self._look_again)
                 if FileMark.of(self._dir_status()) != mark:
-                    continue  # Perhaps seen half-way through a replacement.
+                    continue  # It may have been listed in the middle of a replacement.
                 snapshot = self._look_locked(before, found)
             except (FileNotFoundError, SegmentGone):
                 continue  # Renamed or removed since the listing.
@@ -126,14 +127,14 @@ class ReadOnlyLog:
             return now
         if not before.may_be(now):
             raise UnknownTopicOrPartition(
-                "partition's directory is another one now: its topic was deleted and made again",
+                "partition's directory was replaced: its topic was deleted and created again",
                 path=self.path,
                 advice="Open it again",
             )
         return before.with_known(now)
 
     def _look_locked(self, before: LogSnapshot | None, found: list[Segment]) -> LogSnapshot:
-        """Measures the active segment's end and puts the snapshot together. SegmentGone when a file went meanwhile."""
+        """Measures the active segment's end and builds the snapshot. SegmentGone when a file was removed meanwhile."""
         was_active = None if before is None else before.active
         kept = self._kept_locked(was_active, found) and not _written_over(before, found)
         for segment in found[:-1]:
@@ -158,7 +159,7 @@ class ReadOnlyLog:
             tp=self.tp,
             segments=tuple(found),
             log_start_offset=log_start,
-            # A log that ends below its start holds nothing: a broker would begin it anew there (LogLoader.load).
+            # A log that ends below its start holds nothing: a broker would restart it there (LogLoader.load).
             log_end_offset=max(end.next_offset, log_start),
             active_end=end.end,
             active_size=active_size,
@@ -167,13 +168,13 @@ class ReadOnlyLog:
             identity=self._identity,
         )
         self._tail, self._active_mark = end, mark
-        if before is not None and _same(before, snapshot):
+        if before == snapshot:
             return before
         self._snapshot = snapshot
         return snapshot
 
     def _kept_locked(self, was_active: Segment | None, found: list[Segment]) -> bool:
-        """False when the segment that was active has lost messages that we know of, or is gone.
+        """False when the segment that was active has lost messages that were read, or was removed.
 
         If its file is there and was truncated, it is replaced in `found` by a new segment.
         """
@@ -196,11 +197,11 @@ class ReadOnlyLog:
         try:
             return os.stat(self._place)  # noqa: PTH116 - a third of the time of Path.stat
         except (FileNotFoundError, NotADirectoryError):
-            raise UnknownTopicOrPartition("partition's directory is gone", path=self.path) from None
+            raise UnknownTopicOrPartition("partition's directory was removed", path=self.path) from None
 
 
 def _written_over(before: LogSnapshot | None, found: list[Segment]) -> bool:
-    """Whether the file of a sealed segment has another content than it had; compaction puts another file there."""
+    """Whether a sealed segment's file has other content than before; compaction uses another file instead."""
     if before is None or not any(map(operator.is_not, before.segments[:-1], found)):
         return False
     now = {segment.base_offset: segment.log for segment in found}
@@ -209,15 +210,3 @@ def _written_over(before: LogSnapshot | None, found: list[Segment]) -> bool:
         if log is not None and log.identity == segment.log.identity and log.fixed != segment.log.fixed:
             return True
     return False
-
-
-def _same(before: LogSnapshot, now: LogSnapshot) -> bool:
-    return (
-        len(before.segments) == len(now.segments)
-        and all(map(operator.is_, before.segments, now.segments))
-        and before.log_start_offset == now.log_start_offset
-        and before.log_end_offset == now.log_end_offset
-        and before.active_end == now.active_end
-        and before.active_size == now.active_size
-        and before.generation == now.generation
-    )

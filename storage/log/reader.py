@@ -16,23 +16,12 @@ from storage.format.block import Damage, RecordBlock, RecordColumn
 from storage.format.decoder import Decoder
 from storage.log.buffers import WINDOW_BYTES
 from storage.log.isolation import AbortedTransactions, last_stable_offset
-from storage.log.scanning import SpanDamage, Window, scan_batches
+from storage.log.scanning import Window, scan_batches, scan_sound_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import MAX_OFFSET, Isolation
 
-__all__ = [
-    "BatchPosition",
-    "SpanDamage",
-    "Window",
-    "batch_records",
-    "find_batch",
-    "read_blocks",
-    "read_range",
-    "scan_batches",
-]
-
-# Enough for the batches between two index entries of Kafka's default interval, and as a step when they are larger.
+# Enough for the batches between two index entries at Kafka's default interval; larger ones are read in such steps.
 _LOOKUP_WINDOW: Final = 64 << 10
 _DECODERS_KEPT: Final = 8
 _decoders: deque[Decoder] = deque(maxlen=_DECODERS_KEPT)
@@ -51,8 +40,8 @@ def find_batch(snapshot: LogSnapshot, offset: int) -> BatchPosition | None:
     """The first batch whose last offset is >= `offset`: the one that holds it, or the next one after a gap.
 
     None when there is no such batch. Where damage hides the batch, the position of the damage, so that reading there
-    fails instead of passing over it. An offset below the log start counts as the log start; for Kafka's
-    OffsetOutOfRange see `LogSnapshot.check_offset`.
+    fails instead of skipping it. An offset below the log start counts as the log start; for Kafka's OffsetOutOfRange
+    see `LogSnapshot.check_offset`.
     """
     wanted = max(offset, snapshot.log_start_offset)
     for index in range(max(snapshot.segment_index(wanted), 0), len(snapshot.segments)):
@@ -93,8 +82,8 @@ def read_blocks(
 
     No control records (unless `control`), nothing below the log start offset; under read_committed nothing of aborted
     transactions and nothing from the last stable offset on. Positions as in `scan_batches`. A block is valid until the
-    next one is taken. Damage stands in `RecordBlock.damage` (its error has the file's path); the records before it are
-    in the block, and the next block goes on behind it. A block may be empty only if it has damage.
+    next one is requested. Damage is in `RecordBlock.damage` (its error has the file's path); the records before it are
+    in the block, and the next block continues after it. A block is empty only if it has damage.
     """
     reader = _take_decoder() if decoder is None else decoder
     committed = AbortedTransactions(snapshot, segment) if isolation is Isolation.READ_COMMITTED else None
@@ -110,7 +99,7 @@ def read_blocks(
                     continue
                 table = span.table
                 rows = int(np.searchsorted(table.last_offset, stable)) if stable != MAX_OFFSET else table.rows
-                # A batch may reach over the last stable offset only if it holds none of an open transaction.
+                # A batch may extend beyond the last stable offset only if it holds none of an open transaction.
                 straddles = rows < table.rows and 0 <= int(table.base_offset[rows]) < stable
                 skip = None if committed is None else committed.skip_rows(table)
                 for block in _decoded(reader, segment, span, rows + straddles, skip, control):
@@ -136,9 +125,7 @@ def _decoded(
 ) -> Iterator[RecordBlock]:
     row = 0
     while row < rows:
-        block = decoder.decode(
-            window.buffer, window.table, row, rows, origin=window.origin, skip=skip, control=control
-        )
+        block = decoder.decode(window.buffer, window.table, row, rows, origin=window.origin, skip=skip, control=control)
         row = block.next_row
         if block.damage is not None:
             block.damage.error.path = segment.log.path
@@ -154,7 +141,7 @@ def _cut(block: RecordBlock, first_offset: int, end_offset: int) -> RecordBlock:
 
 
 def _behind_a_wrong_length(snapshot: LogSnapshot, segment: Segment, window: Window, damage: Damage) -> int | None:
-    """Where a batch begins inside of a damaged one, which shows that it is shorter than it says; None if none does."""
+    """Where a batch begins inside a damaged one, which shows that the latter's length is wrong; None if none does."""
     table, row = window.table, damage.row
     before = int(table.last_offset[row - 1]) if row else segment.base_offset - 1
     behind = segment.resume_after(damage.position, before, snapshot.end_position(segment))
@@ -205,14 +192,12 @@ def read_range(
 def batch_records(snapshot: LogSnapshot, segment: Segment, position: int) -> Iterator[RecordBlock]:
     """All records of the one batch at `position`, control records and those below the log start too.
 
-    The block is valid within the `with`. CorruptBatch, or another StorageError, when the batch does not read.
+    The block is valid within the `with`. CorruptBatch, or another StorageError, when the batch cannot be read.
     """
     decoder = _take_decoder()
     try:
-        with closing(scan_batches(snapshot, segment, position, window=_LOOKUP_WINDOW)) as windows:
+        with closing(scan_sound_batches(snapshot, segment, position, window=_LOOKUP_WINDOW)) as windows:
             for window in windows:
-                if window.damage is not None:
-                    raise window.damage.error
                 block = decoder.decode(window.buffer, window.table, 0, 1, origin=window.origin, control=True)
                 if block.damage is not None:
                     block.damage.error.path = segment.log.path
@@ -225,7 +210,7 @@ def batch_records(snapshot: LogSnapshot, segment: Segment, position: int) -> Ite
 
 
 def _span(block: RecordBlock) -> tuple[int, int]:
-    """First and last offset of a block; of one with damage alone, the damaged batch's as far as it is known."""
+    """First and last offset of a block; for a block with damage alone, the damaged batch's, -1 if unknown."""
     if len(block):
         return int(block.offset[0]), int(block.offset[-1])
     known = block.damage.error.offset if block.damage is not None else None

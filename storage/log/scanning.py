@@ -1,16 +1,17 @@
-"""Headers of a span of a segment, window by window: the way that all reading of batches goes.
+"""Headers of a span of a segment, window by window. All readers of batches use this.
 
-The bytes are read once, headers become rows of a BatchTable, and nothing is copied. What is no batch is reported and
-stepped over, to the next place where the index, checked against the log, says that one begins.
+The bytes are read once, headers become rows of a BatchTable, and nothing is copied. Bytes that are not a batch are
+reported and skipped, up to the next place where the index, checked against the log, has a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from storage.errors import CorruptBatch, SegmentGone, StorageError, UnsupportedFormat
+from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
 from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
 from storage.log import buffers
 from storage.log.buffers import WINDOW_BYTES
@@ -18,14 +19,14 @@ from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 
 _ROWS: Final = 4096
-_LOOK_BYTES: Final = 64 << 10  # between two index entries there is rarely more
-_HEAD_BYTES: Final = 17  # up to the magic, which a batch's size is not believed without; no batch is as small
-_ADVICE: Final = "`kafkafs verify` tells more, `kafkafs salvage` copies what is intact"
+_LOOK_BYTES: Final = 64 << 10  # there is rarely more between two index entries
+_HEAD_BYTES: Final = 17  # up to the magic, without which a batch's size is not trusted; every batch is larger
+_ADVICE: Final = "`kafkafs verify` shows more, `kafkafs salvage` copies what is intact"
 
 
 @dataclass(frozen=True, slots=True)
 class SpanDamage:
-    """Bytes from `position` (included) to `end` (excluded) that are no batches; reading goes on at `end`."""
+    """Bytes from `position` (included) to `end` (excluded) that are not batches; reading continues at `end`."""
 
     position: int
     end: int
@@ -54,72 +55,153 @@ def scan_batches(
     """The batches that begin in [start_position, end_position) of a segment, in windows of about `window` bytes.
 
     `start_position` must be where a batch begins (`find_batch`); `end_position` may be anywhere, and is the segment's
-    end by default. A batch larger than the window is a window of its own. Only headers are looked at; offsets that do
-    not ascend are damage, like lengths that no batch has. SegmentGone when the file goes, or shrinks, meanwhile.
+    end by default. A batch larger than the window is a window of its own. Only headers are checked; offsets that do not
+    ascend are damage, as are impossible lengths. SegmentGone when the file is removed, or becomes shorter, meanwhile.
     """
-    limit = snapshot.end_position(segment)
-    end = limit if end_position is None else min(end_position, limit)
-    position = start_position
-    last_offset, end_offset = segment.base_offset - 1, _end_offset(snapshot, segment)
-    is_known = start_position == 0  # whether `last_offset` is that of the batch before: errors name what follows it
-    table = BatchTable.empty(min(_ROWS, 1 + min(window, max(end - position, 0)) // BATCH_HEADER_SIZE))
-    buffer = buffers.take(window)
-    needed = 0  # for a batch that is larger than a window, or reaches over the end
-    try:
-        while position < end:
-            data = _read(segment, position, max(min(window, end - position), needed), buffer)
-            start = needed = 0
-            while True:
-                table.clear()
-                outcome = scan(data, position, table, start)
-                damage = None
-                good = ascending_rows(table, table.rows, last_offset, end_offset)
-                if good < table.rows:
-                    if not is_known:
-                        is_known, last_offset = True, _last_offset_before(snapshot, segment, position)
-                    good = _wrong_row(table, good, last_offset, end_offset)
-                    before = int(table.last_offset[good - 1]) if good else last_offset
-                    damage = _wrong_offset(segment, table, good, limit, before)
-                    table.rows = good
-                if table.rows:
-                    is_known, last_offset = True, int(table.last_offset[-1])
-                    yield Window(data, position, table)
-                start = outcome.next_start
-                if damage is not None or outcome.stop is not ScanStop.FULL:
-                    break
-            if damage is None and outcome.stop is ScanStop.END and start == 0:
-                claimed = (segment.batch_size(data) or 0) if len(data) >= _HEAD_BYTES else _HEAD_BYTES
-                if len(data) < claimed <= limit - position and segment.is_believable(position, claimed):
-                    needed = claimed
+    return _BatchScan(snapshot, segment, start_position, end_position).windows(window)
+
+
+def scan_sound_batches(
+    snapshot: LogSnapshot, segment: Segment, start_position: int, *, window: int = WINDOW_BYTES
+) -> Generator[Window, None, None]:
+    """As `scan_batches` up to the segment's end, without empty windows. Damage is raised: CorruptBatch and the like."""
+    with closing(scan_batches(snapshot, segment, start_position, window=window)) as windows:
+        for found in windows:
+            if found.damage is not None:
+                raise found.damage.error
+            if found.table.rows:
+                yield found
+
+
+class _BatchScan:
+    """One scan: its position in the segment, and the last offset that it has seen."""
+
+    __slots__ = ("_end", "_end_offset", "_last_offset", "_limit", "_position", "_segment", "_snapshot")
+
+    def __init__(self, snapshot: LogSnapshot, segment: Segment, start: int, end: int | None) -> None:
+        self._snapshot = snapshot
+        self._segment = segment
+        self._limit = snapshot.end_position(segment)
+        self._end = self._limit if end is None else min(end, self._limit)
+        self._end_offset = _end_offset(snapshot, segment)
+        self._position = start
+        # None where the scan did not begin with the segment: looked up when an error has to name the next offset.
+        self._last_offset = segment.base_offset - 1 if start == 0 else None
+
+    def windows(self, window: int) -> Generator[Window, None, None]:
+        segment, end = self._segment, self._end
+        rows = 1 + min(window, max(end - self._position, 0)) // BATCH_HEADER_SIZE
+        table = BatchTable.empty(min(_ROWS, rows))
+        buffer = buffers.take(window)
+        needed = 0  # for a batch that is larger than a window, or extends beyond the end
+        try:
+            while self._position < end:
+                position = self._position
+                data = segment.read(position, max(min(window, end - position), needed), buffer)
+                start, stop, damage = 0, ScanStop.FULL, None
+                while damage is None and stop is ScanStop.FULL:
+                    table.clear()
+                    start, stop = scan(data, position, table, start)
+                    damage = self._check_offsets(table)
+                    if table.rows:
+                        yield Window(data, position, table)
+                needed = self._size_of_a_larger_batch(data) if stop is ScanStop.END and start == 0 else 0
+                if needed and damage is None:
                     if needed > len(buffer):
                         buffers.give(buffer)
                         buffer = buffers.take(needed)
                     continue
-                if not is_known:
-                    is_known, last_offset = True, _last_offset_before(snapshot, segment, position)
-                damage = _no_batch(segment, position, limit, last_offset, end_offset)
-            elif damage is None and outcome.stop in (ScanStop.CORRUPT, ScanStop.UNSUPPORTED):
-                if not is_known:
-                    is_known, last_offset = True, _last_offset_before(snapshot, segment, position + start)
-                damage = _no_batch(segment, position + start, limit, last_offset, end_offset)
-            if damage is None:
-                position += start
-                continue
-            table.clear()
-            yield Window(data, position, table, damage)
-            position = damage.end
-    finally:
-        buffers.give(buffer)
+                if damage is None and (start == 0 or stop is not ScanStop.END):
+                    damage = self._no_batch(position + start)
+                self._position = position + start
+                if damage is not None:
+                    table.clear()
+                    yield Window(data, position, table, damage)
+                    self._position = damage.end
+        finally:
+            buffers.give(buffer)
 
+    def _check_offsets(self, table: BatchTable) -> SpanDamage | None:
+        """Keeps the rows before the first one whose offset is wrong; returns what is wrong with that one."""
+        known = self._last_offset
+        least = self._segment.base_offset - 1 if known is None else known
+        good = ascending_rows(table, table.rows, least, self._end_offset)
+        damage = None
+        if good < table.rows:
+            before = self._offset_before(self._position)
+            good = _wrong_row(table, good, before, self._end_offset)
+            damage = self._wrong_offset(table, good, int(table.last_offset[good - 1]) if good else before)
+            table.rows = good
+        if good:
+            self._last_offset = int(table.last_offset[-1])
+        return damage
 
-def last_offset_of(segment: Segment, snapshot: LogSnapshot) -> int:
-    """The last offset in a segment, read from its last index entry on; its base offset - 1 when it holds none."""
-    end = snapshot.end_position(segment)
-    last = segment.base_offset - 1
-    for window in scan_batches(snapshot, segment, segment.floor(snapshot.log_end_offset, end), end):
-        if window.table.rows:
-            last = int(window.table.last_offset[-1])
-    return last
+    def _size_of_a_larger_batch(self, data: memoryview) -> int:
+        """How many bytes must be read for the batch that begins with `data` and reaches beyond it; 0 if none does."""
+        claimed = (self._segment.batch_size(data) or 0) if len(data) >= _HEAD_BYTES else _HEAD_BYTES
+        fits = len(data) < claimed <= self._limit - self._position
+        return claimed if fits and self._segment.is_believable(self._position, claimed) else 0
+
+    def _offset_before(self, position: int) -> int:
+        """The last offset before a position that the scan has reached."""
+        if self._last_offset is None:
+            self._last_offset = _last_offset_before(self._snapshot, self._segment, position)
+        return self._last_offset
+
+    def _wrong_offset(self, table: BatchTable, row: int, last_offset: int) -> SpanDamage:
+        position = int(table.position[row])
+        error = CorruptBatch(
+            "offsets do not ascend",
+            path=self._segment.log.path,
+            position=position,
+            offset=last_offset + 1,
+            expected=f"a last offset above {last_offset}",
+            found=int(table.last_offset[row]),
+            advice=_ADVICE,
+        )
+        batch = self._segment.batch_at(position, self._limit, any_offset=True)
+        end = self._resume(position, last_offset) if batch is None else int(batch.end[0])
+        return SpanDamage(position, end, error)
+
+    def _no_batch(self, position: int) -> SpanDamage:
+        """What is wrong at a position where a batch should begin, and where reading can continue."""
+        segment, limit, last_offset = self._segment, self._limit, self._offset_before(position)
+        head = segment.log.read(position, min(BATCH_HEADER_SIZE, limit - position))
+        length = int.from_bytes(head[8:12], "big", signed=True)
+        claimed = int.from_bytes(head[:8], "big", signed=True)
+        magic = head[16] if len(head) > 16 else None
+        end = self._resume(position, last_offset)
+        error: StorageError
+        if magic is not None and magic > 2:
+            # The header's length may be right: then only this batch cannot be read.
+            behind = position + 12 + length
+            if position < behind < end and segment.batch_at(behind, limit) is not None:
+                end = behind
+            error = UnsupportedFormat(
+                "record batch has an unknown format version",
+                path=segment.log.path,
+                position=position,
+                # Readers use this offset: one that does not belong here would make them skip the damage.
+                offset=claimed if last_offset < claimed < self._end_offset else last_offset + 1,
+                expected="magic 0, 1 or 2",
+                found=magic,
+                advice=_ADVICE,
+            )
+        else:
+            error = CorruptBatch(
+                "no record batch begins here",
+                path=segment.log.path,
+                position=position,
+                offset=last_offset + 1,
+                expected=f"a length from 14 to {limit - position - 12}",
+                found=length if len(head) >= 12 else f"{len(head)} bytes",
+                advice=_ADVICE,
+            )
+        return SpanDamage(position, end, error)
+
+    def _resume(self, position: int, last_offset: int) -> int:
+        behind = self._segment.resume_after(position, last_offset, self._limit)
+        return self._limit if behind is None else behind
 
 
 def _last_offset_before(snapshot: LogSnapshot, segment: Segment, position: int) -> int:
@@ -132,24 +214,11 @@ def _last_offset_before(snapshot: LogSnapshot, segment: Segment, position: int) 
     return last
 
 
-def _read(segment: Segment, position: int, size: int, buffer: bytearray) -> memoryview:
-    data = segment.log.read(position, size, buffer)
-    if len(data) < size:
-        raise SegmentGone(
-            "segment was truncated while it was read",
-            path=segment.log.path,
-            position=position,
-            expected=f"{size} bytes",
-            found=len(data),
-        )
-    return data
-
-
 def ascending_rows(table: BatchTable, rows: int, last_offset: int, end_offset: int) -> int:
     """How many of the first `rows` batches have offsets that ascend, above `last_offset` and below `end_offset`."""
     if not rows:
         return 0
-    # A compressed message set tells only its last offset; its base offset is -1.
+    # A compressed message set has only its last offset; its base offset is -1.
     base, last = table.base_offset[:rows], table.last_offset[:rows]
     if last[0] <= last_offset or 0 <= base[0] <= last_offset:
         return 0
@@ -165,9 +234,9 @@ def _end_offset(snapshot: LogSnapshot, segment: Segment) -> int:
 
 
 def _wrong_row(table: BatchTable, row: int, last_offset: int, end_offset: int) -> int:
-    """Which batch has the wrong offset, where that of `row` does not fit those before: this one, or the one before it.
+    """Which batch has the wrong offset where that of `row` does not follow those before: this one, or the one before.
 
-    Base offsets lie outside of the CRC. One that is too high makes those behind it look too low: they outvote it.
+    The CRC does not cover base offsets. One that is too high makes the batches after it look too low: they outvote it.
     """
     if row == 0 or row + 1 >= table.rows or int(table.last_offset[row]) >= end_offset:
         return row
@@ -178,61 +247,3 @@ def _wrong_row(table: BatchTable, row: int, last_offset: int, end_offset: int) -
     outvoted = last[row + 1] <= last[row - 1]
     out_of_line = base[row - 1] != two_before + 1 and base[row + 1] == last[row] + 1
     return row - 1 if outvoted or out_of_line else row
-
-
-def _wrong_offset(segment: Segment, table: BatchTable, row: int, limit: int, last_offset: int) -> SpanDamage:
-    position = int(table.position[row])
-    error = CorruptBatch(
-        "offsets do not ascend",
-        path=segment.log.path,
-        position=position,
-        offset=last_offset + 1,
-        expected=f"a last offset above {last_offset}",
-        found=int(table.last_offset[row]),
-        advice=_ADVICE,
-    )
-    batch = segment.batch_at(position, limit, any_offset=True)
-    if batch is not None:
-        return SpanDamage(position, int(batch.end[0]), error)
-    return SpanDamage(position, _resume(segment, position, limit, last_offset), error)
-
-
-def _no_batch(segment: Segment, position: int, limit: int, last_offset: int, end_offset: int) -> SpanDamage:
-    """What is wrong at a position where a batch should begin, and where reading can go on."""
-    head = segment.log.read(position, min(BATCH_HEADER_SIZE, limit - position))
-    length = int.from_bytes(head[8:12], "big", signed=True)
-    claimed = int.from_bytes(head[:8], "big", signed=True)
-    magic = head[16] if len(head) > 16 else None
-    end = _resume(segment, position, limit, last_offset)
-    error: StorageError
-    if magic is not None and magic > 2:
-        # The header's length may well be right: then only this batch is lost to us.
-        behind = position + 12 + length
-        if position < behind < end and segment.batch_at(behind, limit) is not None:
-            end = behind
-        error = UnsupportedFormat(
-            "record batch has an unknown format version",
-            path=segment.log.path,
-            position=position,
-            # Readers go by it: what is none of this place would make them pass over the damage.
-            offset=claimed if last_offset < claimed < end_offset else last_offset + 1,
-            expected="magic 0, 1 or 2",
-            found=magic,
-            advice=_ADVICE,
-        )
-    else:
-        error = CorruptBatch(
-            "no record batch begins here",
-            path=segment.log.path,
-            position=position,
-            offset=last_offset + 1,
-            expected=f"a length from 14 to {limit - position - 12}",
-            found=length if len(head) >= 12 else f"{len(head)} bytes",
-            advice=_ADVICE,
-        )
-    return SpanDamage(position, end, error)
-
-
-def _resume(segment: Segment, position: int, limit: int, last_offset: int) -> int:
-    behind = segment.resume_after(position, last_offset, limit)
-    return limit if behind is None else behind

@@ -1,7 +1,7 @@
-"""One segment: a .log and the indexes beside it, read.
+"""One segment: a .log and its indexes, for reading.
 
-The log is the truth and an index a hint: whatever an index says is checked against the log before it is used, so a
-missing, stale or garbage index costs time and never data.
+The log is the truth and an index a hint: whatever an index contains is checked against the log before it is used, so
+that a missing, stale or garbage index costs time but never data.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeVar
 
-from storage.errors import StorageError
+from storage.errors import SegmentGone, StorageError
 from storage.files import names, offset_index, time_index
-from storage.files.log_file import LogFile
+from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
 from storage.files.offset_index import OffsetIndex
 from storage.files.sparse_index import SparseIndex
@@ -27,13 +27,13 @@ from storage.log import buffers
 from storage.types import OffsetPosition
 
 _CAPACITY_BYTES = 32 << 20
-_ENTRY_OVERHEAD_BYTES = 1024  # objects around the columns, roughly
+_ENTRY_OVERHEAD_BYTES = 1024  # objects around the columns, approximately
 
-# A growing segment's index is loaded anew when its log has grown by this part of itself since, or this many bytes.
+# A growing segment's index is loaded again when its log has grown by this fraction of itself, or this many bytes.
 _STALE_BYTES = 256 << 10
 _STALE_PART = 256
 
-_MIN_LENGTH: Final = 14  # of a v0 message, the least that may follow the overhead
+_MIN_LENGTH: Final = 14  # of a v0 message: the least that may follow the overhead
 _MAX_MAGIC: Final = 2
 _HEAD: Final = struct.Struct(
     ">q"  # offset: a v2 batch's base offset, an older message's (last) offset
@@ -41,21 +41,22 @@ _HEAD: Final = struct.Struct(
     "4x"  # partition leader epoch (v2) or CRC (v0, v1)
     "b"  # magic
 )
-_OFFSET_SPAN: Final = 2**31  # a segment's offsets lie within 32 bits above its base offset
+_OFFSET_SPAN: Final = 2**31  # a segment's offsets are within 31 bits of its base offset
 
-# Kafka's default is 1 MiB for a batch. Beyond this a length is checked before it is believed.
+# Kafka's default limit for a batch is 1 MiB. A greater length than this is checked before it is trusted.
 BELIEVED_BYTES: Final = 16 << 20
 
-# Trust in an index entry is tried this often, further down each time, before the scan begins at position 0.
+# How many index entries are tried, lower ones each time, before the scan begins at position 0.
 _INDEX_TRIES: Final = 8
 
 I = TypeVar("I", bound=SparseIndex)  # noqa: E741
 
 
 class IndexCache:
-    """Loaded indexes, within a bound of memory: a large log's do not all fit. Least recently used out first.
+    """Loaded indexes, within a limit of memory, because those of a large log do not all fit. Evicts the least recently
+    used ones first.
 
-    Thread-safe; an index may be loaded twice by two threads at once, harmlessly.
+    Thread-safe; two threads may load an index twice at the same time, which is harmless.
     """
 
     def __init__(self, capacity_bytes: int = _CAPACITY_BYTES) -> None:
@@ -67,7 +68,7 @@ class IndexCache:
         self._bytes = 0
 
     def get(self, segment: Segment, kind: FileKind, end: int, load: Callable[[Path], I]) -> I:
-        """The segment's index, loaded now unless it is here and the log, which ends at `end`, has not outgrown it."""
+        """The segment's index, loaded now unless it is cached and the log, which ends at `end`, has not outgrown it."""
         key = (segment, kind)
         with self._lock:
             held = self._loaded.get(key)
@@ -79,7 +80,7 @@ class IndexCache:
                 found: Any = index
                 return found  # type: ignore[no-any-return]
         fresh = load(segment.path_of(kind))
-        # A missing index may yet come (a swap renames the log first), and asking again costs next to nothing.
+        # A missing index may appear later (a swap renames the log first), and trying again costs next to nothing.
         if not fresh.missing:
             self._put(key, fresh, end)
         return fresh
@@ -102,11 +103,11 @@ _indexes = IndexCache()
 
 
 class Segment:
-    """One segment of a log. The same object stands for the same bytes: it stays the same while its file only grows, and
-    another takes its place in the next snapshot when the file is replaced, truncated or rewritten.
+    """One segment of a log. The same object always means the same bytes: it is kept while its file only grows, and
+    replaced by another in the next snapshot when the file is replaced, truncated or rewritten.
 
-    `base_offset`; `log`: the .log file. `size`: bytes of the .log as last seen, final once `sealed`, that is once a
-    later segment exists. What of the last segment's bytes is whole and valid only a snapshot knows
+    `base_offset`; `log`: the .log file. `size`: bytes of the .log as last seen, final once it is `sealed`, which is
+    when a later segment exists. Which of the last segment's bytes are whole and valid is known only to a snapshot
     (`LogSnapshot.end_position`).
     """
 
@@ -116,9 +117,16 @@ class Segment:
         self.directory: Final = directory
         self.base_offset: Final = base_offset
         self.log: Final = log
-        # Written by the owning log alone, under its lock, before a snapshot with the new value is published.
+        # Written only by the owning log, under its lock, before a snapshot with the new value is published.
         self.size = size
         self.sealed = False
+
+    @staticmethod
+    def at(directory: Path, base_offset: int, state: FileState = FileState.LIVE) -> Segment:
+        """The segment whose .log is there now, with the size that it has. FileNotFoundError, OSError."""
+        path = directory / names.segment_file(base_offset, FileKind.LOG, state)
+        status = path.stat()
+        return Segment(directory, base_offset, LogFile(path, FileIdentity.of(status)), status.st_size)
 
     def __repr__(self) -> str:
         return f"Segment({self.directory.name}/{self.base_offset}, {self.size} bytes)"
@@ -134,16 +142,28 @@ class Segment:
         return self.directory / names.segment_file(self.base_offset, kind, self.state)
 
     def mtime_ms(self) -> int:
-        """Modification time of the .log in epoch milliseconds, Kafka's stand-in where messages carry no timestamp."""
+        """Modification time of the .log in epoch milliseconds, which Kafka uses where messages carry no timestamp."""
         return self.log.stat().st_mtime_ns // 1_000_000
 
     def changed_ns(self) -> int:
-        """The .log's ctime: another one than before tells of any change in place, whatever mtime was given to it since.
-        -1 where the file is gone or cannot be looked at: whoever reads it will tell."""
+        """The .log's ctime, which changes with any change in place, even if the mtime was set back since. -1 where the
+        file was removed or its status cannot be read: reading it will report that."""
         try:
             return self.log.stat().st_ctime_ns
         except (StorageError, OSError):
             return -1
+
+    def read(self, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
+        """As LogFile.read, but SegmentGone when the file ends before `size` bytes."""
+        data = self.log.read(position, size, into)
+        if len(data) < size:
+            raise self.truncated(position, size, len(data))
+        return data
+
+    def truncated(self, position: int, size: int, found: int) -> SegmentGone:
+        """The error where only `found` of `size` bytes are left at a position."""
+        what, expected = "segment was truncated while it was read", f"{size} bytes"
+        return SegmentGone(what, path=self.log.path, position=position, expected=expected, found=found)
 
     def offset_index(self, end: int | None = None) -> OffsetIndex:
         """The .index as found, unverified. `end`: the valid end of the .log, by default its size."""
@@ -166,9 +186,9 @@ class Segment:
         )
 
     def floor(self, offset: int, end: int) -> int:
-        """A position at or before the first batch whose last offset is >= `offset`: where a batch truly begins.
+        """A position at or before the first batch whose last offset is >= `offset`; a batch begins there.
 
-        The index entry's batch is read and its CRC checked; entries that fail are passed over. 0 without a good one.
+        The index entry's batch is read and its CRC checked; entries that fail are skipped. 0 without a good one.
         """
         index = self.offset_index(end)
         entry = index.floor(offset)
@@ -177,13 +197,13 @@ class Segment:
                 break
             if self._holds(entry, offset, end):
                 return entry.position
-            # Perhaps one bad entry, but more likely a bad index: one further down, then by halves.
+            # It may be one bad entry, but more likely a bad index: try the next lower one, then halve the distance.
             below = entry.offset - 1 if attempt == 0 else (self.base_offset + entry.offset) // 2
             entry = index.floor(below)
         return 0
 
     def floor_position(self, position: int, end: int) -> int:
-        """The last position before `position` that the index names, and where a batch truly begins; 0 without one."""
+        """The last position before `position` that is in the index and where a batch begins; 0 without one."""
         positions = self.offset_index(end).positions
         slot = int(positions.searchsorted(position))
         for entry in positions[max(0, slot - _INDEX_TRIES) : slot][::-1].tolist():
@@ -192,8 +212,8 @@ class Segment:
         return 0
 
     def resume_after(self, position: int, offset: int, end: int) -> int | None:
-        """Where reading can go on behind damage at `position`: the next position that the index names at which a whole
-        valid batch with offsets above `offset` begins; None when no index entry helps."""
+        """Where reading can continue after damage at `position`: the next position in the index at which a whole valid
+        batch with offsets above `offset` begins; None when no index entry helps."""
         index = self.offset_index(end)
         entry = index.first_from_position(position + 1)
         while entry is not None:
@@ -229,8 +249,8 @@ class Segment:
         return int(length) + LOG_OVERHEAD
 
     def is_believable(self, position: int, size: int) -> bool:
-        """False when the header at `position` claims a batch of so many bytes that memory should not be taken for it
-        before its CRC was seen to hold, and that does not. The batch must lie within the file."""
+        """False when the header at `position` claims a batch so large that memory should be allocated for it only if
+        its CRC is right, and the CRC is wrong. The batch must be within the file."""
         if size <= BELIEVED_BYTES:
             return True
         head = self.log.read(position, BATCH_HEADER_SIZE)
@@ -252,6 +272,6 @@ class Segment:
             return False
         # An entry's offset is its batch's last one, or that of the whole append which began there (before Kafka 3.9.1).
         # Offsets ascend, so no batch before this one can hold the wanted offset if this one begins at or below it.
-        # A compressed message set tells only its last offset.
+        # A compressed message set has only its last offset.
         base = int(batch.base_offset[0])
         return (base if base >= 0 else int(batch.last_offset[0])) <= offset

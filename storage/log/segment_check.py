@@ -1,7 +1,7 @@
-"""The whole of a segment looked at, batch by batch, as recovery does: up to the first batch that is not sound.
+"""Checks a segment batch by batch, as recovery does: up to the first batch that is not sound.
 
-Source: LogSegment.recover. Sound is a whole batch with a right CRC whose offsets continue the segment. (Kafka compares
-offsets only where it adds an index entry, and then empties the segment; we cut it there.)
+Source: LogSegment.recover. A sound batch is whole, has a right CRC, and its offsets continue the segment. (Kafka
+compares offsets only where it adds an index entry, and then empties the segment; we cut it there.)
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class SegmentCheck:
-    """Sound batches end at the position `end`, with offsets below `next_offset`; `size` is the file's. `overflows`: but
-    for its offsets, too far above the base, the next batch would be sound too."""
+    """Sound batches end at the position `end`, with offsets below `next_offset`; `size` is the file's. `overflows`: the
+    next batch would be sound too if its offsets were not too far above the base."""
 
     end: int
     next_offset: int
@@ -30,7 +30,7 @@ class SegmentCheck:
 
     @property
     def invalid_bytes(self) -> int:
-        """Bytes behind the last sound batch."""
+        """Bytes after the last sound batch."""
         return self.size - self.end
 
 
@@ -46,8 +46,8 @@ def check_segment(
     look: Visit | None = None,
     threads: int = 1,
 ) -> SegmentCheck:
-    """Looks at the batches of a .log of `size` bytes from the position `start` on, where offsets from `next_offset` on
-    are expected; `visit` is given the sound ones, a range of them at a time, in order. `any_span`: offsets may lie
+    """Checks the batches of a .log of `size` bytes from the position `start` on, where offsets from `next_offset` on
+    are expected; `visit` is called with the sound ones, a range of them at a time, in order. `any_span`: offsets may be
     further above the base than a segment can index. `look`, `threads`: see WindowPlan."""
     position = start
     expected = base_offset if next_offset is None else next_offset
@@ -57,7 +57,7 @@ def check_segment(
         for window in windows:
             table = window.table
             ascending = _ascending(table, window.rows, expected)
-            # They ascend.
+            # These offsets ascend.
             sound = int(table.last_offset[:ascending].searchsorted(highest, side="right"))
             if sound:
                 visit(window.data, table, sound, window.origin)
@@ -69,13 +69,13 @@ def check_segment(
 
 
 def ignore_batches(_data: memoryview, _table: BatchTable, _rows: int, _origin: int) -> None:
-    """A visit that takes no interest in the batches themselves."""
+    """A visit that ignores the batches."""
 
 
 def never_written(log: LogFile, position: int) -> bool:
-    """Whether the batch at `position` has a length of zero: what is there, and behind it, never was in the log.
+    """Whether the batch at `position` has a length of zero: nothing from there on was ever part of the log.
 
-    The space was preallocated, or an append was not finished whose first batch gets its length last.
+    The space was preallocated, or an append whose first batch gets its length last was not finished.
     """
     return not any(log.read(position + LENGTH.start, LENGTH.stop - LENGTH.start))
 

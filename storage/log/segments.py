@@ -1,18 +1,18 @@
-"""From a partition's directory to its segments: which files count, in any moment of the directory's life.
+"""From a partition's directory to its segments: which files count at any moment of the directory's life.
 
     .log            a segment
-    .log.cleaned    being built by the cleaner: not yet anything
-    .log.deleted    awaiting removal: no more anything (readers who hold it read on)
-    .log.swap       complete, about to take the place of the live files that it was made of
+    .log.cleaned    being built by the cleaner: does not count yet
+    .log.deleted    awaiting removal: no longer counts (readers that hold it continue)
+    .log.swap       complete, about to replace the live files that it was made from
 
-A broker (or a crash) may have stopped anywhere in a replacement (LocalLog.replaceSegments): .cleaned → .swap, sources →
-.deleted in ascending order, .swap → .log. Recovery completes what has reached .swap. We change nothing, so we read
-whichever is whole: the sources while they are all there, the .swap file as soon as one of them is gone.
+A broker (or a crash) may have stopped anywhere in a replacement (LocalLog.replaceSegments): .cleaned → .swap, sources
+→ .deleted in ascending order, .swap → .log. Recovery completes what has reached .swap. Since nothing is changed here,
+whichever is complete is read: the sources while they all exist, the .swap file as soon as one of them is missing.
 
     on disk                               what is read
     1. sources live, .cleaned             the sources
     2. sources live, .swap                the sources (they hold more than the .swap, never less)
-    3. some sources .deleted, .swap       the .swap, in the place of all live files with offsets in its range
+    3. some sources .deleted, .swap       the .swap, in place of all live files with offsets in its range
     4. .swap renamed to .log              that
 """
 
@@ -47,7 +47,7 @@ class Listing:
 
 
 def list_logs(directory: Path) -> Listing:
-    """Lists a partition's directory, opening nothing. FileNotFoundError when it is gone."""
+    """Lists a partition's directory, opening nothing. FileNotFoundError when it was removed."""
     live: set[int] = set()
     swap: set[int] = set()
     first_cleaned: int | None = None
@@ -63,21 +63,28 @@ def list_logs(directory: Path) -> Listing:
                 if parsed is not None and (first_cleaned is None or parsed.offset < first_cleaned):
                     first_cleaned = parsed.offset
     if first_cleaned is not None:
-        # The replacement was not yet complete: recovery discards these (LogLoader.removeTempFilesAndCollectSwapFiles).
+        # The replacement was not complete: recovery discards these (LogLoader.removeTempFilesAndCollectSwapFiles).
         swap = {base for base in swap if base < first_cleaned}
     return Listing(live, swap)
+
+
+def live_offsets(directory: Path, kind: FileKind) -> list[int]:
+    """The offsets in the names of a partition's live files of a kind, ascending. FileNotFoundError, OSError."""
+    with scan_quietly(directory) as entries:
+        parsed = [names.parse_segment_file(entry.name) for entry in entries if entry.name.endswith(kind.value)]
+    return sorted(part.offset for part in parsed if part is not None)
 
 
 def load(
     directory: Path, listing: Listing, held: Iterable[Segment], on_change: Callable[[], None] | None = None
 ) -> list[Segment]:
-    """The segments that a listing shows, ascending; those of `held` that still are the same file are kept.
+    """The segments in a listing, ascending; those of `held` that are still the same file are kept.
 
-    A sealed segment is the same only as long as its file has the size and modification time that it had: a log may have
-    been truncated across it, written on and rolled, or its topic made again with the inode numbers of the one before,
-    since anybody looked. Its file is held to them (LogFile.fix), and `on_change` called when a reader finds others.
-    Whether one that was not sealed still holds what it did is for the caller to find out. FileNotFoundError when the
-    directory has changed since the listing.
+    A sealed segment is the same only as long as its file has the size and modification time that it had: since the last
+    look a log may have been truncated across it, written to and rolled, or its topic created again with the inode
+    numbers of the old one. So its file is tied to them (LogFile.fix), and `on_change` is called when a reader finds
+    others. Whether a segment that was not sealed still holds what it did is for the caller to find out.
+    FileNotFoundError when the directory has changed since the listing.
     """
     known = {segment.base_offset: segment for segment in held}
     last = max(listing.live, default=-1)
@@ -85,11 +92,11 @@ def load(
 
     def segment_of(base: int, state: FileState) -> Segment:
         old = known.get(base)
-        # Text, not Path: there may be a hundred thousand of them.
+        # Text instead of Path: there may be a hundred thousand of them.
         path = f"{place}/{names.segment_file(base, _LOG, state)}"
         status = os.stat(path)  # noqa: PTH116
         if old is not None:
-            # One that was sealed and is the last now has lost what came after it, and may have lost its own end.
+            # If it was sealed and is the last one now, the log lost what followed, and perhaps this segment's end.
             same = base != last and old.log.is_as_fixed(status) if old.sealed else old.log.is_it(status)
             if same:
                 return old
@@ -100,7 +107,7 @@ def load(
 
     segments = {base: segment_of(base, FileState.LIVE) for base in listing.live}
     for base in sorted(listing.swap):
-        # A live file without messages holds nothing that the replacement has.
+        # A live file without messages holds nothing that the replacement does not have.
         if (base in segments and segments[base].size) or _covered(base, sorted(segments), segments.__getitem__):
             continue
         replacement = segment_of(base, FileState.SWAP)
@@ -112,7 +119,7 @@ def load(
 
 
 def slot_of(sources: Sequence[Segment], sealed: Sequence[Segment]) -> int:
-    """Where these consecutive segments stand among the sealed ones. SegmentGone when one is no more there."""
+    """The index of these consecutive segments among the sealed ones. SegmentGone when one is no longer there."""
     slot = sealed.index(sources[0]) if sources and sources[0] in sealed else 0
     if not sources or tuple(sources) != tuple(sealed[slot : slot + len(sources)]):
         raise SegmentGone("segments were removed while they were compacted")
@@ -120,7 +127,7 @@ def slot_of(sources: Sequence[Segment], sealed: Sequence[Segment]) -> int:
 
 
 def _covered(offset: int, bases: list[int], segment_at: Callable[[int], Segment]) -> bool:
-    """True when a live segment's messages reach `offset`: the source that a replacement was made of is still there."""
+    """True when a live segment's messages reach `offset`: the source that a replacement was made from still exists."""
     slot = bisect_right(bases, offset) - 1
     if slot < 0:
         return False

@@ -1,6 +1,6 @@
-"""What a reader holds: a log's segments and where it begins and ends, at one moment.
+"""What a reader works with: a log's segments and where it begins and ends, at one moment.
 
-A snapshot never changes. Readers take one and need no lock; a log whose files change gives a new one.
+A snapshot never changes. Readers take one and need no lock; when its files change, a log provides a new one.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from storage.files.dir_identity import DirIdentity
 
 
-class Decider(NamedTuple):
-    """A marker that decided about a transaction, of some the last in the log: its segment, and its offset."""
+class DecidingMarker(NamedTuple):
+    """The last in the log of the markers that decided about some transactions: its segment, and its offset."""
 
     segment: Segment
     offset: int
 
 
 class TransactionOutcomes(Protocol):
-    """What is known of a log's transactions, as `isolation` finds it out. Thread-safe."""
+    """What is known of a log's transactions; implemented in `isolation`. Thread-safe."""
 
     def last_stable_offset(self, snapshot: LogSnapshot) -> int:
         """See isolation.last_stable_offset."""
@@ -40,9 +40,9 @@ class TransactionOutcomes(Protocol):
 
     def aborted_rows(
         self, snapshot: LogSnapshot, segment: Segment, table: BatchTable, rows: npt.NDArray[np.intp]
-    ) -> tuple[npt.NDArray[np.uint8], list[Decider]]:
-        """1 for those of the transactional `rows` of a segment's batches that were aborted, by row of the table; and by
-        segment the last of the markers that say so, or that they were committed."""
+    ) -> tuple[npt.NDArray[np.uint8], list[DecidingMarker]]:
+        """1 for those of the transactional `rows` of a segment's batches that were aborted, by row of the table; and
+        for each segment the last marker that decided about them, commits included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class LogSnapshot:
     (excluded) is what may be read: records below it may still be in the files, and a batch may begin below it.
     `active_end`: bytes of the last segment that are whole valid batches; `active_size`: bytes of its file, more where
     the tail is torn, garbage, preallocated or being written. `generation`: grows with each truncation that was seen;
-    within one, an offset below `log_end_offset` keeps its meaning. `identity`: of the directory, as far as it is known
-    to a log that is followed from outside.
+    within one, an offset below `log_end_offset` keeps its meaning. `identity`: of the directory, as far as it is known,
+    for a log that another process writes.
     """
 
     tp: TopicPartition
@@ -108,5 +108,5 @@ class Log(Protocol):
     def snapshot(self) -> LogSnapshot:
         """The log as it is now; the same object as before when nothing has changed. Thread-safe.
 
-        UnknownTopicOrPartition when the partition's directory is gone.
+        UnknownTopicOrPartition when the partition's directory was removed.
         """

@@ -1,13 +1,14 @@
 """Where the messages of a log's last segment end.
 
-A log is appended to while we read, may have been cut off by a crash, and may be preallocated with zeros. So its end is
-measured: from a batch that is known to be good, whole batches with right CRCs and ascending offsets are counted, up to
-the first that is not. What lies behind that is the tail: torn, garbage, zeros, or still being written. It is looked at
-again whenever the file changes. Damage before the point where measuring began is for readers to find.
+A log may be appended to while it is read, may have been cut off by a crash, and may be preallocated with zeros. So its
+end is measured: from a batch that is known to be good, whole batches with right CRCs and ascending offsets are counted,
+up to the first that is not. What follows is the tail: torn, garbage, zeros, or still being written. It is measured
+again whenever the file changes. Damage before the point where measuring began is reported by readers.
 
-Bad bytes are no tail but damage if a valid batch follows them, for a log is only ever written at its end; or if they
-lie below the recovery point, for then they were whole and synced once. Those count, for readers to fail at. But a
-length of zero is neither: preallocated, or an append that is made visible as a whole (ActiveSegment.append_whole).
+Bad bytes are damage and not the tail if a valid batch follows them, because a log is only ever written at its end; or
+if they are below the recovery point, because then they were whole and synced once. Such bytes count, and readers fail
+there. But a length of zero is neither: it is preallocated space, or an append that becomes visible as a whole
+(ActiveSegment.append_whole).
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ _V2_HEAD: Final = struct.Struct(
     "i"  # last offset delta
 )
 _CRC_START: Final = 21
-_SEARCHED_BYTES: Final = 4 << 20  # behind bytes that are no batch
+_SEARCHED_BYTES: Final = 4 << 20  # after bytes that are not a batch
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
     """The valid end of a segment.
 
-    `end`: the position behind the last whole valid batch; `next_offset`: that batch's last offset + 1, or the segment's
-    base offset. `last_position` and `last_header`: that batch's header, by which a rewritten file is recognised; -1 and
-    empty when there is no batch.
+    `end`: the position after the last whole valid batch; `next_offset`: that batch's last offset + 1, or the segment's
+    base offset. `last_position` and `last_header`: that batch's header, which shows whether the file was rewritten; -1
+    and empty when there is no batch.
     """
 
     end: int
@@ -55,7 +56,7 @@ class Tail:
 
 
 def measure(segment: Segment, size: int, recovery_point: int = 0) -> Tail:
-    """The valid end of a segment of `size` bytes, not looked at before: scanned from its last good index entry."""
+    """The valid end of a segment of `size` bytes, measured for the first time: from its last good index entry on."""
     start = segment.floor(segment.base_offset + 2**31, size) if size else 0
     return extend(segment, Tail(start, segment.base_offset), size, recovery_point)
 
@@ -86,22 +87,22 @@ def extend(segment: Segment, known: Tail, size: int, recovery_point: int = 0) ->
                 tail = passed
                 continue
             if table.rows == 0 or outcome.stop in (ScanStop.CORRUPT, ScanStop.UNSUPPORTED):
-                behind, grown = _behind_odd_batch(segment, tail, size, len(data))
-                if grown:
+                needed = _size_of_a_larger_batch(segment, tail, size, len(data))
+                if needed:
                     buffers.give(buffer)
-                    buffer = buffers.take(grown)
-                else:
-                    behind = behind or _at_intact_batch(segment, tail, size)
-                    if behind is None:
-                        break
-                    tail = behind
+                    buffer = buffers.take(needed)
+                    continue
+                following = _behind_unknown_batch(segment, tail, size) or _at_intact_batch(segment, tail, size)
+                if following is None:
+                    break
+                tail = following
     finally:
         buffers.give(buffer)
     return tail
 
 
 def still_holds(segment: Segment, tail: Tail) -> bool:
-    """False when the last known batch is not where it was: the file was truncated, and perhaps written on since."""
+    """False when the last known batch is not where it was: the file was truncated, and perhaps written to since."""
     if tail.last_position < 0:
         return True
     header = segment.log.read(tail.last_position, len(tail.last_header))
@@ -118,21 +119,22 @@ def _behind(data: memoryview, table: BatchTable, rows: int, origin: int) -> Tail
 def _behind_bad_batch(
     segment: Segment, data: memoryview, table: BatchTable, row: int, tail: Tail, size: int, recovery_point: int
 ) -> Tail | None:
-    """Past the batch in `row`, whose CRC or offset is wrong, if it is damage and no tail; None if it is the tail."""
+    """The tail after the batch in `row`, whose CRC or offset is wrong, if it is damage; None if the tail begins
+    there."""
     behind = _behind(data, table, row + 1, int(table.position[0]))
     following = segment.batch_at(behind.end, size) if behind.end < size else None
     if following is not None:
         base, last = int(following.base_offset[0]), int(following.last_offset[0])
         if last >= tail.next_offset and (base < 0 or base >= tail.next_offset):
             return replace(behind, next_offset=max(base, tail.next_offset))
-    # The header may be what is wrong: its offset counts as far as it can be one that was synced.
+    # The header may be wrong: its offset is trusted only if it can be that of a synced batch.
     if tail.next_offset < behind.next_offset <= recovery_point:
         return behind
     return None
 
 
 def _at_intact_batch(segment: Segment, tail: Tail, size: int) -> Tail | None:
-    """Where the next intact batch begins behind bytes that are none; None if none does: then they are the tail."""
+    """The tail at the next intact batch after bytes that are not one; None if there is none: then they are the tail."""
     if never_written(segment.log, tail.end):
         return None
     position = intact_batch(segment, tail.end + 1, min(size, tail.end + _SEARCHED_BYTES), tail.next_offset)
@@ -142,26 +144,27 @@ def _at_intact_batch(segment: Segment, tail: Tail, size: int) -> Tail | None:
     return replace(tail, end=position, next_offset=int(found.base_offset[0]))
 
 
-def _behind_odd_batch(segment: Segment, tail: Tail, size: int, read: int) -> tuple[Tail | None, int]:
-    """Past a batch that the scan gave no row for: (the tail behind it, 0), or (None, the buffer size that it needs),
-    or (None, 0) when no valid batch is there.
+def _size_of_a_larger_batch(segment: Segment, tail: Tail, size: int, read: int) -> int:
+    """How large a buffer the batch at the tail's end needs, where it is larger than the `read` bytes; 0 otherwise."""
+    claimed = segment.batch_size(segment.log.read(tail.end, min(BATCH_HEADER_SIZE, size - tail.end)))
+    if claimed is None or not read < claimed <= size - tail.end:
+        return 0
+    return claimed if segment.is_believable(tail.end, claimed) else 0
 
-    A batch of an unknown magic whose CRC is right was written so: it belongs to the log, and readers fail at it.
-    """
+
+def _behind_unknown_batch(segment: Segment, tail: Tail, size: int) -> Tail | None:
+    """The tail after a batch of an unknown magic, if its CRC is right: then it was written that way. It belongs to the
+    log, and readers fail at it."""
     head = segment.log.read(tail.end, min(BATCH_HEADER_SIZE, size - tail.end))
-    known = segment.batch_size(head)
-    if known is not None:
-        fits = read < known <= size - tail.end and segment.is_believable(tail.end, known)
-        return None, known if fits else 0
     if len(head) < BATCH_HEADER_SIZE:
-        return None, 0
+        return None
     base, length, magic, crc, delta = _V2_HEAD.unpack_from(head)
     whole = length + LOG_OVERHEAD
     if magic in (0, 1, 2) or not BATCH_HEADER_SIZE <= whole <= size - tail.end:
-        return None, 0
-    if base < tail.next_offset or base >= segment.base_offset + 2**31 or not 0 <= delta < 2**31:
-        return None, 0
+        return None
+    if not tail.next_offset <= base < segment.base_offset + 2**31 or not 0 <= delta < 2**31:
+        return None
     batch = segment.log.read(tail.end, whole)
     if len(batch) < whole or crc32c(batch[_CRC_START:]) != crc:
-        return None, 0
-    return Tail(tail.end + whole, base + delta + 1, tail.end, bytes(head)), 0
+        return None
+    return Tail(tail.end + whole, base + delta + 1, tail.end, bytes(head))

@@ -1,12 +1,12 @@
-"""The greatest timestamp of a segment: from its time index where the log bears it out, from its headers where not.
+"""The greatest timestamp of a segment: from its time index where the log confirms it, otherwise from its headers.
 
-A time index entry (t, o) says: t is the greatest timestamp up to offset o. The last entry is where the greatest
-timestamp of all should stand, but an index that has lost its end, or has not got it yet, does not show it. So what
-comes after that entry's batch is looked at too: next to nothing where timestamps rise, as they mostly do.
+A time index entry (t, o) means: t is the greatest timestamp up to offset o. The last entry should have the greatest
+timestamp of all, but it may be missing from an index that has lost its end or is not complete yet. So the batches after
+that entry's batch are read too: next to none where timestamps ascend, as they usually do.
 Source: Kafka's LogSegment.maxTimestampSoFar, largestTimestamp.
 
-Where damage hides batches, what is found is only the greatest of what can be read. Whoever wants to pass over a
-segment, because all in it is older, must ask `may_reach`: what damage hides is taken to lie between its neighbours.
+Where damage hides batches, the result is only the greatest of what can be read. Before skipping a segment because
+everything in it is older, call `may_reach`: hidden messages are assumed to lie between their neighbours in time.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LOOKUP_WINDOW = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was found, and up to which position of the .log: a growing segment is looked at from there on.
+    """What was found, and up to which position of the .log: a growing segment is read from there on.
 
-    `unborne`: the last timestamp of a time index that the log does not bear out, -1 if it does. `damaged_at`: the
-    file's ctime (ns) if damage was met; a file that was changed since is looked at anew. None: no damage was met.
+    `unborne`: the last timestamp of a time index if the log does not confirm it, -1 if it does. `damaged_at`: the
+    file's ctime (ns) if damage was met; a file that was changed since is read again. None: no damage was met.
     """
 
     greatest: TimestampOffset
@@ -50,7 +50,7 @@ _found: WeakKeyDictionary[Segment, _Found] = WeakKeyDictionary()
 def greatest_timestamp(snapshot: LogSnapshot, segment: Segment) -> TimestampOffset:
     """The greatest timestamp in a segment and the last offset of the first batch that has it.
 
-    (-1, base offset) when its messages carry none, or it has none. Damage is passed over.
+    (-1, base offset) when its messages carry none, or it has none. Damage is skipped.
     """
     return _find(snapshot, segment).greatest
 
@@ -58,7 +58,7 @@ def greatest_timestamp(snapshot: LogSnapshot, segment: Segment) -> TimestampOffs
 def may_reach(snapshot: LogSnapshot, segment: Segment, timestamp: int) -> bool:
     """Whether a segment holds a message with this timestamp or a later one, or may have held one where it is damaged.
 
-    Damage is taken to hide nothing later than what the time index tells, or the batch that follows it.
+    Damage is assumed to hide nothing later than the time index shows, or the batch that follows it.
     """
     found = _find(snapshot, segment)
     if max(found.greatest.timestamp, found.unborne) >= timestamp:
@@ -70,8 +70,8 @@ def may_reach(snapshot: LogSnapshot, segment: Segment, timestamp: int) -> bool:
 
 
 def retention_timestamp_ms(snapshot: LogSnapshot, segment: Segment) -> int:
-    """The greatest timestamp, or the file's mtime where messages carry none: what Kafka goes by when it looks for a
-    time and when it removes segments (LogSegment.largestTimestamp)."""
+    """The greatest timestamp, or the file's mtime where messages carry none: what Kafka uses to look for a time and to
+    remove segments (LogSegment.largestTimestamp)."""
     greatest = greatest_timestamp(snapshot, segment).timestamp
     return greatest if greatest >= 0 else segment.mtime_ms()
 
@@ -87,8 +87,8 @@ def position_for_timestamp(snapshot: LogSnapshot, segment: Segment, timestamp: i
 
 
 def first_times_behind(snapshot: LogSnapshot, segment: Segment) -> tuple[int, int] | None:
-    """Least and greatest timestamp that the header of the first batch behind a segment names, -1 for messages without;
-    None where nothing follows, or it cannot be read."""
+    """Least and greatest timestamp in the header of the first batch after a segment, -1 for messages without; None
+    where nothing follows, or it cannot be read."""
     for later in snapshot.segments[snapshot.segment_index(segment.base_offset) + 1 :]:
         end = snapshot.end_position(later)
         if not end:
@@ -102,13 +102,13 @@ def first_times_behind(snapshot: LogSnapshot, segment: Segment) -> tuple[int, in
 
 
 def times_of(table: BatchTable, row: int) -> tuple[int, int]:
-    """Least and greatest timestamp that a batch's header names; the first message's may not be the least of all.
+    """Least and greatest timestamp in a batch's header; the first message's may not be the least of all.
 
-    Equal where the header names one alone. (-1, -1) for messages without a timestamp.
+    Equal where the header has just one. (-1, -1) for messages without a timestamp.
     """
     greatest = int(table.max_timestamp[row])
     base = int(table.base_timestamp[row])
-    # With a delete horizon, or append time, the base is something else.
+    # With a delete horizon, or append time, the base has another meaning.
     plain = int(table.magic[row]) == 2 and not int(table.attributes[row]) & (DELETE_HORIZON_MASK | TIMESTAMP_TYPE_MASK)
     return (base, greatest) if plain and NO_TIMESTAMP < base < greatest else (greatest, greatest)
 
@@ -118,7 +118,7 @@ def _find(snapshot: LogSnapshot, segment: Segment) -> _Found:
     with _lock:
         known = _found.get(segment)
     if known is not None and known.damaged_at is not None:
-        # One that is still written changes all the time: it is looked at anew when it is sealed.
+        # A segment that is still written changes all the time: it is read again when it is sealed.
         known = known if not segment.sealed or known.damaged_at == segment.changed_ns() else None
     if known is not None and known.end >= end:
         return known
@@ -137,7 +137,7 @@ def _find(snapshot: LogSnapshot, segment: Segment) -> _Found:
 
 
 def _from_index(snapshot: LogSnapshot, segment: Segment, end: int) -> _Found:
-    """What the time index knows, if the log bears it out, and the position up to which it knows."""
+    """The content of the time index, if the log confirms it, and the position that it covers."""
     entry = segment.time_index(end).last
     position = None if entry.timestamp < 0 else _position_of(snapshot, segment, entry, end)
     if position is None:
@@ -146,7 +146,7 @@ def _from_index(snapshot: LogSnapshot, segment: Segment, end: int) -> _Found:
 
 
 def _position_of(snapshot: LogSnapshot, segment: Segment, entry: TimestampOffset, end: int) -> int | None:
-    """Where the batch that an entry speaks of begins; None when the log does not bear the entry out.
+    """Where the batch of an index entry begins; None when the log does not confirm the entry.
 
     Before Kafka 3.9.1 an entry's offset may be any of the batch's.
     """

@@ -1,7 +1,7 @@
-"""What is known of a topic beside its data: its id, how many partitions it has, its configuration, and from where.
+"""What is known of a topic apart from its data: its id, its partition count, its configuration and where that is from.
 
-A broker's directory has it in `__cluster_metadata-0`; there a person's own settings (`topic.properties`) go on top. Any
-other directory has `topic.properties` alone, and the partitions that are there are all there are.
+A broker's directory has it in `__cluster_metadata-0`; settings made here (`topic.properties`) override that. Any other
+directory has `topic.properties` alone, and a topic consists of the partitions that are there.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _KEPT: Final = 20_000  # topics
 class TopicInfo:
     """A topic, described.
 
-    `partition_count`: None when only a broker that we do not see would know. `config`: in force, `overrides`: set for
-    this topic, as texts. `source`: where the overrides come from, CLUSTER_METADATA or TOPIC_PROPERTIES (what a person
-    set beside the data wins), DEFAULTS when nobody said anything. `replicas`: of the partition with the most; 1 where
-    there is no cluster. `problems`: what could not be read or understood and was left out.
+    `partition_count`: None when only the broker knows it. `config`: in force, `overrides`: set for this topic, as
+    texts. `source`: where the overrides come from, CLUSTER_METADATA or TOPIC_PROPERTIES (which wins), DEFAULTS when
+    there are none. `replicas`: of the partition with the most; 1 where there is no cluster. `problems`: what could not
+    be read or understood and was left out.
     """
 
     topic: str
@@ -53,7 +53,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was found of a topic, and all that it was found from: it is stale as soon as one of these is another.
+    """What was found of a topic, and everything it was derived from: it is stale as soon as one of these changes.
 
     `files`: see `_mark`, taken before the files were read. `described`: the topic in the cluster's metadata. It and the
     broker's configuration are replaced as a whole when they change, so each is compared as an object.
@@ -67,7 +67,7 @@ class _Known:
 
 
 class TopicInfos:
-    """Answers for one log directory. Thread-safe."""
+    """The topics of one log directory. Thread-safe."""
 
     def __init__(self, path: Path, config: BrokerConfig, *, is_broker: bool) -> None:
         # Constant after construction.
@@ -97,7 +97,7 @@ class TopicInfos:
         return self._current()[0]
 
     def broker_config(self) -> BrokerConfig:
-        """The configuration given, under what the cluster's metadata says of this broker."""
+        """The configuration given, with the values that the cluster's metadata set for this broker."""
         return self._current()[1]
 
     def problems(self) -> list[StorageError]:
@@ -107,8 +107,8 @@ class TopicInfos:
         return [problem for problem in found if problem is not None]
 
     def of(self, topic: str, partitions: list[int]) -> TopicInfo:
-        """What is known of a topic whose `partitions` (ascending, at least one) are here; the same object as before
-        when nothing has changed."""
+        """The topic whose `partitions` (ascending, at least one) are here; the same object as before when nothing has
+        changed."""
         metadata, broker = self._current()
         described = None if metadata is None else metadata.topics.get(topic)
         directory = f"{self._place}/{TopicPartition(topic, partitions[0]).dir_name}"
@@ -126,13 +126,11 @@ class TopicInfos:
             return held.info
         info = self._read(topic, partitions, described, broker)
         if len(self._known) >= _KEPT:
-            self._known.clear()  # Most are of topics that have gone, or somebody walks through very many.
+            self._known.clear()  # Most are of removed topics, or a caller walks through very many.
         self._known[topic] = _Known(info, partitions, (id_mark, properties_mark), described, broker)
         return info
 
-    def _read(
-        self, topic: str, partitions: list[int], known: TopicMetadata | None, broker: BrokerConfig
-    ) -> TopicInfo:
+    def _read(self, topic: str, partitions: list[int], known: TopicMetadata | None, broker: BrokerConfig) -> TopicInfo:
         directory = self._path / TopicPartition(topic, partitions[0]).dir_name
         problems: list[StorageError] = []
         own_id: str | None = None
@@ -146,7 +144,7 @@ class TopicInfos:
         except CorruptCheckpoint as error:
             problems.append(error)
         if known is not None and own_id is not None and known.topic_id != own_id:
-            # Another topic of that name lives in the cluster now: these are the data of the one before.
+            # Another topic of that name exists in the cluster now: these are the data of the old one.
             known = None
         overrides = {**({} if known is None else known.configs), **(own or {})}
         source = DEFAULTS if known is None else CLUSTER_METADATA
@@ -179,7 +177,7 @@ class TopicInfos:
             metadata = self._reader.refresh()
             if metadata is not self._metadata:
                 values = {} if metadata is None else metadata.broker_values(self._node_id)
-                if values != self._values:  # A broker adds to its metadata twice a second, and hardly ever these.
+                if values != self._values:  # A broker adds to its metadata twice a second, hardly ever these.
                     self._values = values
                     self._broker = self._given.with_values(values) if values else self._given
                 self._metadata = metadata
@@ -187,7 +185,7 @@ class TopicInfos:
 
 
 def _mark(path: str) -> FileMark | None:
-    """What tells one state of a file from another; None where there is none, or it cannot be looked at."""
+    """Identifies a state of a file; None where there is none, or its status cannot be read."""
     try:
         return FileMark.of(os.stat(path))  # noqa: PTH116
     except OSError:
@@ -195,7 +193,7 @@ def _mark(path: str) -> FileMark | None:
 
 
 def _reader(path: Path) -> ClusterMetadataReader:
-    # It brings the formats of the cluster's records, which a directory of ours has none of.
+    # Imports the formats of the cluster's records, which only a broker's directory has.
     from storage.files.cluster_metadata import ClusterMetadataReader
 
     return ClusterMetadataReader(path)

@@ -1,7 +1,7 @@
-"""What recovery would do, found out by doing it to a shadow: `recover --dry-run`.
+"""Finds out what recovery would do by running it on a copy: `recover --dry-run`.
 
-The shadow of a partition's directory lies among the temporary files. Its small files are copies, its .log files are
-links to the real ones, which are read and never written: a cut is only noted. So it is the same code that reports.
+The copy of a partition's directory is a temporary directory. Its small files are copies, its .log files are links to
+the real ones, which are read and never written: a cut is only noted. So the report comes from the same code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
 
 
 def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = None) -> RecoveryReport:
-    """The report that `Recovery` would give; nothing is changed. Errors as Recovery's."""
+    """The report that `Recovery` would produce; nothing is changed. Errors as Recovery's."""
     with tempfile.TemporaryDirectory(prefix="kafkafs-recover-") as place:
         shadow = Path(place) / plan.directory.name
         shadow.mkdir()
@@ -37,19 +37,11 @@ def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = No
         return recovery.report
 
 
-class _ShadowDisk:
+class _ShadowDisk(RealDisk):
     """A Disk on which the files that links point to cannot be changed."""
 
-    def __init__(self) -> None:
-        self._real = RealDisk()
-        self.mkdir = self._real.mkdir
-        self.rmdir = self._real.rmdir
-        self.rename = self._real.rename
-        self.unlink = self._real.unlink
-        self.set_mtime = self._real.set_mtime
-
-    def open(self, path: Path, *, create: bool = False) -> DiskFile:
-        return _LinkedFile(path) if path.is_symlink() else self._real.open(path, create=create)
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:  # type: ignore[override]
+        return _LinkedFile(path) if path.is_symlink() else super().open(path, create=create)
 
     def sync_dir(self, path: Path) -> None:
         pass

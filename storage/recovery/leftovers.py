@@ -1,4 +1,4 @@
-"""What interrupted work left in a partition's directory, and what is to become of it: a plan, pure.
+"""A plan for the files that interrupted work left in a partition's directory. Pure.
 
 Source: the first three passes of LogLoader.load. Numbers in the comments are those of `storage.recovery.recovery`.
 """
@@ -22,17 +22,17 @@ class LeftoverPlan:
 
 def plan_leftovers(files: Iterable[str], next_offset_of: Callable[[str], int]) -> LeftoverPlan:
     """What to do with `.deleted`, `.cleaned`, `.swap` and checkpoint `.tmp` files, and with segments that another
-    process was building for whoever owned the log then.
+    process was building for the log's owner of that time.
 
-    `next_offset_of` tells of a `.log.swap` or .log file the offset behind its last message.
+    `next_offset_of` returns the offset after the last message of a `.log.swap` or .log file.
     """
     files = sorted(files)
     parsed = {name: part for name in files if (part := names.parse_segment_file(name)) is not None}
     of_state: dict[FileState, dict[str, SegmentFileName]] = {state: {} for state in FileState}
     for name, part in parsed.items():
         of_state[part.state][name] = part
-    remove = [name for name in files if name.endswith(names.TEMPORARY_SUFFIX) or names.is_staged_segment(name)]
-    # 1. What was being removed goes; what was being built goes, with the replacements that it had not finished.
+    remove = [name for name in files if _is_temporary(name) or names.is_staged_segment(name)]
+    # 1. Files that were being removed or built are removed, with the replacements that were not complete.
     remove += of_state[FileState.DELETED]
     cleaned = of_state[FileState.CLEANED]
     first_cleaned = min((part.offset for part in cleaned.values()), default=None)
@@ -41,7 +41,7 @@ def plan_leftovers(files: Iterable[str], next_offset_of: Callable[[str], int]) -
         remove += [name for name, part in swap.items() if part.offset >= first_cleaned]
         swap = {name: part for name, part in swap.items() if part.offset < first_cleaned}
     remove += cleaned
-    # 2. A finished replacement takes the place of all files with offsets in its range.
+    # 2. A finished replacement replaces all files with offsets in its range.
     logs = [name for name, part in swap.items() if part.kind is FileKind.LOG]
     if logs:
         start = min(swap[name].offset for name in logs)
@@ -51,7 +51,12 @@ def plan_leftovers(files: Iterable[str], next_offset_of: Callable[[str], int]) -
         if below is not None and next_offset_of(names.segment_file(below, FileKind.LOG)) > start:
             start = below  # the segment that was split, if its first message had a later offset than its name
         remove += [name for name, part in live.items() if start <= part.offset < end]
-    # 3. It gets its name. The .log last: until then the .swap file tells the whole story again.
+    # 3. It gets its name. The .log last: until then the .swap file is enough to repeat all this.
     order = sorted(swap, key=lambda name: (swap[name].kind is FileKind.LOG, name))
     rename = [(name, names.segment_file(swap[name].offset, swap[name].kind)) for name in order]
     return LeftoverPlan(tuple(dict.fromkeys(remove)), tuple(rename))
+
+
+def _is_temporary(name: str) -> bool:
+    # Others write a topic's configuration while its logs are opened: OwnedLogs removes what is left of that.
+    return name.endswith(names.TEMPORARY_SUFFIX) and name != names.TOPIC_PROPERTIES + names.TEMPORARY_SUFFIX

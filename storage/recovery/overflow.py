@@ -1,7 +1,7 @@
-"""Segments whose offsets pass 32 bits above their base, as cleaners before Kafka 1.0.1 made them, are split.
+"""Splits segments whose offsets exceed their base by more than 31 bits, as cleaners before Kafka 1.0.1 made them.
 
-1. the parts are written under `.cleaned` names and synced → recovery removes them: the segment stands
-2. their files are renamed to `.swap`, the highest first   → as 1 while one `.cleaned` is left; else recovery finishes
+1. the parts are written under `.cleaned` names and synced → recovery removes them: the segment remains
+2. their files are renamed to `.swap`, the highest first   → as 1 while a `.cleaned` is left; then recovery finishes
 3. the segment's files are removed                         → recovery finishes: it knows the segment by its messages,
                                                              which reach into those of the parts
 4. the parts get their names                               → recovery renames what is left of `.swap`
@@ -35,14 +35,14 @@ class OffsetOverflow(Exception):
 
 
 def next_offset(segment: Segment) -> int:
-    """The offset behind a segment's last sound batch, however far above its base; the base without any."""
+    """The offset after a segment's last sound batch, however far above its base; the base without any."""
     start = segment.floor(segment.base_offset + MAX_RELATIVE_OFFSET, segment.size)
     check = check_segment(segment.log, segment.base_offset, segment.size, ignore_batches, start=start, any_span=True)
     return check.next_offset
 
 
 def overflows(segment: Segment) -> bool:
-    """True when some of its offsets cannot be told in 32 bits from its base."""
+    """True when some of its offsets are too far above its base for an index entry."""
     return next_offset(segment) - 1 - segment.base_offset > MAX_RELATIVE_OFFSET
 
 
@@ -61,7 +61,7 @@ def split(disk: Disk, directory: Path, segment: Segment, *, interval_bytes: int)
 
 
 class _Parts:
-    """The new segments, the last of them being written."""
+    """The new segments; the last of them is being written."""
 
     def __init__(self, disk: Disk, directory: Path, interval_bytes: int) -> None:
         self._disk = disk
@@ -85,7 +85,7 @@ class _Parts:
         self.all.append(CleanedSegment(self._disk, self._directory, base_offset, interval_bytes=self._interval_bytes))
 
     def finish(self, source: Segment) -> None:
-        """Each gets what the source's .txnindex says of it, and the source's time."""
+        """Each part gets its entries of the source's .txnindex, and the source's modification time."""
         path = source.path_of(FileKind.TRANSACTION_INDEX)
         aborted = transaction_index.load(path, source.base_offset).entries()
         mtime_ns = source.log.stat().st_mtime_ns
@@ -104,7 +104,7 @@ class _Parts:
 
 
 def _first_offset(data: memoryview, table: BatchTable, row: int, origin: int) -> int:
-    """Of a batch; a compressed message set has to be opened for it."""
+    """The first offset of a batch; a compressed message set has to be decompressed for it."""
     if int(table.base_offset[row]) < 0:
         block = Decoder().decode(data, table, row, row + 1, origin=origin)
         if len(block):

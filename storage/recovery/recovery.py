@@ -1,21 +1,23 @@
-"""Recovery: from whatever a stop left in a partition's directory to a sound log. The passes of Kafka's LogLoader:
+"""Recovery: makes a sound log of a partition's directory after any stop. The passes of Kafka's LogLoader:
 
 1. remove `.deleted`, `.cleaned`, and replacements that were not finished
 2. remove what a finished replacement (`.swap`) covers
 3. give finished replacements their names                     (1-3: leftovers.py)
 4. remove index files without a .log; an .index that is missing, or a .txnindex that cannot be right, means 6 for its
    segment, clean shutdown or not; a missing .timeindex is made empty
-5. a segment whose offsets pass 32 bits (old brokers made such) is split: overflow.py; then from 4 on again
+5. a segment whose offsets exceed the 31 bits of an index entry (old brokers made some) is split: overflow.py; then
+   again from 4 on
 6. without a clean shutdown: check segments from the one that holds the recovery point on; cut at the first batch that
-   is not sound; after a cut remove all later segments; rebuild the indexes of those that were checked. The segment
-   that ends at the recovery point is checked too if its time index lacks its final entry: final_time_entry.py
-7. a log that ends below its checkpointed start begins anew there; a directory without segments gets one
-8. leader epochs beyond the log end, and below its start, go
+   is not sound; after a cut remove all later segments; rebuild the indexes of those that were checked.
+   The segment that ends at the recovery point is checked too if its time index lacks its final entry:
+   final_time_entry.py
+7. a log that ends below its checkpointed start restarts there; a directory without segments gets one
+8. leader epochs beyond the log end, and below its start, are removed
 9. producer state is rebuilt, its snapshots put in order
 
-Every pass leaves a directory from which all passes come to the same result, so a crash at any point is harmless: the
-recovery point only moves with the first flush after it. Later segments go newest first, durably, before the cut is
-made; files below the recovery point, which nobody looks at again, are replaced as a whole.
+Every pass leaves a directory from which all passes reach the same result, so a crash at any point is harmless: the
+recovery point only moves with the first flush after it. Later segments are removed newest first, durably, before the
+cut is made; files below the recovery point, which are never checked again, are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -39,19 +41,14 @@ from storage.files import leader_epochs, names, offset_index, time_index, transa
 from storage.files.disk import opened, replace_file
 from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable
 from storage.log import tail
 from storage.log.intact import intact_batch
 from storage.log.segment import Segment
-from storage.log.segment_check import (
-    MAX_RELATIVE_OFFSET,
-    check_segment,
-    ignore_batches,
-    never_written,
-)
+from storage.log.segment_check import MAX_RELATIVE_OFFSET, check_segment, ignore_batches, never_written
+from storage.log.segments import live_offsets
 from storage.progress import NoProgress, Progress
 from storage.recovery import final_time_entry, overflow
 from storage.recovery.leftovers import plan_leftovers
@@ -63,7 +60,7 @@ _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A segment was cut at a position: `lost_bytes` behind it were no sound batches."""
+    """A segment was cut at a position: the `lost_bytes` after it were not sound batches."""
 
     base_offset: int
     position: int
@@ -73,7 +70,7 @@ class Cut:
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What recovery did to one partition; `changes` are texts for a person, in order."""
+    """What recovery did to one partition; `changes` are texts for people, in order."""
 
     tp: TopicPartition
     changes: list[str] = field(default_factory=list)
@@ -86,11 +83,11 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What recovery is told of a partition.
+    """What recovery needs to know about a partition.
 
-    `clean`: the log directory was shut down cleanly. `recovery_point`: below it all was synced. `log_start_offset`: as
-    checkpointed, 0 without. `gentle`: cut a torn tail and no more; PartitionOffline where messages would go. `threads`:
-    so many look at a segment at once.
+    `clean`: the log directory was shut down cleanly. `recovery_point`: everything below it was synced.
+    `log_start_offset`: as checkpointed, 0 without. `gentle`: only cut a torn tail; PartitionOffline where messages
+    would be removed. `threads`: how many check a segment at once.
     """
 
     tp: TopicPartition
@@ -118,7 +115,7 @@ class Recovery:
         self._epochs_before: LeaderEpochs | None = None
 
     def run(self) -> LoadedLog:
-        """All passes; the directory is sound afterwards, if not synced."""
+        """All passes; the directory is sound afterwards, though not synced."""
         self._finish_leftovers()
         while True:
             try:
@@ -128,7 +125,7 @@ class Recovery:
                 self.report.recovered_segments.clear()
 
     def _load(self) -> LoadedLog:
-        """Passes 4 to 9. OffsetOverflow when a segment has to be split before."""
+        """Passes 4 to 9. OffsetOverflow when a segment has to be split first."""
         plan = self._plan
         self._remove_orphans()
         self._load_epochs()
@@ -136,7 +133,7 @@ class Recovery:
         ends = self._check_segments(segments, unsound)
         next_offset = self._next_offset(segments, ends)
         if segments and next_offset < plan.log_start_offset:
-            self._note(f"log ends at {next_offset}, below its start {plan.log_start_offset}: it begins anew there")
+            self._note(f"log ends at {next_offset}, below its start {plan.log_start_offset}: it restarts there")
             for segment in reversed(segments):
                 self._remove_segment(segment)
             segments, next_offset = [], plan.log_start_offset
@@ -175,41 +172,27 @@ class Recovery:
     def _next_offset_of(self, name: str) -> int:
         parsed = names.parse_segment_file(name)
         assert parsed is not None
-        path = self._directory / name
-        if not path.exists():
+        if not (self._directory / name).exists():
             return parsed.offset
-        segment = self._segment(parsed.offset, path)
+        segment = Segment.at(self._directory, parsed.offset, parsed.state)
         live = parsed.state is FileState.LIVE
         return overflow.next_offset(segment) if live else tail.measure(segment, segment.size).next_offset
 
-    def _segment(self, base_offset: int, path: Path) -> Segment:
-        status = path.stat()
-        return Segment(self._directory, base_offset, LogFile(path, FileIdentity.of(status)), status.st_size)
-
     # Pass 4
 
-    def _segment_files(self) -> dict[FileKind, list[int]]:
-        found: dict[FileKind, list[int]] = {kind: [] for kind in FileKind}
-        for path in self._directory.iterdir():
-            parsed = names.parse_segment_file(path.name)
-            if parsed is not None and not parsed.state.value:
-                found[parsed.kind].append(parsed.offset)
-        return {kind: sorted(offsets) for kind, offsets in found.items()}
-
     def _remove_orphans(self) -> None:
-        found = self._segment_files()
+        logs = self._offsets_of(FileKind.LOG)
         for kind in _INDEX_KINDS:
-            for offset in found[kind]:
-                if offset not in found[FileKind.LOG]:
-                    self._note(f"removes {names.segment_file(offset, kind)}, which has no .log")
-                    self._disk.unlink(self._path(offset, kind))
+            for offset in sorted(set(self._offsets_of(kind)).difference(logs)):
+                self._note(f"removes {names.segment_file(offset, kind)}, which has no .log")
+                self._disk.unlink(self._path(offset, kind))
 
     def _open_segments(self) -> tuple[list[Segment], set[int]]:
         """The segments, and the base offsets of those whose indexes must be rebuilt in any case."""
         segments: list[Segment] = []
         unsound: set[int] = set()
-        for base_offset in self._segment_files()[FileKind.LOG]:
-            segment = self._segment(base_offset, self._path(base_offset, FileKind.LOG))
+        for base_offset in self._offsets_of(FileKind.LOG):
+            segment = Segment.at(self._directory, base_offset)
             if segments and base_offset - segments[-1].base_offset > MAX_RELATIVE_OFFSET + 1:
                 self._check_span(segments[-1])
             segments.append(segment)
@@ -232,11 +215,11 @@ class Recovery:
             raise OffsetOverflow(segment)
 
     def _split(self, segment: Segment) -> None:
-        """Makes several segments of one that is sound but for its span; what is not sound in it is cut off before."""
+        """Splits a segment that is sound except for its span; anything in it that is not sound is cut off before."""
         check = check_segment(segment.log, segment.base_offset, segment.size, ignore_batches, any_span=True)
         if check.invalid_bytes:
-            later = [base for base in self._segment_files()[FileKind.LOG] if base > segment.base_offset]
-            segments = [self._segment(base, self._path(base, FileKind.LOG)) for base in later]
+            later = [base for base in self._offsets_of(FileKind.LOG) if base > segment.base_offset]
+            segments = [Segment.at(self._directory, base) for base in later]
             self._cut(segment, check.end, check.next_offset, segments)
         interval_bytes = self._plan.config.index_interval_bytes
         bases = overflow.split(self._disk, self._directory, segment, interval_bytes=interval_bytes)
@@ -294,9 +277,10 @@ class Recovery:
     def _recover_segment(
         self, segment: Segment, producers: ProducerTable, later: Sequence[Segment], *, below: bool
     ) -> int:
-        """Checks one segment and rebuilds its indexes; `producers` go along. Returns the bytes that were cut off.
+        """Checks one segment and rebuilds its indexes; `producers` are updated. Returns the bytes that were cut off.
 
-        `below`: it lies below the recovery point, so after a crash nothing but what is wrong with it brings us back.
+        `below`: it is below the recovery point, checked only because its index is invalid; no later recovery will
+        revisit it.
         """
         state = IndexState(self._plan.config.index_interval_bytes, segment.base_offset)
         entries: list[IndexEntries] = []
@@ -317,19 +301,14 @@ class Recovery:
         if check.invalid_bytes:
             self._cut(segment, check.end, check.next_offset, later)
         final = state.final_time_entry()
-        offsets = offset_index.encode(
-            np.concatenate([entry.offsets for entry in entries]) if entries else [],
-            np.concatenate([entry.positions for entry in entries]) if entries else [],
-            segment.base_offset,
-        )
-        times = time_index.encode(
-            [*(t for entry in entries for t in entry.timestamps.tolist()), *([final.timestamp] if final else [])],
-            [*(o for entry in entries for o in entry.time_offsets.tolist()), *([final.offset] if final else [])],
-            segment.base_offset,
-        )
-        # A segment that ends at the recovery point may be the last that is checked no more: after the next roll.
+        last = np.array([[final.timestamp], [final.offset]] if final else [[], []], np.int64)
+        entries.append(IndexEntries(*np.empty((2, 0), np.int64), *last))
+        columns = [np.concatenate(column) for column in zip(*entries, strict=True)]
+        offsets = offset_index.encode(columns[0], columns[1], segment.base_offset)
+        times = time_index.encode(columns[2], columns[3], segment.base_offset)
+        # A segment that ends at the recovery point may never be checked again: after the next roll.
         below = below or check.next_offset <= self._plan.recovery_point
-        # The time index first: what made this segment unsound is mended after it.
+        # The time index first: the files that made this segment unsound are written after it.
         self._rewrite(self._path(segment.base_offset, FileKind.TIME_INDEX), times, durably=below)
         self._rewrite(self._path(segment.base_offset, FileKind.OFFSET_INDEX), offsets, durably=below)
         transactions = self._path(segment.base_offset, FileKind.TRANSACTION_INDEX)
@@ -357,9 +336,10 @@ class Recovery:
         for other in reversed(later):
             self._remove_segment(other)
         if later:
-            # Else a power loss could leave the cut, which looks sound, with later segments behind it.
+            # Otherwise a power failure could leave the cut, which looks sound, with later segments after it.
             self._disk.sync_dir(self._directory)
-        self._note(f"cuts {segment.log.path.name} at position {position}, offset {next_offset}: {lost} bytes go")
+        place = f"position {position}, offset {next_offset}"
+        self._note(f"cuts {segment.log.path.name} at {place}: {lost} bytes are removed")
         self.report.cut = Cut(segment.base_offset, position, next_offset, lost)
         with opened(self._disk, segment.log.path) as file:
             file.truncate(position)
@@ -377,7 +357,7 @@ class Recovery:
         measured = tail.measure(last, last.size)
         if measured.end < last.size:
             self._check_span(last)
-            # Kafka would believe the clean shutdown. Appending behind garbage would hide what comes after it.
+            # Kafka would trust the clean shutdown. Appending after garbage would hide what comes after it.
             self._cut(last, measured.end, measured.next_offset, ())
         return max(measured.next_offset, last.base_offset)
 
@@ -385,13 +365,12 @@ class Recovery:
         for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
             with opened(self._disk, self._path(base_offset, kind), create=True):
                 pass
-        path = self._path(base_offset, FileKind.LOG)
-        return Segment(self._directory, base_offset, LogFile(path, FileIdentity.of(path.stat())), 0)
+        return Segment.at(self._directory, base_offset)
 
     def _remove_segment(self, segment: Segment) -> None:
         self._note(f"removes the segment {segment.base_offset}, {segment.size} bytes")
         self.report.removed_segments.append(segment.base_offset)
-        # The .log last: while it is there, all of this is done again.
+        # The .log last: while it exists, all of this is repeated.
         for kind in (*_INDEX_KINDS, FileKind.LOG):
             path = self._path(segment.base_offset, kind)
             if path.exists():
@@ -432,6 +411,9 @@ class Recovery:
                 return
             file.truncate(0)
             file.write_at(0, content)
+
+    def _offsets_of(self, kind: FileKind) -> list[int]:
+        return live_offsets(self._directory, kind)
 
     def _path(self, offset: int, kind: FileKind) -> Path:
         return self._directory / names.segment_file(offset, kind)

@@ -1,28 +1,28 @@
-"""Writes committed: staged batches appended to their partitions, each partition's whole, all of them or in the end all.
+"""Commits writes: appends staged batches to their partitions, each partition's all or none, and eventually all of them.
 
 1. every staged file is read: whole, as written                  → nothing has begun
 2. the write is entered into `kafkafs-commits` as pending, with the offset that each partition's first batch will have,
-   durably                                                       → it will be carried out: 3 to 5, by whoever opens the
-                                                                   log directory for writing next
-3. partition by partition it is appended (PartitionLog.append_whole: all or nothing is seen of it), and flushed
-                                                                 → a partition that has its batch is passed over
-4. one replacement of the file: no more pending, and done if it is a query's micro-batch
+   durably                                                       → it will be carried out: 3 to 5, by the next process
+                                                                   that opens the log directory for writing
+3. partition by partition it is appended, visible all or none (PartitionLog.append_whole), and flushed
+                                                                 → a partition that has its batch is skipped
+4. the file is replaced once: the write is no longer pending, and done if it is a query's micro-batch
                                                                  → a replay of it is dropped
 5. the staged files are removed                                  → staging.remove_orphans
 
-The append is known again by its first batch, at its offset, with its checksum. A partition that has others' messages
-there (a broker ran in between, or a writer was quicker) gets the write at its end: the pending entry says so first,
-durably.
+The append is recognised by its first batch: the offset and the checksum. Where other messages took its place in a
+partition (a broker ran in between, or a writer was quicker) the write is appended at the partition's end: the pending
+entry is changed to that first, durably.
 
-So that batch must stay as it is until the file says that the share is written or the write is over. Whoever removes or
-rewrites batches (retention, compaction) leaves all from `kept_from` on alone. A write that cannot be finished now has
-the shares that are done noted in the file: they hold up nothing any more.
+So that batch must not change until the file says that the share is written or the write is over. Retention and
+compaction, which remove or rewrite batches, leave everything from `kept_from` on alone. When a write cannot be finished
+now, its finished shares are noted in the file and no longer restrict anything.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -41,7 +41,7 @@ from storage.types import TopicPartition
 
 
 class Owner(Protocol):
-    """The log directory that is written to, which this process owns (OwnedDir)."""
+    """The log directory that is written to and that this process owns (OwnedDir)."""
 
     path: Path
     disk: Disk
@@ -53,40 +53,35 @@ class Owner(Protocol):
         """A partition's log. PartitionOffline, UnknownTopicOrPartition."""
 
     def appendable(self, tp: TopicPartition, *, force: bool = False) -> PartitionLog:
-        """The same, for who appends. NotPermitted too: see guest_rules.check_append."""
+        """The same, for appending. NotPermitted too: see guest_rules.check_append."""
 
 
 class Committed(NamedTuple):
-    """What became of a write: False for a replay that was dropped, and how many messages each partition got."""
+    """The result of a write: False for a replay that was dropped, and how many messages each partition got."""
 
     appended: bool
     records: dict[TopicPartition, int]
 
 
 class CommitUnfinished(StorageError):
-    """A write has begun and cannot be carried out now. It will be, when the log directory is next opened for writing:
-    it must not be repeated under another id."""
+    """A write has begun and cannot be carried out now. That will happen when the log directory is next opened for
+    writing: it must not be repeated under another id."""
 
 
 class ReplayDiffers(StorageError):
-    """A micro-batch that is done comes again, and is not what it was: its rows are not in the log."""
+    """A micro-batch that is done was submitted again with other content: its rows are not in the log."""
 
 
 def commit(
-    owned: Owner,
-    write: WriteId,
-    files: Iterable[StagedFile],
-    *,
-    content: Content | None = None,
-    force: bool = False,
+    owned: Owner, write: WriteId, files: Iterable[StagedFile], *, content: Content | None = None, force: bool = False
 ) -> Committed:
     """Commits a write: the staged files of each partition in the order given. A micro-batch that its query committed
-    before is dropped. `content`: what the write consists of, remembered to tell a replay from another batch of that
-    number; None: it is not compared. `force`: see guest_rules.check_append.
+    before is dropped. `content`: what the write consists of, remembered to recognise a replay; None: not compared.
+    `force`: see guest_rules.check_append.
 
-    ReplayDiffers when it was committed before with another content. Else:
-    CommitUnfinished when it has begun and is not through. Any other error (FileNotFoundError or CorruptBatch of a
-    staged file, PartitionOffline, NotPermitted, OSError): nothing was written, the staged files are as they were.
+    ReplayDiffers when it was committed before with another content. CommitUnfinished when it has begun and is not
+    finished. Any other error (FileNotFoundError or CorruptBatch of a staged file, PartitionOffline, NotPermitted,
+    OSError): nothing was written, the staged files are unchanged.
     """
     if owned.commits.problem is not None:
         raise owned.commits.problem
@@ -114,7 +109,7 @@ def commit(
 
 
 def _append(owned: Owner, begun: PendingCommit, shares: Sequence[tuple[PartitionLog, StagedBatches]]) -> None:
-    """Steps 2 and 3. What fails before anything is in a log is taken back."""
+    """Steps 2 and 3. A failure before anything is in a log is undone."""
     untouched = True
     written: list[TopicPartition] = []
     try:
@@ -129,7 +124,7 @@ def _append(owned: Owner, begun: PendingCommit, shares: Sequence[tuple[Partition
             try:
                 owned.commits.change(lambda ledger: ledger.withdrawn(begun.write))
             except OSError:
-                pass  # so it stays begun
+                pass  # it remains begun
             else:
                 raise
         _note_written(owned, begun.write, written)
@@ -140,8 +135,8 @@ def _check_replay(owned: Owner, write: WriteId, content: Content) -> None:
     known = owned.commits.state.content_of(write)
     last = owned.commits.state.queries[write.id]
     if known == content or (known is None and write.batch == last.batch and not last.contents):
-        return  # or what committed it did not remember contents yet
-    rows = "rows that are not remembered any more" if known is None else f"{known.records} rows"
+        return  # or it was committed by a version that did not store contents
+    rows = "rows that are no longer known" if known is None else f"{known.records} rows"
     raise ReplayDiffers(
         f"batch {write.batch} of write {write.id} was committed before, with other rows: these are not written",
         path=owned.path,
@@ -152,13 +147,11 @@ def _check_replay(owned: Owner, write: WriteId, content: Content) -> None:
     )
 
 
-def _append_share(
-    owned: Owner, write: WriteId, part: PendingPart, log: PartitionLog, batches: StagedBatches
-) -> None:
-    """Appends a partition's share. Where it does not go to the offset that is planned, that is on disk before."""
+def _append_share(owned: Owner, write: WriteId, part: PendingPart, log: PartitionLog, batches: StagedBatches) -> None:
+    """Appends a partition's share. If it does not get the planned offset, the new one is on disk before."""
 
     def place(base_offset: int, leader_epoch: int) -> WholeAppend:
-        # The log's locks are held: from here on nobody else appends.
+        # The log's locks are held: nothing else appends from here on.
         if base_offset != part.base_offset:
             last_offset, crc = batches.first(base_offset)
             moved = part._replace(base_offset=base_offset, last_offset=last_offset, crc=crc)
@@ -169,14 +162,14 @@ def _append_share(
 
 
 def _note_written(owned: Owner, write: WriteId, partitions: Collection[TopicPartition]) -> None:
-    """Notes that these have their shares, flushed. If that fails, their first batches stay what tells it."""
+    """Notes that these partitions have their shares, flushed. If that fails, their first batches still show it."""
     with contextlib.suppress(OSError):
         owned.commits.change(lambda ledger: ledger.written(write, partitions))
 
 
 def _unfinished(owned: Owner, write: WriteId, error: Exception) -> CommitUnfinished:
     return CommitUnfinished(
-        f"write {write.id} has begun but is not through",
+        f"write {write.id} has begun but is not finished",
         path=owned.path,
         found=str(error),
         advice="It will be finished when the log directory is next opened for writing: do not repeat it",
@@ -186,8 +179,8 @@ def _unfinished(owned: Owner, write: WriteId, error: Exception) -> CommitUnfinis
 def finish_pending(owned: Owner) -> dict[TopicPartition, Exception]:
     """Carries out what an earlier process began, before anything else is appended here.
 
-    A partition that is gone is passed over. What cannot be carried out now (the partition is offline, the disk full, a
-    staged file gone) stays pending: the partitions, and why.
+    A partition that no longer exists is skipped. What cannot be carried out now (the partition is offline, the disk
+    full, a staged file missing) stays pending. Returns those partitions, and why.
     """
     unfinished: dict[TopicPartition, Exception] = {}
     for pending in owned.commits.state.pending:
@@ -203,45 +196,49 @@ def finish_pending(owned: Owner) -> dict[TopicPartition, Exception]:
 
 
 def abort(disk: Disk, log_dir: Path, write: WriteId, files: Iterable[StagedFile] = ()) -> None:
-    """Removes what was staged for a write that is not to be committed, but nothing that a pending write consists of.
+    """Removes what was staged for a write that will not be committed, except files of a pending write.
 
-    `files`: what its tasks told of. Others of its files come from tasks that ended without a word (Spark kills its
-    workers); a task that is still running may leave one behind this, an orphan. A single write's id is its own, so
-    all of its files go. A micro-batch may be in the hands of a restarted query: its other files go only while nobody
-    holds the log directory, else with its next commit. CorruptCheckpoint, OSError: what is left are orphans.
+    `files`: those that its tasks reported. There may be others of tasks that ended without reporting (Spark kills its
+    workers); a task that is still running may create one after this, an orphan. A single write's id is unique, so all
+    of its files are removed. A micro-batch may have been taken over by a restarted query: its other files are removed
+    only while no process holds the log directory, otherwise with its next commit. CorruptCheckpoint, OSError: the files
+    that are left are orphans.
     """
     if write.batch is None:
         _discard_unwanted(disk, log_dir, staging.of_write(log_dir, write))
         return
-    try:
-        lock = DirLock(disk, log_dir)
-    except LogLocked:
-        _discard_unwanted(disk, log_dir, [staging.path_of(log_dir, file) for file in files])
-        return
-    try:
-        _discard_unwanted(disk, log_dir, staging.of_write(log_dir, write))
-    finally:
-        lock.release()
+    with _locked_if_free(disk, log_dir) as locked:
+        own = [staging.path_of(log_dir, file) for file in files]
+        _discard_unwanted(disk, log_dir, staging.of_write(log_dir, write) if locked else own)
 
 
 def clear_earlier_attempts(disk: Disk, log_dir: Path, write: WriteId, attempt: str) -> bool:
-    """Removes what earlier attempts at a query's batches, this one included, have staged: nobody will commit it, but
-    what a pending write consists of. False when the log directory is held, so that nothing was looked at: a commit may
-    be about to begin. CorruptCheckpoint, OSError.
+    """Removes what earlier attempts at a query's batches, this one included, have staged: it will never be committed.
+    Files of a pending write stay. False when the log directory is held, so that nothing was removed: a commit may be
+    about to begin. CorruptCheckpoint, OSError.
 
-    A driver that is thought dead and is not loses what it has staged: its commit then fails, and nothing is written.
+    A driver that is wrongly thought dead loses what it has staged: its commit then fails, and nothing is written.
     """
     if not staging.of_earlier_attempts(log_dir, write, attempt):
         return True
+    with _locked_if_free(disk, log_dir) as locked:
+        if locked:
+            _discard_unwanted(disk, log_dir, staging.of_earlier_attempts(log_dir, write, attempt))
+        return locked
+
+
+@contextlib.contextmanager
+def _locked_if_free(disk: Disk, log_dir: Path) -> Iterator[bool]:
+    """Holds the log directory during the block unless another process does; says whether it is held."""
     try:
         lock = DirLock(disk, log_dir)
     except LogLocked:
-        return False
+        yield False
+        return
     try:
-        _discard_unwanted(disk, log_dir, staging.of_earlier_attempts(log_dir, write, attempt))
+        yield True
     finally:
         lock.release()
-    return True
 
 
 def _discard_unwanted(disk: Disk, log_dir: Path, staged: Iterable[Path]) -> None:
@@ -252,14 +249,14 @@ def _discard_unwanted(disk: Disk, log_dir: Path, staged: Iterable[Path]) -> None
 
 
 def _refuse_behind_unfinished(owned: Owner, write: WriteId) -> None:
-    """A query's batches come in order: nothing is committed behind one that could not be carried out."""
+    """A query's batches come in order: nothing is committed after one that could not be carried out."""
     for pending in owned.commits.state.pending:
         if pending.write.id == write.id:
             raise CommitUnfinished(
                 f"write {pending.write.id}, batch {pending.write.batch} was begun and cannot be carried out yet",
                 path=owned.path,
                 found="; ".join(f"{tp}: {error}" for tp, error in owned.unfinished.items()),
-                advice="`kafkafs recover` finishes it, or tells why it cannot",
+                advice="`kafkafs recover` finishes it, or says why it cannot",
             )
 
 
@@ -270,7 +267,7 @@ def _part(log: PartitionLog, batches: StagedBatches, files: Sequence[StagedFile]
 
 
 def _roll_forward(owned: Owner, pending: PendingCommit, part: PendingPart) -> Exception | None:
-    """Gives a partition its share; why it still has not got it."""
+    """Gives a partition its share; returns why it still does not have it."""
     if part.written or not (owned.path / part.tp.dir_name).is_dir():
         return None
     try:
@@ -291,7 +288,7 @@ def _end(owned: Owner, write: WriteId, files: Iterable[StagedFile]) -> None:
 
 
 def discard(owned: Owner, files: Iterable[StagedFile]) -> None:
-    """Removes staged files that no write needs any more. What cannot be removed now is an orphan."""
+    """Removes staged files that no write needs any longer. Files that cannot be removed now are orphans."""
     for file in files:
         with contextlib.suppress(OSError):
             staging.discard(owned.disk, staging.path_of(owned.path, file))

@@ -1,7 +1,6 @@
-"""What a log directory's `kafkafs-commits` says of its writes: to who owns the directory, and to who only looks.
+"""The content of a log directory's `kafkafs-commits`, for the owner of the directory and for read-only users.
 
-It tells upkeep how much of a log must stay as it is: the first batch of a pending write's share is how the share is
-known again (`commit`).
+It tells upkeep how much of a log must not change: a pending write's share is recognised by its first batch (`commit`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from storage.log.snapshot import LogSnapshot
 
 
 class CommitLedger:
-    """The ledger of a log directory that we own. Thread-safe.
+    """The ledger of a log directory that this process owns. Thread-safe.
 
     `problem`: why its file could not be understood; then nothing is committed, and nothing in it is changed.
     """
@@ -41,14 +40,15 @@ class CommitLedger:
 
     @property
     def state(self) -> Ledger:
-        """What it says now."""
+        """The current content."""
         return self._ledger
 
     def change(self, changed: Callable[[Ledger], Ledger]) -> None:
-        """Makes it say what `changed` makes of what it says, durably; several changes come one after the other.
+        """Replaces the content by what `changed` returns for it, durably; concurrent changes are made one after
+        another.
 
-        May be called with a log's locks held, and takes none. OSError: which of both it says is not known, and it is
-        read again.
+        The caller may hold a log's locks; none are taken here. OSError: the file may have the old or the new content,
+        and is read again.
         """
         with self._lock:
             ledger = changed(self._ledger)
@@ -66,7 +66,7 @@ def holds(snapshot: LogSnapshot, part: PendingPart) -> bool:
     """Whether the write's first batch, and so all of its share, is in the log. Errors of reading."""
     if snapshot.log_end_offset <= part.base_offset:
         return False
-    # Where the log start was moved behind it (DeleteRecords), it is in its segment nevertheless.
+    # Where the log start was moved above it (DeleteRecords), it is still in its segment.
     snapshot = replace(snapshot, log_start_offset=min(snapshot.log_start_offset, part.base_offset))
     found = find_batch(snapshot, part.base_offset)
     if found is None:
@@ -76,17 +76,17 @@ def holds(snapshot: LogSnapshot, part: PendingPart) -> bool:
 
 
 def kept_from(ledger: Ledger, snapshot: LogSnapshot) -> int | None:
-    """From which offset on a log must be left as it is, for pending writes' sake; None when there is no such offset.
+    """The offset from which on a log must not change because of pending writes; None when there is none.
 
-    The ledger's state is to be asked for after the snapshot was taken: a share that is appended later is not in it.
+    Read the ledger's state after taking the snapshot: a share that is appended later is not in the snapshot.
     """
     shares = [part for part in ledger.parts_of(snapshot.tp) if not part.written and _may_hold(snapshot, part)]
     return min((part.base_offset for part in shares), default=None)
 
 
 def read_for_upkeep(directory: Path) -> Ledger:
-    """The ledger of a directory that we only look at. One that does not parse tells of no writes, here as to the owner
-    (CommitLedger): they cannot be finished any more."""
+    """The ledger of a directory opened read-only. One that does not parse counts as empty, here as for the owner
+    (CommitLedger): its writes can no longer be finished."""
     try:
         return commit_ledger.read(directory)
     except CorruptCheckpoint:

@@ -1,11 +1,11 @@
-"""Pending writes of which a share can never be carried out: what was staged for it is gone or spoilt.
+"""Pending writes with a share that can never be carried out, because the staged files are missing or damaged.
 
-Whoever opens the log directory finishes what it can of them, and they stay pending; their query can write no more.
-A person may give them up, which loses those shares here, and not in the source that they came from:
+Opening the log directory for writing finishes what it can of them. They stay pending, and their query can write no
+more. A person may give them up, which loses those shares here, though not in the source that they came from:
 
 1. `kafkafs-commits` is replaced: the write is not pending   → what partitions have of it stays; a query that plays its
                                                                micro-batch again writes all of it
-2. what is still staged for it is removed                    → orphans else (staging.remove_orphans)
+2. its remaining staged files are removed                    → otherwise orphans (staging.remove_orphans)
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from storage.staged_writes.ledger import holds
 
 
 class Share(Enum):
-    """How a partition's share of a pending write stands."""
+    """The state of a partition's share of a pending write."""
 
     WRITTEN = "written"  # it is in the log
-    WAITING = "waiting"  # the next opening for writing appends it, or the one after the partition was mended
-    LOST = "lost"  # what was staged is gone or spoilt
-    NONE = "no partition"  # that was deleted
+    WAITING = "waiting"  # the next opening for writing appends it, or the one after the partition was repaired
+    LOST = "lost"  # the staged files are missing or damaged
+    NONE = "no partition"  # the partition was deleted
 
 
 @dataclass(frozen=True, slots=True)
 class PendingWrite:
-    """A pending write, and how its shares stand, in their order."""
+    """A pending write, and the states of its shares, in their order."""
 
     commit: PendingCommit
     shares: tuple[tuple[PendingPart, Share], ...]
 
     @property
     def is_stuck(self) -> bool:
-        """It cannot be finished any more."""
+        """True when it can no longer be finished."""
         return any(share is Share.LOST for _, share in self.shares)
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class PendingWrite:
 
 
 def pending_writes(log_dir: LogDir, ledger: Ledger) -> list[PendingWrite]:
-    """All that are pending, in the order in which they began."""
+    """All pending writes, in the order in which they began."""
     return [
         PendingWrite(commit, tuple((part, _share(log_dir, part)) for part in commit.parts)) for commit in ledger.pending
     ]
@@ -81,7 +81,7 @@ def _is_whole(path: Path, part: PendingPart) -> bool:
     except (FileNotFoundError, SegmentGone, CorruptBatch):
         return False
     except OSError:
-        return True  # a disk that does not read now may do so later
+        return True  # a disk that cannot be read now may work later
     return staged == _records(part)
 
 

@@ -1,7 +1,7 @@
-"""Staged batches put in their place in a log: offsets, leader epoch, append time, the format that the topic wants.
+"""Prepares staged batches for their place in a log: offsets, leader epoch, append time, the topic's format.
 
-In format v2 offset and epoch lie outside the checksum, so the bytes stay as they were staged; LogAppendTime rewrites
-timestamp and checksum (kafka-facts 3.1). Old formats are made anew.
+In format v2 the checksum does not cover offset and epoch, so the bytes stay as they were staged; LogAppendTime rewrites
+timestamp and checksum. Old formats are encoded again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from storage.types import TimestampType
 
 
 class StagedBatches:
-    """The staged files of one partition, in order, read once to see that they are whole.
+    """The staged files of one partition, in order, read once to check that they are whole.
 
-    CorruptBatch when they are not, FileNotFoundError when one is gone, OSError.
+    CorruptBatch when they are not, FileNotFoundError when one is missing, OSError.
     """
 
     def __init__(self, log_dir: Path, files: Sequence[StagedFile], config: LogConfig, time_ms: int) -> None:
@@ -34,16 +34,14 @@ class StagedBatches:
         self._files = files
         self._config = config
         self._time_ms = time_ms
-        self._table = BatchTable.concat(
-            table.copy() for file in files for _, table in staging.windows(log_dir, file)
-        )
+        self._table = BatchTable.concat(table.copy() for file in files for _, table in staging.windows(log_dir, file))
         self.records = int(self._table.count.sum())
         if not self._table.rows or self.records != sum(file.records for file in files):
             path = log_dir / files[0].tp.dir_name
             raise CorruptBatch("staged files do not hold the records that were written", path=path, found=self.records)
 
     def place(self, base_offset: int, leader_epoch: int) -> WholeAppend:
-        """The batches as they are to be appended at an offset."""
+        """The batches as they must be appended at an offset."""
         if self._config.message_magic < 2:
             return self._in_old_format(base_offset)
         table = self._table.copy()
@@ -59,7 +57,7 @@ class StagedBatches:
         return WholeAppend(table, self._placed(table.base_offset.tolist(), leader_epoch))
 
     def first(self, base_offset: int) -> tuple[int, int]:
-        """Last offset and checksum of the first batch, put at an offset: by them it is known again."""
+        """Last offset and checksum of the first batch at an offset: they identify it later."""
         chunk = next(iter(self.place(base_offset, 0).chunks))
         table = scanned(chunk, self._log_dir)
         return int(table.last_offset[0]), int(table.crc[0])
@@ -81,7 +79,7 @@ class StagedBatches:
     def _in_old_format(self, base_offset: int) -> WholeAppend:
         sets = b"".join(self._message_sets(base_offset))
         table = scanned(memoryview(sets), self._log_dir)
-        # Of a compressed set only its last offset can be seen.
+        # A compressed set shows only its last offset.
         table.data[Column.BASE_OFFSET, 1 : table.rows] = table.last_offset[:-1] + 1
         table.data[Column.BASE_OFFSET, 0] = base_offset
         return WholeAppend(table, (memoryview(sets),))
@@ -94,9 +92,7 @@ class StagedBatches:
                 block = decoder.decode(data, table, row, origin=0)
                 if block.damage is not None:
                     raise block.damage.error
-                records = [
-                    Record(block.key(n), block.value(n), (), int(block.timestamp[n])) for n in range(len(block))
-                ]
+                records = [Record(block.key(n), block.value(n), (), int(block.timestamp[n])) for n in range(len(block))]
                 for encoded, count in self._encoded(records, offset):
                     yield encoded
                     offset += count

@@ -1,16 +1,16 @@
 """Staged files: whole batches for one partition that wait in its directory to be appended in one step.
 
-A task of a write makes one for each partition that it has messages for, beside the segments, so that only the commit
+A task of a write makes one for each partition that it has messages for, next to the segments, so that only the commit
 is left to the one process that may write the log. Their batches are of format v2, offsets from 0 in each, compressed
-as the topic says; for a topic with an old message.format.version they are converted when they get their offsets.
+as the topic requires; for a topic with an old message.format.version they are converted when they get their offsets.
 
-Brokers ignore the files. Nobody else knows whether a write whose driver was killed goes on elsewhere, so they go when
-somebody can tell:
+Brokers ignore the files. Since only the driver knows whether a write whose driver was killed continues elsewhere, files
+are removed when that is certain:
 
-- who stages a micro-batch removes what earlier attempts at it have staged (commits.clear_earlier_attempts)
-- who opens a partition for writing removes those of a micro-batch that its query has committed (another attempt at a
+- staging a micro-batch removes what earlier attempts at it have staged (commits.clear_earlier_attempts)
+- opening a partition for writing removes those of a micro-batch that its query has committed (another attempt at a
   task, a driver that died), and those untouched for a week
-- a person who recovers the log directory removes all that no pending write consists of (`unowned`)
+- `kafkafs recover` on the log directory removes all that belong to no pending write (`unowned`)
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _WINDOW_BYTES: Final = 1 << 20
 _WINDOW_ROWS: Final = 4096
 
 
-class StagedWriter:
-    """Writes one staged file. Not thread-safe. Needs no lock on the log directory: nobody else knows the file."""
+class StagedFileWriter:
+    """Writes one staged file. Not thread-safe. Needs no lock on the log directory: no other process uses the file."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class StagedWriter:
         clock: Clock,
         attempt: str = "",
     ) -> None:
-        """`attempt`: which one at this write it is, see names.StagedName."""
+        """`attempt`: identifies the attempt at this write, see names.StagedName."""
         self._disk = disk
         self._tp = tp
         self._directory = log_dir / tp.dir_name
@@ -71,7 +71,7 @@ class StagedWriter:
     def append(self, columns: RecordColumns) -> None:
         """Adds records, as many to a batch as Kafka's limits allow; a timestamp of -1 becomes now.
 
-        InvalidRecord or RecordTooLarge for the first that the topic does not take, OSError.
+        InvalidRecord or RecordTooLarge for the first record that the topic does not accept, OSError.
         """
         now_ms = self._clock.now_ms()
         columns = with_timestamps(columns, self._config, now_ms)
@@ -101,7 +101,7 @@ class StagedWriter:
         return StagedFile(self._tp, self._path.name, self._position, self._records)
 
     def discard(self) -> None:
-        """Removes the file, if it can be: the task failed."""
+        """Removes the file, if possible: the task failed."""
         if self._file is not None:
             self._file.close()
             with contextlib.suppress(OSError):
@@ -111,7 +111,7 @@ class StagedWriter:
 def _for_old_format(
     columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
 ) -> tuple[int, memoryview]:
-    """As BatchEncoder.encode, of as many records as a message set may hold."""
+    """As BatchEncoder.encode, for as many records as a message set may hold."""
     records = message_sets.records_of(columns, row, stop, config)
     while True:
         try:
@@ -127,11 +127,11 @@ def _for_old_format(
 def windows(log_dir: Path, file: StagedFile) -> Iterator[tuple[memoryview, BatchTable]]:
     """A staged file's batches, about a MiB at a time: their bytes, which the caller may change, and headers.
 
-    Both are valid until the next are taken. Positions in the table count from the start of the bytes. CorruptBatch when
-    it is not what was written; OSError.
+    Both are valid until the next are requested. Positions in the table count from the start of the bytes. CorruptBatch
+    when the file does not hold what was written; OSError.
     """
     log = LogFile(path_of(log_dir, file))
-    # One buffer for all: memory that was just got from the system costs more than what is done with it.
+    # One buffer for all: newly allocated memory costs more than processing the bytes.
     buffer, table = bytearray(min(_WINDOW_BYTES, file.size_bytes)), BatchTable.empty(_WINDOW_ROWS)
     position = 0
     while position < file.size_bytes:
@@ -155,12 +155,12 @@ def _spoilt(path: Path, position: int) -> CorruptBatch:
 
 
 def path_of(log_dir: Path, file: StagedFile) -> Path:
-    """Where a staged file lies."""
+    """The path of a staged file."""
     return log_dir / file.tp.dir_name / file.name
 
 
 def of_write(log_dir: Path, write: WriteId) -> list[Path]:
-    """All that is staged for a write, by whichever attempts at its tasks. OSError."""
+    """All files staged for a write, by any attempt at its tasks. OSError."""
     return [
         path
         for path in _all_staged(log_dir)
@@ -169,7 +169,7 @@ def of_write(log_dir: Path, write: WriteId) -> list[Path]:
 
 
 def of_earlier_attempts(log_dir: Path, write: WriteId, attempt: str) -> list[Path]:
-    """All that other attempts than this one have staged for the query, up to this batch of it. OSError."""
+    """All files that attempts other than this one have staged for the query, up to this batch of it. OSError."""
     mark = names.attempt_mark(attempt)
     return [
         path
@@ -185,18 +185,18 @@ def _all_staged(log_dir: Path) -> Iterator[Path]:
     with scan_quietly(log_dir) as entries:
         directories = sorted(entry.name for entry in entries if entry.is_dir())
     for name in directories:
-        with contextlib.suppress(FileNotFoundError):  # a topic may go at any time
+        with contextlib.suppress(FileNotFoundError):  # a topic may be removed at any time
             yield from (path for path in paths_in(log_dir / name) if path.name.endswith(names.STAGED_SUFFIX))
 
 
 def discard(disk: Disk, path: Path) -> None:
-    """Removes a staged file that nobody needs any more. OSError."""
+    """Removes a staged file that is no longer needed. OSError."""
     with contextlib.suppress(FileNotFoundError):
         disk.unlink(path)
 
 
 def unowned(log_dir: Path, partitions: Iterable[TopicPartition], ledger: Ledger) -> list[Path]:
-    """The staged files in these partitions that no pending write consists of, by name. OSError."""
+    """The staged files in these partitions that belong to no pending write, by name. OSError."""
     pending = ledger.staged_names()
     return [
         path
@@ -207,7 +207,7 @@ def unowned(log_dir: Path, partitions: Iterable[TopicPartition], ledger: Ledger)
 
 
 def remove_orphans(disk: Disk, directory: Path, ledger: Ledger, now_ms: int) -> list[str]:
-    """Removes the staged files of a partition that nobody will commit, if they can be; the names of those removed."""
+    """Removes the staged files of a partition that will never be committed, if possible; returns their names."""
     removed = []
     pending = ledger.staged_names()
     for path in paths_in(directory):

@@ -1,5 +1,5 @@
-"""What is done to a log directory as time goes by: retention, and the background thread that runs it and compaction.
+"""Work on a log directory that time makes due: retention, and the background thread that runs it and compaction.
 
-In: an owned log directory and the clock. Out: segments removed, log starts moved. `salvage` is here too: what can be
-copied out of damaged logs.
+In: an owned log directory and the clock. Out: segments removed, log starts moved. `salvage`, which copies what is
+intact from damaged logs, is here too.
 """

@@ -1,85 +1,66 @@
-"""Retention of a partition in its directory: who may lose messages, and up to where (product.md, section 7).
+"""Retention of a partition in its directory: which partitions may lose messages, and up to which offset.
 
-In a broker's directory only topics are touched whose limits were found there or given by a person. Of a partition with
-several replicas nothing goes at or above the high watermark that the broker wrote down; and nothing by which a share of
-a pending write is known (storage.staged_writes.commit).
+In a broker's directory only topics are changed whose limits were configured there or requested by a person. A partition
+with several replicas loses nothing at or above the high watermark that the broker checkpointed, and nothing by which a
+share of a pending write is recognised (storage.staged_writes.commit).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import replace
 
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.files import checkpoints, names
 from storage.log.log_dir import LogDir
-from storage.log.topic_info import TopicInfo
 from storage.staged_writes import ledger
 from storage.types import TopicPartition
-from storage.upkeep.retention import FreeBytes, RetentionResult, preview, retain
-
-
-class _Leave(NamedTuple):
-    """What may be done to a partition. `only_start`: no limits apply to it, but its log start offset does."""
-
-    only_start: bool
-    high_watermark: int | None
+from storage.upkeep.retention import FreeBytes, Retention, RetentionResult
 
 
 def retain_partition(
     owned: OwnedDir, tp: TopicPartition, *, free_bytes: FreeBytes, before: int | None = None
 ) -> RetentionResult | None:
-    """One pass over one partition, see `retention.retain`; None when it is left alone.
+    """One pass over one partition, see `Retention.run`; None when it is left alone.
 
-    `before` is a person's word: it counts where limits would not. NotPermitted for it in topics that are the brokers'
-    own; else errors as `retain` and `OwnedDir.log`.
+    `before` is an explicit request: it applies where limits would not. NotPermitted for it in topics that belong to the
+    brokers; otherwise errors as `Retention.run` and `OwnedDir.log`.
     """
-    info = owned.topic_info(tp.topic)
-    known = owned.checkpoints.of(tp).high_watermark
-    leave = _leave(info, known, before, is_broker=owned.log_dir.is_broker)
-    if leave is None:
+    retention = _retention(owned.log_dir, tp, free_bytes, before, lambda: owned.checkpoints.of(tp).high_watermark)
+    if retention is None:
         return None
-    return retain(
-        owned.log(tp),
-        clock=owned.clock,
-        free_bytes=free_bytes,
-        before=before,
-        high_watermark=leave.high_watermark,
-        only_start=leave.only_start,
-        kept_from=lambda snapshot: ledger.kept_from(owned.commits.state, snapshot),
-    )
+    return replace(retention, kept_from=lambda now: ledger.kept_from(owned.commits.state, now)).run(owned.log(tp))
 
 
 def preview_partition(
     log_dir: LogDir, tp: TopicPartition, *, free_bytes: FreeBytes, before: int | None = None
 ) -> RetentionResult | None:
     """What `retain_partition` would do, changing nothing. Errors as there, CorruptCheckpoint too."""
-    info = log_dir.topic_info(tp.topic)
-    known = None
-    if info.replicas > 1:
-        known = checkpoints.read(log_dir.path / names.REPLICATION_CHECKPOINT).get(tp)
-    leave = _leave(info, known, before, is_broker=log_dir.is_broker)
-    if leave is None:
+    path = log_dir.path / names.REPLICATION_CHECKPOINT
+    retention = _retention(log_dir, tp, free_bytes, before, lambda: checkpoints.read(path).get(tp))
+    if retention is None:
         return None
-    return preview(
-        log_dir.log(tp).snapshot(),
-        info.config,
-        clock=log_dir.clock,
-        free_bytes=free_bytes,
-        before=before,
-        high_watermark=leave.high_watermark,
-        only_start=leave.only_start,
-        kept_from=lambda snapshot: ledger.kept_from(ledger.read_for_upkeep(log_dir.path), snapshot),
-    )
+    snapshot, config = log_dir.log(tp).snapshot(), log_dir.topic_info(tp.topic).config
+    return replace(
+        retention, kept_from=lambda now: ledger.kept_from(ledger.read_for_upkeep(log_dir.path), now)
+    ).preview(snapshot, config)
 
 
-def _leave(info: TopicInfo, known_high_watermark: int | None, before: int | None, *, is_broker: bool) -> _Leave | None:
+def _retention(
+    log_dir: LogDir,
+    tp: TopicPartition,
+    free_bytes: FreeBytes,
+    before: int | None,
+    high_watermark: Callable[[], int | None],
+) -> Retention | None:
+    """The retention pass that is allowed for a partition; None for none. `high_watermark`: as the broker checkpointed
+    it."""
+    info, is_broker = log_dir.topic_info(tp.topic), log_dir.is_broker
     allowed = guest_rules.may_retain(info, is_broker=is_broker)
     if before is not None:
         guest_rules.check_records_may_go(info, is_broker=is_broker)
-    elif not allowed and (is_broker or info.topic == names.CLUSTER_METADATA_TOPIC):
+    elif not allowed and (is_broker or tp.topic == names.CLUSTER_METADATA_TOPIC):
         return None
-    high_watermark = None
-    if info.replicas > 1:
-        high_watermark = 0 if known_high_watermark is None else known_high_watermark
-    return _Leave(only_start=not allowed, high_watermark=high_watermark)
+    limit = (high_watermark() or 0) if info.replicas > 1 else None
+    return Retention(log_dir.clock, free_bytes, before, limit, only_start=not allowed)

@@ -1,15 +1,15 @@
-"""The background work of a log directory that we own: one thread that looks what is due, does it, and waits.
+"""The background work of a log directory that we own: one thread that does what is due, and waits.
 
-- flush: what is older than `flush.ms` is synced, and what was rolled
-- retention: every `log.retention.check.interval.ms`, over all partitions whose limits somebody set
+- flush: syncs what is older than `flush.ms`, and sealed segments
+- retention: every `log.retention.check.interval.ms`, over all partitions with configured limits
 - checkpoints: recovery points, log starts, high watermarks, at the shortest of Kafka's three intervals
 - deletion: files renamed to `.deleted` are unlinked `file.delete.delay.ms` later
 - compaction: the dirtiest partition first, then the next; `log.cleaner.backoff.ms` later when none is dirty enough.
-  Between two windows of a pass whatever else is due is done, so nothing waits for it
+  Between two windows of a pass all other due work is done, so that nothing waits for it
 
-A partition that fails is taken offline by its own log; the others, and the thread, go on. Whatever is raised in a
-loop over partitions, a bug included, is caught for each of them: none skips those after it. Sources: Kafka's LogManager
-(startup, flushDirtyLogs, cleanupLogs, deleteLogs), LocalLog.deleteSegmentFiles.
+A partition that fails is taken offline by its own log; the others, and the thread, continue. Any error in a loop over
+partitions, even a bug, is caught for each of them, so that none is skipped because of another. Sources: Kafka's
+LogManager (startup, flushDirtyLogs, cleanupLogs, deleteLogs), LocalLog.deleteSegmentFiles.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ CHECKPOINTS: Final = "checkpoints"
 DELETION: Final = "deletion"
 COMPACTION: Final = "compaction"
 
-# Logs are opened, and their configurations changed, behind our back: flush.ms is looked at that often at least, and
-# never more often than the other.
+# Other threads open logs and change their configurations, so flush.ms is checked at least this often, and never more
+# often than the other.
 _FLUSH_LOOK_MS: Final = 1000
 _LEAST_FLUSH_MS: Final = 10
 _NEVER_MS: Final = 3_600_000
 
 
 class Waiter(Protocol):
-    """What the thread waits on; handed in, so that no test sleeps."""
+    """What the thread waits on; passed in, so that no test sleeps."""
 
     def wait(self, timeout_ms: int) -> None:
-        """Returns after that time, or earlier when woken. Once woken, the next wait returns at once."""
+        """Returns after that time, or earlier when woken. A wake before the call makes it return at once."""
 
     def wake(self) -> None:
         """Ends the wait, or the next one. Called from any thread."""
@@ -72,7 +72,7 @@ class EventWaiter:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One kind of background work: `result` of its last run as a text, `errors` of it by partition ("" is the
+    """One kind of background work: `result` of its last run as a text, its `errors` by partition ("" is the
     directory). Times in epoch milliseconds, None before the first run."""
 
     name: str
@@ -87,8 +87,8 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceStatus:
-    """All of it. `state`: "not started", "waiting", "running" or "stopped"; what awaits its deletion, in files and
-    bytes; the dirty ratio of each partition that is compacted, when it was last looked at."""
+    """The status of all tasks. `state`: "not started", "waiting", "running" or "stopped"; what awaits deletion, in
+    files and bytes; the dirty ratio of each compacted partition, when it was last computed."""
 
     state: str
     tasks: tuple[TaskStatus, ...]
@@ -105,20 +105,20 @@ class _Awaiting:
 
 
 class _Report:
-    """What one run of a task has to tell."""
+    """The outcome of one run of a task."""
 
     def __init__(self) -> None:
         self.result = ""
         self.errors: dict[str, str] = {}
-        self.bugs: dict[str, Exception] = {}  # of the errors those that nobody expects: they are logged in full
+        self.bugs: dict[str, Exception] = {}  # the unexpected ones of the errors: they are logged in full
 
     @contextlib.contextmanager
     def failing_alone(self, tp: TopicPartition) -> Iterator[None]:
-        """What fails within is noted, and stays with this partition."""
+        """Notes an error within the block and keeps it from affecting other partitions."""
         try:
             yield
         except UnknownTopicOrPartition:
-            pass  # it was removed this moment
+            pass  # it was removed just now
         except (StorageError, OSError) as error:
             self.errors[str(tp)] = _text(error)
         except Exception as error:  # noqa: BLE001 - a bug that one partition meets must not cost the others their turn
@@ -127,7 +127,7 @@ class _Report:
 
 
 @dataclass(slots=True)
-class _Task:
+class _PeriodicTask:
     name: str
     run: Callable[[_Report], int]  # returns when to run again, epoch ms
     next_run_ms: int
@@ -135,7 +135,7 @@ class _Task:
 
 
 class Maintenance:
-    """Works on one OwnedDir from `start` to `stop`. Thread-safe; `run_due` is the thread's alone (or a test's)."""
+    """Works on one OwnedDir from `start` to `stop`. Thread-safe; only the thread (or a test) calls `run_due`."""
 
     def __init__(self, owned: OwnedDir, *, waiter: Waiter | None = None, free_bytes: FreeBytes | None = None) -> None:
         # Constant after construction.
@@ -167,7 +167,7 @@ class Maintenance:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after the partition that it is at, then deletes what awaits that. Safe to call twice.
+        """Ends the thread after the partition that it works on, then deletes what awaits that. Safe to call twice.
 
         The directory is closed after this, not before.
         """
@@ -198,16 +198,8 @@ class Maintenance:
             self._awaiting.append(_Awaiting(self._clock.now_ms() + delay_ms, chosen, size))
         self._waiter.wake()
 
-    def retain_now(self) -> None:
-        """The next run of the thread looks at retention, whatever its time."""
-        with self._lock:
-            for task in self._tasks:
-                if task.name == RETENTION:
-                    task.next_run_ms = self._clock.now_ms()
-        self._waiter.wake()
-
     def status(self) -> MaintenanceStatus:
-        """How it stands, for @status.json."""
+        """The current status, for @status.json."""
         with self._lock:
             files = sum(len(entry.paths) for entry in self._awaiting)
             size = sum(entry.size_bytes for entry in self._awaiting)
@@ -223,7 +215,7 @@ class Maintenance:
                 self._waiter.wait(wait_ms)
 
     def run_due(self) -> int:
-        """Does all that is due now; returns the milliseconds until something will be. Never raises."""
+        """Does everything that is due; returns the milliseconds until something will be. Never raises."""
         self._run_tasks(self._tasks)
         with self._lock:
             self._state = "waiting"
@@ -231,13 +223,13 @@ class Maintenance:
             due = [task.next_run_ms for task in self._tasks] + [entry.due_ms for entry in self._awaiting]
             return min(max(min(due) - now_ms, 0), _NEVER_MS)
 
-    def _run_tasks(self, tasks: Iterable[_Task]) -> None:
+    def _run_tasks(self, tasks: Iterable[_PeriodicTask]) -> None:
         self._follow_clock()
         for task in tasks:
             if self._is_due(task):
                 self._run(task)
 
-    def _is_due(self, task: _Task) -> bool:
+    def _is_due(self, task: _PeriodicTask) -> bool:
         now_ms = self._clock.now_ms()
         with self._lock:
             if self._stopping:
@@ -246,7 +238,7 @@ class Maintenance:
             return waited or task.next_run_ms <= now_ms
 
     def _follow_clock(self) -> None:
-        """A wall clock that is set back takes all that is planned with it."""
+        """When the wall clock is set back, moves all planned times back with it."""
         now_ms = self._clock.now_ms()
         with self._lock:
             back_ms = max(self._looked_ms - now_ms, 0)
@@ -257,7 +249,7 @@ class Maintenance:
                 for entry in self._awaiting:
                     entry.due_ms -= back_ms
 
-    def _run(self, task: _Task) -> None:
+    def _run(self, task: _PeriodicTask) -> None:
         started_ms = self._clock.now_ms()
         report = _Report()
         with self._lock:
@@ -280,7 +272,7 @@ class Maintenance:
         with self._lock:
             task.next_run_ms = max(next_run_ms, now_ms + 1)
             if task.name in (FLUSH, COMPACTION) and not (report.result or report.errors) and task.status.runs:
-                # They look all the time: their status is of the last time that they did something.
+                # They run all the time: their status shows the last run that did something.
                 task.status = replace(task.status, running=False, next_run_ms=task.next_run_ms)
                 return
             task.status = TaskStatus(
@@ -301,8 +293,8 @@ class Maintenance:
     # The tasks
 
     def _flush(self, report: _Report) -> int:
-        """Syncs every log that has waited flush.ms; a message waits no longer than that. Of the others what was rolled
-        is synced, so that little is left to recover (UnifiedLog.roll)."""
+        """Syncs every log that has waited flush.ms, so that no message waits longer than that. Of the others it syncs
+        sealed segments, so that little is left to recover (UnifiedLog.roll)."""
         now_ms = self._clock.now_ms()
         next_ms = now_ms + min(_FLUSH_LOOK_MS, self._config.flush_scheduler_interval_ms)
         flushed = 0
@@ -320,7 +312,7 @@ class Maintenance:
                     flushed += self._flush_sealed(log, report)
                     continue
             flushed += self._flush_sealed(log, report)
-            # What is appended right after this look has waited no longer than flush.ms at the next.
+            # What is appended right after this has waited no longer than flush.ms at the next run.
             next_ms = min(next_ms, now_ms + every_ms)
         report.result = f"{flushed} log(s) flushed" if flushed else ""
         return max(next_ms, now_ms + _LEAST_FLUSH_MS)
@@ -343,7 +335,7 @@ class Maintenance:
                 continue
             with report.failing_alone(tp):
                 if tp not in opened and not self._has_limits(tp.topic):
-                    continue  # nothing can have expired: it need not be opened for that
+                    continue  # nothing can have expired, so it need not be opened
                 result = retain_partition(self._owned, tp, free_bytes=self._free_bytes)
                 if result is None:
                     continue
@@ -388,7 +380,7 @@ class Maintenance:
             self.delete_later(files, self._owned.topic_info(tp.topic).config.file_delete_delay_ms)
 
     def _unlink(self, entry: _Awaiting, report: _Report) -> None:
-        """Removes the files of an entry; those that could not be stay in it."""
+        """Removes the files of an entry; those that could not be removed stay in it."""
         kept = []
         for path in entry.paths:
             try:
@@ -401,7 +393,7 @@ class Maintenance:
         entry.paths = kept
 
     def _compaction(self, report: _Report) -> int:
-        """One pass over one partition; the next at once, as long as there is one to be compacted."""
+        """One pass over one partition; the next follows at once, as long as a partition needs compaction."""
         if not self._config.cleaner_enable:
             return self._clock.now_ms() + _NEVER_MS
         result = None
@@ -416,7 +408,7 @@ class Maintenance:
         return self._clock.now_ms()
 
     def _pause(self, wait_ms: int) -> None:
-        """Between two windows of compaction: waits, and does what else is due."""
+        """Between two windows of compaction: waits, and does other work that is due."""
         until_ms = self._clock.now_ms() + wait_ms
         others = [task for task in self._tasks if task.name != COMPACTION]
         while True:
@@ -424,7 +416,7 @@ class Maintenance:
                 raise CompactionStopped
             self._run_tasks(others)
             now_ms = self._clock.now_ms()
-            # A clock that is set back does not make it wait for longer.
+            # A clock that is set back must not make this wait longer.
             if not now_ms < until_ms <= now_ms + wait_ms:
                 return
             self._waiter.wait(until_ms - now_ms)
@@ -438,7 +430,7 @@ class Maintenance:
         return config.delete and max(limits) >= 0 and self._owned.may_retain(topic)
 
     def _free_bytes(self) -> int:
-        """What is free, and what will be once the files that await their deletion are gone."""
+        """The free bytes, including those of files that await deletion."""
         with self._lock:
             awaiting = sum(entry.size_bytes for entry in self._awaiting)
         return self._disk_free() + awaiting
@@ -448,5 +440,5 @@ def _text(error: Exception) -> str:
     return str(error) if isinstance(error, StorageError | OSError) else repr(error)
 
 
-def _task(name: str, run: Callable[[_Report], int], next_run_ms: int) -> _Task:
-    return _Task(name, run, next_run_ms, TaskStatus(name, False, 0, None, None, next_run_ms, "", ()))
+def _task(name: str, run: Callable[[_Report], int], next_run_ms: int) -> _PeriodicTask:
+    return _PeriodicTask(name, run, next_run_ms, TaskStatus(name, False, 0, None, None, next_run_ms, "", ()))

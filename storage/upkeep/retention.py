@@ -1,8 +1,8 @@
-"""Retention: which of a log's oldest segments go, and why; and one pass that removes them.
+"""Retention: which of a log's oldest segments are removed and why, and a pass that removes them.
 
-Policies are pure: given a log's segments they say how many of the oldest are to go. Kafka's three, in Kafka's order
-(log start offset, size, time), then ours (free disk space). Each walks from the oldest segment and stops at the first
-that stays. Source: UnifiedLog.deleteOldSegments (kafka-facts 6).
+Policies are pure: given a log's segments they return how many of the oldest to remove. Kafka's three, in Kafka's order
+(log start offset, size, time), then ours (free disk space). Each starts at the oldest segment and stops at the first
+that must stay. Source: UnifiedLog.deleteOldSegments. See storage/DESIGN.md, "Retention".
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import retention_timestamp_ms
 from storage.types import TopicPartition
 
-# From a log's snapshot to the offset from which on nothing of it may go, None when all may
+# From a log's snapshot to the offset from which on nothing may be removed, None when everything may
 # (storage.staged_writes.commit).
 KeptFrom = Callable[[LogSnapshot], int | None]
 
-# Bytes free on a log directory's disk, those of files that only await their removal included.
+# Bytes free on a log directory's disk, including those of files that only await their removal.
 FreeBytes = Callable[[], int]
 
 HIGH_WATERMARK: Final = -1  # as an offset to delete records before
@@ -35,10 +35,10 @@ HIGH_WATERMARK: Final = -1  # as an offset to delete records before
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """What a policy sees of a segment: offsets from `base_offset` to `next_offset` (excluded).
+    """A segment as a policy sees it: offsets from `base_offset` to `next_offset` (excluded).
 
-    `largest_timestamp_ms`: of its messages, the file's mtime where they carry none; asked for only when it matters,
-    for it may have to be read.
+    `largest_timestamp_ms`: of its messages, the file's mtime where they carry none; called only when needed, because it
+    may have to read the segment.
     """
 
     base_offset: int
@@ -49,8 +49,8 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """A log as policies see it: `segments` ascending, the active one last. `high_watermark`: nothing at or above it
-    goes, be it for replicas' sake or for that of pending writes."""
+    """A log as policies see it: `segments` ascending, the active one last. `high_watermark`: nothing at or above it may
+    be removed, because of replicas or of pending writes."""
 
     segments: tuple[SegmentInfo, ...]
     log_start_offset: int
@@ -64,13 +64,13 @@ class LogState:
         return sum(segment.size_bytes for segment in self.segments)
 
     def without(self, count: int) -> LogState:
-        """As it is when the oldest `count` segments are gone."""
+        """The log without its oldest `count` segments."""
         return replace(self, segments=self.segments[count:])
 
     def oldest_while(self, holds: Callable[[SegmentInfo], bool]) -> int:
         """How many of the oldest segments satisfy `holds`, up to the first that does not.
 
-        One that is not below the high watermark, and an active one without messages, never do.
+        A segment that is not below the high watermark, and an active one without messages, do not count.
         """
         for count, segment in enumerate(self.segments):
             is_empty_last = count == len(self.segments) - 1 and not segment.size_bytes
@@ -80,16 +80,16 @@ class LogState:
 
 
 class RetentionPolicy(Protocol):
-    """Decides how many of a log's oldest segments go. Pure, but for what it was made with."""
+    """Decides how many of a log's oldest segments to remove. Pure, apart from its constructor's arguments."""
 
     reason: str
 
     def expired(self, log: LogState) -> int:
-        """The number of oldest segments that may go; the active one counts, if it should go too."""
+        """The number of oldest segments that may be removed, including the active one if it should be removed too."""
 
 
 class LogStartBreach:
-    """Segments that lie wholly below the log start offset; never the active one."""
+    """Segments entirely below the log start offset; never the active one."""
 
     reason = "below the log start offset"
 
@@ -100,7 +100,7 @@ class LogStartBreach:
 
 
 class BySize:
-    """While the log without its oldest segment is still at least `retention.bytes`."""
+    """Segments, while the log without its oldest one still has at least `retention.bytes`."""
 
     reason = "retention.bytes"
 
@@ -133,8 +133,8 @@ class ByTime:
 
 
 class ByFreeSpace:
-    """While less than `retention.free.bytes` is free on the disk. The active segment stays: what fills the disk may be
-    somebody else, and then everything would go."""
+    """Segments, while less than `retention.free.bytes` is free on the disk. The active segment stays: other programs
+    may be filling the disk, and then everything would be removed."""
 
     reason = "retention.free.bytes"
 
@@ -167,7 +167,7 @@ def policies_for(config: LogConfig, free_bytes: FreeBytes) -> tuple[RetentionPol
 
 @dataclass(frozen=True, slots=True)
 class ExpiredSegment:
-    """A segment that goes, and the configuration key or whatever else wants it so."""
+    """A segment to be removed, and the configuration key or other reason for it."""
 
     base_offset: int
     next_offset: int
@@ -178,8 +178,8 @@ class ExpiredSegment:
 @dataclass(frozen=True, slots=True)
 class RetentionResult:
     """One pass over one log. `segments`: removed, or to be removed in a dry run, the oldest first. `rolled`: the active
-    segment went too (or would), and an empty one took its place. `files`: renamed to `.deleted`, to be unlinked after
-    `file.delete.delay.ms`."""
+    segment was removed too (or would be) and replaced by an empty one. `files`: renamed to `.deleted`, to be unlinked
+    after `file.delete.delay.ms`."""
 
     tp: TopicPartition
     segments: tuple[ExpiredSegment, ...]
@@ -191,12 +191,12 @@ class RetentionResult:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the .log files that go."""
+        """Bytes of the .log files that are removed."""
         return sum(segment.size_bytes for segment in self.segments)
 
 
 def plan(log: LogState, policies: Sequence[RetentionPolicy]) -> tuple[ExpiredSegment, ...]:
-    """The oldest segments that go: each policy looks at what those before it leave."""
+    """The oldest segments to remove: each policy is applied to what those before it leave."""
     expired: list[ExpiredSegment] = []
     for policy in policies:
         count = policy.expired(log)
@@ -212,99 +212,84 @@ def _all_may_go(_snapshot: LogSnapshot) -> int | None:
     return None
 
 
-def preview(
-    snapshot: LogSnapshot,
-    config: LogConfig,
-    *,
-    clock: Clock,
-    free_bytes: FreeBytes,
-    before: int | None = None,
-    high_watermark: int | None = None,
-    only_start: bool = False,
-    kept_from: KeptFrom = _all_may_go,
-) -> RetentionResult:
-    """What `retain` would do to a log that is in this state: a dry run, which changes nothing. Errors as there."""
-    config = guest_rules.retention_config(config)
-    start = _log_start(snapshot, config, before, high_watermark)
-    state = _state(snapshot, config, start, _limit(high_watermark, kept_from(snapshot)), clock.now_ms())
-    expired = plan(state, _policies(config, free_bytes, only_start=only_start))
-    if expired:
-        start = max(start, expired[-1].next_offset)
-    everything = bool(expired) and len(expired) == len(snapshot.segments)
-    return RetentionResult(snapshot.tp, expired, start, snapshot.log_end_offset, rolled=everything, dry_run=True)
-
-
-def retain(
-    log: PartitionLog,
-    *,
-    clock: Clock,
-    free_bytes: FreeBytes,
-    before: int | None = None,
-    high_watermark: int | None = None,
-    only_start: bool = False,
-    kept_from: KeptFrom = _all_may_go,
-) -> RetentionResult:
-    """One retention pass over a log, now. Limits that nobody set but are Kafka's defaults do not count.
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The parameters of a retention pass over a log. Kafka's default limits do not count: only configured ones do.
 
     `before`: first move the log start there, as DeleteRecords does (HIGH_WATERMARK: to the end of what may be read).
-    `high_watermark`: nothing at or above it goes; the log end if not given. `only_start`: nothing but the log start
-    counts. `kept_from`: from there on nothing goes, though it may come to lie below the log start. Writers go on
-    meanwhile: a segment that was begun after this looked at the log stays to the next pass. Crash-safe, see
-    PartitionLog.remove_segments. NotPermitted: `before` of a log that is only compacted; OffsetOutOfRange: `before`
-    above the high watermark; SegmentGone: another has taken segments away meanwhile; PartitionOffline, OSError.
+    `high_watermark`: nothing at or above it is removed; None: the log end. `only_start`: only the log start counts.
+    `kept_from`: from there on nothing is removed, although it may come to lie below the log start.
     """
-    config = guest_rules.retention_config(log.config)
-    policies = _policies(config, free_bytes, only_start=only_start)
-    now_ms = clock.now_ms()
-    snapshot = log.snapshot()
-    start = _log_start(snapshot, config, before, high_watermark)
-    log.increment_log_start_offset(start)
-    limit = _limit(high_watermark, kept_from(snapshot))
-    expired = plan(_state(snapshot, config, start, limit, now_ms), policies)
-    everything = bool(expired) and len(expired) == len(snapshot.segments)
-    if everything:
-        # What was appended meanwhile is in the segment that now is the last but one: looked at anew. What was appended
-        # since the roll may have expired as well, but its segment is the active one: it never goes.
-        log.roll()
+
+    clock: Clock
+    free_bytes: FreeBytes
+    before: int | None = None
+    high_watermark: int | None = None
+    only_start: bool = False
+    kept_from: KeptFrom = _all_may_go
+
+    def preview(self, snapshot: LogSnapshot, config: LogConfig) -> RetentionResult:
+        """What `run` would do to a log in this state: a dry run, which changes nothing. Errors as there."""
+        config = guest_rules.retention_config(config)
+        start = self._log_start(snapshot, config)
+        expired = self._expired(snapshot, config, start, self.clock.now_ms())
+        if expired:
+            start = max(start, expired[-1].next_offset)
+        everything = bool(expired) and len(expired) == len(snapshot.segments)
+        return RetentionResult(snapshot.tp, expired, start, snapshot.log_end_offset, rolled=everything, dry_run=True)
+
+    def run(self, log: PartitionLog) -> RetentionResult:
+        """One pass over a log. Writers continue meanwhile: a segment that was begun after the snapshot stays until the
+        next pass. Crash-safe, see PartitionLog.remove_segments.
+
+        NotPermitted: `before` in a log that is only compacted; OffsetOutOfRange: `before` above the high watermark;
+        SegmentGone: another thread has removed segments meanwhile; PartitionOffline, OSError.
+        """
+        config = guest_rules.retention_config(log.config)
+        now_ms = self.clock.now_ms()
         snapshot = log.snapshot()
-        limit = _limit(high_watermark, kept_from(snapshot))
-        expired = plan(_state(snapshot, config, start, limit, now_ms), policies)[: len(snapshot.segments) - 1]
-    files = log.remove_segments(snapshot.segments[: len(expired)])
-    rolled = everything and len(expired) == len(snapshot.segments) - 1
-    return RetentionResult(log.tp, expired, log.log_start_offset, log.log_end_offset, rolled=rolled, files=tuple(files))
+        start = self._log_start(snapshot, config)
+        log.increment_log_start_offset(start)
+        expired = self._expired(snapshot, config, start, now_ms)
+        everything = bool(expired) and len(expired) == len(snapshot.segments)
+        if everything:
+            # What was appended meanwhile is in the segment that is now the last but one, so it is checked again. What
+            # was appended since the roll may have expired as well, but it is in the active segment, which stays.
+            log.roll()
+            snapshot = log.snapshot()
+            expired = self._expired(snapshot, config, start, now_ms)[: len(snapshot.segments) - 1]
+        files = tuple(log.remove_segments(snapshot.segments[: len(expired)]))
+        rolled = everything and len(expired) == len(snapshot.segments) - 1
+        return RetentionResult(log.tp, expired, log.log_start_offset, log.log_end_offset, rolled=rolled, files=files)
+
+    def _log_start(self, snapshot: LogSnapshot, config: LogConfig) -> int:
+        """The log start offset once the records before `before` are deleted (Partition.deleteRecordsOnLeader)."""
+        if self.before is None:
+            return snapshot.log_start_offset
+        if not config.delete:
+            raise NotPermitted(f"{snapshot.tp} is only compacted: its records cannot be deleted")
+        high_watermark = snapshot.log_end_offset if self.high_watermark is None else self.high_watermark
+        end = min(high_watermark, snapshot.log_end_offset)
+        offset = end if self.before == HIGH_WATERMARK else self.before
+        if not 0 <= offset <= end:
+            raise OffsetOutOfRange(
+                f"records of {snapshot.tp} to be deleted end outside of the log", offset=offset, expected=f"0 to {end}"
+            )
+        return max(snapshot.log_start_offset, offset)
+
+    def _expired(self, snapshot: LogSnapshot, config: LogConfig, start: int, now_ms: int) -> tuple[ExpiredSegment, ...]:
+        policies = (LogStartBreach(),) if self.only_start else policies_for(config, self.free_bytes)
+        limits = (self.high_watermark, self.kept_from(snapshot))
+        limit = min((offset for offset in limits if offset is not None), default=snapshot.log_end_offset)
+        return plan(_state(snapshot, config, start, limit, now_ms), policies)
 
 
 def disk_free_bytes(path: Path) -> FreeBytes:
-    """Asks the system what is free on the disk of a directory (psutil.disk_usage)."""
+    """A function that returns the free bytes on the disk of a directory (psutil.disk_usage)."""
     return lambda: int(psutil.disk_usage(str(path)).free)
 
 
-def _policies(config: LogConfig, free_bytes: FreeBytes, *, only_start: bool) -> tuple[RetentionPolicy, ...]:
-    return (LogStartBreach(),) if only_start else policies_for(config, free_bytes)
-
-
-def _log_start(snapshot: LogSnapshot, config: LogConfig, before: int | None, high_watermark: int | None) -> int:
-    """The log start offset once the records before `before` are deleted (Partition.deleteRecordsOnLeader)."""
-    if before is None:
-        return snapshot.log_start_offset
-    if not config.delete:
-        raise NotPermitted(f"{snapshot.tp} is only compacted: it takes no deletion of records")
-    end = snapshot.log_end_offset if high_watermark is None else min(high_watermark, snapshot.log_end_offset)
-    offset = end if before == HIGH_WATERMARK else before
-    if not 0 <= offset <= end:
-        raise OffsetOutOfRange(
-            f"records of {snapshot.tp} to be deleted end outside of the log", offset=offset, expected=f"0 to {end}"
-        )
-    return max(snapshot.log_start_offset, offset)
-
-
-def _limit(high_watermark: int | None, kept_from: int | None) -> int | None:
-    return min((offset for offset in (high_watermark, kept_from) if offset is not None), default=None)
-
-
-def _state(
-    snapshot: LogSnapshot, config: LogConfig, log_start: int, high_watermark: int | None, now_ms: int
-) -> LogState:
+def _state(snapshot: LogSnapshot, config: LogConfig, log_start: int, high_watermark: int, now_ms: int) -> LogState:
     ends = [*(segment.base_offset for segment in snapshot.segments[1:]), snapshot.log_end_offset]
     segments = tuple(
         SegmentInfo(
@@ -315,5 +300,4 @@ def _state(
         )
         for segment, end in zip(snapshot.segments, ends, strict=True)
     )
-    watermark = snapshot.log_end_offset if high_watermark is None else high_watermark
-    return LogState(segments, log_start, watermark, now_ms, config)
+    return LogState(segments, log_start, high_watermark, now_ms, config)

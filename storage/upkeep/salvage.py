@@ -1,15 +1,15 @@
-"""Salvage: from a log in any state, every batch that is intact, into a new log.
+"""Salvage: copies every intact batch of a log in any state into a new log.
 
-Intact is a whole batch with a right CRC at an offset of its segment. Offsets lie outside of the CRC: where those of
-intact batches contradict one another, as few as possible are left behind. A batch of an unknown magic whose CRC is
-right was written as v2 (only the byte of the magic is wrong), and is copied so.
+A batch is intact if it is whole, has a right CRC and an offset of its segment. The CRC does not cover offsets: where
+those of intact batches contradict one another, as few batches as possible are left out. A batch of an unknown magic
+whose CRC is right was written as v2 (only the byte of the magic is wrong), and is copied as such.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +35,7 @@ _Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class UncopiedBytes:
     """Bytes of a .log from `position` to `end` that could not be copied, and why."""
 
     path: Path
@@ -45,20 +45,20 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """Offsets from `first_offset` to `last_offset` (None: it is not known how many) are lost to `damages`.
+class LostOffsets:
+    """Offsets from `first_offset` to `last_offset` (None: the number is not known) are lost because of `damages`.
 
-    Both are None where the damage took no offset: what it hit was no message.
+    Both are None where the damage cost no offset, because there was no message.
     """
 
     first_offset: int | None
     last_offset: int | None
-    damages: tuple[Damage, ...]
+    damages: tuple[UncopiedBytes, ...]
 
 
 @dataclass(slots=True)
 class Salvaged:
-    """What was copied, from `first_offset` to below `log_end_offset`; `repaired` batches got their magic back."""
+    """What was copied, from `first_offset` to below `log_end_offset`; the magic of `repaired` batches was corrected."""
 
     tp: TopicPartition
     first_offset: int
@@ -66,21 +66,21 @@ class Salvaged:
     batches: int = 0
     size_bytes: int = 0
     repaired: int = 0
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[LostOffsets] = field(default_factory=list)
 
 
 def salvage(
     snapshot: LogSnapshot, target: PartitionLog, *, compacted: bool, progress: Progress | None = None
 ) -> Salvaged:
-    """Copies all that is intact in the files of `snapshot` into `target`, which must hold no messages.
+    """Copies everything that is intact in the files of `snapshot` into `target`, which must hold no messages.
 
     `compacted`: offsets may be missing between segments without being lost. InvalidRecord when `target` holds messages;
-    errors of its `append_batches`, a batch above its segment.bytes among them.
+    errors of its `append_batches`, including that for a batch above its segment.bytes.
     """
     before = target.snapshot()
     if before.size_bytes:
         raise InvalidRecord(
-            "the log to salvage into holds messages already", path=target.path, advice="Salvage into another directory"
+            "the log to salvage into already holds messages", path=target.path, advice="Salvage into another directory"
         )
     report = progress or NoProgress()
     segments = [
@@ -90,7 +90,7 @@ def salvage(
     report.begin(f"salvage {snapshot.tp}", 2 * sum(segment.size for segment in segments))
     try:
         finds = [
-            _Find(segment, segments[row + 1].base_offset if row + 1 < len(segments) else MAX_OFFSET, report)
+            _IntactBatches(segment, segments[row + 1].base_offset if row + 1 < len(segments) else MAX_OFFSET, report)
             for row, segment in enumerate(segments)
         ]
         _choose(finds)
@@ -114,7 +114,7 @@ def salvage(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The batches `first` to below `last` of a find: they lie one after the other in the file."""
+    """The batches `first` to below `last` of a segment's intact ones, which are contiguous in the file."""
 
     first: int
     last: int
@@ -122,8 +122,8 @@ class _Run:
     size_bytes: int
 
 
-class _Find:
-    """The intact batches of one segment, as columns in file order, and its breaks. `kept`: which are to be copied."""
+class _IntactBatches:
+    """The intact batches of one segment, as columns in file order, and its breaks. `kept`: which are copied."""
 
     def __init__(self, segment: Segment, end_offset: int, progress: Progress) -> None:
         self.segment = segment
@@ -152,7 +152,7 @@ class _Find:
         self.kept = np.ones(len(self.position), np.bool_)
 
     def kept_runs(self) -> Iterator[_Run]:
-        """What is to be copied, in pieces of about a megabyte."""
+        """The batches to copy, in parts of about a megabyte."""
         rows = np.flatnonzero(self.kept)
         ends = self.position + self.size
         first = 0
@@ -170,27 +170,27 @@ class _Find:
                 first = at
 
     def read(self, run: _Run) -> memoryview:
-        """The bytes of a run, fit to be appended."""
+        """The bytes of a run, ready to be appended."""
         data = self.segment.log.read(run.position, run.size_bytes)
         if self.repaired[run.first]:
             data = memoryview(bytes(data[:_MAGIC_AT]) + _COPIED_MAGIC + bytes(data[_MAGIC_AT + 1 :]))
         return data
 
-    def damages(self) -> list[Damage]:
-        """Breaks, and intact batches that are left behind, in file order."""
+    def damages(self) -> list[UncopiedBytes]:
+        """Breaks, and intact batches that are left out, in file order."""
         path = self.segment.log.path
-        found = [
-            Damage(path, one.position, one.end, one.fault.value) for one in self.breaks if one.fault is not Fault.ORDER
-        ]
+        breaks = (one for one in self.breaks if one.fault is not Fault.ORDER)
+        found = [UncopiedBytes(path, one.position, one.end, one.fault.value) for one in breaks]
         for row in np.flatnonzero(~self.kept).tolist():
             position = int(self.position[row])
             reason = f"offset {int(self.base[row])} contradicts those around it"
-            found.append(Damage(path, position, position + int(self.size[row]), reason))
+            found.append(UncopiedBytes(path, position, position + int(self.size[row]), reason))
         return sorted(found, key=lambda one: one.position)
 
 
 def _first_offsets(data: memoryview, table: BatchTable, rows: int, origin: int) -> _Int64s:
-    """Where batches begin; of the old formats' compressed message sets, too, whose headers tell only where they end."""
+    """First offsets of batches, including the old formats' compressed sets, whose headers have only their last
+    offset."""
     first = np.where(table.base_offset[:rows] < 0, table.last_offset[:rows], table.base_offset[:rows])
     decoder = Decoder(verify_crc=False)
     row = 0
@@ -201,8 +201,8 @@ def _first_offsets(data: memoryview, table: BatchTable, rows: int, origin: int) 
     return first
 
 
-def _choose(finds: list[_Find]) -> None:
-    """Marks as `kept` the longest run of batches in file order whose offsets ascend: what is left behind is little.
+def _choose(finds: list[_IntactBatches]) -> None:
+    """Marks as `kept` the longest run of batches in file order whose offsets ascend, so that few are left out.
 
     `ends[n]`: the least last offset that a run of n + 1 batches can have.
     """
@@ -233,39 +233,38 @@ def _choose(finds: list[_Find]) -> None:
         at += len(find.kept)
 
 
-def _lost(finds: list[_Find], *, compacted: bool) -> list[Lost]:
+def _lost(finds: list[_IntactBatches], *, compacted: bool) -> list[LostOffsets]:
     """The gaps between the batches that were kept, where there is damage, or where nothing may be missing."""
-    lost: list[Lost] = []
-    waiting: list[Damage] = []
+    lost: list[LostOffsets] = []
+    waiting: list[UncopiedBytes] = []  # met since the last batch that was kept
     expected = finds[0].segment.base_offset if finds else 0
     for find in finds:
         damages = deque(find.damages())
-        ends = find.position + find.size
-        # Only where something happens between two batches is there anything to do.
-        previous = np.concatenate(([expected - 1], find.last[find.kept][:-1]))
         rows = np.flatnonzero(find.kept)
-        gaps = find.base[rows] > previous[: len(rows)] + 1
-        behind_damage = find.position[rows].searchsorted([one.position for one in damages])
-        stops = np.union1d(np.flatnonzero(gaps), behind_damage[behind_damage < len(rows)])
-        if waiting and len(rows):
-            stops = np.union1d(stops, [0])
-        for stop in stops.astype(np.int64).tolist():
-            row = rows[stop]
-            while damages and damages[0].position < ends[row]:
+        previous = np.concatenate(([expected - 1], find.last[rows]))  # the last offset before each of them
+        for at in _rows_after_a_gap(find, rows, previous, damages, first=bool(waiting)):
+            row = rows[at]
+            position, begin, expected = int(find.position[row]), int(find.base[row]), int(previous[at]) + 1
+            while damages and damages[0].position < position + find.size[row]:
                 waiting.append(damages.popleft())
-            expected = int(previous[stop]) + 1
-            begin = int(find.base[row])
             if begin > expected and not (waiting or compacted):
-                at = int(find.position[row])
-                waiting.append(Damage(find.segment.log.path, at, at, "no batch here holds the offsets before this one"))
+                reason = "no batch here holds the offsets before this one"
+                waiting.append(UncopiedBytes(find.segment.log.path, position, position, reason))
             if waiting:
-                lost.append(
-                    Lost(expected, begin - 1, tuple(waiting)) if begin > expected else Lost(None, None, tuple(waiting))
-                )
-            waiting.clear()
-        if len(rows):
-            expected = int(find.last[rows[-1]]) + 1
+                first, last = (expected, begin - 1) if begin > expected else (None, None)
+                lost.append(LostOffsets(first, last, tuple(waiting)))
+                waiting.clear()
+        expected = int(previous[-1]) + 1
         waiting += damages
     if waiting:
-        lost.append(Lost(expected, None, tuple(waiting)))
+        lost.append(LostOffsets(expected, None, tuple(waiting)))
     return lost
+
+
+def _rows_after_a_gap(
+    find: _IntactBatches, rows: _Int64s, previous: _Int64s, damages: Collection[UncopiedBytes], *, first: bool
+) -> list[int]:
+    """Which of the kept `rows` come after missing offsets or damage, counted within them. `first`: row 0 does."""
+    after_damage = find.position[rows].searchsorted([one.position for one in damages])
+    gaps = np.concatenate((np.flatnonzero(find.base[rows] > previous[:-1] + 1), after_damage, [0] * first))
+    return [int(at) for at in np.unique(gaps) if at < len(rows)]

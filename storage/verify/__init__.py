@@ -1,5 +1,5 @@
-"""What is wrong with a log directory: every file checked against what the others say.
+"""Finds what is wrong with a log directory: every file is checked against the others.
 
-In: a log directory, opened by nobody or by somebody else. Out: findings, each with what, where, how bad, and what
-recovery or a person does about it. Nothing here changes a file.
+In: a log directory that nothing, or another process, has open. Out: findings, each with what, where, how bad, and what
+recovery or a person can do about it. Nothing here changes a file.
 """

@@ -1,8 +1,8 @@
-"""The batches of a segment and what is in them: headers against one another, every record against its header.
+"""Checks a segment's batches and their records: headers against one another, every record against its header.
 
-Windows come with their bytes, whose CRCs were right. Several threads may look at the records; headers are kept until
-some thousands are compared at once. What only the log as a whole can judge (producers, transactions) is kept, thinned
-out, for later.
+Windows come with their bytes, whose CRCs were right. Several threads may check records; headers are collected until
+some thousands can be compared at once. What can only be judged by the whole log (producers, transactions) is thinned
+out and kept for later.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from storage.format.batches import NO_PRODUCER_ID, BatchTable
 from storage.format.control_records import ControlRecord, ControlType, control_records
 from storage.format.decoder import NO_RECORDS, Decoder, RecordAudit
 from storage.types import TimestampType
-from storage.verify.findings import RECOVER, SALVAGE, Findings, Kind
+from storage.verify.findings import RECOVER, SALVAGE, FaultKind, Finding, Findings, Repair
 
-# Headers compared at once: some numpy calls for each lot, and little memory.
+# Headers compared at once: few numpy calls for each lot, and little memory.
 _LOT = 16_384
 _MAGIC_AT = 16
 _MAX_MAGIC = 2
-_LEFT = "leaves it: only lengths, CRCs and offsets are looked at"
+_LEFT = Repair("leaves it: only lengths, CRCs and offsets are looked at", SALVAGE)
 
 _Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
 class ProducerTrail:
-    """What a segment says of producers, thinned out so that a ProducerTable comes to the same state by it.
+    """A segment's batches that matter for producers: a ProducerTable gets the same state from them as from all.
 
-    Of each producer the first and last batch, those around a marker, and where transactional ones begin; `markers` are
+    For each producer the first and last batch, those around a marker, and where transactional ones begin; `markers` are
     by base offset. `broken`: a marker did not parse, or batches are missing.
     """
 
@@ -47,7 +47,7 @@ class ProducerTrail:
 
 
 class BatchAudit:
-    """All batches of one segment, shown in order. `show`: is given each lot of headers, too."""
+    """Checks all batches of one segment, in order. `show` is called with each lot of headers, too."""
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class BatchAudit:
         self._path: Path = log.path
         self._findings = findings
         self._show = show
-        # Any thread takes a decoder, or adds what it saw in a window, by the position of its first batch.
+        # Used by any thread: a decoder is taken and put back, results are added by the position of a window's first
+        # batch.
         self._decoders: deque[Decoder] = deque()
         self._looked: dict[int, list[RecordAudit]] = {}
         self._waiting: list[BatchTable] = []
@@ -77,7 +78,7 @@ class BatchAudit:
         self.trail = ProducerTrail()
 
     def look(self, data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
-        """Looks at the records of a window that `visit` is given later, or never: any thread, in any order.
+        """Checks the records of a window that `visit` gets later, or never: from any thread, in any order.
 
         Arguments as for `visit`.
         """
@@ -91,7 +92,7 @@ class BatchAudit:
         self._looked[int(table.position[0])] = audits
 
     def visit(self, data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
-        """The first `rows` of `table`, which were looked at; `data` holds their bytes, from the file position `origin`
+        """The first `rows` of `table`, which `look` has seen; `data` holds their bytes, from the file position `origin`
         on."""
         headers = BatchTable(table.data[:, :rows].copy(), rows)
         audits = self._looked.pop(int(headers.position[0]))
@@ -107,7 +108,7 @@ class BatchAudit:
             self.flush()
 
     def jump(self, next_offset: int) -> None:
-        """Offsets go on from here, behind damage."""
+        """Offsets continue here, after damage."""
         self.flush()
         self._looked.clear()
         self._last_offset = next_offset - 1
@@ -115,7 +116,7 @@ class BatchAudit:
         self.trail.broken = True
 
     def flush(self) -> None:
-        """Compares the headers that wait."""
+        """Compares the collected headers."""
         if not self._rows:
             return
         lot = self._waiting[0] if len(self._waiting) == 1 else BatchTable.concat(self._waiting)
@@ -123,7 +124,7 @@ class BatchAudit:
         self._waiting, self._greatest, self._rows = [], [], 0
         self._check_offsets(lot)
         told = (greatest != NO_RECORDS) & (lot.magic > 0) & (lot.timestamp_type == TimestampType.CREATE_TIME)
-        self._report(lot, told & (greatest != lot.max_timestamp), Kind.BATCH_MAX_TIMESTAMP)
+        self._report(lot, told & (greatest != lot.max_timestamp), FaultKind.BATCH_MAX_TIMESTAMP)
         self._check_epochs(lot)
         self._follow_producers(lot)
         self._show(lot)
@@ -132,15 +133,13 @@ class BatchAudit:
     # A window
 
     def _has_unknown_magic(self, headers: BatchTable) -> bool:
-        """check_segment shows such a batch alone, as if it were of v2."""
+        """check_segment passes such a batch alone, as if it were of v2."""
         position = int(headers.position[0])
         magic = self._log.read(position + _MAGIC_AT, 1)[0]
         if magic <= _MAX_MAGIC:
             return False
-        self._add(
-            Kind.BATCH_MAGIC, position, int(headers.base_offset[0]), expected="0, 1 or 2", found=magic,
-            recovery="keeps it: the magic lies outside the CRC",
-        )  # fmt: skip
+        how, offset = Repair("keeps it: the CRC does not cover the magic", SALVAGE), int(headers.base_offset[0])
+        self._findings.add(Finding(FaultKind.BATCH_MAGIC, self._path, how, "", position, offset, "0, 1 or 2", magic))
         return True
 
     def _decoder(self) -> Decoder:
@@ -150,7 +149,7 @@ class BatchAudit:
             return Decoder(verify_crc=False, verify_inner_crc=True)
 
     def _report_records(self, headers: BatchTable, audits: list[RecordAudit]) -> None:
-        """`audits`: of these batches, and perhaps of some behind them."""
+        """`audits`: of these batches, and perhaps of some after them."""
         row = 0
         for audit in audits:
             rows = min(len(audit.greatest), headers.rows - row)
@@ -158,17 +157,15 @@ class BatchAudit:
             if (audit.misplaced[:rows] >= 0).any():
                 for index in np.flatnonzero(audit.misplaced[:rows] >= 0).tolist():
                     base, last = int(headers.base_offset[row + index]), int(headers.last_offset[row + index])
-                    self._add(
-                        Kind.RECORD_OFFSET, int(headers.position[row + index]), int(audit.misplaced_offset[index]),
-                        expected=f"ascending, {base} to {last}",
-                        found=f"{int(audit.misplaced_offset[index])} as record {int(audit.misplaced[index])}",
-                    )  # fmt: skip
+                    position, offset = int(headers.position[row + index]), int(audit.misplaced_offset[index])
+                    found = f"{offset} as record {int(audit.misplaced[index])}"
+                    self._add(FaultKind.RECORD_OFFSET, position, offset, "", f"ascending, {base} to {last}", found)
             row += rows
             if row == headers.rows:
                 break
             if audit.damage is not None:
                 error = audit.damage.error
-                self._findings.add_error(_kind_of(error), error, self._path, recovery=_LEFT, repair=SALVAGE)
+                self._findings.add(Finding.of_error(_kind_of(error), error, self._path, _LEFT))
                 self._greatest.append(np.full(1, NO_RECORDS, np.int64))
                 row += 1
 
@@ -180,16 +177,14 @@ class BatchAudit:
             block = decoder.decode(data, control, row, row + 1, origin=origin, control=True)
             if block.damage is not None:
                 self.trail.broken = True
-                continue  # found among the records
+                continue  # reported with the records
             base = int(control.base_offset[row])
             try:
                 records = control_records(block)
             except StorageError as error:
                 self.trail.broken = True
-                self._add(
-                    Kind.MARKER, int(control.position[row]), base, what=error.what, expected=error.expected,
-                    found=error.found,
-                )  # fmt: skip
+                position = int(control.position[row])
+                self._add(FaultKind.MARKER, position, base, error.what, error.expected, error.found)
                 continue
             if not control.is_transactional[row]:
                 continue
@@ -198,22 +193,23 @@ class BatchAudit:
                 self.trail.markers[base] = ends[0]
             else:
                 self.trail.broken = True
-                self._add(Kind.MARKER, int(control.position[row]), base, what="control batch is no transaction marker")
+                what = "control batch is not a transaction marker"
+                self._add(FaultKind.MARKER, int(control.position[row]), base, what)
 
     # A lot
 
     def _check_offsets(self, lot: BatchTable) -> None:
-        """Base offsets, too, lie behind the batch before (the walk saw to the last ones)."""
+        """Base offsets must also come after the batch before (the walk has checked the last offsets)."""
         base, last = lot.base_offset, lot.last_offset
         before = np.concatenate(([self._last_offset], last[:-1]))
         known = base >= 0
         self.dense &= not (known & ((base > before + 1) | (lot.count != last - base + 1))).any()
-        self._report(lot, known & (base <= before), Kind.BATCH_OVERLAP)
-        self._report(lot, known & (lot.count > last - base + 1), Kind.BATCH_COUNT)
-        self._report(lot, lot.is_transactional & (lot.producer_id == NO_PRODUCER_ID), Kind.BATCH_PRODUCER)
+        self._report(lot, known & (base <= before), FaultKind.BATCH_OVERLAP)
+        self._report(lot, known & (lot.count > last - base + 1), FaultKind.BATCH_COUNT)
+        self._report(lot, lot.is_transactional & (lot.producer_id == NO_PRODUCER_ID), FaultKind.BATCH_PRODUCER)
 
     def _check_epochs(self, lot: BatchTable) -> None:
-        """Leader epochs never fall, and the checkpoint knows them."""
+        """Leader epochs never decrease, and are the ones in the checkpoint."""
         numbers = lot.leader_epoch
         known = (lot.magic == _MAX_MAGIC) & (numbers >= 0)
         if not known.any():
@@ -221,15 +217,15 @@ class BatchAudit:
         if self.first_epoch < 0:
             self.first_epoch = int(numbers[known.argmax()])
         running = np.maximum.accumulate(np.concatenate(([self.latest_epoch], numbers)))
-        self._report(lot, known & (numbers < running[:-1]), Kind.BATCH_EPOCH)
+        self._report(lot, known & (numbers < running[:-1]), FaultKind.BATCH_EPOCH)
         self.latest_epoch = int(running[-1])
         if len(self._epoch_starts):
             slots = self._epoch_starts.searchsorted(lot.base_offset, side="right") - 1
-            # What lies below the log start has no epochs any more; where the start is, a crash may have forgotten.
+            # There are no epochs below the log start; a crash may have lost where the start is.
             wrong = known & (slots >= 0) & (self._epoch_numbers[slots] != running[1:])
         else:
             wrong = known & (lot.last_offset >= self._log_start_offset)
-        self._report(lot, wrong, Kind.EPOCHS_UNTRUE, recovery="assigns the epochs of what it checks", repair=RECOVER)
+        self._report(lot, wrong, FaultKind.EPOCHS_UNTRUE, Repair("assigns the epochs of what it checks", RECOVER))
 
     def _follow_producers(self, lot: BatchTable) -> None:
         rows = np.flatnonzero((lot.magic == _MAX_MAGIC) & (lot.producer_id != NO_PRODUCER_ID))
@@ -239,7 +235,7 @@ class BatchAudit:
         producers = lot.producer_id[order]
         control, transactional = lot.is_control[order], lot.is_transactional[order]
         kept = np.ones(len(order), np.bool_)
-        # In the middle of a producer's like batches there is nothing to learn.
+        # Between a producer's equal batches no other is needed.
         same = producers[1:] == producers[:-1]
         same &= ~control[1:] & ~control[:-1] & (transactional[1:] == transactional[:-1])
         kept[1:-1] = ~(same[1:] & same[:-1])
@@ -248,36 +244,21 @@ class BatchAudit:
 
     # Reporting
 
-    def _report(
-        self, lot: BatchTable, wrong: _Flags, kind: Kind, *, recovery: str = _LEFT, repair: str = SALVAGE
-    ) -> None:
-        """The first of the rows that are wrong, and how many there are."""
+    def _report(self, lot: BatchTable, wrong: _Flags, kind: FaultKind, how: Repair = _LEFT) -> None:
+        """Reports the first of the wrong rows, and how many there are."""
         if wrong.any():
             row = int(wrong.argmax())
             offset = int(lot.base_offset[row]) if lot.base_offset[row] >= 0 else int(lot.last_offset[row])
-            self._findings.add(
-                kind, self._path, position=int(lot.position[row]), offset=offset, recovery=recovery, repair=repair,
-                more=int(wrong.sum()) - 1,
-            )  # fmt: skip
+            position, more = int(lot.position[row]), int(wrong.sum()) - 1
+            self._findings.add(Finding(kind, self._path, how, position=position, offset=offset, more=more))
 
     def _add(
-        self,
-        kind: Kind,
-        position: int,
-        offset: int,
-        *,
-        what: str | None = None,
-        expected: object = None,
-        found: object = None,
-        recovery: str = _LEFT,
+        self, kind: FaultKind, position: int, offset: int, what: str, expected: object = None, found: object = None
     ) -> None:
-        self._findings.add(
-            kind, self._path, what, position=position, offset=offset, expected=expected, found=found,
-            recovery=recovery, repair=SALVAGE,
-        )  # fmt: skip
+        self._findings.add(Finding(kind, self._path, _LEFT, what, position, offset, expected, found))
 
 
-def _kind_of(error: StorageError) -> Kind:
+def _kind_of(error: StorageError) -> FaultKind:
     if isinstance(error, UnsupportedFormat):
-        return Kind.CODEC
-    return Kind.COMPRESSION if isinstance(error, DecompressionFailed) else Kind.RECORDS
+        return FaultKind.CODEC
+    return FaultKind.COMPRESSION if isinstance(error, DecompressionFailed) else FaultKind.RECORDS

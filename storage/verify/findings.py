@@ -1,4 +1,4 @@
-"""What a check of a log directory finds: one value a fault, with where it is, and what mends it."""
+"""What a check of a log directory finds: one value for each fault, with its place and what repairs it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from storage.errors import StorageError
 
@@ -16,19 +17,19 @@ SALVAGE = "kafkafs salvage"
 DROP_LOST_WRITES = "--drop-lost-writes"
 OPENING = "the next opening for writing"
 
-# Of one kind in one file so many are listed, the rest is counted.
+# How many of one kind in one file are listed; the rest is counted.
 LISTED = 20
 
 
 class Severity(Enum):
     """How bad it is."""
 
-    FINDING = "finding"  # messages are lost, or questions may be answered wrongly
-    NOTE = "note"  # work under way, or stopped half-way: the next opening for writing mends it
+    FINDING = "finding"  # messages are lost, or answers may be wrong
+    NOTE = "note"  # work under way, or stopped half-way: the next opening for writing finishes it
 
 
-class Kind(Enum):
-    """Every fault there is: a stable name, and what it says to a person."""
+class FaultKind(Enum):
+    """All faults: a stable name, and a text for people."""
 
     name_in_reports: str
     text: str
@@ -38,12 +39,12 @@ class Kind(Enum):
         self.text = text
 
     # The directory
-    DIR_UNPARSABLE = "dir-unparsable", "directory that is no partition"
+    DIR_UNPARSABLE = "dir-unparsable", "directory that is not a partition"
     DIR_AWAITS_REMOVAL = "dir-awaits-removal", "partition awaits removal"
     META_PROPERTIES = "meta-properties", "meta.properties is refused by a broker"
     CHECKPOINT_CORRUPT = "checkpoint-corrupt", "checkpoint does not parse"
-    CHECKPOINT_BEYOND_LOG = "checkpoint-beyond-log", "checkpoint lies beyond its log"
-    CHECKPOINT_UNFINISHED = "checkpoint-unfinished", "a checkpoint's unfinished successor"
+    CHECKPOINT_BEYOND_LOG = "checkpoint-beyond-log", "checkpoint is beyond its log"
+    CHECKPOINT_UNFINISHED = "checkpoint-unfinished", "a checkpoint that was being replaced"
     UNREADABLE = "unreadable", "cannot be read"
     # Topics
     TOPIC_ID_CORRUPT = "topic-id-corrupt", "partition.metadata does not parse"
@@ -53,34 +54,34 @@ class Kind(Enum):
     TOPIC_CONFIG_CORRUPT = "topic-config-corrupt", "topic.properties does not parse"
     TOPIC_CONFIG_DIFFERS = "topic-config-differs", "configuration differs from that in another partition"
     PARTITION_ABSENT = "partition-absent", "the cluster has a replica on this broker that is not in this directory"
-    # Writes from elsewhere
+    # Staged writes
     WRITES_CORRUPT = "writes-corrupt", "kafkafs-commits does not parse: nothing is committed"
-    WRITE_PENDING = "write-pending", "write has begun and is not through"
-    WRITE_STUCK = "write-stuck", "write cannot be finished: what was staged for it is gone"
+    WRITE_PENDING = "write-pending", "write has begun and is not finished"
+    WRITE_STUCK = "write-stuck", "write cannot be finished: its staged files are missing or damaged"
     STAGED_ORPHAN = "staged-orphan", "staged, and not committed"
     # A partition's files
-    FILE_MISNAMED = "file-misnamed", "segment file's name holds no offset: a broker refuses to start"
+    FILE_MISNAMED = "file-misnamed", "segment file's name has no offset: a broker refuses to start"
     FILE_LEFT_OVER = "file-left-over", "left over"
     INDEX_WITHOUT_LOG = "index-without-log", "index has no .log"
     PARTITION_EMPTY = "partition-empty", "partition has no segment"
     SEGMENT_OVERLAP = "segment-overlap", "segment begins before the one before it ends"
-    SEGMENT_TOO_LARGE = "segment-too-large", "segment passes the positions that an index can hold"
+    SEGMENT_TOO_LARGE = "segment-too-large", "segment is larger than the positions that an index can hold"
     # Batches
-    LOG_CUT_OFF = "log-cut-off", "log ends in bytes that are no sound batch"
+    LOG_CUT_OFF = "log-cut-off", "log ends in bytes that are not a sound batch"
     BATCH_CRC = "batch-crc", "no sound batch begins here: it fails its CRC"
     BATCH_CUT_OFF = "batch-cut-off", "no sound batch begins here: it is cut off"
     BATCH_LENGTH = "batch-length", "no sound batch begins here: its length is impossible"
     LOG_ZEROS = "log-zeros", "no sound batch begins here: zeros"
-    LOG_GARBAGE = "log-garbage", "no sound batch begins here: bytes that are no batch"
+    LOG_GARBAGE = "log-garbage", "no sound batch begins here: bytes that are not a batch"
     BATCH_ORDER = "batch-order", "offsets do not ascend: this batch's is wrong, or that of the one before it"
     BATCH_RANGE = "batch-range", "no sound batch begins here: its offset does not fit the segment"
     BATCH_MAGIC = "batch-magic", "batch has an unknown magic"
     BATCH_OVERLAP = "batch-overlap", "batch begins before the one before it ends"
     BATCH_COUNT = "batch-count", "batch counts more records than it has offsets"
     BATCH_MAX_TIMESTAMP = "batch-max-timestamp", "batch has another max timestamp"
-    BATCH_PRODUCER = "batch-producer", "transactional batch names no producer"
-    BATCH_EPOCH = "batch-epoch", "leader epoch falls"
-    # What is in them
+    BATCH_PRODUCER = "batch-producer", "transactional batch has no producer"
+    BATCH_EPOCH = "batch-epoch", "leader epoch decreases"
+    # Records
     COMPRESSION = "compression", "batch does not decompress"
     CODEC = "codec", "batch has an unknown codec"
     RECORDS = "records", "records do not parse"
@@ -93,45 +94,90 @@ class Kind(Enum):
     INDEX_BEYOND_LOG = "index-beyond-log", "index entry points beyond the end of the log"
     INDEX_NOT_TRIMMED = "index-not-trimmed", "index is not trimmed to its entries"
     INDEX_POSITION = "index-position", "index entry points into the middle of a batch"
-    INDEX_FLOOR = "index-floor", "index entry points behind its offset"
-    INDEX_OFFSET = "index-offset", "index entry has an offset that is no batch's last"
+    INDEX_FLOOR = "index-floor", "index entry points after its offset"
+    INDEX_OFFSET = "index-offset", "index entry has an offset that is not the last of a batch"
     TIME_INDEX_SIZE = "time-index-size", "time index file ends within an entry"
     TIME_INDEX_ORDER = "time-index-order", "time index entries are not ascending"
     TIME_INDEX_BEYOND_LOG = "time-index-beyond-log", "time index entry points beyond the end of the segment"
     TIME_INDEX_NOT_TRIMMED = "time-index-not-trimmed", "time index is not trimmed to its entries"
-    TIME_INDEX_UNTRUE = "time-index-untrue", "time index entry is not true"
+    TIME_INDEX_UNTRUE = "time-index-untrue", "time index entry is wrong"
     TIME_INDEX_INCOMPLETE = "time-index-incomplete", "time index lacks the segment's greatest timestamp"
     TXN_INDEX_CORRUPT = "txn-index-corrupt", "transaction index entry is impossible"
     TXN_INDEX_INVENTED = "txn-index-invented", "transaction index entry has no abort marker in the log"
     TXN_INDEX_INCOMPLETE = "txn-index-incomplete", "aborted transaction is not in the transaction index"
     # Snapshots and epochs
     SNAPSHOT_CORRUPT = "snapshot-corrupt", "snapshot does not parse"
-    SNAPSHOT_BEYOND_LOG = "snapshot-beyond-log", "producer snapshot lies beyond the log end"
+    SNAPSHOT_BEYOND_LOG = "snapshot-beyond-log", "producer snapshot is beyond the log end"
     SNAPSHOT_UNTRUE = "snapshot-untrue", "producer snapshot contradicts the log"
     EPOCHS_CORRUPT = "epochs-corrupt", "leader-epoch-checkpoint does not parse"
     EPOCHS_BEYOND_LOG = "epochs-beyond-log", "leader epoch begins beyond the log end"
     EPOCHS_UNTRUE = "epochs-untrue", "leader-epoch-checkpoint has another epoch"
 
 
+class Repair(NamedTuple):
+    """What repairs a fault.
+
+    `recovery`: what recovery after a crash would do about it. `command`: the command, or what else, that repairs it.
+    `note`: it is not damage, but work under way, or stopped half-way.
+    """
+
+    recovery: str | None = None
+    command: str | None = None
+    note: bool = False
+
+
+UNREPAIRED = Repair()
+LEFT = Repair("leaves it")
+RECOVERED = Repair("leaves it", RECOVER)
+MOVE_AWAY = Repair("leaves it", "move it elsewhere")
+UNFINISHED = Repair("leaves it", OPENING, note=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One fault. `position`: a byte position in `path`; `offset`: a record offset; None where there is none.
 
-    `recovery`: what recovery after a crash would do about it. `repair`: the command, or what else, that mends it.
-    `more`: so many of this kind in this file, behind this one, are not listed.
+    `what`: the fault in words, by default those of its kind. `more`: how many others of this kind in this file, after
+    this one, are not listed.
     """
 
-    severity: Severity
-    kind: Kind
+    kind: FaultKind
     path: Path
-    what: str
+    how: Repair = UNREPAIRED
+    what: str = ""
     position: int | None = None
     offset: int | None = None
     expected: object = None
     found: object = None
-    recovery: str | None = None
-    repair: str | None = None
     more: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "what", self.what or self.kind.text)
+
+    @staticmethod
+    def of_error(kind: FaultKind, error: StorageError | OSError, path: Path, how: Repair = UNREPAIRED) -> Finding:
+        """The fault for an error while reading a file; `path` if the error has none. An OSError is UNREADABLE."""
+        if isinstance(error, OSError):
+            what = f"cannot be read: {error.strerror or error}"
+            return Finding(FaultKind.UNREADABLE, path, how._replace(recovery=None), what)
+        return Finding(
+            kind, error.path or path, how, error.what, error.position, error.offset, error.expected, error.found
+        )
+
+    @property
+    def severity(self) -> Severity:
+        """NOTE for what is not damage."""
+        return Severity.NOTE if self.how.note else Severity.FINDING
+
+    @property
+    def recovery(self) -> str | None:
+        """See Repair."""
+        return self.how.recovery
+
+    @property
+    def repair(self) -> str | None:
+        """The command, or what else, that repairs it."""
+        return self.how.command
 
     @property
     def name(self) -> str:
@@ -155,14 +201,14 @@ class Finding:
 
 
 class Findings:
-    """A list of findings that grows. Not thread-safe: one a thread, put together by `extend`."""
+    """A growing list of findings. Not thread-safe: each thread has one, and `extend` puts them together."""
 
     __slots__ = ("_counts", "_last", "_list")
 
     def __init__(self) -> None:
         self._list: list[Finding] = []
-        self._counts: Counter[tuple[Kind, Path]] = Counter()
-        self._last: dict[tuple[Kind, Path], int] = {}
+        self._counts: Counter[tuple[FaultKind, Path]] = Counter()
+        self._last: dict[tuple[FaultKind, Path], int] = {}
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._list)
@@ -170,61 +216,13 @@ class Findings:
     def __len__(self) -> int:
         return len(self._list)
 
-    def add(
-        self,
-        kind: Kind,
-        path: Path,
-        what: str | None = None,
-        *,
-        position: int | None = None,
-        offset: int | None = None,
-        expected: object = None,
-        found: object = None,
-        recovery: str | None = None,
-        repair: str | None = None,
-        note: bool = False,
-        more: int = 0,
-    ) -> None:
-        """Notes one fault; `note`: it is none yet. `more`: how many others of its kind go with it."""
-        severity = Severity.NOTE if note else Severity.FINDING
-        self.take(
-            Finding(severity, kind, path, what or kind.text, position, offset, expected, found, recovery, repair, more)
-        )
-
-    def add_error(
-        self,
-        kind: Kind,
-        error: StorageError | OSError,
-        path: Path,
-        *,
-        recovery: str | None = None,
-        repair: str | None = None,
-        note: bool = False,
-    ) -> None:
-        """Notes what reading a file raised; `path` where the error names none."""
-        if isinstance(error, StorageError):
-            self.add(
-                kind,
-                error.path or path,
-                error.what,
-                position=error.position,
-                offset=error.offset,
-                expected=error.expected,
-                found=error.found,
-                recovery=recovery,
-                repair=repair,
-                note=note,
-            )
-        else:
-            self.add(Kind.UNREADABLE, path, f"cannot be read: {error.strerror or error}", repair=repair, note=note)
-
     def extend(self, findings: Findings) -> None:
-        """Takes what another list has."""
+        """Adds the findings of another list."""
         for finding in findings:
-            self.take(finding)
+            self.add(finding)
 
-    def take(self, finding: Finding) -> None:
-        """Takes one as it is."""
+    def add(self, finding: Finding) -> None:
+        """Adds a finding, or only counts it if enough of its kind and file are listed."""
         key = finding.kind, finding.path
         self._counts[key] += 1
         if self._counts[key] <= LISTED:

@@ -1,4 +1,4 @@
-"""A segment's indexes against its batches: entries are compared as the batches pass by, thousands at a time."""
+"""Checks a segment's indexes against its batches: entries are compared with thousands of batches at a time."""
 
 from __future__ import annotations
 
@@ -7,30 +7,28 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from storage.errors import IndexFault
 from storage.files import offset_index, sparse_index, time_index
 from storage.files.names import FileKind
 from storage.format.batches import BatchTable
 from storage.log.segment import Segment
-from storage.verify.findings import REINDEX, Findings, Kind
+from storage.verify.findings import REINDEX, FaultKind, Finding, Findings, Repair
 
 _Flags = npt.NDArray[np.bool_]
 
-# What loading a file finds, by the words of its error: sparse_index.py, offset_index.py, time_index.py.
+# The faults that loading a file reports.
 _OFFSET_KINDS = {
-    "index file ends within an entry": Kind.INDEX_SIZE,
-    Kind.INDEX_ORDER.text: Kind.INDEX_ORDER,
-    Kind.INDEX_BEYOND_LOG.text: Kind.INDEX_BEYOND_LOG,
+    IndexFault.SIZE: FaultKind.INDEX_SIZE,
+    IndexFault.ORDER: FaultKind.INDEX_ORDER,
+    IndexFault.BEYOND_LOG: FaultKind.INDEX_BEYOND_LOG,
 }
-_TIME_KINDS = {
-    "index file ends within an entry": Kind.TIME_INDEX_SIZE,
-    Kind.TIME_INDEX_ORDER.text: Kind.TIME_INDEX_ORDER,
-}
+_TIME_KINDS = {IndexFault.SIZE: FaultKind.TIME_INDEX_SIZE, IndexFault.ORDER: FaultKind.TIME_INDEX_ORDER}
 
 
 class IndexAudit:
     """The .index and .timeindex of one segment. `settled`: the segment was closed in order, so nothing is unfinished.
 
-    `recovery`: what recovery would do to indexes that are wrong. Batches are shown in order, by `visit`.
+    `recovery`: what recovery would do to wrong indexes. `visit` gets the batches in order.
     """
 
     def __init__(
@@ -39,7 +37,7 @@ class IndexAudit:
         self._segment = segment
         self._findings = findings
         self._settled = settled
-        self._recovery = recovery
+        self._how = Repair(recovery, REINDEX)
         self._offset_path = segment.path_of(FileKind.OFFSET_INDEX)
         self._time_path = segment.path_of(FileKind.TIME_INDEX)
         self._offsets, self._times = indexes.offsets, indexes.times
@@ -51,46 +49,45 @@ class IndexAudit:
         self._max_timestamp = -1
 
     def visit(self, part: BatchTable) -> None:
-        """Compares the entries that speak of these batches."""
+        """Compares the entries for these batches."""
         self._match_offset_entries(part)
         self._match_time_entries(part)
         self._max_timestamp = max(self._max_timestamp, int(part.max_timestamp.max()))
         self._last_offset = int(part.last_offset[-1])
 
     def pass_over(self, end: int, next_offset: int) -> None:
-        """Damage up to the position `end`, where offsets go on with `next_offset`: entries there are not judged."""
+        """Damage up to the position `end`, after which offsets continue with `next_offset`: entries there are not
+        judged."""
         stop = int(self._positions.searchsorted(end))
         self._known_offsets[self._next_entry : stop] = True
         self._next_entry = max(self._next_entry, stop)
         self._next_time = max(self._next_time, int(self._time_offsets.searchsorted(next_offset)))
 
     def finish(self, *, whole: bool) -> None:
-        """Looks at the files themselves, and at entries that no batch spoke of. `whole`: the log has no damage."""
-        size, time_size = offset_index.ENTRY_SIZE, time_index.ENTRY_SIZE
-        self._check_file(self._offsets, self._offset_path, size, _OFFSET_KINDS, Kind.INDEX_NOT_TRIMMED)
-        self._check_file(self._times, self._time_path, time_size, _TIME_KINDS, Kind.TIME_INDEX_NOT_TRIMMED)
+        """Checks the files themselves, and entries that match no batch. `whole`: the log has no damage."""
+        size, time_size, findings = offset_index.ENTRY_SIZE, time_index.ENTRY_SIZE, self._findings
+        self._check_file(self._offsets, self._offset_path, size, _OFFSET_KINDS, FaultKind.INDEX_NOT_TRIMMED)
+        self._check_file(self._times, self._time_path, time_size, _TIME_KINDS, FaultKind.TIME_INDEX_NOT_TRIMMED)
         if self._offsets.missing and self._segment.size:
-            self._add(Kind.INDEX_MISSING, self._offset_path, None, recovery="rebuilds it")
+            findings.add(Finding(FaultKind.INDEX_MISSING, self._offset_path, Repair("rebuilds it", REINDEX)))
         unknown: _Flags = ~self._known_offsets
         unknown[self._next_entry :] = False
-        self._report(Kind.INDEX_OFFSET, unknown, self._offset_path, self._offset_keys, size)
+        self._report(FaultKind.INDEX_OFFSET, unknown, self._offset_path, self._offset_keys, size)
         beyond = self._positions >= self._segment.size
-        self._report(Kind.INDEX_BEYOND_LOG, beyond, self._offset_path, self._offset_keys, size, founds=self._positions)
+        path, positions = self._offset_path, self._positions
+        self._report(FaultKind.INDEX_BEYOND_LOG, beyond, path, self._offset_keys, size, founds=positions)
         if not whole:
             return
         beyond = np.arange(len(self._time_offsets)) >= self._next_time
+        expected = f"an offset up to {self._last_offset}"
         self._report(
-            Kind.TIME_INDEX_BEYOND_LOG,
-            beyond,
-            self._time_path,
-            self._time_offsets,
-            time_index.ENTRY_SIZE,
-            expected=f"an offset up to {self._last_offset}",
+            FaultKind.TIME_INDEX_BEYOND_LOG, beyond, self._time_path, self._time_offsets, time_size, expected=expected
         )
         last = self._times.last.timestamp
         if self._settled and last < self._max_timestamp:
             found = last if len(self._times) else "no entry"
-            self._add(Kind.TIME_INDEX_INCOMPLETE, self._time_path, None, expected=self._max_timestamp, found=found)
+            kind, greatest = FaultKind.TIME_INDEX_INCOMPLETE, self._max_timestamp
+            findings.add(Finding(kind, self._time_path, self._how, expected=greatest, found=found))
 
     def _match_offset_entries(self, part: BatchTable) -> None:
         """Entries that point into these batches: at a batch's start, with no earlier batch that holds their offset."""
@@ -103,11 +100,11 @@ class IndexAudit:
             before = np.concatenate(([self._last_offset], part.last_offset))[rows]
             behind = ~astray & (offsets <= before)
             self._report(
-                Kind.INDEX_POSITION, astray, self._offset_path, offsets, offset_index.ENTRY_SIZE, first,
+                FaultKind.INDEX_POSITION, astray, self._offset_path, offsets, offset_index.ENTRY_SIZE, first,
                 expected="a position where a batch begins", founds=positions,
             )  # fmt: skip
             self._report(
-                Kind.INDEX_FLOOR, behind, self._offset_path, offsets, offset_index.ENTRY_SIZE, first,
+                FaultKind.INDEX_FLOOR, behind, self._offset_path, offsets, offset_index.ENTRY_SIZE, first,
                 expected="an offset above those before that position", founds=offsets,
             )  # fmt: skip
             self._next_entry = stop
@@ -117,7 +114,7 @@ class IndexAudit:
         self._known_offsets[low:high] |= part.last_offset[part.last_offset.searchsorted(keys)] == keys
 
     def _match_time_entries(self, part: BatchTable) -> None:
-        """Entries whose offset lies in these batches: the greatest timestamp up to there, at the first that has it."""
+        """Entries with offsets in these batches: the greatest timestamp up to there, at the first batch that has it."""
         first = self._next_time
         stop = int(self._time_offsets.searchsorted(int(part.last_offset[-1]), side="right"))
         if stop <= first:
@@ -128,7 +125,7 @@ class IndexAudit:
         untrue = part.base_offset[rows] > offsets
         untrue |= (part.max_timestamp[rows] != timestamps) | (running[rows] >= timestamps)
         self._report(
-            Kind.TIME_INDEX_UNTRUE, untrue, self._time_path, offsets, time_index.ENTRY_SIZE, first,
+            FaultKind.TIME_INDEX_UNTRUE, untrue, self._time_path, offsets, time_index.ENTRY_SIZE, first,
             expected="the greatest timestamp so far, at the first batch that has it", founds=timestamps,
         )  # fmt: skip
         self._next_time = stop
@@ -138,27 +135,23 @@ class IndexAudit:
         index: sparse_index.SparseIndex,
         path: Path,
         entry_size: int,
-        kinds: dict[str, Kind],
-        not_trimmed: Kind,
+        kinds: dict[IndexFault, FaultKind],
+        not_trimmed: FaultKind,
     ) -> None:
-        """What loading the file found; that it is trimmed, where it was closed in order."""
+        """Reports the fault that loading found, and a file that is not trimmed although it was closed in order."""
         if index.problem is not None:
-            kind = kinds.get(index.problem.what, Kind.UNREADABLE)
-            self._findings.add_error(
-                kind, index.problem, path, recovery=self._recovery, repair=REINDEX, note=not self._settled
-            )
+            kind, how = kinds.get(index.problem.fault, FaultKind.UNREADABLE), self._how._replace(note=not self._settled)
+            self._findings.add(Finding.of_error(kind, index.problem, path, how))
         elif not index.missing:
             size, used = path.stat().st_size, len(index) * entry_size
             if size != used:
-                self._findings.add(
-                    not_trimmed, path, None if self._settled else "index is preallocated",
-                    position=used, expected=f"{used} bytes", found=size,
-                    recovery="trims it", repair=REINDEX, note=not self._settled,
-                )  # fmt: skip
+                how = Repair("trims it", REINDEX, note=not self._settled)
+                what, expected = "" if self._settled else "index is preallocated", f"{used} bytes"
+                self._findings.add(Finding(not_trimmed, path, how, what, position=used, expected=expected, found=size))
 
     def _report(
         self,
-        kind: Kind,
+        kind: FaultKind,
         wrong: _Flags,
         path: Path,
         offsets: npt.NDArray[np.int64],
@@ -168,38 +161,14 @@ class IndexAudit:
         expected: str | None = None,
         founds: npt.NDArray[np.int64] | None = None,
     ) -> None:
-        """The entries (counted from the slot `first`) that are wrong."""
+        """Reports the wrong entries, counted from the slot `first`."""
         for slot in np.flatnonzero(wrong).tolist() if wrong.any() else ():
-            found = None if founds is None else int(founds[slot])
-            self._add(
-                kind, path, (first + slot) * entry_size, offset=int(offsets[slot]), expected=expected, found=found
-            )
-
-    def _add(
-        self,
-        kind: Kind,
-        path: Path,
-        position: int | None,
-        *,
-        offset: int | None = None,
-        expected: object = None,
-        found: object = None,
-        recovery: str | None = None,
-    ) -> None:
-        self._findings.add(
-            kind,
-            path,
-            position=position,
-            offset=offset,
-            expected=expected,
-            found=found,
-            recovery=recovery or self._recovery,
-            repair=REINDEX,
-        )
+            position, found = (first + slot) * entry_size, None if founds is None else int(founds[slot])
+            self._findings.add(Finding(kind, path, self._how, "", position, int(offsets[slot]), expected, found))
 
 
 class LoadedIndexes:
-    """A segment's indexes as they were before its log was looked at: what they speak of is in the log by then."""
+    """A segment's indexes, loaded before its log is read, so that everything they refer to is in the log by then."""
 
     __slots__ = ("aborts", "offsets", "times")
 

@@ -1,4 +1,4 @@
-"""One partition checked: its segments side by side, then what goes along from one to the next. Read-only."""
+"""Checks one partition: its segments independently, then what continues from one to the next. Read-only."""
 
 from __future__ import annotations
 
@@ -19,19 +19,31 @@ from storage.files.producer_state import ProducerEntry
 from storage.files.transaction_index import AbortedTxn
 from storage.progress import Progress
 from storage.types import MAX_OFFSET
-from storage.verify.findings import OPENING, RECOVER, REINDEX, SALVAGE, Findings, Kind
+from storage.verify.findings import (
+    MOVE_AWAY,
+    OPENING,
+    RECOVER,
+    RECOVERED,
+    REINDEX,
+    SALVAGE,
+    UNFINISHED,
+    FaultKind,
+    Finding,
+    Findings,
+    Repair,
+)
 from storage.verify.segment_audit import SegmentPlan, SegmentReport, audit_segment
 
 _INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
-_REBUILT = "rebuilds it from the log"
+_SNAPSHOT_REBUILT = Repair("rebuilds it where it is used", REINDEX)
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What a partition is checked by. `clean`: it was closed in order, so nothing is unfinished. `log_start_offset`
-    and `recovery_point`: as checkpointed, 0 without."""
+    """The parameters of a partition's check. `clean`: it was closed in order, so nothing is unfinished.
+    `log_start_offset` and `recovery_point`: as checkpointed, 0 without."""
 
     directory: Path
     clean: bool
@@ -41,7 +53,7 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """Where a partition's files begin and end: base offset of the first segment, offset behind the last batch."""
+    """Where a partition's files begin and end: base offset of the first segment, offset after the last batch."""
 
     first_offset: int
     next_offset: int
@@ -56,16 +68,12 @@ class PartitionAudit:
         self._findings = Findings()
         self._files = self._check_names()
         self._epochs = read_small(
-            self._findings,
-            Kind.EPOCHS_CORRUPT,
-            plan.directory / names.LEADER_EPOCH_CHECKPOINT,
-            leader_epochs.read,
-            LeaderEpochs(),
-            recovery=_REBUILT,
-        )
+            self._findings, FaultKind.EPOCHS_CORRUPT, plan.directory / names.LEADER_EPOCH_CHECKPOINT,
+            leader_epochs.read, LeaderEpochs(), Repair("rebuilds it from the log", RECOVER),
+        )  # fmt: skip
 
     def segments(self) -> list[SegmentPlan]:
-        """What there is to check, in order."""
+        """The segments to check, in order."""
         plan, bases = self._plan, sorted(self._files[FileKind.LOG])
         below = [base for base in bases if base <= plan.recovery_point]
         return [
@@ -85,25 +93,20 @@ class PartitionAudit:
 
     @staticmethod
     def audit(plan: SegmentPlan, progress: Progress, threads: int = 1) -> SegmentReport:
-        """`audit_segment`; a .log that cannot be read is found."""
+        """`audit_segment`; a .log that cannot be read is a finding."""
         try:
             return audit_segment(plan, progress, threads)
         except (OSError, StorageError) as error:
             path = plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)
             report = SegmentReport.unread(plan)
-            report.findings.add_error(Kind.UNREADABLE, error, path)
+            report.findings.add(Finding.of_error(FaultKind.UNREADABLE, error, path))
             return report
 
     def finish(self, reports: list[SegmentReport]) -> tuple[Findings, LogEnds]:
-        """`reports`: those of all segments, in order."""
+        """Checks them together. `reports`: those of all segments, in order."""
         if not reports:
-            self._findings.add(
-                Kind.PARTITION_EMPTY,
-                self._plan.directory,
-                recovery="makes one, empty",
-                repair=OPENING,
-                note=not self._plan.clean,
-            )
+            how = Repair("creates an empty one", OPENING, note=not self._plan.clean)
+            self._findings.add(Finding(FaultKind.PARTITION_EMPTY, self._plan.directory, how))
             return self._findings, LogEnds(0, 0)
         first, next_offset, latest_epoch = reports[0].plan.base_offset, reports[0].plan.base_offset, -1
         for report in reports:
@@ -111,24 +114,15 @@ class PartitionAudit:
             base = report.plan.base_offset
             path = self._path(base, FileKind.LOG)
             if base < next_offset:
+                how = Repair("leaves it: names are not looked at", "move one of them elsewhere, then kafkafs recover")
+                expected = f"a base offset from {next_offset}"
                 self._findings.add(
-                    Kind.SEGMENT_OVERLAP,
-                    path,
-                    offset=base,
-                    expected=f"a base offset from {next_offset}",
-                    found=base,
-                    recovery="leaves it: names are not looked at",
-                    repair="move one of them elsewhere, then kafkafs recover",
+                    Finding(FaultKind.SEGMENT_OVERLAP, path, how, offset=base, expected=expected, found=base)
                 )
             if 0 <= report.first_epoch < latest_epoch:
+                how, expected = Repair("leaves it", SALVAGE), f"{latest_epoch} or more"
                 self._findings.add(
-                    Kind.BATCH_EPOCH,
-                    path,
-                    offset=base,
-                    expected=f"{latest_epoch} or more",
-                    found=report.first_epoch,
-                    recovery="leaves it",
-                    repair=SALVAGE,
+                    Finding(FaultKind.BATCH_EPOCH, path, how, offset=base, expected=expected, found=report.first_epoch)
                 )
             latest_epoch = max(latest_epoch, report.latest_epoch)
             next_offset = max(next_offset, report.next_offset)
@@ -143,91 +137,60 @@ class PartitionAudit:
         return self._plan.directory / names.segment_file(offset, kind)
 
     def _check_names(self) -> dict[FileKind, set[int]]:
-        """Live files by kind and offset; whatever else is there, and should not be, is found."""
+        """Live files by kind and offset; other files that should not be there are findings."""
         files: dict[FileKind, set[int]] = {kind: set() for kind in FileKind}
         findings, clean = self._findings, self._plan.clean
         for entry in paths_in(self._plan.directory):
             parsed = names.parse_segment_file(entry.name)
             if parsed is None:
                 if names.is_misnamed(entry.name):
-                    findings.add(Kind.FILE_MISNAMED, entry, recovery="leaves it", repair="move it elsewhere")
+                    findings.add(Finding(FaultKind.FILE_MISNAMED, entry, MOVE_AWAY))
                 elif names.is_staged_segment(entry.name):
-                    # Perhaps being built this moment.
-                    left = names.STAGED_SUFFIX
-                    findings.add(
-                        Kind.FILE_LEFT_OVER, entry, found=left, recovery="leaves it", repair=OPENING, note=True
-                    )
+                    # It may be under construction.
+                    findings.add(Finding(FaultKind.FILE_LEFT_OVER, entry, UNFINISHED, found=names.STAGED_SUFFIX))
                 elif entry.name.endswith(names.TEMPORARY_SUFFIX):
-                    findings.add(Kind.CHECKPOINT_UNFINISHED, entry, recovery="leaves it", repair=OPENING, note=True)
+                    findings.add(Finding(FaultKind.CHECKPOINT_UNFINISHED, entry, UNFINISHED))
             elif parsed.state is FileState.LIVE:
                 files[parsed.kind].add(parsed.offset)
             else:
-                # A broker that is stopped leaves .deleted files to its next start; replacements end with the process.
+                # A stopped broker leaves .deleted files until its next start; replacements end with the process.
                 doing = "finishes the replacement" if parsed.state is FileState.SWAP else "removes it"
-                findings.add(
-                    Kind.FILE_LEFT_OVER,
-                    entry,
-                    found=parsed.state.value,
-                    recovery=doing,
-                    repair=OPENING,
-                    note=parsed.state is FileState.DELETED or not clean,
-                )
+                how = Repair(doing, OPENING, note=parsed.state is FileState.DELETED or not clean)
+                findings.add(Finding(FaultKind.FILE_LEFT_OVER, entry, how, found=parsed.state.value))
         for kind in _INDEXES:
             for offset in sorted(files[kind] - files[FileKind.LOG]):
-                findings.add(
-                    Kind.INDEX_WITHOUT_LOG,
-                    self._path(offset, kind),
-                    recovery="removes it",
-                    repair=OPENING,
-                    note=not clean,
-                )
+                how = Repair("removes it", OPENING, note=not clean)
+                findings.add(Finding(FaultKind.INDEX_WITHOUT_LOG, self._path(offset, kind), how))
         return files
 
     def _check_ends(self, ends: LogEnds) -> None:
-        """Nothing that speaks of offsets speaks of what lies beyond the log end."""
-        beyond = [entry.start_offset for entry in self._epochs.entries if entry.start_offset > ends.next_offset]
-        found = [(Kind.EPOCHS_BEYOND_LOG, self._plan.directory / names.LEADER_EPOCH_CHECKPOINT, beyond[:1])]
-        found += [
-            (Kind.SNAPSHOT_BEYOND_LOG, self._path(offset, FileKind.PRODUCER_SNAPSHOT), [offset])
-            for offset in sorted(self._files[FileKind.PRODUCER_SNAPSHOT])
-            if offset > ends.next_offset
-        ]
-        for kind, path, offsets in found:
-            for offset in offsets:
-                self._findings.add(
-                    kind,
-                    path,
-                    offset=offset,
-                    expected=f"at most {ends.next_offset}",
-                    found=offset,
-                    recovery="removes it",
-                    repair=RECOVER,
-                    note=not self._plan.clean,
-                )
+        """Checks that no epoch and no snapshot is beyond the log end."""
+        epochs = [entry.start_offset for entry in self._epochs.entries if entry.start_offset > ends.next_offset]
+        snapshots = [at for at in sorted(self._files[FileKind.PRODUCER_SNAPSHOT]) if at > ends.next_offset]
+        checkpoint = self._plan.directory / names.LEADER_EPOCH_CHECKPOINT
+        found = [(FaultKind.EPOCHS_BEYOND_LOG, checkpoint, at) for at in epochs[:1]]
+        found += [(FaultKind.SNAPSHOT_BEYOND_LOG, self._path(at, FileKind.PRODUCER_SNAPSHOT), at) for at in snapshots]
+        how, expected = Repair("removes it", RECOVER, note=not self._plan.clean), f"at most {ends.next_offset}"
+        for kind, path, offset in found:
+            self._findings.add(Finding(kind, path, how, offset=offset, expected=expected, found=offset))
 
     # Producers
 
     def _snapshots(self) -> dict[int, dict[int, ProducerEntry]]:
-        """Producers by id, by the offset of their snapshot; those that do not parse are found."""
+        """Producers by id, by the offset of their snapshot; snapshots that do not parse are findings."""
         snapshots = {}
         for offset in sorted(self._files[FileKind.PRODUCER_SNAPSHOT]):
             path = self._path(offset, FileKind.PRODUCER_SNAPSHOT)
             snapshot = read_small(
-                self._findings,
-                Kind.SNAPSHOT_CORRUPT,
-                path,
-                producer_state.read,
-                None,
-                recovery="rebuilds it where it is used",
-                repair=REINDEX,
+                self._findings, FaultKind.SNAPSHOT_CORRUPT, path, producer_state.read, None, _SNAPSHOT_REBUILT
             )
             if snapshot is not None:
                 snapshots[offset] = {entry.producer_id: entry for entry in snapshot.entries()}
         return snapshots
 
     def _check_producers(self, reports: list[SegmentReport], snapshots: dict[int, dict[int, ProducerEntry]]) -> None:
-        """Aborted transactions have their entries; snapshots say what the batches before them say, where all are there
-        (compaction takes a producer's batches, and a snapshot still knows them)."""
+        """Checks that aborted transactions have entries, and that snapshots agree with the batches before them where
+        all of those exist (compaction removes a producer's batches, but snapshots still have it)."""
         first = reports[0].plan.base_offset
         table = ProducerTable(first, snapshots.get(first, {}).values())
         seen: set[int] = set()
@@ -256,7 +219,7 @@ class PartitionAudit:
                 aborted += changes.aborted
                 table.commit(changes, end_offset)
             if report.trail.broken:
-                return  # what is missing here may be anything
+                return  # anything may be missing here
             self._check_aborts(report, aborted)
         if dense:
             self._check_snapshot(next_offset, snapshots, table, seen)
@@ -265,52 +228,43 @@ class PartitionAudit:
         if report.aborts.problem is not None:
             return
         stored = {entry.last_offset: entry.first_offset for entry in report.aborts.entries()}
+        path = self._path(report.plan.base_offset, FileKind.TRANSACTION_INDEX)
+        how = Repair("rebuilds it" if report.plan.checked else "leaves it: it is below the recovery point", REINDEX)
         for transaction in aborted:
-            first_offset, last_offset = transaction.first_offset, transaction.last_offset
-            if last_offset not in stored or stored[last_offset] > first_offset:
+            first, last = transaction.first_offset, transaction.last_offset
+            if last not in stored or stored[last] > first:
+                expected = f"producer {transaction.producer_id}, {first} to {last}"
+                found = f"first offset {stored[last]}" if last in stored else "no entry"
                 self._findings.add(
-                    Kind.TXN_INDEX_INCOMPLETE,
-                    self._path(report.plan.base_offset, FileKind.TRANSACTION_INDEX),
-                    offset=last_offset,
-                    expected=f"producer {transaction.producer_id}, {first_offset} to {last_offset}",
-                    found=f"first offset {stored[last_offset]}" if last_offset in stored else "no entry",
-                    recovery="rebuilds it" if report.plan.checked else "leaves it: it lies below the recovery point",
-                    repair=REINDEX,
+                    Finding(FaultKind.TXN_INDEX_INCOMPLETE, path, how, offset=last, expected=expected, found=found)
                 )
 
     def _check_snapshot(
         self, offset: int, snapshots: dict[int, dict[int, ProducerEntry]], table: ProducerTable, seen: set[int]
     ) -> None:
-        """Of producers that the log tells of: a snapshot may have forgotten them, but not know them otherwise."""
-        stored = snapshots.get(offset, {})
+        """Checks the producers of the log: a snapshot may lack them, but must not have other values."""
+        stored, path = snapshots.get(offset, {}), self._path(offset, FileKind.PRODUCER_SNAPSHOT)
         for entry in table.entries():
             told = stored.get(entry.producer_id)
             if told is not None and entry.producer_id in seen and told != entry:
+                how = _SNAPSHOT_REBUILT
                 self._findings.add(
-                    Kind.SNAPSHOT_UNTRUE,
-                    self._path(offset, FileKind.PRODUCER_SNAPSHOT),
-                    offset=offset,
-                    expected=entry,
-                    found=told,
-                    recovery="rebuilds it where it is used",
-                    repair=REINDEX,
+                    Finding(FaultKind.SNAPSHOT_UNTRUE, path, how, offset=offset, expected=entry, found=told)
                 )
 
 
 def read_small(
     findings: Findings,
-    kind: Kind,
+    kind: FaultKind,
     path: Path,
     read: Callable[[Path], T | None],
     default: T,
-    *,
-    recovery: str = "leaves it",
-    repair: str | None = RECOVER,
+    how: Repair = RECOVERED,
 ) -> T:
-    """A small file's content; `default` where there is none, or where it does not parse, which is found."""
+    """A small file's content; `default` where there is none, or where it does not parse, which is a finding."""
     try:
         content = read(path)
     except (CorruptCheckpoint, OSError) as error:
-        findings.add_error(kind, error, path, recovery=recovery, repair=repair)
+        findings.add(Finding.of_error(kind, error, path, how))
         return default
     return default if content is None else content

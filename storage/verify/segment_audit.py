@@ -1,7 +1,7 @@
-"""One segment checked: every batch, every record, and every index entry against them. Read-only, of itself alone.
+"""Checks one segment: every batch, every record, and the index entries against them. Read-only, and independent.
 
 The .log is read once, window by window, around any damage; memory does not grow with the segment. What later segments
-need to know of it goes into a SegmentReport, so segments are checked side by side.
+need is put into a SegmentReport, so that segments can be checked in parallel.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.files import names, transaction_index
+from storage.files import transaction_index
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind
 from storage.files.transaction_index import TransactionIndex
 from storage.format.batches import BatchTable
@@ -22,25 +21,25 @@ from storage.log.intact import Break, Fault, walk
 from storage.log.segment import Segment
 from storage.progress import Progress
 from storage.verify.batch_audit import BatchAudit, ProducerTrail
-from storage.verify.findings import RECOVER, REINDEX, SALVAGE, Findings, Kind
+from storage.verify.findings import RECOVER, REINDEX, SALVAGE, FaultKind, Finding, Findings, Repair
 from storage.verify.index_audit import IndexAudit, LoadedIndexes
 
 _MAX_POSITION = 2**31 - 1
 _KINDS = {
-    Fault.CRC: Kind.BATCH_CRC,
-    Fault.CUT_OFF: Kind.BATCH_CUT_OFF,
-    Fault.LENGTH: Kind.BATCH_LENGTH,
-    Fault.ZEROS: Kind.LOG_ZEROS,
-    Fault.GARBAGE: Kind.LOG_GARBAGE,
-    Fault.ORDER: Kind.BATCH_ORDER,
-    Fault.RANGE: Kind.BATCH_RANGE,
+    Fault.CRC: FaultKind.BATCH_CRC,
+    Fault.CUT_OFF: FaultKind.BATCH_CUT_OFF,
+    Fault.LENGTH: FaultKind.BATCH_LENGTH,
+    Fault.ZEROS: FaultKind.LOG_ZEROS,
+    Fault.GARBAGE: FaultKind.LOG_GARBAGE,
+    Fault.ORDER: FaultKind.BATCH_ORDER,
+    Fault.RANGE: FaultKind.BATCH_RANGE,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """What a segment is checked by. `end_offset`: where the next one begins. `settled`: it was closed in order, so
-    nothing at its end may be unfinished. `sealed`: others follow. `checked`: recovery would look at it."""
+    """The parameters of a segment's check. `end_offset`: where the next one begins. `settled`: it was closed in order,
+    so nothing at its end may be unfinished. `sealed`: others follow. `checked`: recovery would check it."""
 
     directory: Path
     base_offset: int
@@ -55,8 +54,8 @@ class SegmentPlan:
 
 @dataclass(slots=True)
 class SegmentReport:
-    """What was found, and what the log as a whole is judged by. `whole`: no bytes of it are damaged. `dense`: no offset
-    is missing, so that nothing was compacted away."""
+    """The findings, and what the check of the whole log needs. `whole`: no bytes are damaged. `dense`: no offset is
+    missing, so that nothing was compacted away."""
 
     plan: SegmentPlan
     findings: Findings
@@ -70,20 +69,19 @@ class SegmentReport:
 
     @staticmethod
     def unread(plan: SegmentPlan) -> SegmentReport:
-        """Of a segment that could not be read."""
+        """The report on a segment that could not be read."""
         nothing = TransactionIndex(np.empty((4, 0), np.int64))
         return SegmentReport(plan, Findings(), plan.base_offset, ProducerTrail(broken=True), nothing, whole=False)
 
 
 def audit_segment(plan: SegmentPlan, progress: Progress, threads: int = 1) -> SegmentReport:
-    """Checks one segment, by so many threads at once. OSError when its .log cannot be read."""
+    """Checks one segment, with that many threads. OSError when its .log cannot be read."""
     findings = Findings()
-    # Before the log's size is taken: what they speak of is there by then, even while somebody writes.
+    # Before the log's size is taken: everything they refer to is there by then, even if the log grows.
     indexes = LoadedIndexes(plan.directory, plan.base_offset)
-    path = plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)
-    status = path.stat()
-    segment = Segment(plan.directory, plan.base_offset, LogFile(path, FileIdentity.of(status)), status.st_size)
-    recovery = "rebuilds it" if plan.checked else "leaves it: the segment lies below the recovery point"
+    segment = Segment.at(plan.directory, plan.base_offset)
+    path = segment.log.path
+    recovery = "rebuilds it" if plan.checked else "leaves it: the segment is below the recovery point"
     index_audit = IndexAudit(segment, indexes, findings, settled=plan.settled or plan.sealed, recovery=recovery)
     batches = BatchAudit(segment.log, plan.base_offset, plan.epochs, plan.log_start_offset, findings, index_audit.visit)
 
@@ -101,7 +99,8 @@ def audit_segment(plan: SegmentPlan, progress: Progress, threads: int = 1) -> Se
     batches.flush()
     index_audit.finish(whole=not walked.breaks)
     if segment.size > _MAX_POSITION:
-        findings.add(Kind.SEGMENT_TOO_LARGE, path, expected=f"at most {_MAX_POSITION} bytes", found=segment.size)
+        expected = f"at most {_MAX_POSITION} bytes"
+        findings.add(Finding(FaultKind.SEGMENT_TOO_LARGE, path, expected=expected, found=segment.size))
     report = SegmentReport(plan, findings, walked.next_offset, batches.trail, indexes.aborts, not walked.breaks)
     report.dense = batches.dense
     report.first_epoch, report.latest_epoch = batches.first_epoch, batches.latest_epoch
@@ -110,35 +109,28 @@ def audit_segment(plan: SegmentPlan, progress: Progress, threads: int = 1) -> Se
 
 
 def _report_break(plan: SegmentPlan, path: Path, broken: Break, findings: Findings) -> None:
-    """Damage; or, at the end of a log that nobody closed, a torn tail."""
+    """Reports damage; or, at the end of a log that was not closed, a torn tail."""
     size = broken.end - broken.position
     torn = not plan.sealed and not plan.settled and not broken.intact_behind and broken.fault is not Fault.ORDER
     if not plan.checked:
-        recovery = "leaves it: it lies below the recovery point; readers fail there"
+        recovery = "leaves it: it is below the recovery point; readers fail there"
     else:
-        recovery = f"cuts the log here: {size} bytes" if torn else "cuts the log here: all behind it"
-        recovery += f" and {plan.later_segments} later segments go" if plan.later_segments else " go"
+        recovery = "cuts the log here, removing " + (f"{size} bytes" if torn else "everything after it")
+        recovery += f" and {plan.later_segments} later segments" if plan.later_segments else ""
     behind = f", {size} bytes; intact again from position {broken.end}" if size and broken.intact_behind else ""
-    findings.add(
-        Kind.LOG_CUT_OFF if torn else _KINDS[broken.fault],
-        path,
-        position=broken.position,
-        offset=broken.offset,
-        expected=broken.expected or "a batch with a right CRC",
-        found=f"{broken.found or 'another'}{behind}",
-        recovery=recovery,
-        repair=RECOVER if torn else SALVAGE,
-        note=torn,
-    )
+    kind, how = _KINDS[broken.fault], Repair(recovery, SALVAGE)
+    if torn:
+        kind, how = FaultKind.LOG_CUT_OFF, Repair(recovery, RECOVER, note=True)
+    expected, found = broken.expected or "a batch with a right CRC", f"{broken.found or 'another'}{behind}"
+    findings.add(Finding(kind, path, how, "", broken.position, broken.offset, expected, found))
 
 
 def _check_invented_aborts(report: SegmentReport, path: Path, recovery: str) -> None:
-    """Each entry of the .txnindex is an abort marker of this segment."""
+    """Checks that each entry of the .txnindex is an abort marker of this segment."""
     aborts, findings = report.aborts, report.findings
     if aborts.problem is not None:
-        findings.add_error(
-            Kind.TXN_INDEX_CORRUPT, aborts.problem, path, recovery="rebuilds it in any case", repair=REINDEX
-        )
+        how = Repair("rebuilds it in any case", REINDEX)
+        findings.add(Finding.of_error(FaultKind.TXN_INDEX_CORRUPT, aborts.problem, path, how))
         return
     if not report.whole:
         return
@@ -149,13 +141,7 @@ def _check_invented_aborts(report: SegmentReport, path: Path, recovery: str) -> 
     }
     for slot, entry in enumerate(aborts.entries()):
         if markers.get(entry.last_offset) != entry.producer_id:
-            findings.add(
-                Kind.TXN_INDEX_INVENTED,
-                path,
-                position=slot * transaction_index.ENTRY_SIZE,
-                offset=entry.last_offset,
-                expected=f"an abort of producer {entry.producer_id}",
-                found=markers.get(entry.last_offset, "none"),
-                recovery=recovery,
-                repair=REINDEX,
-            )
+            position, offset = slot * transaction_index.ENTRY_SIZE, entry.last_offset
+            expected, found = f"an abort of producer {entry.producer_id}", markers.get(offset, "none")
+            how = Repair(recovery, REINDEX)
+            findings.add(Finding(FaultKind.TXN_INDEX_INVENTED, path, how, "", position, offset, expected, found))

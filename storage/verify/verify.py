@@ -1,12 +1,12 @@
-"""The invariants of a log directory, checked: read-only, taking no lock. The oracle of the tests, too.
+"""Checks the invariants of a log directory: read-only, without a lock. The tests use it as their oracle, too.
 
-A directory that was opened, recovered and closed in order gives nothing at all. One that was not shut down cleanly, or
-that a broker holds this moment, may hold unfinished work, which is told apart from damage (`Severity`). What is found
-in a directory that somebody writes to is looked at again before it is believed.
+A directory that was opened, recovered and closed in order has no findings. One that was not shut down cleanly, or that
+a broker holds now, may have unfinished work, which is distinguished from damage (`Severity`). Findings in a directory
+that another process writes to are confirmed by a second look.
 
-Checked: names; segments that follow one another; each segment (segment_audit.py), several at once; producer snapshots,
-leader epochs and offset checkpoints against the log's ends; topic ids and configurations, the same in all partitions;
-leftovers; writes that are pending.
+Checked are names; the sequence of segments; each segment (segment_audit.py), several at once; producer snapshots,
+leader epochs and offset checkpoints against the log's ends; topic ids and configurations, which must be the same in all
+partitions; leftovers; pending writes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,25 @@ from storage.files.listing import paths_in
 from storage.files.names import DirKind, FileKind
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
-from storage.verify.findings import OPENING, RECOVER, Finding, Findings, Kind, Severity
+from storage.verify.findings import (
+    LEFT,
+    MOVE_AWAY,
+    OPENING,
+    RECOVER,
+    UNFINISHED,
+    FaultKind,
+    Finding,
+    Findings,
+    Repair,
+    Severity,
+)
 from storage.verify.partition_audit import LogEnds, PartitionAudit, PartitionPlan, read_small
 from storage.verify.segment_audit import SegmentPlan, SegmentReport
 
-_LOOKS = 3  # at a partition that somebody writes to
+_LOOKS = 3  # how often a partition that another process writes to is checked
+
+_EMPTY = Repair("treats it as empty", RECOVER)
+_MADE_ANEW = Repair("creates it again, empty, and another replica fills it if there is one", note=True)
 
 _Offsets = Mapping[TopicPartition, int]
 
@@ -39,7 +53,7 @@ AuditSegments = Callable[[Sequence[SegmentPlan]], Iterable[SegmentReport]]
 
 @dataclass(slots=True)
 class _Directory:
-    """A log directory being looked at. `clean`: nothing in it may be unfinished. `held`: somebody writes to it."""
+    """A log directory being checked. `clean`: nothing in it may be unfinished. `held`: another process writes to it."""
 
     path: Path
     clean: bool
@@ -54,29 +68,24 @@ def verify_log_dir(
     *,
     progress: Progress | None = None,
     workers: int | None = None,
-    elsewhere: AuditSegments | None = None,
+    audit_segments: AuditSegments | None = None,
 ) -> list[Finding]:
-    """Everything wrong in a log directory, by path; `only`: of these partitions, and of the directory's own files.
+    """Everything wrong in a log directory, by path; `only`: in these partitions, and in the directory's own files.
 
-    `workers`: threads that look at segments, by default as many as there are processors. `elsewhere`: looks at all
+    `workers`: threads that check segments, by default as many as there are processors. `audit_segments`: checks all
     segments of all partitions (with `PartitionAudit.audit`), instead of threads here. OSError when the directory cannot
     be listed.
     """
     held = dir_lock.holder(path) is not None
     directory = _Directory(path, clean=not held and (path / names.CLEAN_SHUTDOWN).exists(), held=held)
     findings = directory.findings
-    read_small(findings, Kind.META_PROPERTIES, path / names.META_PROPERTIES, meta_properties.read, None, repair=None)
+    read_small(findings, FaultKind.META_PROPERTIES, path / names.META_PROPERTIES, meta_properties.read, None, LEFT)
     partitions = _check_names(directory)
     chosen = [tp for tp in partitions if only is None or tp in only]
-    # Before the logs are: what they name is in the logs by then.
+    # Read before the logs: everything that checkpoints refer to is in the logs by then.
     known = {
         name: read_small(
-            findings,
-            Kind.CHECKPOINT_CORRUPT,
-            path / name,
-            checkpoints.read,
-            dict[TopicPartition, int](),
-            recovery="takes it for empty",
+            findings, FaultKind.CHECKPOINT_CORRUPT, path / name, checkpoints.read, dict[TopicPartition, int](), _EMPTY
         )
         for name in (
             names.RECOVERY_POINT_CHECKPOINT,
@@ -89,12 +98,12 @@ def verify_log_dir(
     total = sum(_size(path / tp.dir_name) for tp in chosen)
     report.begin("verify", total)
     try:
-        if elsewhere is not None:
-            _check_elsewhere(directory, chosen, known, elsewhere)
+        if audit_segments is not None:
+            _check_at_once(directory, chosen, known, audit_segments)
         else:
-            threads = workers or len(os.sched_getaffinity(0))
-            with ThreadPoolExecutor(threads, "verify") as pool:
-                _check_partitions(directory, chosen, known, _Crew(pool, threads, total), report)
+            count = workers or len(os.sched_getaffinity(0))
+            with ThreadPoolExecutor(count, "verify") as pool:
+                _check_partitions(directory, chosen, known, _SegmentThreads(pool, count, total), report)
     finally:
         report.end()
     _check_checkpoints(directory, known)
@@ -113,24 +122,18 @@ def verify_partition(directory: Path, *, clean: bool = True) -> list[Finding]:
 
 
 def _check_names(directory: _Directory) -> list[TopicPartition]:
-    """The partitions that are there; whatever else is, and should not be, is found."""
+    """The partitions that are there; other entries that should not be there are findings."""
     partitions, findings = [], directory.findings
     for entry in paths_in(directory.path):
         if not entry.is_dir():
             if entry.name.endswith(names.TEMPORARY_SUFFIX):
-                findings.add(Kind.CHECKPOINT_UNFINISHED, entry, recovery="leaves it", repair=OPENING, note=True)
+                findings.add(Finding(FaultKind.CHECKPOINT_UNFINISHED, entry, UNFINISHED))
             continue
         parsed = names.parse_dir(entry.name)
         if parsed.kind is DirKind.DELETED:
-            findings.add(Kind.DIR_AWAITS_REMOVAL, entry, recovery="leaves it", repair=OPENING, note=True)
+            findings.add(Finding(FaultKind.DIR_AWAITS_REMOVAL, entry, UNFINISHED))
         elif parsed.kind is DirKind.UNPARSABLE:
-            findings.add(
-                Kind.DIR_UNPARSABLE,
-                entry,
-                f"directory {parsed.reason}",
-                recovery="leaves it",
-                repair="move it elsewhere",
-            )
+            findings.add(Finding(FaultKind.DIR_UNPARSABLE, entry, MOVE_AWAY, f"directory {parsed.reason}"))
         elif parsed.partition is not None and parsed.kind in (DirKind.PARTITION, DirKind.CLUSTER_METADATA):
             partitions.append(parsed.partition)
     return sorted(partitions)
@@ -140,18 +143,18 @@ def _check_names(directory: _Directory) -> list[TopicPartition]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Crew:
-    """Threads that look at segments, `total` bytes in all."""
+class _SegmentThreads:
+    """Threads that check segments, `total` bytes in all."""
 
     pool: ThreadPoolExecutor
-    threads: int
+    count: int
     total: int
 
     def audit(self, plan: SegmentPlan, progress: Progress) -> Future[SegmentReport]:
-        """One thread a segment; more for one that is most of the work."""
+        """One thread for a segment; more for one that is most of the work."""
         path = plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)
         size = path.stat().st_size if path.exists() else 0
-        share = round(self.threads * size / self.total) if self.total else 0
+        share = round(self.count * size / self.total) if self.total else 0
         return self.pool.submit(PartitionAudit.audit, plan, progress, max(1, share))
 
 
@@ -159,45 +162,52 @@ def _check_partitions(
     directory: _Directory,
     chosen: Iterable[TopicPartition],
     known: Mapping[str, _Offsets],
-    crew: _Crew,
+    threads: _SegmentThreads,
     progress: Progress,
 ) -> None:
-    """All of them, a few partitions ahead of the one that is finished."""
-    waiting: deque[tuple[_Begun, list[Future[SegmentReport]]]] = deque()
+    """Checks all of them, up to a few partitions ahead of the one that is finished next."""
+    waiting: deque[tuple[_Started, list[Future[SegmentReport]]]] = deque()
 
     def finish() -> None:
         begun, futures = waiting.popleft()
         _finish(directory, begun, [future.result() for future in futures])
 
     for begun in _begin(directory, chosen, known):
-        waiting.append((begun, [crew.audit(one, progress) for one in begun.audit.segments()]))
+        waiting.append((begun, [threads.audit(one, progress) for one in begun.audit.segments()]))
         if len(waiting) > 2:
             finish()
     while waiting:
         finish()
 
 
-def _check_elsewhere(
-    directory: _Directory, chosen: Iterable[TopicPartition], known: Mapping[str, _Offsets], elsewhere: AuditSegments
+def _check_at_once(
+    directory: _Directory,
+    chosen: Iterable[TopicPartition],
+    known: Mapping[str, _Offsets],
+    audit_segments: AuditSegments,
 ) -> None:
-    """All of them, their segments in one go."""
+    """Checks all of them, their segments in one call."""
     begun = [(one, one.audit.segments()) for one in _begin(directory, chosen, known)]
-    reports = iter(elsewhere([plan for _, plans in begun for plan in plans]))
+    reports = iter(audit_segments([plan for _, plans in begun for plan in plans]))
     for one, plans in begun:
         _finish(directory, one, list(islice(reports, len(plans))))
 
 
-class _Begun(NamedTuple):
+class _Started(NamedTuple):
+    """A partition whose check has begun."""
+
     tp: TopicPartition
     plan: PartitionPlan
     audit: PartitionAudit
 
 
-def _begin(directory: _Directory, chosen: Iterable[TopicPartition], known: Mapping[str, _Offsets]) -> Iterator[_Begun]:
+def _begin(
+    directory: _Directory, chosen: Iterable[TopicPartition], known: Mapping[str, _Offsets]
+) -> Iterator[_Started]:
     for tp in chosen:
         plan = PartitionPlan(
             directory.path / tp.dir_name,
-            # A broker checks the cluster's metadata log at each start, and nobody else may close it.
+            # A broker checks the cluster's metadata log at each start, and no other process closes it.
             directory.clean and tp.topic != names.CLUSTER_METADATA_TOPIC,
             known[names.LOG_START_CHECKPOINT].get(tp, 0),
             known[names.RECOVERY_POINT_CHECKPOINT].get(tp, 0),
@@ -205,18 +215,18 @@ def _begin(directory: _Directory, chosen: Iterable[TopicPartition], known: Mappi
         try:
             audit = PartitionAudit(plan)
         except OSError as error:
-            directory.findings.add_error(Kind.UNREADABLE, error, plan.directory)
+            directory.findings.add(Finding.of_error(FaultKind.UNREADABLE, error, plan.directory))
             continue
-        yield _Begun(tp, plan, audit)
+        yield _Started(tp, plan, audit)
 
 
-def _finish(directory: _Directory, begun: _Begun, reports: list[SegmentReport]) -> None:
-    findings, directory.ends[begun.tp] = begun.audit.finish(reports)
-    directory.findings.extend(_confirmed(findings, begun.plan) if directory.held else findings)
+def _finish(directory: _Directory, started: _Started, reports: list[SegmentReport]) -> None:
+    findings, directory.ends[started.tp] = started.audit.finish(reports)
+    directory.findings.extend(_confirmed(findings, started.plan) if directory.held else findings)
 
 
 def _confirmed(findings: Findings, plan: PartitionPlan) -> Findings:
-    """What is still there when it is looked at again: a log that is written to shows things that pass."""
+    """The findings that a second look confirms: in a log that is being written to, some are temporary."""
     for _ in range(_LOOKS - 1):
         if not any(one.severity is Severity.FINDING for one in findings):
             break
@@ -224,7 +234,7 @@ def _confirmed(findings: Findings, plan: PartitionPlan) -> Findings:
         again = Findings()
         for one in verify_partition(plan.directory, clean=False) if plan.directory.exists() else ():
             if (one.kind, one.path, one.position, one.offset) in seen:
-                again.take(one)
+                again.add(one)
         findings = again
     return findings
 
@@ -236,20 +246,18 @@ def _check_checkpoints(directory: _Directory, known: Mapping[str, _Offsets]) -> 
     for name, offsets in known.items():
         for tp, offset in offsets.items():
             if tp in directory.ends and not 0 <= offset <= directory.ends[tp].next_offset:
-                directory.findings.add(
-                    Kind.CHECKPOINT_BEYOND_LOG,
-                    directory.path / name,
-                    f"checkpoint of {tp} lies beyond its log",
-                    offset=offset,
-                    expected=f"0 to {directory.ends[tp].next_offset}",
-                    found=offset,
-                    recovery="begins the log anew there" if name == names.LOG_START_CHECKPOINT else "corrects it",
-                    repair=RECOVER,
-                )
+                is_start = name == names.LOG_START_CHECKPOINT
+                how = Repair("restarts the log there" if is_start else "corrects it", RECOVER)
+                what, expected = f"checkpoint of {tp} is beyond its log", f"0 to {directory.ends[tp].next_offset}"
+                finding = Finding(
+                    FaultKind.CHECKPOINT_BEYOND_LOG, directory.path / name, how, what,
+                    offset=offset, expected=expected, found=offset,
+                )  # fmt: skip
+                directory.findings.add(finding)
 
 
 def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> None:
-    """A topic has one id and one configuration, in all of its partitions, and no other topic has its id."""
+    """Checks that all partitions of a topic have one id and one configuration, and no other topic has that id."""
     findings = directory.findings
     ids: dict[str, str | None] = {}
     overrides: dict[str, tuple[dict[str, str], Path]] = {}
@@ -257,71 +265,64 @@ def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> No
     for tp in partitions:
         metadata = directory.path / tp.dir_name / names.PARTITION_METADATA
         before = len(findings)
-        topic_id = read_small(findings, Kind.TOPIC_ID_CORRUPT, metadata, partition_metadata.read, None, repair=None)
+        topic_id = read_small(findings, FaultKind.TOPIC_ID_CORRUPT, metadata, partition_metadata.read, None, LEFT)
         if len(findings) > before:
             continue
         first_id = ids.setdefault(tp.topic, topic_id)
         if topic_id is None and first_id is not None:
-            _differs(findings, Kind.TOPIC_ID_MISSING, metadata, first_id, None)
+            _differs(findings, FaultKind.TOPIC_ID_MISSING, metadata, first_id, None)
         elif topic_id is not None:
             if topic_id != first_id:
-                _differs(findings, Kind.TOPIC_ID_DIFFERS, metadata, first_id, topic_id)
+                _differs(findings, FaultKind.TOPIC_ID_DIFFERS, metadata, first_id, topic_id)
             owner = topic_of_id.setdefault(topic_id, tp.topic)
             if owner != tp.topic:
-                _differs(findings, Kind.TOPIC_ID_SHARED, metadata, f"another than that of {owner}", topic_id)
+                _differs(findings, FaultKind.TOPIC_ID_SHARED, metadata, f"another than that of {owner}", topic_id)
     for tp in partitions:
         properties = directory.path / tp.dir_name / names.TOPIC_PROPERTIES
-        # One that sets nothing says as much as none.
-        values = read_small(findings, Kind.TOPIC_CONFIG_CORRUPT, properties, topic_properties.read, None) or {}
+        # A file that sets nothing means the same as none.
+        values = read_small(findings, FaultKind.TOPIC_CONFIG_CORRUPT, properties, topic_properties.read, None) or {}
         first, where = overrides.setdefault(tp.topic, (values, properties))
         if values != first:
-            _differs(
-                findings, Kind.TOPIC_CONFIG_DIFFERS, properties, first, values, f"configuration differs from {where}"
-            )
+            what = f"configuration differs from {where}"
+            _differs(findings, FaultKind.TOPIC_CONFIG_DIFFERS, properties, first, values, what)
 
 
 def _check_absent(directory: _Directory) -> None:
-    """Partitions that the cluster's metadata gives this broker, and that are not here. Notes: another one of its log
-    directories may have them."""
+    """Partitions that the cluster's metadata assigns to this broker, and that are not here. Notes: they may be in
+    another of its log directories."""
     if not (directory.path / f"{names.CLUSTER_METADATA_TOPIC}-0").is_dir():
         return
-    # It brings what it takes to read the metadata: only a broker's directory needs that.
+    # Imports what reading the metadata needs, which is only in a broker's directory.
     from storage.log.log_dir import LogDir
 
     log_dir = LogDir.open_read_only(directory.path)
     metadata = log_dir.cluster_metadata()
     path = directory.path / names.META_PROPERTIES
-    broker = read_small(Findings(), Kind.META_PROPERTIES, path, meta_properties.read, None)
+    broker = read_small(Findings(), FaultKind.META_PROPERTIES, path, meta_properties.read, None)
     if metadata is None or broker is None:
         return
     for tp in log_dir.absent():
         topic = metadata.topics.get(tp.topic)
         known = None if topic is None else topic.partitions.get(tp.partition)
         if known is not None and broker.node_id in known.replicas:
+            expected = f"{tp}, unless another log directory of this broker has it"
             directory.findings.add(
-                Kind.PARTITION_ABSENT,
-                directory.path / tp.dir_name,
-                found=None,
-                expected=f"{tp}, unless another log directory of this broker has it",
-                recovery="makes it anew, empty, and has it filled by another replica if there is one",
-                note=True,
+                Finding(FaultKind.PARTITION_ABSENT, directory.path / tp.dir_name, _MADE_ANEW, expected=expected)
             )
 
 
 def _check_writes(directory: _Directory, chosen: Iterable[TopicPartition]) -> None:
-    """Writes from elsewhere, where there were any."""
+    """Checks staged writes, if there are any."""
     staged = [file for tp in chosen for file in _ending(directory.path / tp.dir_name, names.STAGED_SUFFIX)]
     if staged or (directory.path / names.COMMITS).exists():
-        # It brings what it takes to carry them out: as much again as all the rest.
+        # Imports what carrying them out needs: as much again as all the rest.
         from storage.verify.write_audit import check_writes
 
         check_writes(directory.findings, directory.path, staged, held=directory.held)
 
 
-def _differs(
-    findings: Findings, kind: Kind, path: Path, expected: object, found: object, what: str | None = None
-) -> None:
-    findings.add(kind, path, what, expected=expected, found=found, recovery="leaves it", repair=OPENING)
+def _differs(findings: Findings, kind: FaultKind, path: Path, expected: object, found: object, what: str = "") -> None:
+    findings.add(Finding(kind, path, Repair("leaves it", OPENING), what, expected=expected, found=found))
 
 
 def _size(directory: Path) -> int:
@@ -329,7 +330,7 @@ def _size(directory: Path) -> int:
 
 
 def _ending(directory: Path, ending: str) -> list[Path]:
-    """The files of a partition with this ending; none where it is gone."""
+    """The files of a partition with this ending; none where it was removed."""
     try:
         return [path for path in paths_in(directory) if path.name.endswith(ending)]
     except FileNotFoundError:

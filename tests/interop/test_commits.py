@@ -17,7 +17,7 @@ from storage.files.disk_protocol import Disk
 from storage.format.record_columns import Record, RecordColumns
 from storage.log.log_dir import LogDir
 from storage.staged_writes import commit
-from storage.staged_writes.staging import StagedWriter
+from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, told_since
@@ -57,7 +57,7 @@ def stage(path: Path, batch: int, disk: Disk | None = None) -> list[StagedFile]:
     config = LogDir.open_read_only(path).topic_info("written").config
     files = []
     for tp in SHARES:
-        writer = StagedWriter(
+        writer = StagedFileWriter(
             disk or RealDisk(), path, tp, WriteId(QUERY, batch), config=config, clock=SystemClock()
         )
         share = values(batch, tp)

@@ -25,7 +25,7 @@ from storage.directory.owned_dir import OwnedDir
 from storage.errors import StorageError
 from storage.files import dir_lock, file_mark
 from storage.files.disk_protocol import DiskFile
-from storage.verify.findings import Finding, Kind, Severity
+from storage.verify.findings import FaultKind, Finding, Severity
 from storage.verify.verify import verify_log_dir
 from tests.simulation import actors
 from tests.simulation.locks import simulated_locks
@@ -253,4 +253,4 @@ class _Run:
 
 def _is_lost_first_entry(finding: Finding) -> bool:
     """An empty time index of a segment that was rolled right after a flush (storage.recovery.final_time_entry)."""
-    return finding.kind is Kind.TIME_INDEX_INCOMPLETE and finding.path.stat().st_size == 0
+    return finding.kind is FaultKind.TIME_INDEX_INCOMPLETE and finding.path.stat().st_size == 0

@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from kafkafs.spark.options import InvalidOption
-from storage.client.partitioner import partition_for_key
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import commit_ledger, names
 from storage.log.log_dir import LogDir
@@ -26,6 +25,7 @@ from storage.verify.verify import verify_log_dir
 from tests.spark.session import run_to_end, wait_for_tasks
 from tests.support.builders import START_MS, Batch, build_log_dir, many, metadata_records
 from tests.support.mounts import mounted, requires_fuse
+from tests.support.partitions import partition_for_key
 
 PythonException = pytest.importorskip("pyspark.errors").PythonException
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException

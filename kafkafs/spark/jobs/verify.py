@@ -42,7 +42,7 @@ def verify(
         done = run_tasks(spark, _audit, tasks, f"verify {path.name}", allow_uncompiled=allow_uncompiled)
         return (report for reports in done for report in reports)
 
-    return verify_log_dir(path, only, elsewhere=audit)
+    return verify_log_dir(path, only, audit_segments=audit)
 
 
 def _audit(plans: Sequence[SegmentPlan]) -> list[SegmentReport]:

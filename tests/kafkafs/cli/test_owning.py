@@ -66,7 +66,7 @@ def test_a_topics_life(tmp_path: Path) -> None:
         (("create", "{}", "u", "--partitions", "0"), 2, "--partitions"),
         (("alter", "{}", "t"), 2, "nothing to alter"),
         (("alter", "{}", "u", "--config", "retention.ms=1"), 4, "no topic 'u'"),
-        (("alter", "{}", "t", "--partitions", "1"), 4, "cannot be taken away"),
+        (("alter", "{}", "t", "--partitions", "1"), 4, "cannot be removed"),
         (("alter", "{}", "t", "--config", "segment.bytes=x"), 2, "segment.bytes"),
         (("delete", "{}", "u"), 4, "no topic 'u'"),
         (("delete", "{}/nowhere", "u"), 4, "No such"),
@@ -133,7 +133,7 @@ def test_recover_tells_a_person_what_it_did(logdir: Path) -> None:
     unclean(logdir, b"x" * 100)
     text = output_of("recover", logdir, "--dry-run").decode()
     assert "cuts 00000000000000000000.log" in text
-    assert "100 bytes go" in text
+    assert "100 bytes are removed" in text
     assert output_of("recover", logdir).decode() == text
 
 

@@ -56,7 +56,7 @@ def test_twice_into_the_same_directory_is_refused(tmp_path: Path) -> None:
     before = tree_of(tmp_path / "rescued")
     result = run("salvage", tmp_path / "logs", "t/1", "--to", tmp_path / "rescued")
     assert result.exit_code == 4
-    assert "holds messages already" in result.output
+    assert "already holds messages" in result.output
     assert tree_of(tmp_path / "rescued") == before
 
 

@@ -34,7 +34,7 @@ CASES = {
     "no path": (NoSuchPath("/x"), errno.ENOENT),
     "broker's": (errors.NotPermitted("x"), errno.EPERM),
     "locked": (errors.LogLocked("x"), errno.EBUSY),
-    "read-only": (errors.ReadOnlyLog("x"), errno.EROFS),
+    "read-only": (errors.ReadOnlyLogDir("x"), errno.EROFS),
     "offline": (errors.PartitionOffline("x"), errno.EIO),
     "its own errno": (OSError(errno.ENOSPC, "No space left on device"), errno.ENOSPC),
     "a disk too full to open a partition": (
@@ -78,7 +78,7 @@ def test_damage_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_plain_noes_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    for error in (NoSuchPath("/x"), errors.OffsetOutOfRange("x"), errors.ReadOnlyLog("x")):
+    for error in (NoSuchPath("/x"), errors.OffsetOutOfRange("x"), errors.ReadOnlyLogDir("x")):
         errnos.answer(_raising(error))
     assert not caplog.records
 

@@ -12,7 +12,7 @@ from kafkafs.tree.node import Kind
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLog
+from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLogDir
 from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
@@ -104,7 +104,7 @@ def test_a_directory_that_others_write(tmp_path: Path) -> None:
         with pytest.raises(NoSuchPath):
             tree.lookup(path)
     for attempt in (tree.make_directory, tree.remove_directory, tree.make_file, tree.remove_file):
-        with pytest.raises(ReadOnlyLog):
+        with pytest.raises(ReadOnlyLogDir):
             attempt("/@groups/billing/orders/10")
     with pytest.raises(OSError, match=r"Read-only") as caught:
         file.open_to_write()

@@ -17,7 +17,6 @@ from kafkafs.formats.jsonl_parse import parse_line
 from kafkafs.writing.destinations import Taken, open_target
 from kafkafs.writing.line_parsers import Parsed, keyed_txt, parse_jsonl, parse_txt
 from kafkafs.writing.line_writer import LineWriter
-from storage.client.partitioner import partition_for_key
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, NotPermitted, PartitionOffline, RecordTooLarge
 from storage.format.record_columns import Record
@@ -26,6 +25,7 @@ from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import NOW_MS, opened
+from tests.support.partitions import partition_for_key
 
 
 class Kept:

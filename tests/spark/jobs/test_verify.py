@@ -13,7 +13,7 @@ from kafkafs.spark.jobs.verify import verify
 from kafkafs.spark.kernels import UncompiledKernels
 from storage.format.compression import Codec
 from storage.types import TopicPartition
-from storage.verify.findings import Kind
+from storage.verify.findings import FaultKind
 from storage.verify.verify import verify_log_dir
 from tests.support.builders import ROLL, Batch, BuiltLogDir, Partition, abort, build_log_dir, commit, many
 from tests.support.commands import run
@@ -64,7 +64,9 @@ def test_damage_is_found(spark: SparkSession, tmp_path: Path) -> None:
     found = verify(spark, tmp_path)
     assert found == verify_log_dir(tmp_path)
     kinds = {finding.kind for finding in found}
-    assert {Kind.BATCH_CRC, Kind.INDEX_SIZE, Kind.TXN_INDEX_INCOMPLETE, Kind.CHECKPOINT_BEYOND_LOG} <= kinds
+    assert kinds >= {
+        FaultKind.BATCH_CRC, FaultKind.INDEX_SIZE, FaultKind.TXN_INDEX_INCOMPLETE, FaultKind.CHECKPOINT_BEYOND_LOG
+    }  # fmt: skip
     chosen = [TopicPartition("plain", 1)]
     assert verify(spark, tmp_path, chosen) == verify_log_dir(tmp_path, chosen)
 

@@ -25,7 +25,7 @@ from storage.log.reader import read_blocks, read_range
 from storage.log.scanning import scan_batches
 from storage.log.snapshot import LogSnapshot
 from storage.types import TimestampOffset, TopicPartition
-from storage.upkeep.retention import retain
+from storage.upkeep.retention import Retention
 from storage.verify.verify import verify_log_dir
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import ONE_THREAD, StandingClock
@@ -176,7 +176,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def delete_records(self, share: float) -> None:
         before = self.start + int(share * (self.end - self.start))
-        result = retain(self.log, clock=self.clock, free_bytes=lambda: 0, before=before)
+        result = Retention(self.clock, lambda: 0, before).run(self.log)
         assert result.log_start_offset == before
         self._removed(before, result.files)
 
@@ -185,7 +185,7 @@ class LogMachine(RuleBasedStateMachine):
         assert self.owned is not None
         limit = int(share * self.log.snapshot().size_bytes)
         self.owned.alter_config("t", {"retention.bytes": str(limit)})
-        result = retain(self.log, clock=self.clock, free_bytes=lambda: 0)
+        result = Retention(self.clock, lambda: 0).run(self.log)
         assert self.log.snapshot().size_bytes >= limit
         assert result.log_start_offset >= self.start
         self._removed(result.log_start_offset, result.files, unlink=unlink)

@@ -13,15 +13,13 @@ from typing import NamedTuple
 import pytest
 
 from storage.client.fetch import (
-    Chunk,
     ErrorCode,
+    LogChunk,
     MessageSetSend,
     MultiMessageSetSend,
     ResetPolicy,
-    earliest_offset,
     error_code,
     fetch,
-    latest_offset,
     offset_or_reset,
     read_chunk,
 )
@@ -196,8 +194,8 @@ def test_out_of_range(tmp_path: Path) -> None:
         with pytest.raises(OffsetOutOfRange) as caught:
             offset_or_reset(snapshot, offset)
         assert parse(written(MessageSetSend.of(caught.value), tmp_path / "out")) == (Result(1, [], b""), b"")
-        assert offset_or_reset(snapshot, offset, ResetPolicy.EARLIEST) == 12 == earliest_offset(snapshot)
-        assert offset_or_reset(snapshot, offset, ResetPolicy.LATEST) == 19 == latest_offset(snapshot)
+        assert offset_or_reset(snapshot, offset, ResetPolicy.EARLIEST) == 12 == snapshot.log_start_offset
+        assert offset_or_reset(snapshot, offset, ResetPolicy.LATEST) == 19 == snapshot.log_end_offset
     for policy in ResetPolicy:
         for offset in (12, 15, 19):
             assert offset_or_reset(snapshot, offset, policy) == offset
@@ -248,7 +246,7 @@ def test_several_partitions(tmp_path: Path) -> None:
 
 
 def test_more_than_a_length_can_tell(tmp_path: Path) -> None:
-    huge = MessageSetSend(ErrorCode.NONE, Chunk(0, None, 0, 2**30, at_end=True))
+    huge = MessageSetSend(ErrorCode.NONE, LogChunk(0, None, 0, 2**30, at_end=True))
     with pytest.raises(RecordTooLarge):
         written(MultiMessageSetSend([huge, huge]), tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == b""
@@ -299,7 +297,7 @@ def test_a_file_that_shrinks_or_goes(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def chunk(tmp_path: Path) -> Chunk:
+def chunk(tmp_path: Path) -> LogChunk:
     """Three megabytes: more than a pipe or a socket takes at once."""
     built = build_log_dir(tmp_path / "logs", {"t": [[Batch(many(100, 1000)) for _ in range(30)]]})["t", 0]
     return read_chunk(open_log(built.path).snapshot(), 0, 1 << 30)
@@ -336,13 +334,13 @@ def drained(receive: Callable[[], bytes], work: Callable[[], None]) -> bytes:
     return b"".join(parts)
 
 
-def test_sendfile_to_a_file(chunk: Chunk, sent: list[int], tmp_path: Path) -> None:
+def test_sendfile_to_a_file(chunk: LogChunk, sent: list[int], tmp_path: Path) -> None:
     result = written(MessageSetSend.of(chunk), tmp_path / "out")
     assert result[6:] == chunk.read()
     assert sum(sent) == chunk.size
 
 
-def test_a_file_opened_to_append_gets_copies(chunk: Chunk, sent: list[int], tmp_path: Path) -> None:
+def test_a_file_opened_to_append_gets_copies(chunk: LogChunk, sent: list[int], tmp_path: Path) -> None:
     """sendfile(2) does not write to it."""
     result = written(MessageSetSend.of(chunk), tmp_path / "out", os.O_APPEND)
     assert result[6:] == chunk.read()
@@ -350,7 +348,7 @@ def test_a_file_opened_to_append_gets_copies(chunk: Chunk, sent: list[int], tmp_
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_sendfile_to_a_pipe(chunk: Chunk, sent: list[int], blocking: bool) -> None:
+def test_sendfile_to_a_pipe(chunk: LogChunk, sent: list[int], blocking: bool) -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, blocking)
 
@@ -365,7 +363,7 @@ def test_sendfile_to_a_pipe(chunk: Chunk, sent: list[int], blocking: bool) -> No
     assert sum(sent) == chunk.size
 
 
-def test_sendfile_to_a_socket(chunk: Chunk, sent: list[int]) -> None:
+def test_sendfile_to_a_socket(chunk: LogChunk, sent: list[int]) -> None:
     ours, theirs = socket.socketpair()
 
     def work() -> None:
@@ -377,7 +375,7 @@ def test_sendfile_to_a_socket(chunk: Chunk, sent: list[int]) -> None:
     assert sum(sent) == chunk.size
 
 
-def test_nobody_reads(chunk: Chunk) -> None:
+def test_nobody_reads(chunk: LogChunk) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -387,7 +385,7 @@ def test_nobody_reads(chunk: Chunk) -> None:
         os.close(writing)
 
 
-def test_a_segment_that_was_renamed_is_found(chunk: Chunk, sent: list[int], tmp_path: Path) -> None:
+def test_a_segment_that_was_renamed_is_found(chunk: LogChunk, sent: list[int], tmp_path: Path) -> None:
     """By its identity: retention has given it its last name, and another file has the old one."""
     assert chunk.segment is not None
     before = bytes(chunk.read())

@@ -206,7 +206,7 @@ def test_a_brokers_directory_that_does_not_tell_how_many_partitions(tmp_path: Pa
     assert group is not None
     assert group.log == 1
     for attempt in (lambda: committer.check("new"), lambda: committer.commit("new", {T0: 2})):
-        with pytest.raises(InvalidConfig, match="how many partitions"):
+        with pytest.raises(InvalidConfig, match="the number of partitions"):
             attempt()
     close_clean(owned)
 

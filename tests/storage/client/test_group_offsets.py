@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage.client.group_commits import GroupCommitter
-from storage.client.group_offsets import Group, GroupOffsets, Replay
+from storage.client.group_offsets import ConsumerGroup, GroupOffsets, GroupReplay
 from storage.errors import PartitionOffline, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC, FileKind, segment_file
 from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_group_key, encode_offset_key
@@ -38,8 +38,8 @@ def built(path: Path, *items: Item, **kwargs: int) -> LogDir:
     return LogDir.open_read_only(path)
 
 
-def plain(groups: dict[str, Group]) -> dict[str, dict[str, dict[int, int]]]:
-    """Group → topic → partition → offset."""
+def plain(groups: dict[str, ConsumerGroup]) -> dict[str, dict[str, dict[int, int]]]:
+    """ConsumerGroup → topic → partition → offset."""
     return {
         name: {topic: {number: one.offset for number, one in of.items()} for topic, of in group.offsets.items()}
         for name, group in groups.items()
@@ -218,13 +218,13 @@ def test_following_reads_what_is_new_and_no_more(tmp_path: Path, monkeypatch: py
     offsets = GroupOffsets(LogDir.open_read_only(tmp_path))
     assert offsets.groups() == {}
     starts: list[int] = []
-    read = Replay.read
+    read = GroupReplay.read
 
-    def counting(self: Replay, snapshot: object) -> object:
+    def counting(self: GroupReplay, snapshot: object) -> object:
         starts.append(self.next_offset)
         return read(self, snapshot)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Replay, "read", counting)
+    monkeypatch.setattr(GroupReplay, "read", counting)
     live.append(committed("a", 1), committed("b", 1))
     before = offsets.groups()
     assert plain(before) == {"a": {"t": {0: 1}}, "b": {"t": {0: 1}}}

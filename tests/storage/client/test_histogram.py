@@ -10,8 +10,8 @@ import pytest
 
 from storage.client.histogram import Histogram, histogram
 from storage.format.record_columns import Record
-from storage.log import reader
 from storage.log.log_dir import LogDir
+from storage.log.scanning import scan_batches
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Item, Partition, build_log_dir
@@ -44,7 +44,7 @@ def batches_of(snapshot: LogSnapshot) -> list[tuple[int, int, int]]:
     found = []
     for segment in snapshot.segments:
         greatest = -1
-        for window in reader.scan_batches(snapshot, segment, 0):
+        for window in scan_batches(snapshot, segment, 0):
             table = window.table
             for timestamp, size, last in zip(
                 table.max_timestamp.tolist(), table.size.tolist(), table.last_offset.tolist(), strict=True

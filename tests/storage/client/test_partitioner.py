@@ -8,8 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from storage.client.partitioner import Partitioner, partition_for_key
+from storage.client.partitioner import Partitioner
 from storage.format.record_columns import Record, RecordColumns
+from tests.support.partitions import partition_for_key
 
 
 # Hashes from Kafka's UtilsTest.testMurmur2.

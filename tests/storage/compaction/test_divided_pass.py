@@ -23,7 +23,7 @@ from storage.files import names
 from storage.files.names import FileKind, FileState
 from storage.format.control_records import ControlType
 from storage.types import TopicPartition
-from storage.verify.findings import Kind, Severity
+from storage.verify.findings import FaultKind, Severity
 from storage.verify.verify import verify_log_dir
 from tests.storage.compaction.test_compaction import any_batches, transact
 from tests.storage.compaction.test_compaction_fixtures import PARTITIONS, cleaned_at, compacted, prepared
@@ -277,7 +277,7 @@ def test_what_a_killed_task_leaves_is_noted_and_removed(tmp_path: Path) -> None:
     close_clean(owned)
     left.write_bytes(b"of a task that was killed")
     (note,) = verify_log_dir(tmp_path / "log")
-    assert (note.kind, note.severity, note.path) == (Kind.FILE_LEFT_OVER, Severity.NOTE, left)
+    assert (note.kind, note.severity, note.path) == (FaultKind.FILE_LEFT_OVER, Severity.NOTE, left)
     again = opened(tmp_path / "log")
     again.log(TP)
     assert not left.exists()

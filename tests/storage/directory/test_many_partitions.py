@@ -22,7 +22,7 @@ from storage.files.dir_lock import holder
 from storage.files.disk import RealDisk
 from storage.format.record_columns import Record, RecordColumns
 from storage.log.log_dir import LogDir
-from storage.staged_writes.staging import StagedWriter
+from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TopicPartition
 from tests.storage.files.test_descriptors import open_paths
 from tests.support.faults import FaultyDisk
@@ -152,7 +152,7 @@ def stage(path: Path) -> None:
     config = LogDir.open_read_only(path).topic_info("t").config
     write = WriteId("0" * 32, None)
     writers = [
-        StagedWriter(RealDisk(), path, TopicPartition("t", number), write, config=config, clock=StandingClock())
+        StagedFileWriter(RealDisk(), path, TopicPartition("t", number), write, config=config, clock=StandingClock())
         for number in range(PARTITIONS)
     ]
     for turn in range(2):

@@ -1,4 +1,7 @@
-"""Owning a log directory, and being a guest in a broker's: every rule of product.md, section 7."""
+"""Owning a log directory, and being a guest in a broker's.
+
+The rules: storage/DESIGN.md, "Sharing a directory with a broker".
+"""
 
 from __future__ import annotations
 
@@ -385,7 +388,7 @@ def test_partitions_by_num_partitions(tmp_path: Path) -> None:
     owned.add_partitions("t", 6)
     assert owned.log_dir.partitions("t") == [0, 1, 2, 3, 4, 5]
     assert len({owned.topic_info("t").topic_id}) == 1
-    with pytest.raises(NotPermitted, match="cannot be taken away"):
+    with pytest.raises(NotPermitted, match="cannot be removed"):
         owned.add_partitions("t", 2)
     owned.close()
 

@@ -409,19 +409,33 @@ def test_two_who_want_it_rebuilt_and_opened_get_one_log(tmp_path: Path, monkeypa
 def test_a_configuration_that_is_being_written_while_a_log_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: int
 ) -> None:
-    """Opening removes temporary files; the one that is about to get its name is not among them."""
+    """Recovery removes temporary files; the one that is about to get its name is not among them."""
     cleanly_shut_down(tmp_path)
     owned = opened(tmp_path)
     tp = TopicPartition("t", partition)
     with stopped(monkeypatch, owned.disk, "rename", before=True) as rename:
         changing = Doing(lambda: owned.alter_config("t", {"segment.bytes": "2000"}))
         rename.reached()
-        opening = Doing(lambda: owned.log(tp))
-        opening.until_done_or_waiting()
-        rename.go_on()
-        changing.done()
-        opening.done()
+        with stopped(monkeypatch, Recovery, "run", before=False) as recovery:
+            opening = Doing(lambda: owned.log(tp))
+            recovery.reached()  # it is through
+            rename.go_on()
+            changing.done()
+            recovery.go_on()
+            opening.done()
     assert (changing.error, opening.error) == (None, None)
     assert not owned.failures()
     assert owned.log(tp).config.segment_bytes == 2000
+    close_clean(owned)
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_configuration_that_was_never_renamed_goes(tmp_path: Path, partition: int) -> None:
+    cleanly_shut_down(tmp_path)
+    tp = TopicPartition("t", partition)
+    left = tmp_path / tp.dir_name / "topic.properties.tmp"
+    left.write_bytes(b"half")
+    owned = opened(tmp_path)
+    owned.log(tp)
+    assert not left.exists()
     close_clean(owned)

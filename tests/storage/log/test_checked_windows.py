@@ -148,13 +148,13 @@ def test_windows_ahead_join_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Where nothing speaks against it, next to nothing is read a second time; records as short as lengths go."""
     monkeypatch.setattr(module, "_BEYOND_BYTES", WINDOW)
     read_again: list[int] = []
-    real = module._Room.window
+    real = module._WindowBuffer.window
 
-    def window(self: module._Room, plan: WindowPlan, position: int, end: int) -> CheckedWindow | None:
+    def window(self: module._WindowBuffer, plan: WindowPlan, position: int, end: int) -> CheckedWindow | None:
         read_again.append(position)
         return real(self, plan, position, end)
 
-    monkeypatch.setattr(module._Room, "window", window)
+    monkeypatch.setattr(module._WindowBuffer, "window", window)
     path = tmp_path / "00000000000000000000.log"
     content = b"".join(
         encode_batch([Record(None, b"%x" % n, (), n) for n in range(6)], base_offset=6 * row) for row in range(400)

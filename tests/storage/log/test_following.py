@@ -466,7 +466,7 @@ def test_topic_deleted_and_made_anew(live: Live, source: BuiltPartition) -> None
     again.copy(0, again.end(0, 1))
     # It is not the log that was opened.
     for _ in range(2):
-        with pytest.raises(UnknownTopicOrPartition, match="made again"):
+        with pytest.raises(UnknownTopicOrPartition, match="created again"):
             log.snapshot()
     log_dir.refresh()
     assert log_dir.log(TopicPartition("t", 0)).snapshot().log_end_offset == 3
@@ -495,7 +495,7 @@ def test_topic_made_anew_with_the_inodes_of_the_one_before(
     metadata.write_bytes(partition_metadata.encode(partition_metadata.random_id()))
     for number in range(3):
         overwrite(live.log(number), other[number])
-    with pytest.raises(UnknownTopicOrPartition, match="made again"):
+    with pytest.raises(UnknownTopicOrPartition, match="created again"):
         log.snapshot()
     (live.path.parent / "x.tmp").touch()
     log_dir.refresh()

@@ -17,6 +17,7 @@ from storage.files.log_file import open_quietly
 from storage.files.names import DirKind
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
+from storage.log.read_only_log import ReadOnlyLog
 from storage.log.timestamps import greatest_timestamp
 from storage.types import Isolation, TopicPartition
 from tests.support.builders import Batch, Partition, build_log_dir, many, topic_id
@@ -71,7 +72,9 @@ def test_strays_can_be_read(tmp_path: Path) -> None:
     log_dir = LogDir.open_read_only(tmp_path)
     assert log_dir.topics() == []
     (stray,) = log_dir.hidden()
-    assert built(read_all(log_dir.stray_log(stray).snapshot())) == partition.records
+    assert stray.partition is not None
+    stray_log = ReadOnlyLog(stray.partition, tmp_path / stray.name)
+    assert built(read_all(stray_log.snapshot())) == partition.records
 
 
 def test_refresh_sees_partitions_come_and_go(tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ from storage.log.reader import read_range
 from storage.staged_writes import commit, staging
 from storage.staged_writes.commit import CommitUnfinished, ReplayDiffers
 from storage.staged_writes.pending_writes import PendingWrite, Share, give_up, pending_writes
-from storage.staged_writes.staging import StagedWriter
+from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TimestampType, TopicPartition
-from storage.verify.findings import Kind, Severity
+from storage.verify.findings import FaultKind, Severity
 from storage.verify.verify import verify_log_dir
 from tests.support.crash_points import Sessions, Stopped, every_crash
 from tests.support.faults import Crash, FaultyDisk
@@ -73,7 +73,7 @@ def stage(
     files = []
     for tp, values in shares.items():
         config = found.topic_info(tp.topic).config
-        writer = StagedWriter(disk or HastyDisk(), path, tp, write, config=config, clock=StandingClock())
+        writer = StagedFileWriter(disk or HastyDisk(), path, tp, write, config=config, clock=StandingClock())
         size = -(-len(values) // batches)
         for first in range(0, len(values), size):
             records = [Record(key, value) for value in values[first : first + size]]
@@ -95,7 +95,7 @@ def staged_files(path: Path) -> list[str]:
 def close_sound(owned: OwnedDir, what: object = "") -> None:
     """Closes in order; then nothing is wrong with any file, but that some may be staged by tasks that died."""
     assert owned.close().clean, str(what)
-    findings = [one for one in verify_log_dir(owned.path) if one.kind is not Kind.STAGED_ORPHAN]
+    findings = [one for one in verify_log_dir(owned.path) if one.kind is not FaultKind.STAGED_ORPHAN]
     assert not findings, f"{what}: {findings}"
 
 
@@ -482,7 +482,7 @@ def _lose(path: Path, tp: TopicPartition) -> None:
         file.unlink()
 
 
-def _kinds(path: Path) -> list[tuple[Kind, Severity]]:
+def _kinds(path: Path) -> list[tuple[FaultKind, Severity]]:
     return sorted(((one.kind, one.severity) for one in verify_log_dir(path)), key=str)
 
 
@@ -550,11 +550,11 @@ def test_what_verify_says_of_writes(before: Path) -> None:
     _stop_with_write_pending(before)
     (before / names.CLEAN_SHUTDOWN).unlink(missing_ok=True)
     zombie = stage(before, WriteId(QUERY, 0), {TP: [b"zombie"]})
-    orphan, pending = (Kind.STAGED_ORPHAN, Severity.NOTE), (Kind.WRITE_PENDING, Severity.NOTE)
+    orphan, pending = (FaultKind.STAGED_ORPHAN, Severity.NOTE), (FaultKind.WRITE_PENDING, Severity.NOTE)
     assert _kinds(before) == [orphan, pending]
     _lose(before, OTHER)
-    assert _kinds(before) == [orphan, (Kind.WRITE_STUCK, Severity.FINDING)]
-    (stuck,) = (one for one in verify_log_dir(before) if one.kind is Kind.WRITE_STUCK)
+    assert _kinds(before) == [orphan, (FaultKind.WRITE_STUCK, Severity.FINDING)]
+    (stuck,) = (one for one in verify_log_dir(before) if one.kind is FaultKind.WRITE_STUCK)
     assert stuck.repair == "kafkafs recover --drop-lost-writes"
     owned = opened(before)
     give_up(owned, _pending(before))
@@ -563,7 +563,7 @@ def test_what_verify_says_of_writes(before: Path) -> None:
     (found,) = verify_log_dir(before)
     assert (found.path.name, found.severity) == (zombie[0].name, Severity.NOTE)
     (before / names.COMMITS).write_bytes(b"{")
-    assert _kinds(before) == [orphan, (Kind.WRITES_CORRUPT, Severity.FINDING)]
+    assert _kinds(before) == [orphan, (FaultKind.WRITES_CORRUPT, Severity.FINDING)]
     (before / names.COMMITS).unlink()
     owned = opened(before)
     _write(owned, None, 0)
@@ -690,7 +690,7 @@ def test_a_batch_that_comes_again_with_other_rows_is_an_error(before: Path) -> N
     assert len(values_of(owned.log(TP).snapshot())) == 6
     for batch in range(7, 7 + CONTENTS_KEPT):
         assert commit.commit(owned, WriteId(QUERY, batch), (), content=Content()).appended
-    with pytest.raises(ReplayDiffers, match="not remembered any more"):
+    with pytest.raises(ReplayDiffers, match="no longer known"):
         again(5, Content(1, 5))
     for path in before.rglob("*" + names.STAGED_SUFFIX):
         path.unlink()
@@ -729,7 +729,7 @@ def test_what_earlier_attempts_staged_goes(before: Path) -> None:
     def staged(attempt: str, batch: int, query: str = QUERY) -> str:
         config = LogDir.open_read_only(before).topic_info("t").config
         of = WriteId(query, batch)
-        writer = StagedWriter(
+        writer = StagedFileWriter(
             HastyDisk(), before, TP, of, config=config, clock=StandingClock(), attempt=attempt
         )
         writer.append(RecordColumns.from_records([Record(b"k", b"v")]))

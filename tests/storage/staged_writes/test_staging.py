@@ -12,7 +12,7 @@ from storage.format.decoder import Decoder
 from storage.format.record_columns import Record, RecordColumns
 from storage.log.log_dir import LogDir
 from storage.staged_writes import staging
-from storage.staged_writes.staging import StagedWriter, windows
+from storage.staged_writes.staging import StagedFileWriter, windows
 from storage.types import TopicPartition
 from tests.support.owned_dirs import HastyDisk, StandingClock, opened
 
@@ -28,7 +28,7 @@ def staged(tmp_path: Path) -> StagedFile:
     owned.close()
     config = LogDir.open_read_only(tmp_path).topic_info("t").config
     tp = TopicPartition("t", 0)
-    writer = StagedWriter(HastyDisk(), tmp_path, tp, WriteId("job", None), config=config, clock=StandingClock())
+    writer = StagedFileWriter(HastyDisk(), tmp_path, tp, WriteId("job", None), config=config, clock=StandingClock())
     for batch in BATCHES:
         writer.append(RecordColumns.from_records([Record(None, value) for value in batch]))
     file = writer.finish()

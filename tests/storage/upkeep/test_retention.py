@@ -21,13 +21,12 @@ from storage.upkeep.retention import (
     ByTime,
     LogStartBreach,
     LogState,
+    Retention,
     RetentionResult,
     SegmentInfo,
     disk_free_bytes,
     plan,
     policies_for,
-    preview,
-    retain,
 )
 from storage.verify.verify import verify_log_dir
 from tests.support.crash_points import Sessions, every_crash
@@ -136,7 +135,7 @@ def _filled(path: Path, **overrides: str) -> tuple[OwnedDir, PartitionLog, list[
 def _retain(
     log: PartitionLog, *, later_ms: int = 0, free_bytes: int = 10**15, before: int | None = None
 ) -> RetentionResult:
-    return retain(log, clock=StandingClock(NOW_MS + later_ms), free_bytes=lambda: free_bytes, before=before)
+    return Retention(StandingClock(NOW_MS + later_ms), lambda: free_bytes, before).run(log)
 
 
 def _end(owned: OwnedDir, result: RetentionResult | None = None) -> None:
@@ -290,7 +289,7 @@ def test_errors_of_deleting_before_an_offset(tmp_path: Path) -> None:
 def test_a_dry_run_tells_the_same_and_changes_nothing(tmp_path: Path) -> None:
     owned, log, _ = _filled(tmp_path, retention_bytes="1500")
     before = tree_of(tmp_path)
-    told = preview(log.snapshot(), log.config, clock=StandingClock(), free_bytes=lambda: 0)
+    told = Retention(StandingClock(), lambda: 0).preview(log.snapshot(), log.config)
     assert tree_of(tmp_path) == before
     assert log.log_start_offset == 0
     done = _retain(log)
@@ -328,9 +327,8 @@ def test_stopped_anywhere(tmp_path: Path, overrides: dict[str, str]) -> None:
     def work(sessions: Sessions, notes: _Notes) -> None:
         owned = sessions.open()
         log = owned.log(TP)
-        notes.start = preview(
-            log.snapshot(), log.config, clock=StandingClock(NOW_MS + 5000), free_bytes=lambda: 0
-        ).log_start_offset
+        told = Retention(StandingClock(NOW_MS + 5000), lambda: 0).preview(log.snapshot(), log.config)
+        notes.start = told.log_start_offset
         result = _retain(log, later_ms=5000)
         assert result.log_start_offset == notes.start
         for path in result.files:

@@ -10,8 +10,9 @@ import pytest
 
 from storage.log import reader
 from storage.log.log_dir import LogDir
+from storage.log.scanning import scan_batches
 from storage.types import TopicPartition
-from storage.upkeep.salvage import Lost, Salvaged, salvage
+from storage.upkeep.salvage import LostOffsets, Salvaged, salvage
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import close_clean, opened
 from tests.support.random_damages import batch_of, hurt, last_offset
@@ -38,7 +39,7 @@ def records_of(log_dir: Path, tp: TopicPartition) -> list[Record]:
     snapshot = LogDir.open_read_only(log_dir).log(tp).snapshot()
     found: list[Record] = []
     for segment in snapshot.segments:
-        for window in reader.scan_batches(snapshot, segment, 0):
+        for window in scan_batches(snapshot, segment, 0):
             assert window.damage is None
             for row in range(window.table.rows):
                 with reader.batch_records(snapshot, segment, int(window.table.position[row])) as block:
@@ -95,7 +96,7 @@ def test_ten_random_damages(tmp_path: Path, partition: str, seed: int) -> None:
     assert {file: file.read_bytes() for file in files} == before
 
 
-def offsets_of(lost: Lost, log_end: int) -> range:
+def offsets_of(lost: LostOffsets, log_end: int) -> range:
     if lost.first_offset is None:
         return range(0)
     return range(lost.first_offset, (log_end if lost.last_offset is None else lost.last_offset) + 1)

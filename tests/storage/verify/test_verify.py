@@ -14,7 +14,7 @@ from storage.files.disk import RealDisk
 from storage.files.names import FileKind
 from storage.format.compression import Codec
 from storage.types import TopicPartition
-from storage.verify.findings import LISTED, Finding, Kind, Severity
+from storage.verify.findings import LISTED, FaultKind, Finding, Severity
 from storage.verify.verify import verify_log_dir, verify_partition
 from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit, many
 from tests.support.fixtures import FIXTURES, requires_fixtures
@@ -50,7 +50,7 @@ def test_what_kafka_leaves_after_recovery() -> None:
 
 @requires_fixtures
 def test_every_damage_of_the_fixtures_is_found() -> None:
-    preallocated = {Kind.INDEX_NOT_TRIMMED, Kind.TIME_INDEX_NOT_TRIMMED}
+    preallocated = {FaultKind.INDEX_NOT_TRIMMED, FaultKind.TIME_INDEX_NOT_TRIMMED}
     all_found = verify_log_dir(FIXTURES / "recovery" / "before")
     assert {one.severity for one in all_found if one.kind in preallocated} == {Severity.NOTE}
     found = {one.path.parent.name for one in all_found if one.kind not in preallocated}
@@ -215,16 +215,16 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "base offset": (_lower_base_offset, "batch begins before the one before it ends"),
     "torn tail": (_tear, "no sound batch begins here"),
     "index position": (_move_index_entry, "index entry points into the middle of a batch"),
-    "index offset": (_lower_index_offset, "index entry points behind its offset"),
+    "index offset": (_lower_index_offset, "index entry points after its offset"),
     "index zeroed": (_zero_index, "index is not trimmed to its entries"),
     "index missing": (_no_index, "index is missing"),
-    "time": (_raise_time, "time index entry is not true"),
+    "time": (_raise_time, "time index entry is wrong"),
     "last time": (_drop_last_time, "time index lacks the segment's greatest timestamp"),
     "abort missing": (_empty_txnindex, "aborted transaction is not in the transaction index"),
     "abort invented": (_invent_abort, "transaction index entry has no abort marker in the log"),
     "snapshot": (_flip_snapshot, "snapshot fails its CRC"),
-    "short log": (_shorten_log, "producer snapshot lies beyond the log end"),
-    "short log's checkpoint": (_shorten_log, "checkpoint of t/0 lies beyond its log"),
+    "short log": (_shorten_log, "producer snapshot is beyond the log end"),
+    "short log's checkpoint": (_shorten_log, "checkpoint of t/0 is beyond its log"),
     "overlap": (_overlap, "segment begins before the one before it ends"),
     "epoch": (_other_epoch, "leader-epoch-checkpoint has another epoch"),
     "checkpoint": (_bad_checkpoint, "checkpoint's count does not match its lines"),
@@ -263,7 +263,7 @@ def test_a_torn_tail_is_unfinished_where_nobody_closed(tmp_path: Path) -> None:
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(5))], tail=b"\0" * 7)]}, clean=False)
     found = verify_log_dir(tmp_path)
     assert {one.severity for one in found} == {Severity.NOTE}
-    (one,) = (one for one in found if one.kind is Kind.LOG_CUT_OFF)
+    (one,) = (one for one in found if one.kind is FaultKind.LOG_CUT_OFF)
     assert one.position is not None
     assert one.repair == "kafkafs recover"
     (tmp_path / names.CLEAN_SHUTDOWN).write_text("{}")
@@ -285,7 +285,7 @@ def test_damage_in_a_directory_that_is_held_is_damage(tmp_path: Path) -> None:
     _flip_payload(_sample(tmp_path))
     lock = DirLock(RealDisk(), tmp_path)
     try:
-        assert Kind.BATCH_CRC in {one.kind for one in verify_log_dir(tmp_path)}
+        assert FaultKind.BATCH_CRC in {one.kind for one in verify_log_dir(tmp_path)}
     finally:
         lock.release()
 
@@ -298,7 +298,7 @@ def test_each_damage_of_a_segment_is_found_and_many_are_counted(tmp_path: Path) 
         data[position + 70] ^= number % 2
         position, number = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big"), number + 1
     log.write_bytes(data)
-    found = [one for one in verify_log_dir(tmp_path) if one.kind is Kind.BATCH_CRC]
+    found = [one for one in verify_log_dir(tmp_path) if one.kind is FaultKind.BATCH_CRC]
     assert len(found) == LISTED
     assert len(found) + sum(one.more for one in found) == 30
     assert all("intact again" in str(one.found) for one in found)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.verify.findings import Kind, Severity
+from storage.verify.findings import FaultKind, Severity
 from storage.verify.verify import verify_log_dir
 from tests.storage.verify.damages import DAMAGES
 from tests.support.fixtures import FIXTURES, requires_fixtures
@@ -17,13 +17,15 @@ pytestmark = requires_fixtures
 
 # All but these can be made in a file; they are found all the same where a disk or a program fails so, or where a whole
 # partition is not there (tests/spark/test_log_dirs.py).
-NOT_MADE = {Kind.UNREADABLE, Kind.SEGMENT_TOO_LARGE, Kind.LOG_CUT_OFF, Kind.PARTITION_ABSENT}
-NOTES = {Kind.DIR_AWAITS_REMOVAL, Kind.CHECKPOINT_UNFINISHED, Kind.WRITE_PENDING, Kind.STAGED_ORPHAN}
+NOT_MADE = {FaultKind.UNREADABLE, FaultKind.SEGMENT_TOO_LARGE, FaultKind.LOG_CUT_OFF, FaultKind.PARTITION_ABSENT}
+NOTES = {
+    FaultKind.DIR_AWAITS_REMOVAL, FaultKind.CHECKPOINT_UNFINISHED, FaultKind.WRITE_PENDING, FaultKind.STAGED_ORPHAN
+}  # fmt: skip
 
 
 def test_there_is_a_damage_of_every_kind() -> None:
     assert len(DAMAGES) >= 40
-    assert {one.kind for one in DAMAGES.values()} == set(Kind) - NOT_MADE
+    assert {one.kind for one in DAMAGES.values()} == set(FaultKind) - NOT_MADE
 
 
 def state_of(path: Path) -> dict[str, tuple[int, int]]:
