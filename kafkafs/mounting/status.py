@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from kafkafs import compiled_kernels
 from storage.errors import StorageError
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log
@@ -96,7 +96,7 @@ class Report:
             "errors": sources.errors(),
             "process": _process(self._process),
             "disk": _disk(sources.log_dir.path),
-            "kernels": _kernels(),
+            "kernels": compiled_kernels.loaded(),
             "versions": self._versions,
         }
 
@@ -144,20 +144,6 @@ def _disk(path: Path) -> Facts:
         "free_bytes": disk.f_bfree * disk.f_frsize,
         "available_bytes": disk.f_bavail * disk.f_frsize,
     }
-
-
-def _kernels() -> dict[str, str]:
-    """Of each module with hot loops that is loaded: whether it is machine code or (400 times slower) plain Python."""
-    found = {}
-    for name, module in sorted(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file is None or not name.startswith(("storage.", "kafkafs.")):
-            continue
-        if not file.endswith(".py"):
-            found[name] = "compiled"
-        elif hasattr(module, "cython"):
-            found[name] = "interpreted"
-    return found
 
 
 def _versions() -> dict[str, str]:

@@ -14,13 +14,14 @@ from typing import Final
 
 from kafkafs.tree.info import attributes_of
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, Kind, View
-from kafkafs.tree.paths import Group, GroupOffset, Groups, GroupTopic, NoSuchPath, group_name, is_topic_name
+from kafkafs.tree.paths import Group, GroupOffset, Groups, GroupTopic, NoSuchPath, group_name
 from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from storage.client import group_offsets
 from storage.client.group_commits import GroupCommitter
 from storage.client.group_offsets import GroupOffsets
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLog
+from storage.files.names import topic_name_problem
 from storage.format.group_records import CommittedOffset
 from storage.log.log_dir import LogDir
 from storage.types import MAX_OFFSET
@@ -132,7 +133,8 @@ class GroupTree:
                     other.topic for other in made if isinstance(other, GroupTopic) and other.group == node.group
                 }
                 topics |= set() if group is None else group.offsets.keys()
-                yield from (Entry(topic, Kind.DIRECTORY) for topic in sorted(topics) if is_topic_name(topic))
+                valid = (topic for topic in sorted(topics) if topic_name_problem(topic) is None)
+                yield from (Entry(topic, Kind.DIRECTORY) for topic in valid)
             case GroupTopic():
                 numbers = {
                     other.tp.partition

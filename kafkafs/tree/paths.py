@@ -6,7 +6,6 @@ Two spellings of one range (`20261120`, `2026-11-20`) give equal nodes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,15 +13,12 @@ from typing import TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
+from storage.files.names import partition_number, topic_name_problem
 from storage.types import TopicPartition
 
 _Spec = TypeVar("_Spec")
 
 EXTENSIONS = ("txt", "jsonl", "log")
-MAX_TOPIC_LENGTH = 249
-_MAX_PARTITION = 2**31 - 1
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
-_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
 class NoSuchPath(Exception):
@@ -213,18 +209,6 @@ def parse(path: str) -> Node:
     return _parse_topic(path, _topic(path, first), rest)
 
 
-def is_topic_name(name: str) -> bool:
-    """Kafka's rule for one name (Topic.validate): 1 to 249 of `[a-zA-Z0-9._-]`, neither `.` nor `..`."""
-    return _TOPIC.fullmatch(name) is not None and len(name) <= MAX_TOPIC_LENGTH and name not in (".", "..")
-
-
-def partition_number(name: str) -> int | None:
-    """A partition's number, written as Kafka writes it (no leading zeros), or None."""
-    if _PARTITION.fullmatch(name) is None or int(name) > _MAX_PARTITION:
-        return None
-    return int(name)
-
-
 def group_name(group: str) -> str:
     """A group id as a file name: `/`, `%`, NUL and a leading `.` percent-encoded; the empty id is a lone `%`."""
     if not group:
@@ -247,7 +231,7 @@ def group_from_name(name: str) -> str:
 
 
 def _topic(path: str, name: str) -> str:
-    if not is_topic_name(name):
+    if topic_name_problem(name) is not None:
         raise NoSuchPath(path)
     return name
 
