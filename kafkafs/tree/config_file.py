@@ -25,7 +25,7 @@ class ConfigFile(File):
         owned.log_dir.partitions(topic)
 
     def attributes(self) -> Attributes:
-        return Attributes(Kind.FILE, len(self._content()), self._owned.path.stat().st_mtime_ns, _MODE)
+        return Attributes(Kind.FILE, len(self._content()), self._owned.log_dir.mtime_ns, _MODE)
 
     def open(self) -> Handle:
         return BytesHandle(self._content())

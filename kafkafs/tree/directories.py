@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from kafkafs.selection.range_names import MalformedRange, day_name, offsets_name
 from kafkafs.tree.append_files import APPEND_FILES
 from kafkafs.tree.info import partition_xattrs, topic_xattrs
 from kafkafs.tree.node import DIRECTORY_MODE, Attributes, Directory, Entry, Kind
+from kafkafs.tree.paths import ROOT_FILES
 from kafkafs.views.times import (
     first_shown_timestamp,
     first_timestamp,
-    mtime_ns,
+    log_mtime_ns,
     newest_timestamp,
     shown_segments,
 )
@@ -21,7 +22,6 @@ from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, TopicPartition
 
-ROOT_FILES = ("@help", "@status.json", "@metrics")
 MESSAGE_FILES = ("messages.txt", "messages.jsonl", "messages.log")
 WRITABLE_MODE = 0o755
 _DAY_MS = 86_400_000
@@ -37,8 +37,7 @@ class RootDirectory(Directory):
         self._mode = WRITABLE_MODE if writable else DIRECTORY_MODE
 
     def attributes(self) -> Attributes:
-        mtime = self._log_dir.path.stat().st_mtime_ns
-        return Attributes(Kind.DIRECTORY, 0, mtime, self._mode, 3 + len(self._log_dir.topics()))
+        return Attributes(Kind.DIRECTORY, 0, self._log_dir.mtime_ns, self._mode, 3 + len(self._log_dir.topics()))
 
     def list(self) -> Iterable[Entry]:
         yield from (Entry(name, Kind.FILE) for name in ROOT_FILES)
@@ -70,7 +69,8 @@ class TopicDirectory(Directory):
             tp = TopicPartition(self._topic, partition)
             try:
                 if len(self._partitions) <= _LOOKED_INTO:
-                    yield newest_mtime_ns(self._log_dir.log(tp))
+                    log = self._log_dir.log(tp)
+                    yield log_mtime_ns(log, log.snapshot())
                 else:
                     yield (self._log_dir.path / tp.dir_name).stat().st_mtime_ns
             except (StorageError, OSError):
@@ -88,7 +88,7 @@ class PartitionDirectory(Directory):
         self._files = (*MESSAGE_FILES, "@info.json", *(APPEND_FILES if writable else ()))
 
     def attributes(self) -> Attributes:
-        return _directory(newest_mtime_ns(self._log), len(self._DIRECTORIES))
+        return _directory(log_mtime_ns(self._log, self._log.snapshot()), len(self._DIRECTORIES))
 
     def list(self) -> Iterable[Entry]:
         yield from (Entry(name, Kind.FILE) for name in self._files)
@@ -98,30 +98,18 @@ class PartitionDirectory(Directory):
         return partition_xattrs(self._log_dir, self._log)
 
 
-class OffsetsDirectory(Directory):
-    """`offsets`: a range per segment, the active one without an end."""
+class RangesDirectory(Directory):
+    """`offsets` or `time`: the ranges that `names_of` lists. Others can be opened without being listed."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, names_of: Callable[[LogSnapshot], Iterable[str]]) -> None:
         self._log = log
+        self._names_of = names_of
 
     def attributes(self) -> Attributes:
-        return _directory(newest_mtime_ns(self._log), 0)
+        return _directory(log_mtime_ns(self._log, self._log.snapshot()), 0)
 
     def list(self) -> Iterable[Entry]:
-        return [Entry(f"{name}.txt", Kind.FILE) for name in segment_ranges(self._log.snapshot())]
-
-
-class TimeDirectory(Directory):
-    """`time`: the UTC days that segments are known to reach."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def attributes(self) -> Attributes:
-        return _directory(newest_mtime_ns(self._log), 0)
-
-    def list(self) -> Iterable[Entry]:
-        return [Entry(f"{name}.txt", Kind.FILE) for name in known_days(self._log.snapshot())]
+        return [Entry(f"{name}.txt", Kind.FILE) for name in self._names_of(self._log.snapshot())]
 
 
 class SegmentsDirectory(Directory):
@@ -137,14 +125,6 @@ class SegmentsDirectory(Directory):
         with scan_quietly(self._log.path) as entries:
             names = sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
         return [Entry(name, Kind.FILE) for name in names]
-
-
-def newest_mtime_ns(log: Log) -> int:
-    """A partition's time: its newest message's, as far as its last segment tells."""
-    snapshot = log.snapshot()
-    if not snapshot.segments:
-        return log.path.stat().st_mtime_ns
-    return mtime_ns(snapshot, snapshot.segments[-1:])
 
 
 def segment_ranges(snapshot: LogSnapshot) -> Iterator[str]:

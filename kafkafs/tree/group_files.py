@@ -146,7 +146,7 @@ class GroupTree:
 
     def mtime_ns(self, commit_timestamp: int) -> int:
         """A time of commit as a file's; the log directory's own without one."""
-        return commit_timestamp * 1_000_000 if commit_timestamp >= 0 else self._log_dir.path.stat().st_mtime_ns
+        return commit_timestamp * 1_000_000 if commit_timestamp >= 0 else self._log_dir.mtime_ns
 
     def _group(self, node: Groups | Group | GroupTopic) -> group_offsets.Group | None:
         """The group that a directory is of."""

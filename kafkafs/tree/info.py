@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from kafkafs.selection.range_names import timestamp_text
-from kafkafs.views.times import first_shown_timestamp, newest_timestamp, shown_segments
+from kafkafs.views.times import first_shown_timestamp, log_mtime_ns, newest_timestamp, shown_segments
 from storage.append.partition_log import PartitionLog
 from storage.client.counting import count_messages
 from storage.errors import StorageError
@@ -69,12 +69,16 @@ def _object(facts: Mapping[str, Any]) -> bytes:
     return json.dumps(facts, indent=2).encode() + b"\n"
 
 
-class InfoTexts:
-    """The contents of `@info.json` and `@config`, for every stat asks how long they are. Thread-safe.
+_Sources = tuple[LogSnapshot, TopicInfo, int | None]
+"""What `@info.json` is made from: a change of the log or of its topic gives another object; the recovery point."""
 
-    A text is kept until what it was made from is another: the log's snapshot (each change of the log gives another
-    object), the topic's description (likewise), the checkpointed recovery point. One that says less than it should,
-    because something could not be read, is not kept.
+
+class InfoTexts:
+    """The contents of `@info.json` and `@config`, kept because every stat needs their sizes. Thread-safe.
+
+    A text is kept until what it was made from has changed. A text that lacks something because a file could not be read
+    is not kept. `GeneratedTexts` is another store with another rule: it keeps what an open handle was given, changed or
+    not.
     """
 
     def __init__(self, log_dir: LogDir, isolation: Isolation) -> None:
@@ -83,46 +87,47 @@ class InfoTexts:
         self._isolation = isolation
         # guarded by the lock
         self._lock = Lock()
-        self._partitions: WeakKeyDictionary[Log, tuple[tuple[LogSnapshot, TopicInfo, int | None], bytes]] = (
-            WeakKeyDictionary()
-        )
+        self._partitions: WeakKeyDictionary[Log, tuple[_Sources, bytes]] = WeakKeyDictionary()
+        self._sizes: WeakKeyDictionary[Log, tuple[_Sources, int]] = WeakKeyDictionary()  # estimated
         self._opened: WeakSet[Log] = WeakSet()
         self._topics: dict[str, tuple[TopicInfo, bytes]] = {}
 
-    def partition_info_size(self, log: Log) -> int:
-        """How long `@info.json` is; before it was first opened, how long it is in a log without gaps and transactions.
-
-        To be sure, all of a small partition has to be read, which is too much for a listing.
+    def partition_info_size(self, log: Log) -> tuple[int, int]:
+        """The size of `@info.json`, and its mtime in ns. Before the file is first opened, the size is that of a log
+        without gaps and transactions: the exact one takes reading all of a small partition, too much for a listing.
         """
         with self._lock:
-            was_opened = log in self._opened
+            was_opened, held = log in self._opened, self._sizes.get(log)
         if was_opened:
-            return len(self._partition_info(log))
-        snapshot, info = log.snapshot(), self._log_dir.topic_info(log.tp.topic)
-        return len(_object(_partition_facts(snapshot, info, recovery_point(self._log_dir, log.tp), None)))
+            text, mtime_ns = self.partition_info(log)
+            return len(text), mtime_ns
+        sources = self._sources(log)
+        if held is None or not _unchanged(held[0], sources):
+            facts = _partition_facts(*sources, None)
+            held = sources, len(_object(facts))
+            if _is_complete(facts):
+                with self._lock:
+                    self._sizes[log] = held
+        return held[1], log_mtime_ns(log, sources[0])
 
-    def partition_info(self, log: Log) -> bytes:
-        """As `partition_info`, for who opens the file: from now on its size is exact."""
+    def partition_info(self, log: Log) -> tuple[bytes, int]:
+        """The content of `@info.json` for a reader, and its mtime in ns. From now on its size is exact."""
+        sources = self._sources(log)
         with self._lock:
             self._opened.add(log)
-        return self._partition_info(log)
-
-    def _partition_info(self, log: Log) -> bytes:
-        snapshot, info = log.snapshot(), self._log_dir.topic_info(log.tp.topic)
-        point = recovery_point(self._log_dir, log.tp)
-        with self._lock:
             held = self._partitions.get(log)
-        if held is not None and held[0][0] is snapshot and held[0][1] is info and held[0][2] == point:
-            return held[1]
-        facts = _partition_facts(snapshot, info, point, self._isolation)
-        text = _object(facts)
-        if _is_complete(facts):
-            with self._lock:
-                self._partitions[log] = (snapshot, info, point), text
-        return text
+        if held is not None and _unchanged(held[0], sources):
+            text = held[1]
+        else:
+            facts = _partition_facts(*sources, self._isolation)
+            text = _object(facts)
+            if _is_complete(facts):
+                with self._lock:
+                    self._partitions[log] = sources, text
+        return text, log_mtime_ns(log, sources[0])
 
     def topic_config(self, topic: str) -> bytes:
-        """As `topic_config`. UnknownTopicOrPartition; OSError."""
+        """As the function `topic_config`. UnknownTopicOrPartition; OSError."""
         info = self._log_dir.topic_info(topic)
         with self._lock:
             held = self._topics.get(topic)
@@ -134,6 +139,13 @@ class InfoTexts:
                 self._topics.clear()
             self._topics[topic] = info, text
         return text
+
+    def _sources(self, log: Log) -> _Sources:
+        return log.snapshot(), self._log_dir.topic_info(log.tp.topic), recovery_point(self._log_dir, log.tp)
+
+
+def _unchanged(before: _Sources, now: _Sources) -> bool:
+    return before[0] is now[0] and before[1] is now[1] and before[2] == now[2]
 
 
 def topic_config(info: TopicInfo) -> bytes:

@@ -19,6 +19,7 @@ from storage.types import TopicPartition
 _Spec = TypeVar("_Spec")
 
 EXTENSIONS = ("txt", "jsonl", "log")
+ROOT_FILES = ("@help", "@status.json", "@metrics")
 
 
 class NoSuchPath(Exception):
@@ -31,18 +32,10 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True)
-class Help:
-    """`@help`"""
+class RootFile:
+    """`@help`, `@status.json` or `@metrics`."""
 
-
-@dataclass(frozen=True, slots=True)
-class StatusJson:
-    """`@status.json`"""
-
-
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """`@metrics`"""
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +159,7 @@ class SegmentFile:
 
 Node = (
     Root
-    | Help
-    | StatusJson
-    | Metrics
+    | RootFile
     | Groups
     | Group
     | GroupTopic
@@ -187,9 +178,6 @@ Node = (
     | SegmentFile
 )
 
-_ROOT_FILES: dict[str, Node] = {"@help": Help(), "@status.json": StatusJson(), "@metrics": Metrics()}
-
-
 @lru_cache(maxsize=1024)
 def parse(path: str) -> Node:
     """The node at `path`, as FUSE hands it over: `/`-separated from the mountpoint, `/` for the mountpoint itself.
@@ -203,9 +191,9 @@ def parse(path: str) -> Node:
     if first == "@groups":
         return _parse_group(path, rest)
     if first.startswith("@"):
-        if rest or first not in _ROOT_FILES:
+        if rest or first not in ROOT_FILES:
             raise NoSuchPath(path)
-        return _ROOT_FILES[first]
+        return RootFile(first)
     return _parse_topic(path, _topic(path, first), rest)
 
 

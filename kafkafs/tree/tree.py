@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from kafkafs.tree.node import Kind, View
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.range_file import RangeFile
 from kafkafs.tree.segment_file import SeenFiles, SegmentFile
-from kafkafs.tree.services import Services
+from kafkafs.tree.services import RangeNode, Services
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.store import Store, default_directory
 from kafkafs.view_index.workers import DEFAULT_WORKERS, Workers
@@ -96,6 +97,21 @@ class Tree:
         self._seen = SeenFiles()
         self._infos = InfoTexts(log_dir, self.options.isolation)
         self._groups = GroupTree(log_dir, owned)
+        # A dict is faster than a chain of comparisons, and each stat comes here.
+        self._makers: dict[type, Callable[[Any], View]] = {
+            **dict.fromkeys((paths.Messages, paths.OffsetsView, paths.TimeView), self._range_file),
+            **dict.fromkeys((paths.Groups, paths.Group, paths.GroupTopic, paths.GroupOffset), self._groups.view),
+            paths.SegmentFile: self._segment_file,
+            paths.Partition: self._partition,
+            paths.PartitionInfo: self._partition_info,
+            paths.OffsetsDir: self._offsets,
+            paths.TimeDir: self._times,
+            paths.SegmentsDir: self._segments,
+            paths.Root: self._root,
+            paths.Topic: self._topic,
+            paths.TopicConfig: self._topic_config,
+            paths.RootFile: self._root_file,
+        }
 
     def start(self) -> None:
         """Starts the worker threads: after any fork, from FUSE's init."""
@@ -118,30 +134,10 @@ class Tree:
             # that is ours come and go through us.
             return AppendFile(self.owned, node)
         self.log_dir.refresh()
-        match node:
-            case paths.Messages() | paths.OffsetsView() | paths.TimeView():
-                return RangeFile(self._services, self.log_dir.log(node.tp), node)
-            case paths.Partition() | paths.PartitionInfo() | paths.OffsetsDir() | paths.TimeDir() | paths.SegmentsDir():
-                return self._of_partition(node)
-            case paths.SegmentFile():
-                return SegmentFile(self.log_dir.log(node.tp), node.name, self._seen)
-            case paths.Root():
-                return directories.RootDirectory(self.log_dir, writable=self._writable)
-            case paths.Topic():
-                return directories.TopicDirectory(self.log_dir, node.topic, writable=self._writable)
-            case paths.TopicConfig() if self.owned is not None:
-                return ConfigFile(self.owned, self._infos, node.topic)
-            case paths.TopicConfig():
-                self.log_dir.partitions(node.topic)
-                return GeneratedFile(
-                    self._texts, path, lambda: self._infos.topic_config(node.topic), self._log_dir_mtime_ns
-                )
-            case paths.Help() | paths.StatusJson() | paths.Metrics():
-                make = self._files[_ROOT_NAMES[type(node)]]
-                return GeneratedFile(self._texts, path, make, self._now_ns, MOMENT_S)
-            case paths.Groups() | paths.Group() | paths.GroupTopic() | paths.GroupOffset():
-                return self._groups.view(node)
-        raise NoSuchPath(path)
+        make_view = self._makers.get(type(node))
+        if make_view is None:
+            raise NoSuchPath(path)
+        return make_view(node)
 
     def make_directory(self, path: str) -> None:
         """Makes a topic of `num.partitions` partitions, or a group or topic below `@groups`.
@@ -187,7 +183,7 @@ class Tree:
         if self.owned is None:
             raise ReadOnlyLog("mounted read-only")
         _, name, *below = path.split("/")
-        if below or name in directories.ROOT_FILES:
+        if below or name in paths.ROOT_FILES:
             raise NotPermitted("only topics are made and removed as directories")
         return self.owned, name
 
@@ -202,43 +198,56 @@ class Tree:
             "groups": {"problems": self._groups.offsets.problems()},
         }
 
-    def _of_partition(
-        self, node: paths.Partition | paths.PartitionInfo | paths.OffsetsDir | paths.TimeDir | paths.SegmentsDir
-    ) -> View:
+    # The makers of views, one for each type of node. The directory has just been refreshed.
+
+    def _range_file(self, node: RangeNode) -> View:
+        return RangeFile(self._services, self.log_dir.log(node.tp), node)
+
+    def _segment_file(self, node: paths.SegmentFile) -> View:
+        return SegmentFile(self.log_dir.log(node.tp), node.name, self._seen)
+
+    def _partition(self, node: paths.Partition) -> View:
         log = self.log_dir.log(node.tp)
-        match node:
-            case paths.Partition():
-                return directories.PartitionDirectory(self.log_dir, log, writable=self._writable)
-            case paths.PartitionInfo():
-                return GeneratedFile(
-                    self._texts,
-                    f"{node.tp}/@info.json",
-                    lambda: self._infos.partition_info(log),
-                    lambda: directories.newest_mtime_ns(log),
-                    size=lambda: self._infos.partition_info_size(log),
-                )
-            case paths.OffsetsDir():
-                return directories.OffsetsDirectory(log)
-            case paths.TimeDir():
-                return directories.TimeDirectory(log)
-            case paths.SegmentsDir():
-                return directories.SegmentsDirectory(log)
+        return directories.PartitionDirectory(self.log_dir, log, writable=self._writable)
+
+    def _partition_info(self, node: paths.PartitionInfo) -> View:
+        log, infos = self.log_dir.log(node.tp), self._infos
+        size = partial(infos.partition_info_size, log)
+        return GeneratedFile(self._texts, f"{node.tp}/@info.json", partial(infos.partition_info, log), size=size)
+
+    def _offsets(self, node: paths.OffsetsDir) -> View:
+        return directories.RangesDirectory(self.log_dir.log(node.tp), directories.segment_ranges)
+
+    def _times(self, node: paths.TimeDir) -> View:
+        return directories.RangesDirectory(self.log_dir.log(node.tp), directories.known_days)
+
+    def _segments(self, node: paths.SegmentsDir) -> View:
+        return directories.SegmentsDirectory(self.log_dir.log(node.tp))
+
+    def _root(self, _node: paths.Root) -> View:
+        return directories.RootDirectory(self.log_dir, writable=self._writable)
+
+    def _topic(self, node: paths.Topic) -> View:
+        return directories.TopicDirectory(self.log_dir, node.topic, writable=self._writable)
+
+    def _topic_config(self, node: paths.TopicConfig) -> View:
+        if self.owned is not None:
+            return ConfigFile(self.owned, self._infos, node.topic)
+        self.log_dir.partitions(node.topic)
+
+        def make() -> tuple[bytes, int]:
+            return self._infos.topic_config(node.topic), self.log_dir.mtime_ns
+
+        return GeneratedFile(self._texts, f"{node.topic}/@config", make)
+
+    def _root_file(self, node: paths.RootFile) -> View:
+        def make() -> tuple[bytes, int]:
+            return self._files[node.name](), self._clock.now_ms() * 1_000_000
+
+        return GeneratedFile(self._texts, node.name, make, MOMENT_S)
 
     def _status_json(self) -> bytes:
         return json.dumps(self.status(), indent=2).encode() + b"\n"
-
-    def _now_ns(self) -> int:
-        return self._clock.now_ms() * 1_000_000
-
-    def _log_dir_mtime_ns(self) -> int:
-        return self.log_dir.path.stat().st_mtime_ns
-
-
-_ROOT_NAMES: Mapping[type, str] = {
-    paths.Help: "@help",
-    paths.StatusJson: "@status.json",
-    paths.Metrics: "@metrics",
-}
 
 
 def _group_node(path: str) -> GroupNode | None:

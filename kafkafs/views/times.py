@@ -14,7 +14,7 @@ from storage.errors import StorageError
 from storage.format.batches import BATCH_HEADER_SIZE, DELETE_HORIZON_MASK, TIMESTAMP_TYPE_MASK
 from storage.log.reader import batch_records, find_batch
 from storage.log.segment import Segment
-from storage.log.snapshot import LogSnapshot
+from storage.log.snapshot import Log, LogSnapshot
 from storage.log.timestamps import greatest_timestamp
 from storage.types import NO_TIMESTAMP
 
@@ -105,6 +105,13 @@ def newest_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
         return newest
     except (StorageError, OSError):
         return NO_TIMESTAMP
+
+
+def log_mtime_ns(log: Log, snapshot: LogSnapshot) -> int:
+    """The modification time of a partition: that of its last segment, or of its directory where there is none."""
+    if not snapshot.segments:
+        return log.path.stat().st_mtime_ns
+    return mtime_ns(snapshot, snapshot.segments[-1:])
 
 
 def mtime_ns(snapshot: LogSnapshot, segments: Iterable[Segment]) -> int:

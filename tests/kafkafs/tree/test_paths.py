@@ -26,9 +26,9 @@ AT = "/my.topic-1/12"
     ("path", "node"),
     [
         ("/", paths.Root()),
-        ("/@help", paths.Help()),
-        ("/@status.json", paths.StatusJson()),
-        ("/@metrics", paths.Metrics()),
+        ("/@help", paths.RootFile("@help")),
+        ("/@status.json", paths.RootFile("@status.json")),
+        ("/@metrics", paths.RootFile("@metrics")),
         ("/@groups", paths.Groups()),
         ("/@groups/g", paths.Group("g")),
         ("/@groups/a%2Fb/t", paths.GroupTopic("a/b", "t")),
