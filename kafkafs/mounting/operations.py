@@ -55,8 +55,8 @@ class Lookup(Protocol):
         """The view at a path (`/` is the mountpoint). Raises NoSuchPath, StorageError, OSError."""
 
 
-class Topics(Protocol):
-    """What may be made and removed in a tree that can be written to: topics, groups and their offsets."""
+class WritableTree(Protocol):
+    """Making and removing in a tree that can be written to: topics, groups and their offsets."""
 
     def make_directory(self, path: str) -> None:
         """StorageError, OSError."""
@@ -97,7 +97,7 @@ class Serving:
 class Operations(fuse.Operations):  # type: ignore[misc]
     """FUSE's calls on a tree. Raises whatever the tree raises: `answer` stands around it.
 
-    `topics`: None when nobody may write.
+    `writable`: None on a read-only mount.
     `start` is called once the mount is there, from a thread of FUSE's and after all forking; `stop` when it has gone.
     """
 
@@ -114,10 +114,10 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         traffic: Traffic,
         start: Callable[[], None],
         stop: Callable[[], None],
-        topics: Topics | None = None,
+        writable: WritableTree | None = None,
     ) -> None:
         self._tree = tree
-        self._topics = topics
+        self._writable_tree = writable
         self._serving = serving
         self._start = start
         self._stop = stop
@@ -191,7 +191,8 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         writer: WriteHandle | None = None
         handle: Handle
         if info.flags & (os.O_ACCMODE | os.O_TRUNC):
-            handle = writer = self._open_to_write(path)
+            self._writable()
+            handle = writer = self._tree.lookup(path).open_to_write()
         else:
             handle = self._tree.lookup(path).open()
         info.direct_io, info.keep_cache = handle.direct_io, handle.keep_cache
@@ -237,11 +238,6 @@ class Operations(fuse.Operations):  # type: ignore[misc]
             handle.sync()
         return 0
 
-    def _open_to_write(self, path: str) -> WriteHandle:
-        if self._topics is None:
-            self._refuse()
-        return self._tree.lookup(path).open_to_write()
-
     @staticmethod
     def _close_writer(writer: WriteHandle) -> None:
         try:
@@ -268,27 +264,19 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return {name: getattr(disk, name) for name in names} | {"f_namemax": _MAX_NAME_BYTES}
 
     def mkdir(self, path: str, mode: int) -> int:
-        if self._topics is None:
-            self._refuse()
-        self._topics.make_directory(path)
+        self._writable().make_directory(path)
         return 0
 
     def rmdir(self, path: str) -> int:
-        if self._topics is None:
-            self._refuse()
-        self._topics.remove_directory(path)
+        self._writable().remove_directory(path)
         return 0
 
     def create(self, path: str, mode: int, info: Any) -> int:
-        if self._topics is None:
-            self._refuse()
-        self._topics.make_file(path)
+        self._writable().make_file(path)
         return self.open(path, info)
 
     def unlink(self, path: str) -> int:
-        if self._topics is None:
-            self._refuse()
-        self._topics.remove_file(path)
+        self._writable().remove_file(path)
         return 0
 
     def truncate(self, path: str | None, length: int, info: Any = None) -> int:
@@ -299,8 +287,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
 
     def _accept(self, path: str, *arguments: object) -> int:
         """What tools do to files that they write to. It means nothing here."""
-        if self._topics is None:
-            self._refuse()
+        self._writable()
         attributes = self._tree.lookup(path).attributes()
         if attributes.kind is not Kind.FILE or not attributes.mode & 0o222:
             self._refuse()
@@ -315,11 +302,16 @@ class Operations(fuse.Operations):  # type: ignore[misc]
 
     removexattr = setxattr
 
+    def _writable(self) -> WritableTree:
+        if self._writable_tree is None:
+            self._refuse()
+        return self._writable_tree
+
     def _refuse(self, *arguments: object) -> NoReturn:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def _not_here(self, *arguments: object) -> NoReturn:
-        number = errno.EROFS if self._topics is None else errno.EPERM
+        number = errno.EROFS if self._writable_tree is None else errno.EPERM
         raise OSError(number, os.strerror(number))
 
     # A mount that says `ro` is asked for none of these; `mount -o remount,rw` would make the kernel ask.
