@@ -50,7 +50,7 @@ class _Chosen(NamedTuple):
     ends: tuple[Times, Times] | None
 
 
-class RawTimePlan:
+class RawTimePlan(RawPlan):
     """Of a range of times: the batches that hold a message of it. Damage is bytes like all else: those that may have
     held one are there, and whoever reads them as batches meets it."""
 
@@ -78,12 +78,6 @@ class RawTimePlan:
                 greatest = max(greatest, chosen.greatest)
         self._add_damage(runs, span, waiting, between(before, first_times_behind(snapshot, span.segment)))
         return greatest
-
-    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        return tuple(runs)
-
-    def count(self, runs: Sequence[Run]) -> int | None:
-        return None
 
     def _add_damage(self, runs: list[Run], span: Span, waiting: list[SpanDamage], hidden: Times) -> None:
         """The bytes of what is no batch, where it may have been some of the range: not nothing in its place."""
@@ -121,7 +115,7 @@ def add_bytes(runs: list[Run], segment: Segment, start: int, end: int) -> None:
     if last is not None and last.segment is segment and last.source_start + last.end - last.start == start:
         runs[-1] = last._replace(end=last.end + end - start)
     else:
-        append_run(runs, Run(0, 0, segment, None, start, -1), end - start)
+        append_run(runs, segment, None, start, end - start)
 
 
 class RawHandle:
