@@ -95,9 +95,10 @@ def _apply(options: MountOptions, word: str) -> MountOptions:
         raise BadOption("a kafkafs mount cannot be remounted: umount it and mount it anew")
     if name not in _OURS:
         raise BadOption(_unknown(name))
+    apply, example = _OURS[name]
     if not equals or not value:
-        raise BadOption(f"option {name} needs a value: -o {name}={_EXAMPLES[name]}")
-    return _OURS[name](options, value)
+        raise BadOption(f"option {name} needs a value: -o {name}={example}")
+    return apply(options, value)
 
 
 def _isolation(options: MountOptions, value: str) -> MountOptions:
@@ -129,23 +130,16 @@ def _number(name: str, value: str) -> int:
     return int(value)
 
 
-_OURS: dict[str, Callable[[MountOptions, str], MountOptions]] = {
-    "isolation": _isolation,
-    "out_of_range": _out_of_range,
-    "log": lambda options, value: replace(options, log=Path(value)),
-    "cache_size": _cache_size,
-    "config": lambda options, value: replace(options, config=Path(value)),
-    "uid": lambda options, value: replace(options, uid=_number("uid", value)),
-    "gid": lambda options, value: replace(options, gid=_number("gid", value)),
-}
-_EXAMPLES = {
-    "isolation": "read_committed",
-    "out_of_range": "clamp",
-    "log": "/var/log/kafkafs.log",
-    "cache_size": "64M",
-    "config": "server.properties",
-    "uid": "1000",
-    "gid": "1000",
+_Apply = Callable[[MountOptions, str], MountOptions]
+# By name: what a value does, and an example of one.
+_OURS: dict[str, tuple[_Apply, str]] = {
+    "isolation": (_isolation, "read_committed"),
+    "out_of_range": (_out_of_range, "clamp"),
+    "log": (lambda options, value: replace(options, log=Path(value)), "/var/log/kafkafs.log"),
+    "cache_size": (_cache_size, "64M"),
+    "config": (lambda options, value: replace(options, config=Path(value)), "server.properties"),
+    "uid": (lambda options, value: replace(options, uid=_number("uid", value)), "1000"),
+    "gid": (lambda options, value: replace(options, gid=_number("gid", value)), "1000"),
 }
 NAMES = (*_OURS, "ro", *sorted(_LIBFUSE), *sorted(_KERNEL), "auto_unmount", "noauto_unmount")
 

@@ -32,13 +32,13 @@ import fuse
 
 from kafkafs.mounting.errnos import answer
 from kafkafs.selection.range_names import plain_offsets_name
-from kafkafs.tree.node import Directory, Kind, View
+from kafkafs.tree.node import Directory, NodeKind, View
 from kafkafs.views.handle import Handle, HasHoles, Syncs, WriteHandle
 from storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
 
-_TYPE = {Kind.DIRECTORY: stat.S_IFDIR, Kind.FILE: stat.S_IFREG}
+_TYPE = {NodeKind.DIRECTORY: stat.S_IFDIR, NodeKind.FILE: stat.S_IFREG}
 
 # How much tools read at a time if they ask: as much as one FUSE request carries.
 _BLOCK_BYTES = 128 << 10
@@ -289,7 +289,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         """What tools do to files that they write to. It means nothing here."""
         self._writable()
         attributes = self._tree.lookup(path).attributes()
-        if attributes.kind is not Kind.FILE or not attributes.mode & 0o222:
+        if attributes.kind is not NodeKind.FILE or not attributes.mode & 0o222:
             self._refuse()
         return 0
 

@@ -10,6 +10,7 @@ import re
 from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from typing import ClassVar
 
 from storage.types import MAX_OFFSET
 
@@ -20,9 +21,19 @@ class MalformedRange(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SingleOffset:
-    """`A`: the one message at `offset`."""
+    """`A`: the one message at `first`."""
 
-    offset: int
+    first: int
+
+    @property
+    def last(self) -> int:
+        """The last offset, included."""
+        return self.first
+
+    @property
+    def most(self) -> int:
+        """The greatest number of messages that the range can hold."""
+        return 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +43,35 @@ class OffsetsBetween:
     first: int
     last: int
 
+    @property
+    def most(self) -> int:
+        """The greatest number of messages that the range can hold."""
+        return self.last - self.first + 1
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetsFrom:
     """`A-`: from `first` on."""
 
     first: int
+    last: ClassVar[None] = None
+    most: ClassVar[None] = None
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsCount:
-    """`A+N`: the first `count` messages at or after `first`."""
+    """`A+N`: the first `most` messages at or after `first`."""
 
     first: int
-    count: int
+    most: int
+    last: ClassVar[None] = None
 
 
 @dataclass(frozen=True, slots=True)
 class LastMessages:
-    """`last-N`: the last `count` messages."""
+    """`last-N`: the last `most` messages."""
 
-    count: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True)

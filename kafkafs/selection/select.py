@@ -86,7 +86,7 @@ def resolve(
         return Selection(min(_start_of_time(snapshot, times.start_ms), end), end, times, complete=True)
     if isinstance(spec, LastMessages):
         end = visible_end(snapshot, isolation)
-        return Selection(_start_of_last(snapshot, spec.count, end, isolation), end, complete=True)
+        return Selection(_start_of_last(snapshot, spec.most, end, isolation), end, complete=True)
     return _resolve_offsets(snapshot, spec, isolation, clamp, find_nth)
 
 
@@ -97,18 +97,13 @@ def _resolve_offsets(
     clamp: bool,
     find_nth: bool,
 ) -> Selection:
-    if isinstance(spec, SingleOffset):
-        first, last = spec.offset, spec.offset
-    elif isinstance(spec, OffsetsBetween):
-        first, last = spec.first, spec.last
-    else:
-        first, last = spec.first, None
+    first, last = spec.first, spec.last
     start = _checked_start(snapshot, first, last, clamp)
     if isinstance(spec, OffsetsCount):
-        nth = nth_message(snapshot, start, spec.count, isolation) if find_nth else None
+        nth = nth_message(snapshot, start, spec.most, isolation) if find_nth else None
         if nth is None:
-            return Selection(start, None, limit=spec.count)
-        return Selection(start, nth + 1, limit=spec.count, complete=True)
+            return Selection(start, None, limit=spec.most)
+        return Selection(start, nth + 1, limit=spec.most, complete=True)
     if last is None:
         return Selection(start, None)
     return Selection(start, last + 1, complete=last < visible_end(snapshot, isolation))

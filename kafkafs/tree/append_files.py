@@ -8,7 +8,7 @@ does so by itself: it goes on by what each write was told to have taken.
 
 from __future__ import annotations
 
-from kafkafs.tree.node import Attributes, File, Kind
+from kafkafs.tree.node import Attributes, File, NodeKind
 from kafkafs.tree.paths import Append
 from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from kafkafs.writing.destinations import Destination, open_target, sync_each
@@ -81,7 +81,7 @@ class AppendFile(File):
             raise UnknownTopicOrPartition(f"no partition {place} here", path=owned.path)
 
     def attributes(self) -> Attributes:
-        return Attributes(Kind.FILE, 0, self._owned.path.stat().st_mtime_ns, _MODE)
+        return Attributes(NodeKind.FILE, 0, self._owned.path.stat().st_mtime_ns, _MODE)
 
     def open(self) -> Handle:
         return SyncHandle(b"", self._flush)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafkafs.tree.append_files import LinesHandle
 from kafkafs.tree.info import InfoTexts
-from kafkafs.tree.node import Attributes, File, Kind
+from kafkafs.tree.node import Attributes, File, NodeKind
 from kafkafs.views.handle import BytesHandle, Handle, WriteHandle
 from kafkafs.writing.destinations import Taken
 from kafkafs.writing.line_parsers import Parsed, parse_txt
@@ -25,7 +25,7 @@ class ConfigFile(File):
         owned.log_dir.partitions(topic)
 
     def attributes(self) -> Attributes:
-        return Attributes(Kind.FILE, len(self._content()), self._owned.log_dir.mtime_ns, _MODE)
+        return Attributes(NodeKind.FILE, len(self._content()), self._owned.log_dir.mtime_ns, _MODE)
 
     def open(self) -> Handle:
         return BytesHandle(self._content())

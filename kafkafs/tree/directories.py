@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from kafkafs.selection.range_names import MalformedRange, day_name, offsets_name
 from kafkafs.tree.append_files import APPEND_FILES
 from kafkafs.tree.info import partition_xattrs, topic_xattrs
-from kafkafs.tree.node import DIRECTORY_MODE, Attributes, Directory, Entry, Kind
+from kafkafs.tree.node import DIRECTORY_MODE, Attributes, Directory, Entry, NodeKind
 from kafkafs.tree.paths import ROOT_FILES
 from kafkafs.views.times import (
     first_shown_timestamp,
@@ -37,12 +37,12 @@ class RootDirectory(Directory):
         self._mode = WRITABLE_MODE if writable else DIRECTORY_MODE
 
     def attributes(self) -> Attributes:
-        return Attributes(Kind.DIRECTORY, 0, self._log_dir.mtime_ns, self._mode, 3 + len(self._log_dir.topics()))
+        return Attributes(NodeKind.DIRECTORY, 0, self._log_dir.mtime_ns, self._mode, 3 + len(self._log_dir.topics()))
 
     def list(self) -> Iterable[Entry]:
-        yield from (Entry(name, Kind.FILE) for name in ROOT_FILES)
-        yield Entry("@groups", Kind.DIRECTORY)
-        yield from (Entry(topic, Kind.DIRECTORY) for topic in self._log_dir.topics())
+        yield from (Entry(name, NodeKind.FILE) for name in ROOT_FILES)
+        yield Entry("@groups", NodeKind.DIRECTORY)
+        yield from (Entry(topic, NodeKind.DIRECTORY) for topic in self._log_dir.topics())
 
 
 class TopicDirectory(Directory):
@@ -58,8 +58,8 @@ class TopicDirectory(Directory):
         return _directory(max(self._mtimes(), default=0), len(self._partitions))
 
     def list(self) -> Iterable[Entry]:
-        yield from (Entry(name, Kind.FILE) for name in self._files)
-        yield from (Entry(str(partition), Kind.DIRECTORY) for partition in self._partitions)
+        yield from (Entry(name, NodeKind.FILE) for name in self._files)
+        yield from (Entry(str(partition), NodeKind.DIRECTORY) for partition in self._partitions)
 
     def xattrs(self) -> Mapping[str, bytes]:
         return topic_xattrs(self._log_dir.topic_info(self._topic), self._partitions)
@@ -91,8 +91,8 @@ class PartitionDirectory(Directory):
         return _directory(log_mtime_ns(self._log, self._log.snapshot()), len(self._DIRECTORIES))
 
     def list(self) -> Iterable[Entry]:
-        yield from (Entry(name, Kind.FILE) for name in self._files)
-        yield from (Entry(name, Kind.DIRECTORY) for name in self._DIRECTORIES)
+        yield from (Entry(name, NodeKind.FILE) for name in self._files)
+        yield from (Entry(name, NodeKind.DIRECTORY) for name in self._DIRECTORIES)
 
     def xattrs(self) -> Mapping[str, bytes]:
         return partition_xattrs(self._log_dir, self._log)
@@ -109,7 +109,7 @@ class RangesDirectory(Directory):
         return _directory(log_mtime_ns(self._log, self._log.snapshot()), 0)
 
     def list(self) -> Iterable[Entry]:
-        return [Entry(f"{name}.txt", Kind.FILE) for name in self._names_of(self._log.snapshot())]
+        return [Entry(f"{name}.txt", NodeKind.FILE) for name in self._names_of(self._log.snapshot())]
 
 
 class SegmentsDirectory(Directory):
@@ -124,7 +124,7 @@ class SegmentsDirectory(Directory):
     def list(self) -> Iterable[Entry]:
         with scan_quietly(self._log.path) as entries:
             names = sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
-        return [Entry(name, Kind.FILE) for name in names]
+        return [Entry(name, NodeKind.FILE) for name in names]
 
 
 def segment_ranges(snapshot: LogSnapshot) -> Iterator[str]:
@@ -163,4 +163,4 @@ def _name_of(day: int) -> Iterator[str]:
 
 
 def _directory(mtime: int, directories: int) -> Attributes:
-    return Attributes(Kind.DIRECTORY, 0, mtime, DIRECTORY_MODE, 2 + directories)
+    return Attributes(NodeKind.DIRECTORY, 0, mtime, DIRECTORY_MODE, 2 + directories)

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kafkafs.tree.node import FILE_MODE, Attributes, File, Kind
+from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
 from kafkafs.views.handle import BytesHandle, Handle
 
 MOMENT_S = 0.25  # from a stat to the open that belongs to it
@@ -121,7 +121,7 @@ class GeneratedFile(File):
             size = len(content)
             if self._moment_s:
                 self._texts.keep(self._path, content, mtime_ns)
-        return Attributes(Kind.FILE, size, mtime_ns, FILE_MODE)
+        return Attributes(NodeKind.FILE, size, mtime_ns, FILE_MODE)
 
     def open(self) -> Handle:
         return _GeneratedHandle(self._texts, self._texts.open(self._path, self._make, self._moment_s))

@@ -13,8 +13,8 @@ from threading import Lock
 from typing import Final
 
 from kafkafs.tree.info import attributes_of
-from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, Kind, View
-from kafkafs.tree.paths import Group, GroupOffset, Groups, GroupTopic, NoSuchPath, group_name
+from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind, View
+from kafkafs.tree.paths import GroupDir, GroupOffset, Groups, GroupTopic, NoSuchPath, group_name
 from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from storage.client import group_offsets
 from storage.client.group_commits import GroupCommitter
@@ -26,7 +26,7 @@ from storage.format.group_records import CommittedOffset
 from storage.log.log_dir import LogDir
 from storage.types import MAX_OFFSET
 
-GroupNode = Groups | Group | GroupTopic | GroupOffset
+GroupNode = Groups | GroupDir | GroupTopic | GroupOffset
 
 _WRITABLE_DIRECTORY: Final = 0o755
 _WRITABLE_FILE: Final = 0o644
@@ -45,7 +45,7 @@ class GroupTree:
         self.committer = None if owned is None else GroupCommitter(owned, self.offsets)
         # guarded by the lock
         self._lock = Lock()
-        self._made: set[Group | GroupTopic | GroupOffset] = set()
+        self._made: set[GroupDir | GroupTopic | GroupOffset] = set()
 
     def view(self, node: GroupNode) -> View:
         """NoSuchPath where there is none; StorageError or OSError when where it should be cannot be read."""
@@ -83,7 +83,7 @@ class GroupTree:
             raise NoSuchPath(str(node))
         if any(True for _ in self.entries(node, group)):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-        if isinstance(node, Group):
+        if isinstance(node, GroupDir):
             committer.delete(node.group)
         with self._lock:
             self._made.discard(node)
@@ -104,7 +104,7 @@ class GroupTree:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if self.committed(node) is not None:
             with self._lock:
-                self._made |= {Group(node.group), GroupTopic(node.group, node.tp.topic)}
+                self._made |= {GroupDir(node.group), GroupTopic(node.group, node.tp.topic)}
             committer.forget(node.group, [node.tp])
         elif not self._is_made(node):
             raise NoSuchPath(str(node))
@@ -118,23 +118,23 @@ class GroupTree:
         group = self.offsets.group(node.group)
         return None if group is None else group.offsets.get(node.tp.topic, {}).get(node.tp.partition)
 
-    def entries(self, node: Groups | Group | GroupTopic, group: group_offsets.Group | None) -> Iterator[Entry]:
+    def entries(self, node: Groups | GroupDir | GroupTopic, group: group_offsets.Group | None) -> Iterator[Entry]:
         """What is in a directory of `group` (None: one that was only made, or the one of all groups)."""
         with self._lock:
             made = set(self._made)
         match node:
             case Groups():
-                names = self.offsets.groups().keys() | {other.group for other in made if isinstance(other, Group)}
+                names = self.offsets.groups().keys() | {other.group for other in made if isinstance(other, GroupDir)}
                 for name in sorted(map(group_name, names)):
                     if len(name.encode()) <= _MAX_NAME_BYTES:  # longer ones no system call can name
-                        yield Entry(name, Kind.DIRECTORY)
-            case Group():
+                        yield Entry(name, NodeKind.DIRECTORY)
+            case GroupDir():
                 topics = {
                     other.topic for other in made if isinstance(other, GroupTopic) and other.group == node.group
                 }
                 topics |= set() if group is None else group.offsets.keys()
                 valid = (topic for topic in sorted(topics) if topic_name_problem(topic) is None)
-                yield from (Entry(topic, Kind.DIRECTORY) for topic in valid)
+                yield from (Entry(topic, NodeKind.DIRECTORY) for topic in valid)
             case GroupTopic():
                 numbers = {
                     other.tp.partition
@@ -142,25 +142,25 @@ class GroupTree:
                     if isinstance(other, GroupOffset) and (other.group, other.tp.topic) == (node.group, node.topic)
                 }
                 numbers |= set() if group is None else group.offsets.get(node.topic, {}).keys()
-                yield from (Entry(str(number), Kind.FILE) for number in sorted(numbers) if number >= 0)
+                yield from (Entry(str(number), NodeKind.FILE) for number in sorted(numbers) if number >= 0)
 
     def mtime_ns(self, commit_timestamp: int) -> int:
         """A time of commit as a file's; the log directory's own without one."""
         return commit_timestamp * 1_000_000 if commit_timestamp >= 0 else self._log_dir.mtime_ns
 
-    def _group(self, node: Groups | Group | GroupTopic) -> group_offsets.Group | None:
+    def _group(self, node: Groups | GroupDir | GroupTopic) -> group_offsets.Group | None:
         """The group that a directory is of."""
         return None if isinstance(node, Groups) else self.offsets.group(node.group)
 
-    def _exists(self, node: Groups | Group | GroupTopic, group: group_offsets.Group | None) -> bool:
+    def _exists(self, node: Groups | GroupDir | GroupTopic, group: group_offsets.Group | None) -> bool:
         if isinstance(node, Groups) or self._is_made(node):
             return True
-        return group is not None and (isinstance(node, Group) or node.topic in group.offsets)
+        return group is not None and (isinstance(node, GroupDir) or node.topic in group.offsets)
 
     def _check_above(self, node: GroupNode) -> None:
-        above: Groups | Group | GroupTopic = Groups()
+        above: Groups | GroupDir | GroupTopic = Groups()
         if isinstance(node, GroupTopic):
-            above = Group(node.group)
+            above = GroupDir(node.group)
         elif isinstance(node, GroupOffset):
             above = GroupTopic(node.group, node.tp.topic)
         if not self._exists(above, self._group(above)):
@@ -171,7 +171,7 @@ class GroupTree:
             with self._lock:
                 self._made.add(node)
 
-    def _is_made(self, node: Group | GroupTopic | GroupOffset) -> bool:
+    def _is_made(self, node: GroupDir | GroupTopic | GroupOffset) -> bool:
         with self._lock:
             return node in self._made
 
@@ -185,7 +185,7 @@ class GroupDirectory(Directory):
     """`@groups`, a group, or a topic of it; `group` None: nothing is committed there."""
 
     def __init__(
-        self, tree: GroupTree, node: Groups | Group | GroupTopic, group: group_offsets.Group | None
+        self, tree: GroupTree, node: Groups | GroupDir | GroupTopic, group: group_offsets.Group | None
     ) -> None:
         self._tree = tree
         self._node = node
@@ -199,14 +199,14 @@ class GroupDirectory(Directory):
         elif group is not None:
             stamp, below = group.commit_timestamp, len(group.offsets)
         mode = DIRECTORY_MODE if self._tree.committer is None else _WRITABLE_DIRECTORY
-        return Attributes(Kind.DIRECTORY, 0, self._tree.mtime_ns(stamp), mode, 2 + below)
+        return Attributes(NodeKind.DIRECTORY, 0, self._tree.mtime_ns(stamp), mode, 2 + below)
 
     def list(self) -> Iterable[Entry]:
         return self._tree.entries(self._node, self._group)
 
     def xattrs(self) -> Mapping[str, bytes]:
         group = self._group
-        if group is None or not isinstance(self._node, Group) or group.metadata is None:
+        if group is None or not isinstance(self._node, GroupDir) or group.metadata is None:
             return {}
         known = group.metadata
         return attributes_of(
@@ -231,7 +231,7 @@ class OffsetFile(File):
     def attributes(self) -> Attributes:
         stamp = -1 if self._committed is None else self._committed.commit_timestamp
         mode = FILE_MODE if self._tree.committer is None else _WRITABLE_FILE
-        return Attributes(Kind.FILE, len(self._content()), self._tree.mtime_ns(stamp), mode)
+        return Attributes(NodeKind.FILE, len(self._content()), self._tree.mtime_ns(stamp), mode)
 
     def open(self) -> Handle:
         committer = self._tree.committer

@@ -18,7 +18,7 @@ from kafkafs.views.handle import Handle, WriteHandle
 FILE_MODE = 0o444
 DIRECTORY_MODE = 0o555
 
-class Kind(Enum):
+class NodeKind(Enum):
     """What FUSE distinguishes."""
 
     DIRECTORY = "dir"
@@ -29,7 +29,7 @@ class Kind(Enum):
 class Attributes:
     """What stat shows. `size` in bytes, `mtime_ns` since the epoch; `mode` is the permission bits without the type."""
 
-    kind: Kind
+    kind: NodeKind
     size: int
     mtime_ns: int
     mode: int
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     """A name in a directory."""
 
     name: str
-    kind: Kind
+    kind: NodeKind
 
 
 class View(Protocol):

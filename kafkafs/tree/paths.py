@@ -44,7 +44,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupDir:
     """`@groups/<group>`; `group` is decoded."""
 
     group: str
@@ -96,62 +96,25 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
-    """`messages.EXT`: the whole partition, growing."""
+class PartitionEntry:
+    """`@info.json`, `offsets`, `time` or `segments` of a partition."""
 
     tp: TopicPartition
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RangePath:
+    """`messages.EXT` (`spec` None: the whole partition, growing), `offsets/RANGE.EXT` or `time/RANGE.EXT`."""
+
+    tp: TopicPartition
+    spec: OffsetSpec | TimeSpec | None
     ext: str
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    """`@info.json`"""
-
-    tp: TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetsDir:
-    """`offsets`"""
-
-    tp: TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetsView:
-    """`offsets/RANGE.EXT`"""
-
-    tp: TopicPartition
-    spec: OffsetSpec
-    ext: str
-
-
-@dataclass(frozen=True, slots=True)
-class TimeDir:
-    """`time`"""
-
-    tp: TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class TimeView:
-    """`time/RANGE.EXT`"""
-
-    tp: TopicPartition
-    spec: TimeSpec
-    ext: str
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentsDir:
-    """`segments`"""
-
-    tp: TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentFile:
-    """`segments/<name>`: any name; whether the file is there is the view's question."""
+class SegmentPath:
+    """`segments/<name>`: any name; the view finds out whether the file exists."""
 
     tp: TopicPartition
     name: str
@@ -161,21 +124,16 @@ Node = (
     Root
     | RootFile
     | Groups
-    | Group
+    | GroupDir
     | GroupTopic
     | GroupOffset
     | Topic
     | TopicConfig
     | Append
     | Partition
-    | Messages
-    | PartitionInfo
-    | OffsetsDir
-    | OffsetsView
-    | TimeDir
-    | TimeView
-    | SegmentsDir
-    | SegmentFile
+    | PartitionEntry
+    | RangePath
+    | SegmentPath
 )
 
 @lru_cache(maxsize=1024)
@@ -242,7 +200,7 @@ def _parse_group(path: str, names: list[str]) -> Node:
         case []:
             return Groups()
         case [group]:
-            return Group(group_from_name(group))
+            return GroupDir(group_from_name(group))
         case [group, topic]:
             return GroupTopic(group_from_name(group), _topic(path, topic))
         case [group, topic, partition]:
@@ -269,28 +227,20 @@ def _parse_partition(path: str, tp: TopicPartition, names: list[str]) -> Node:
     match names:
         case []:
             return Partition(tp)
-        case ["@info.json"]:
-            return PartitionInfo(tp)
         case ["@append"]:
             return Append(tp, jsonl=False)
         case ["@append.jsonl"]:
             return Append(tp, jsonl=True)
-        case ["offsets"]:
-            return OffsetsDir(tp)
+        case ["@info.json" | "offsets" | "time" | "segments" as name]:
+            return PartitionEntry(tp, name)
         case ["offsets", name]:
-            offsets, ext = _range(path, name, parse_offset_spec)
-            return OffsetsView(tp, offsets, ext)
-        case ["time"]:
-            return TimeDir(tp)
+            return RangePath(tp, *_range(path, name, parse_offset_spec))
         case ["time", name]:
-            times, ext = _range(path, name, parse_time_spec)
-            return TimeView(tp, times, ext)
-        case ["segments"]:
-            return SegmentsDir(tp)
+            return RangePath(tp, *_range(path, name, parse_time_spec))
         case ["segments", name] if name not in (".", ".."):
-            return SegmentFile(tp, name)
+            return SegmentPath(tp, name)
         case [name] if name.startswith("messages.") and name.removeprefix("messages.") in EXTENSIONS:
-            return Messages(tp, name.removeprefix("messages."))
+            return RangePath(tp, None, name.removeprefix("messages."))
     raise NoSuchPath(path)
 
 

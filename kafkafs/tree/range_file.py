@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafkafs.formats import by_name
-from kafkafs.selection.range_names import (
-    LastDuration,
-    LastMessages,
-    OffsetsBetween,
-    OffsetsCount,
-    OffsetsFrom,
-    OffsetSpec,
-    SingleOffset,
-    TimeBetween,
-    TimeSpec,
-)
+from kafkafs.selection.range_names import LastDuration, LastMessages, OffsetSpec, TimeBetween, TimeSpec
 from kafkafs.selection.select import Selection
-from kafkafs.tree.node import FILE_MODE, Attributes, File, Kind
-from kafkafs.tree.paths import Messages
-from kafkafs.tree.segment_file import Content
-from kafkafs.tree.services import RangeNode, Services
+from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
+from kafkafs.tree.paths import RangePath
+from kafkafs.tree.segment_file import FileContent
+from kafkafs.tree.services import Services
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.views.growth import Question
 from kafkafs.views.handle import Handle
@@ -41,10 +31,10 @@ from storage.types import NO_TIMESTAMP, Isolation
 class RangeFile(File):
     """A view of a range. Its state is the path's, made at the first open."""
 
-    def __init__(self, services: Services, log: Log, node: RangeNode) -> None:
+    def __init__(self, services: Services, log: Log, node: RangePath) -> None:
         self._services = services
         self._node = node
-        self._spec = None if isinstance(node, Messages) else node.spec
+        self._spec = node.spec
         self._question = Question(log, self._spec, services.isolation, services.clamp)
 
     @property
@@ -61,13 +51,13 @@ class RangeFile(File):
         layout = None if state is None else state.glance()
         if state is not None and layout is not None:
             state.pages.check(layout.size)
-            return Attributes(Kind.FILE, layout.size, self._mtime_ns(layout), FILE_MODE)
+            return Attributes(NodeKind.FILE, layout.size, self._mtime_ns(layout), FILE_MODE)
         snapshot = snapshot or self._question.log.snapshot()
         segments = estimated_segments(snapshot, self._spec, clamp=self._services.clamp)
         size = estimated_size(snapshot, segments, self._spec)
         if state is not None:
             state.pages.check(size)
-        return Attributes(Kind.FILE, size, self._estimated_mtime_ns(snapshot, segments), FILE_MODE)
+        return Attributes(NodeKind.FILE, size, self._estimated_mtime_ns(snapshot, segments), FILE_MODE)
 
     def open(self) -> Handle:
         state = self._obtain()
@@ -118,7 +108,7 @@ class RangeFile(File):
         return self._services.states.obtain(self._node, self._question.log, self._make_state)
 
     def _find(self) -> ViewState | None:
-        return self._services.states.find(self._node, self._question.log, self._make_state)
+        return self._services.states.get(self._node, self._question.log, self._make_state)
 
     def _make_state(self, pages: PathPages | None) -> ViewState:
         return ViewState(self._question, self._plan, self._services.clocks, self._services.callers, pages)
@@ -162,7 +152,7 @@ def estimated_segments(
         return tuple(segment for segment in snapshot.segments if _overlaps(snapshot, segment, spec))
     if isinstance(spec, LastMessages):
         return snapshot.segments[-1:]
-    first, last = _offsets(spec)
+    first, last = spec.first, spec.last
     if first < snapshot.log_start_offset and clamp and (last is None or last >= snapshot.log_start_offset):
         first = snapshot.log_start_offset
     snapshot.check_offset(first)
@@ -178,12 +168,9 @@ def estimated_size(snapshot: LogSnapshot, segments: tuple[Segment, ...], spec: O
     if snapshot.log_start_offset == snapshot.log_end_offset or (not segments and not isinstance(spec, TimeBetween)):
         return 0
     size = sum(snapshot.end_position(segment) for segment in segments)
-    if isinstance(spec, SingleOffset | OffsetsBetween | OffsetsCount | LastMessages):
+    wanted = None if spec is None or isinstance(spec, TimeBetween | LastDuration) else spec.most
+    if wanted is not None:
         there = max(1, _segment_end(snapshot, segments[-1]) - segments[0].base_offset)
-        if isinstance(spec, OffsetsBetween):
-            wanted = spec.last - spec.first + 1
-        else:
-            wanted = 1 if isinstance(spec, SingleOffset) else spec.count
         size = size * min(wanted, there) // there
     return max(1, size)
 
@@ -191,14 +178,6 @@ def estimated_size(snapshot: LogSnapshot, segments: tuple[Segment, ...], spec: O
 def _segment_end(snapshot: LogSnapshot, segment: Segment) -> int:
     slot = snapshot.segment_index(segment.base_offset) + 1
     return snapshot.segments[slot].base_offset if slot < len(snapshot.segments) else snapshot.log_end_offset
-
-
-def _offsets(spec: SingleOffset | OffsetsBetween | OffsetsFrom | OffsetsCount) -> tuple[int, int | None]:
-    if isinstance(spec, SingleOffset):
-        return spec.offset, spec.offset
-    if isinstance(spec, OffsetsBetween):
-        return spec.first, spec.last
-    return spec.first, None
 
 
 def _overlaps(snapshot: LogSnapshot, segment: Segment, spec: TimeBetween) -> bool:
@@ -211,4 +190,4 @@ def _overlaps(snapshot: LogSnapshot, segment: Segment, spec: TimeBetween) -> boo
 def _files(layout: Layout) -> object:
     """What tells the bytes of a `.log` view: they are the files' own, damage and all, so their ctimes too."""
     segments = dict.fromkeys(run.segment for run in layout.runs)
-    return layout.runs, tuple(Content.of(segment.log.stat()) for segment in segments)
+    return layout.runs, tuple(FileContent.of(segment.log.stat()) for segment in segments)

@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kafkafs.tree.node import FILE_MODE, Attributes, File, Kind
+from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
 from kafkafs.tree.paths import NoSuchPath
-from kafkafs.views.handle import Handle, read_through
+from kafkafs.views.handle import CopyingHandle, Handle
 from kafkafs.views.path_pages import PathPages
 from storage.files import names
 from storage.files.log_file import FileIdentity, LogFile
@@ -24,7 +24,7 @@ _IMMUTABLE = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class FileContent:
     """What tells one state of a file from another. The mtime may be set to what it was: the ctime may not."""
 
     identity: FileIdentity
@@ -32,8 +32,8 @@ class Content:
     ctime_ns: int
 
     @staticmethod
-    def of(status: os.stat_result) -> Content:
-        return Content(FileIdentity.of(status), status.st_size, status.st_ctime_ns)
+    def of(status: os.stat_result) -> FileContent:
+        return FileContent(FileIdentity.of(status), status.st_size, status.st_ctime_ns)
 
 
 class SeenFiles:
@@ -49,7 +49,7 @@ class SeenFiles:
         with self._lock:
             return self._seen.get(path)
 
-    def open(self, path: str, content: Content, *, sealed: bool) -> tuple[PathPages, bool, bool]:
+    def open(self, path: str, content: FileContent, *, sealed: bool) -> tuple[PathPages, bool, bool]:
         """Of a file that is being opened: what PathPages.open tells comes with it."""
         with self._lock:
             pages = self._seen.pop(path, None) or PathPages()
@@ -74,7 +74,7 @@ class SegmentFile(File):
         pages = self._seen.find(self._path)
         if pages is not None:
             pages.check(status.st_size)
-        return Attributes(Kind.FILE, status.st_size, status.st_mtime_ns, FILE_MODE)
+        return Attributes(NodeKind.FILE, status.st_size, status.st_mtime_ns, FILE_MODE)
 
     def xattrs(self) -> Mapping[str, bytes]:
         parsed = names.parse_segment_file(self._name)
@@ -83,7 +83,7 @@ class SegmentFile(File):
     def open(self) -> Handle:
         status = self._status()
         file = LogFile(self._path, FileIdentity.of(status))
-        content = Content.of(status)
+        content = FileContent.of(status)
         sealed = self._is_sealed()
         if sealed:
             file.fix(status)  # what another generation of the topic, or a truncation, puts there is not read
@@ -110,11 +110,11 @@ class SegmentFile(File):
         )
 
 
-class SegmentFileHandle:
+class SegmentFileHandle(CopyingHandle):
     """An open real file."""
 
     def __init__(
-        self, file: LogFile, content: Content, pages: PathPages, direct_io: bool, keep_cache: bool
+        self, file: LogFile, content: FileContent, pages: PathPages, direct_io: bool, keep_cache: bool
     ) -> None:
         self._file = file
         self._content = content
@@ -126,9 +126,6 @@ class SegmentFileHandle:
     @property
     def size(self) -> int:
         return self._file.stat().st_size if self.direct_io else self._content.size
-
-    def read(self, offset: int, size: int) -> bytes:
-        return read_through(self, offset, size)
 
     def read_into(self, address: int, offset: int, size: int) -> int:
         if size <= 0:

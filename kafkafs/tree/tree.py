@@ -24,11 +24,11 @@ from kafkafs.tree.config_file import ConfigFile
 from kafkafs.tree.generated import MOMENT_S, GeneratedFile, GeneratedTexts
 from kafkafs.tree.group_files import GroupNode, GroupTree
 from kafkafs.tree.info import InfoTexts
-from kafkafs.tree.node import Kind, View
+from kafkafs.tree.node import View
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.range_file import RangeFile
 from kafkafs.tree.segment_file import SeenFiles, SegmentFile
-from kafkafs.tree.services import RangeNode, Services
+from kafkafs.tree.services import Services
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.store import Store, default_directory
 from kafkafs.view_index.workers import DEFAULT_WORKERS, Workers
@@ -99,14 +99,11 @@ class Tree:
         self._groups = GroupTree(log_dir, owned)
         # A dict is faster than a chain of comparisons, and each stat comes here.
         self._makers: dict[type, Callable[[Any], View]] = {
-            **dict.fromkeys((paths.Messages, paths.OffsetsView, paths.TimeView), self._range_file),
-            **dict.fromkeys((paths.Groups, paths.Group, paths.GroupTopic, paths.GroupOffset), self._groups.view),
-            paths.SegmentFile: self._segment_file,
+            **dict.fromkeys((paths.Groups, paths.GroupDir, paths.GroupTopic, paths.GroupOffset), self._groups.view),
+            paths.RangePath: self._range_file,
+            paths.SegmentPath: self._segment_file,
             paths.Partition: self._partition,
-            paths.PartitionInfo: self._partition_info,
-            paths.OffsetsDir: self._offsets,
-            paths.TimeDir: self._times,
-            paths.SegmentsDir: self._segments,
+            paths.PartitionEntry: self._partition_entry,
             paths.Root: self._root,
             paths.Topic: self._topic,
             paths.TopicConfig: self._topic_config,
@@ -162,18 +159,12 @@ class Tree:
         owned.delete_topic(name, only_empty=True)
 
     def make_file(self, path: str) -> None:
-        """Makes a file of a group's offset, which is to be opened next. NotPermitted elsewhere; see GroupTree."""
-        group = _group_node(path)
-        if group is None:
-            raise NotPermitted("files are made in @groups alone")
-        self._groups.make_file(group)
+        """Makes the file of a group's offset, to be opened next. NotPermitted elsewhere; see GroupTree."""
+        self._groups.make_file(_group_file(path))
 
     def remove_file(self, path: str) -> None:
-        """Takes a group's committed offset away. NotPermitted elsewhere; see GroupTree."""
-        group = _group_node(path)
-        if group is None:
-            raise NotPermitted("files are removed in @groups alone")
-        self._groups.remove_file(group)
+        """Removes a group's committed offset. NotPermitted elsewhere; see GroupTree."""
+        self._groups.remove_file(_group_file(path))
 
     @property
     def _writable(self) -> bool:
@@ -200,29 +191,27 @@ class Tree:
 
     # The makers of views, one for each type of node. The directory has just been refreshed.
 
-    def _range_file(self, node: RangeNode) -> View:
+    def _range_file(self, node: paths.RangePath) -> View:
         return RangeFile(self._services, self.log_dir.log(node.tp), node)
 
-    def _segment_file(self, node: paths.SegmentFile) -> View:
+    def _segment_file(self, node: paths.SegmentPath) -> View:
         return SegmentFile(self.log_dir.log(node.tp), node.name, self._seen)
 
     def _partition(self, node: paths.Partition) -> View:
         log = self.log_dir.log(node.tp)
         return directories.PartitionDirectory(self.log_dir, log, writable=self._writable)
 
-    def _partition_info(self, node: paths.PartitionInfo) -> View:
+    def _partition_entry(self, node: paths.PartitionEntry) -> View:
         log, infos = self.log_dir.log(node.tp), self._infos
+        match node.name:
+            case "offsets":
+                return directories.RangesDirectory(log, directories.segment_ranges)
+            case "time":
+                return directories.RangesDirectory(log, directories.known_days)
+            case "segments":
+                return directories.SegmentsDirectory(log)
         size = partial(infos.partition_info_size, log)
         return GeneratedFile(self._texts, f"{node.tp}/@info.json", partial(infos.partition_info, log), size=size)
-
-    def _offsets(self, node: paths.OffsetsDir) -> View:
-        return directories.RangesDirectory(self.log_dir.log(node.tp), directories.segment_ranges)
-
-    def _times(self, node: paths.TimeDir) -> View:
-        return directories.RangesDirectory(self.log_dir.log(node.tp), directories.known_days)
-
-    def _segments(self, node: paths.SegmentsDir) -> View:
-        return directories.SegmentsDirectory(self.log_dir.log(node.tp))
 
     def _root(self, _node: paths.Root) -> View:
         return directories.RootDirectory(self.log_dir, writable=self._writable)
@@ -265,10 +254,15 @@ def _group_node(path: str) -> GroupNode | None:
     return node
 
 
+def _group_file(path: str) -> GroupNode:
+    group = _group_node(path)
+    if group is None:
+        raise NotPermitted("files are made and removed only in @groups")
+    return group
+
+
 def _store(options: TreeOptions) -> Store | None:
     if options.index_bytes <= 0:
         return None
     return Store(options.index_dir or default_directory(), options.index_bytes)
 
-
-__all__ = ["Kind", "Tree", "TreeOptions"]

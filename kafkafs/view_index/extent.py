@@ -13,7 +13,7 @@ import itertools
 import threading
 
 from kafkafs.view_index import measure
-from kafkafs.view_index.measure import OnBytes, Task
+from kafkafs.view_index.measure import OnBytes, SegmentTask
 from kafkafs.view_index.pieces import Piece, Pieces, RecordFilter
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.view_index.workers import Workers
@@ -27,11 +27,6 @@ _numbers = itertools.count()
 BlockKey = tuple[int, int, int, int]
 
 
-def task_of(snapshot: LogSnapshot, segment: Segment, rendition: Rendition, wanted: RecordFilter | None) -> Task:
-    """What to measure or render of a segment, as the log is in `snapshot`."""
-    return _task(snapshot, segment, rendition, wanted)[0]
-
-
 def epoch_of(snapshot: LogSnapshot, rendition: Rendition) -> int:
     """Extents of one epoch may be measured for any of its snapshots."""
     return snapshot.generation if rendition.isolation is Isolation.READ_COMMITTED else 0
@@ -39,12 +34,13 @@ def epoch_of(snapshot: LogSnapshot, rendition: Rendition) -> int:
 
 def _task(
     snapshot: LogSnapshot, segment: Segment, rendition: Rendition, wanted: RecordFilter | None
-) -> tuple[Task, AbortedTransactions | None]:
+) -> tuple[SegmentTask, AbortedTransactions | None]:
+    """What to measure or render of a segment, as the log is in `snapshot`; None for a reader of all messages."""
     if rendition.isolation is not Isolation.READ_COMMITTED:
-        return Task(snapshot, segment, rendition.format, None, wanted), None
+        return SegmentTask(snapshot, segment, rendition.format, None, wanted), None
     # Asked for now: when a piece is rendered, what the log consisted of may be gone.
     aborted = AbortedTransactions(snapshot, segment, last_stable_offset(snapshot))
-    return Task(snapshot, segment, rendition.format, aborted.skip_rows, wanted), aborted
+    return SegmentTask(snapshot, segment, rendition.format, aborted.skip_rows, wanted), aborted
 
 
 class Extent:
@@ -72,7 +68,7 @@ class Extent:
         self._measured: tuple[int, int] | None = None  # ctime and size of the file before it was measured
         # the last marker that said of a transaction in the pieces whether it was aborted; None: there was none to say
         self.decider = decider
-        self._task: Task | None = None
+        self._task: SegmentTask | None = None
 
     def extend(self, snapshot: LogSnapshot, end: int, workers: Workers, on_bytes: OnBytes) -> None:
         """Measures up to the file position `end`, where a batch ends. SegmentGone when the file is gone."""
@@ -118,11 +114,11 @@ class Extent:
         extent = Extent(self.segment, self._rendition, self.wanted, pieces.start, pieces, decider)
         extent.kept = self.kept
         extent._measured = self._measured
-        extent._task = task_of(snapshot, self.segment, self._rendition, self.wanted)
+        extent._task, _ = _task(snapshot, self.segment, self._rendition, self.wanted)
         return extent
 
     @property
-    def task(self) -> Task:
+    def task(self) -> SegmentTask:
         """As of the last `extend`."""
         assert self._task is not None, "an extent is extended before it is read"
         return self._task

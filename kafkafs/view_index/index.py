@@ -32,7 +32,7 @@ _Place = tuple[Path, int, str]  # directory, base offset, name of the rendition
 
 
 @dataclass(slots=True)
-class Scan:
+class ScanProgress:
     """A scan under way: bytes of a segment's file."""
 
     path: str
@@ -53,14 +53,14 @@ class ViewIndex:
         self._whole: OrderedDict[_WholeKey, Extent] = OrderedDict()
         self._newest: dict[_Place, _WholeKey] = {}  # of those that were held in one place in the log, the last one
         self._stretches: OrderedDict[tuple[_WholeKey, int, int | None, RecordFilter | None], Extent] = OrderedDict()
-        self._scans: dict[int, Scan] = {}
+        self._scans: dict[int, ScanProgress] = {}
         self._numbers = itertools.count()
         self._scanned_bytes = 0
         self._stopping = False
 
     def held(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent | None:
         """A whole segment, measured at least up to the position `end`, if not all of it has to be measured now."""
-        key = (segment, rendition.name, epoch_of(snapshot, rendition))
+        key = _key(snapshot, segment, rendition)
         with self._lock:
             extent = self._whole.get(key)
             if extent is not None:
@@ -77,7 +77,7 @@ class ViewIndex:
         """What is still right of what was measured of a segment before a truncation."""
         segment = key[0]
         with self._lock:
-            before = self._whole.get(self._newest.get((segment.directory, segment.base_offset, key[1]), key))
+            before = self._whole.get(self._newest.get(_place(key), key))
         pieces = None if before is None else carried(before, snapshot, segment, end)
         if before is None or pieces is None:
             return None
@@ -111,8 +111,7 @@ class ViewIndex:
         """A whole segment, measured at least up to the position `end`: a scan of what is not known yet."""
         extent = self.held(snapshot, segment, rendition, end)
         if extent is None:
-            key = (segment, rendition.name, epoch_of(snapshot, rendition))
-            extent = self._hold(key, Extent(segment, rendition, None, 0))
+            extent = self._hold(_key(snapshot, segment, rendition), Extent(segment, rendition, None, 0))
             self._extend_whole(extent, snapshot, rendition, end)
         return extent
 
@@ -131,8 +130,7 @@ class ViewIndex:
 
         One that `grows` may be measured further than `end`.
         """
-        place = (segment, rendition.name, epoch_of(snapshot, rendition))
-        key = (place, start, None if grows else end, wanted)
+        key = (_key(snapshot, segment, rendition), start, None if grows else end, wanted)
         with self._lock:
             extent = self._stretches.setdefault(key, Extent(segment, rendition, wanted, start))
             self._stretches.move_to_end(key)
@@ -151,9 +149,8 @@ class ViewIndex:
         with self._lock:
             for whole in [key for key in self._whole if key[0] is segment]:
                 del self._whole[whole]
-                place = (segment.directory, segment.base_offset, whole[1])
-                if self._newest.get(place) == whole:
-                    del self._newest[place]
+                if self._newest.get(_place(whole)) == whole:
+                    del self._newest[_place(whole)]
             for stretch in [key for key in self._stretches if key[0][0] is segment]:
                 del self._stretches[stretch]
 
@@ -186,8 +183,8 @@ class ViewIndex:
             }
 
     @contextmanager
-    def _scan(self, extent: Extent, end: int) -> Iterator[Scan]:
-        scan = Scan(str(extent.segment.log.path), max(0, end - extent.pieces.file_end))
+    def _scan(self, extent: Extent, end: int) -> Iterator[ScanProgress]:
+        scan = ScanProgress(str(extent.segment.log.path), max(0, end - extent.pieces.file_end))
         if scan.total_bytes < _SHOWN_BYTES:
             yield scan
             return
@@ -198,7 +195,7 @@ class ViewIndex:
         finally:
             del self._scans[number]
 
-    def _advance(self, scan: Scan, done: int) -> None:
+    def _advance(self, scan: ScanProgress, done: int) -> None:
         # Counted without a lock by two threads at most: figures for people.
         scan.done_bytes += done
         self._scanned_bytes += done
@@ -213,16 +210,24 @@ class ViewIndex:
 
     def _hold(self, key: _WholeKey, extent: Extent) -> Extent:
         """The extent to use for `key`: this one, or the one that another thread put there meanwhile."""
-        place = (key[0].directory, key[0].base_offset, key[1])
         with self._lock:
             extent = self._whole.setdefault(key, extent)
-            before = self._newest.get(place, key)
-            self._newest[place] = key
+            before = self._newest.get(_place(key), key)
+            self._newest[_place(key)] = key
             if before != key:
                 self._whole.pop(before, None)
             held = sum(other.pieces.memory_bytes for other in self._whole.values())
             while held > self._kept_bytes and len(self._whole) > 1:
                 dropped, other = self._whole.popitem(last=False)
                 held -= other.pieces.memory_bytes
-                self._newest.pop((dropped[0].directory, dropped[0].base_offset, dropped[1]), None)
+                self._newest.pop(_place(dropped), None)
         return extent
+
+
+def _key(snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> _WholeKey:
+    return segment, rendition.name, epoch_of(snapshot, rendition)
+
+
+def _place(key: _WholeKey) -> _Place:
+    segment, rendition, _ = key
+    return segment.directory, segment.base_offset, rendition

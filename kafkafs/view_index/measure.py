@@ -52,7 +52,7 @@ _ALL = np.empty(0, dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SegmentTask:
     """What is measured or rendered: a segment's messages in a format, but those that isolation or filter leave out."""
 
     snapshot: LogSnapshot
@@ -63,7 +63,7 @@ class Task:
 
 
 @dataclass(slots=True)
-class Chunk:
+class FilePart:
     """A part of a segment that one thread measures: the batches that begin in [start, stop). `reached`: where the first
     batch behind them begins; -1 while nobody has measured it."""
 
@@ -78,7 +78,7 @@ OnBytes = Callable[[int], None]
 """Called with each number of file bytes done; may raise to end the work."""
 
 
-def extend(pieces: Pieces, task: Task, end: int, workers: Workers, on_bytes: OnBytes) -> Pieces:
+def extend(pieces: Pieces, task: SegmentTask, end: int, workers: Workers, on_bytes: OnBytes) -> Pieces:
     """`pieces` and those up to the file position `end` behind them; a large rest is shared with a worker."""
     builder = PieceBuilder(pieces)
     reached = pieces.file_end
@@ -98,7 +98,7 @@ def extend(pieces: Pieces, task: Task, end: int, workers: Workers, on_bytes: OnB
     return builder.build(reached)
 
 
-def measure(bench: Workbench, task: Task, start: int, stop: int, on_bytes: OnBytes) -> tuple[list[Piece], int]:
+def measure(bench: Workbench, task: SegmentTask, start: int, stop: int, on_bytes: OnBytes) -> tuple[list[Piece], int]:
     """The pieces of the batches that begin in [start, stop), and the position behind them.
 
     `Piece.end` is not filled in. SegmentGone when the file is gone or was truncated.
@@ -118,7 +118,7 @@ def measure(bench: Workbench, task: Task, start: int, stop: int, on_bytes: OnByt
     return pieces, reached
 
 
-def measure_row(bench: Workbench, task: Task, data: memoryview, table: BatchTable, row: int, origin: int) -> int:
+def measure_row(bench: Workbench, task: SegmentTask, data: memoryview, table: BatchTable, row: int, origin: int) -> int:
     """Rendered bytes of a damaged batch: as if its CRC was right, if it decodes; else 1 if its header says that it may
     hold what is wanted."""
     skip = None if task.skips is None else task.skips(table)
@@ -134,7 +134,7 @@ def measure_row(bench: Workbench, task: Task, data: memoryview, table: BatchTabl
 
 
 def _measure_window(
-    bench: Workbench, task: Task, window: Window, pieces: list[Piece], before: Times | None
+    bench: Workbench, task: SegmentTask, window: Window, pieces: list[Piece], before: Times | None
 ) -> Times | None:
     """Adds the pieces of a window. `before`, and what is returned: the times of the last batch that reads."""
     table = window.table
@@ -241,7 +241,7 @@ def _no_batch(position: int, file_end: int, before: Times | None) -> Piece:
     return Piece(0, 1, position, file_end, NOT_SPLIT, -1, NO_CRC, *between(before, None), 0)
 
 
-def _chunks(segment: Segment, start: int, end: int) -> list[Chunk]:
+def _chunks(segment: Segment, start: int, end: int) -> list[FilePart]:
     count = min(_CHUNKS, (end - start) // _CHUNK_BYTES)
     edges = [start]
     if count > 1:
@@ -251,10 +251,10 @@ def _chunks(segment: Segment, start: int, end: int) -> list[Chunk]:
             if slot < len(hints) and edges[-1] < int(hints[slot]) < end:
                 edges.append(int(hints[slot]))
     edges.append(end)
-    return [Chunk(first, last, []) for first, last in pairwise(edges)]
+    return [FilePart(first, last, []) for first, last in pairwise(edges)]
 
 
-def _measure_into(builder: PieceBuilder, task: Task, start: int, stop: int, on_bytes: OnBytes) -> int:
+def _measure_into(builder: PieceBuilder, task: SegmentTask, start: int, stop: int, on_bytes: OnBytes) -> int:
     with workbench() as bench:
         pieces, reached = measure(bench, task, start, stop, on_bytes)
     for piece in pieces:
@@ -262,7 +262,7 @@ def _measure_into(builder: PieceBuilder, task: Task, start: int, stop: int, on_b
     return reached
 
 
-def _measure_together(chunks: list[Chunk], task: Task, workers: Workers, on_bytes: OnBytes) -> None:
+def _measure_together(chunks: list[FilePart], task: SegmentTask, workers: Workers, on_bytes: OnBytes) -> None:
     """Measures the chunks in this thread and, if one is free, a worker."""
     changed = threading.Condition()
     waiting = list(reversed(chunks))

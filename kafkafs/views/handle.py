@@ -68,15 +68,17 @@ class HasHoles(Protocol):
         """The writer says how long what it writes is (ftruncate(2)): as far as it wrote less, there are zeros."""
 
 
-def read_through(handle: Handle, offset: int, size: int) -> bytes:
-    """`read` in terms of `read_into`, for handles whose fast way is the latter."""
-    # A caller may ask for far more than there is; the file may be longer than it was a moment ago.
-    size = min(size, max(handle.size - offset, _LEAST_BUFFER))
-    if size <= 0:
-        return b""
-    buffer = ctypes.create_string_buffer(size)
-    count = handle.read_into(ctypes.addressof(buffer), offset, size)
-    return ctypes.string_at(buffer, count)
+class CopyingHandle:
+    """What handles have in common whose fast way is `read_into`."""
+
+    def read(self: Handle, offset: int, size: int) -> bytes:
+        # A caller may ask for far more than there is; the file may be longer than it was a moment ago.
+        size = min(size, max(self.size - offset, _LEAST_BUFFER))
+        if size <= 0:
+            return b""
+        buffer = ctypes.create_string_buffer(size)
+        count = self.read_into(ctypes.addressof(buffer), offset, size)
+        return ctypes.string_at(buffer, count)
 
 
 class BytesHandle:

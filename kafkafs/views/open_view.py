@@ -14,9 +14,10 @@ import ctypes
 from collections.abc import Callable
 
 from kafkafs.views.growth import Shown
+from kafkafs.views.handle import CopyingHandle
 from kafkafs.views.layout import Layout
 from kafkafs.views.state import ViewState
-from storage.errors import SegmentGone
+from storage.errors import SegmentGone, StorageError
 
 LOOK_S = 0.1  # how long a reader believes that the log still has the files it reads from
 _KEPT_BYTES = 256  # of what was given last
@@ -114,6 +115,50 @@ class OpenView:
             raise
         finally:
             self._next, self._given = place, given
+
+
+class ViewHandle(CopyingHandle):
+    """An open file of records. `_copy` says where its bytes come from. Reads may come from several threads."""
+
+    def __init__(self, view: OpenView) -> None:
+        self._view = view
+        self.direct_io = view.direct_io
+        self.keep_cache = view.keep_cache
+
+    @property
+    def size(self) -> int:
+        return self._view.size
+
+    def close(self) -> None:
+        self._view.close()
+
+    def read_into(self, address: int, offset: int, size: int) -> int:
+        layout = self._view.layout_to_read(offset, size, self.read)
+        end = min(offset + size, layout.size)
+        position = offset
+        while position < end:
+            target = address + position - offset
+            try:
+                count, expected = self._copy(layout, position, end, target)
+            except StorageError:
+                # Up to the damage; the next read reports it. Not in the page cache: see Handle.direct_io.
+                if position > offset and self.direct_io:
+                    return position - offset
+                raise
+            self._view.gave(position, count, target)
+            position += count
+            if count < expected and self.direct_io:
+                return position - offset
+        self._after_read(layout, offset, position)
+        return max(0, position - offset)
+
+    def _copy(self, layout: Layout, position: int, end: int, address: int) -> tuple[int, int]:
+        """Copies bytes from `position` on, up to `end` at most, to `address`: how many, and how many there are in one
+        go unless something is damaged or gone."""
+        raise NotImplementedError
+
+    def _after_read(self, layout: Layout, offset: int, position: int) -> None:
+        """Called when a read from `offset` to `position` ended neither at damage nor early."""
 
 
 def _gone() -> SegmentGone:

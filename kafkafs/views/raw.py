@@ -14,9 +14,8 @@ from kafkafs.selection.select import time_mask
 from kafkafs.view_index.hidden_times import Times, between, of_damaged_rows, times_at_ends
 from kafkafs.view_index.pieces import RecordFilter, may_lie_in
 from kafkafs.view_index.workbench import Workbench, workbench
-from kafkafs.views.handle import read_through
-from kafkafs.views.layout import Run
-from kafkafs.views.open_view import OpenView
+from kafkafs.views.layout import Layout, Run
+from kafkafs.views.open_view import ViewHandle
 from kafkafs.views.plans import append_run, lies_before
 from kafkafs.views.spans import Span
 from storage.errors import SegmentGone
@@ -41,7 +40,7 @@ class RawPlan:
         return None
 
 
-class _Chosen(NamedTuple):
+class _ChosenBatches(NamedTuple):
     """Of a window: by row whether the batch holds something of a range of times, or may; the greatest timestamp in it;
     the times of the first and last batch that read (None: none does)."""
 
@@ -86,7 +85,7 @@ class RawTimePlan(RawPlan):
                 add_bytes(runs, span.segment, damage.position, damage.end)
         waiting.clear()
 
-    def _choose(self, bench: Workbench, span: Span, window: Window, before: Times | None) -> _Chosen:
+    def _choose(self, bench: Workbench, span: Span, window: Window, before: Times | None) -> _ChosenBatches:
         table = window.table
         wanted = RecordFilter(0 if span.wanted is None else span.wanted.first, None, self._times)
         holds = np.zeros(table.rows, dtype=np.bool_)
@@ -106,7 +105,7 @@ class RawTimePlan(RawPlan):
         if damaged:
             for row, hidden in of_damaged_rows(table, damaged, before).items():
                 holds[row] = wanted.may_hold(table, row, hidden)
-        return _Chosen(holds, greatest, times_at_ends(table, damaged))
+        return _ChosenBatches(holds, greatest, times_at_ends(table, damaged))
 
 
 def add_bytes(runs: list[Run], segment: Segment, start: int, end: int) -> None:
@@ -118,48 +117,15 @@ def add_bytes(runs: list[Run], segment: Segment, start: int, end: int) -> None:
         append_run(runs, segment, None, start, end - start)
 
 
-class RawHandle:
-    """An open `.log` view. Each read opens the file, checks that it is the one that was meant, and closes it."""
+class RawHandle(ViewHandle):
+    """An open `.log` view. Each read opens the file, checks that it is the expected one, and closes it."""
 
-    def __init__(self, view: OpenView) -> None:
-        self._view = view
-        self.direct_io = view.direct_io
-        self.keep_cache = view.keep_cache
-
-    @property
-    def size(self) -> int:
-        return self._view.size
-
-    def read(self, offset: int, size: int) -> bytes:
-        return read_through(self, offset, size)
-
-    def read_into(self, address: int, offset: int, size: int) -> int:
-        layout = self._view.layout_to_read(offset, size, self.read)
-        end = min(offset + size, layout.size)
-        position = offset
-        while position < end:
-            run = layout.run_at(position)
-            wanted = min(end, run.end) - position
-            try:
-                count = _read(run, position, address + position - offset, wanted)
-            except SegmentGone:
-                if position > offset and self.direct_io:
-                    break  # The next read tells.
-                raise
-            self._view.gave(position, count, address + position - offset)
-            position += count
-            if count < wanted and self.direct_io:
-                break
-        return max(0, position - offset)
-
-    def close(self) -> None:
-        self._view.close()
-
-
-def _read(run: Run, position: int, address: int, size: int) -> int:
-    place = run.source_start + position - run.start
-    target = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
-    count = len(run.segment.log.read(place, size, target))
-    if count == 0:
-        raise SegmentGone("segment was truncated", path=run.segment.log.path, position=place)
-    return count
+    def _copy(self, layout: Layout, position: int, end: int, address: int) -> tuple[int, int]:
+        run = layout.run_at(position)
+        size = min(end, run.end) - position
+        place = run.source_start + position - run.start
+        target = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+        count = len(run.segment.log.read(place, size, target))
+        if count == 0:
+            raise SegmentGone("segment was truncated", path=run.segment.log.path, position=place)
+        return count, size

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from kafkafs.view_index.measure import Task, measure_row
+from kafkafs.view_index.measure import SegmentTask, measure_row
 from kafkafs.view_index.pieces import NO_CRC, NOT_SPLIT, Piece
 from kafkafs.view_index.workbench import Workbench, workbench
 from kafkafs.views.block_cache import Buffer, DamagedPlace
@@ -21,7 +21,7 @@ from storage.format.block import RecordBlock
 from storage.log.scanning import scan_batches
 
 
-def render_piece(task: Task, piece: Piece, buffer: Buffer) -> list[DamagedPlace]:
+def render_piece(task: SegmentTask, piece: Piece, buffer: Buffer) -> list[DamagedPlace]:
     """Fills buffer[:piece.size] and tells the places in it that stand for damage.
 
     SegmentGone when the file is gone, or no longer holds the batches that were measured.
@@ -30,7 +30,7 @@ def render_piece(task: Task, piece: Piece, buffer: Buffer) -> list[DamagedPlace]
     return [replace(place, read_at=read_at) for place in _fill(task, piece, buffer)]
 
 
-def _fill(task: Task, piece: Piece, buffer: Buffer) -> list[DamagedPlace]:
+def _fill(task: SegmentTask, piece: Piece, buffer: Buffer) -> list[DamagedPlace]:
     out = buffer.array.data[: piece.size]
     if piece.crc == NO_CRC:
         return _render_damaged(task, piece, out)
@@ -53,12 +53,12 @@ class _HugeBatch:
     def __init__(self) -> None:
         # guarded by the lock
         self._lock = threading.Lock()
-        self._of: tuple[Task, int] | None = None
+        self._of: tuple[SegmentTask, int] | None = None
         self._bench: Workbench | None = None
         self._block: RecordBlock | None = None
         self._ends: npt.NDArray[np.int64] | None = None
 
-    def render(self, task: Task, piece: Piece, out: memoryview) -> list[DamagedPlace]:
+    def render(self, task: SegmentTask, piece: Piece, out: memoryview) -> list[DamagedPlace]:
         """Renders the part of its batch that `piece` is."""
         with self._lock:
             if self._of is None or self._of[0] is not task or self._of[1] != piece.position:
@@ -81,7 +81,7 @@ class _HugeBatch:
             raise _rewritten(task, piece, end)
         return []
 
-    def _decode_locked(self, task: Task, piece: Piece) -> None:
+    def _decode_locked(self, task: SegmentTask, piece: Piece) -> None:
         bench = Workbench()
         data = bench.read(task.segment, piece.position, piece.file_end)
         bench.scan(data, piece.position)
@@ -105,7 +105,7 @@ _huge = _HugeBatch()
 
 
 def _render(
-    bench: Workbench, task: Task, piece: Piece, data: memoryview, out: memoryview
+    bench: Workbench, task: SegmentTask, piece: Piece, data: memoryview, out: memoryview
 ) -> tuple[int, list[DamagedPlace]]:
     table = bench.table
     skip = None if task.skips is None else task.skips(table)
@@ -134,7 +134,7 @@ def _render(
     return at, places
 
 
-def _rewritten(task: Task, piece: Piece, end: int | str) -> SegmentGone:
+def _rewritten(task: SegmentTask, piece: Piece, end: int | str) -> SegmentGone:
     return SegmentGone(
         "segment was rewritten since its messages were measured",
         path=task.segment.log.path,
@@ -144,7 +144,7 @@ def _rewritten(task: Task, piece: Piece, end: int | str) -> SegmentGone:
     )
 
 
-def _check(task: Task, piece: Piece, table: BatchTable) -> None:
+def _check(task: SegmentTask, piece: Piece, table: BatchTable) -> None:
     """The batches that were measured must still be there: a file may be rewritten under the same name and inode."""
     if (
         table.rows
@@ -158,7 +158,7 @@ def _check(task: Task, piece: Piece, table: BatchTable) -> None:
     )
 
 
-def _render_damaged(task: Task, piece: Piece, out: memoryview) -> list[DamagedPlace]:
+def _render_damaged(task: SegmentTask, piece: Piece, out: memoryview) -> list[DamagedPlace]:
     """Of what was damaged when it was measured: its error, or what stands there if it was repaired and fits."""
     error = _no_batch(task, piece)
     if error is not None:
@@ -185,7 +185,7 @@ def _render_damaged(task: Task, piece: Piece, out: memoryview) -> list[DamagedPl
     return [DamagedPlace(0, piece.size, repaired)]
 
 
-def _no_batch(task: Task, piece: Piece) -> StorageError | None:
+def _no_batch(task: SegmentTask, piece: Piece) -> StorageError | None:
     """Why no batch begins at a piece's position; None if one does. The scan begins at a batch before, so that the error
     names the offset that follows it."""
     segment = task.segment

@@ -139,7 +139,7 @@ class ViewState:
         """Counts a handle, and makes the layout."""
         owner = self._callers.thread()
         with self._lock:
-            positions = self._current_locked()
+            positions = self._look_locked(self._fresh_locked)
             positions.owners += (owner,)
             # The page cache has one content for a path. It is for the positions of all who use it.
             alone = positions is self._positions[0]
@@ -156,32 +156,32 @@ class ViewState:
             self._positions = (*(one for one in older if one.owners), last)
 
     def follow(self, positions: Positions) -> Layout:
-        """The layout of positions that are held, as of now."""
+        """The layout of held positions, as of now."""
         with self._lock:
-            return self._retried(lambda snapshot: self._follow_locked(positions, snapshot)).layout
+            return self._look_locked(lambda snapshot: self._follow_locked(positions, snapshot)).layout
 
     def glance_at(self, positions: Positions) -> Layout:
-        """The same, or the one before if making it takes another thread long."""
-        if self._lock.acquire(timeout=_PATIENCE_S):
-            try:
-                return self._retried(lambda snapshot: self._follow_locked(positions, snapshot)).layout
-            finally:
-                self._lock.release()
-        return positions.layout
+        """The same, or the previous one if another thread takes long to make it."""
+        followed = self._glance(lambda snapshot: self._follow_locked(positions, snapshot))
+        return (followed or positions).layout
 
     def glance(self) -> Layout | None:
-        """For a stat: the layout as of now for the one who asks, or the one before if making it takes another thread
-        long: a stat must not wait."""
-        if self._lock.acquire(timeout=_PATIENCE_S):
-            try:
-                return self._retried(self._for_caller_locked).layout
-            finally:
-                self._lock.release()
-        held = self._of_caller()
-        return self.layout if held is None else held.layout
+        """For a stat, which must not wait: the layout for the calling process as of now, or the previous one if another
+        thread takes long to make it."""
+        found = self._glance(self._for_caller_locked) or self._of_caller()
+        return self.layout if found is None else found.layout
 
-    def _retried(self, look: Callable[[LogSnapshot], Positions]) -> Positions:
-        """What `look` gives with the log as it is now; asked again when the log has changed meanwhile."""
+    def _glance(self, look: Callable[[LogSnapshot], Positions]) -> Positions | None:
+        """As `_look_locked`; None if another thread keeps the lock for long."""
+        if not self._lock.acquire(timeout=_PATIENCE_S):
+            return None
+        try:
+            return self._look_locked(look)
+        finally:
+            self._lock.release()
+
+    def _look_locked(self, look: Callable[[LogSnapshot], Positions]) -> Positions:
+        """What `look` finds in the log as it is now; called again when the log has changed meanwhile."""
         failures = races = 0
         while True:
             snapshot = self._question.log.snapshot()
@@ -196,10 +196,7 @@ class ViewState:
             except SegmentGone:
                 failures += 1
                 if failures == _TRIES:
-                    raise  # otherwise the next snapshot does not name it any more
-
-    def _current_locked(self) -> Positions:
-        return self._retried(self._fresh_locked)
+                    raise  # otherwise the next snapshot no longer lists it
 
     def _for_caller_locked(self, snapshot: LogSnapshot) -> Positions:
         """The positions that a stat speaks of."""

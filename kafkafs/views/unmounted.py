@@ -10,16 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kafkafs.selection.range_names import (
-    LastDuration,
-    LastMessages,
-    OffsetsBetween,
-    OffsetsCount,
-    OffsetsFrom,
-    OffsetSpec,
-    SingleOffset,
-    TimeSpec,
-)
+from kafkafs.selection.range_names import LastDuration, LastMessages, OffsetSpec, TimeSpec
 from kafkafs.selection.record_filters import header_rows, key_rows
 from kafkafs.selection.select import Selection, resolve, time_mask
 from storage.client.counting import visible_end
@@ -52,9 +43,7 @@ class Wanted:
     def begins_behind(self, snapshot: LogSnapshot) -> bool:
         """Whether the range of offsets begins above the log end: out of range, unless one waits for it."""
         spec = self.offsets
-        if isinstance(spec, SingleOffset):
-            return spec.offset > snapshot.log_end_offset
-        return isinstance(spec, OffsetsBetween | OffsetsFrom | OffsetsCount) and spec.first > snapshot.log_end_offset
+        return spec is not None and not isinstance(spec, LastMessages) and spec.first > snapshot.log_end_offset
 
     def select(self, snapshot: LogSnapshot, now_ms: int, *, follow: bool) -> Selection:
         """What that is in a log as it is now. Raises OffsetOutOfRange."""
