@@ -22,6 +22,10 @@ from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 # Messages of a larger partition are not counted for a look at @info.json: that would be reading it.
 _COUNTED_BYTES = 8 << 20
 _KEPT_CONFIGS = 2_500  # of about 2 KB each
+_XATTRS = (
+    "topic", "partition", "log_start_offset", "log_end_offset", "recovery_point", "segments", "bytes",
+    "first_timestamp", "last_timestamp",
+)  # fmt: skip
 
 
 def partition_info(log_dir: LogDir, log: Log, isolation: Isolation) -> bytes:
@@ -32,14 +36,14 @@ def partition_info(log_dir: LogDir, log: Log, isolation: Isolation) -> bytes:
 
 
 def _partition_facts(
-    snapshot: LogSnapshot, info: TopicInfo, point: int | None, isolation: Isolation | None
+    snapshot: LogSnapshot, info: TopicInfo | None, point: int | None, isolation: Isolation | None
 ) -> dict[str, Any]:
-    """`isolation` None: what can only be read is supposed, not read."""
+    """`isolation` None: what could only be found by reading is assumed: no gaps, no transactions."""
     first, last = _timestamps(snapshot)
     facts: dict[str, Any] = {
         "topic": snapshot.tp.topic,
         "partition": snapshot.tp.partition,
-        "topic_id": info.topic_id,
+        "topic_id": None if info is None else info.topic_id,
         "log_start_offset": snapshot.log_start_offset,
         "log_end_offset": snapshot.log_end_offset,
         "last_stable_offset": snapshot.log_end_offset if isolation is None else _stable(snapshot),
@@ -168,21 +172,10 @@ def topic_xattrs(info: TopicInfo, partitions: Sequence[int]) -> dict[str, bytes]
 
 
 def partition_xattrs(log_dir: LogDir, log: Log) -> dict[str, bytes]:
-    """A partition's facts that cost nothing."""
+    """A partition's facts that cost nothing to find out."""
     snapshot = log.snapshot()
-    first, last = _timestamps(snapshot)
-    facts: dict[str, Any] = {
-        "topic": snapshot.tp.topic,
-        "partition": snapshot.tp.partition,
-        "log_start_offset": snapshot.log_start_offset,
-        "log_end_offset": snapshot.log_end_offset,
-        "recovery_point": recovery_point(log_dir, snapshot.tp),
-        "segments": len(snapshot.segments),
-        "bytes": snapshot.size_bytes,
-        "first_timestamp": first,
-        "last_timestamp": last,
-    }
-    return attributes_of(facts)
+    facts = _partition_facts(snapshot, None, recovery_point(log_dir, snapshot.tp), None)
+    return attributes_of({name: facts[name] for name in _XATTRS})
 
 
 def attributes_of(facts: Mapping[str, Any]) -> dict[str, bytes]:

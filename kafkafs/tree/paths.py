@@ -182,17 +182,12 @@ def _topic(path: str, name: str) -> str:
     return name
 
 
-def _tp(path: str, topic: str, name: str) -> TopicPartition:
-    tp = _topic_partition(topic, name)
-    if tp is None:
-        raise NoSuchPath(path)
-    return tp
-
-
-@lru_cache(maxsize=1024)  # A partition has many names, and a walk asks for them one after the other.
-def _topic_partition(topic: str, name: str) -> TopicPartition | None:
-    partition = partition_number(name)
-    return None if partition is None else TopicPartition(topic, partition)
+@lru_cache(maxsize=1024)  # A partition has many names, and a walk looks them up one after the other.
+def _tp(topic: str, name: str) -> TopicPartition:
+    number = partition_number(name)
+    if number is None:
+        raise NoSuchPath(f"{topic}/{name}")
+    return TopicPartition(topic, number)
 
 
 def _parse_group(path: str, names: list[str]) -> Node:
@@ -204,7 +199,7 @@ def _parse_group(path: str, names: list[str]) -> Node:
         case [group, topic]:
             return GroupTopic(group_from_name(group), _topic(path, topic))
         case [group, topic, partition]:
-            return GroupOffset(group_from_name(group), _tp(path, _topic(path, topic), partition))
+            return GroupOffset(group_from_name(group), _tp(_topic(path, topic), partition))
     raise NoSuchPath(path)
 
 
@@ -219,7 +214,7 @@ def _parse_topic(path: str, topic: str, names: list[str]) -> Node:
         case ["@append.jsonl"]:
             return Append(topic, jsonl=True)
         case [partition, *rest]:
-            return _parse_partition(path, _tp(path, topic, partition), rest)
+            return _parse_partition(path, _tp(topic, partition), rest)
     raise NoSuchPath(path)
 
 

@@ -130,11 +130,6 @@ class Pieces:
         """Rendered position where the piece `row` begins; the whole size for the row behind the last."""
         return int(self.columns[END, row] - self.columns[SIZE, row]) if row < len(self) else self.size
 
-    @property
-    def records(self) -> int:
-        """Messages in all pieces."""
-        return int(self.columns[RECORDS].sum())
-
     def records_between(self, start: int, end: int) -> int | None:
         """Messages in the pieces between these rendered positions; None where the last one lies within a piece."""
         last = self.row_at(end)
@@ -233,6 +228,11 @@ class RecordFilter:
             within = time_mask(block.timestamp, self.times)
             mask = within if mask is None else mask & within
         return None if mask is None or mask.all() else mask
+
+    def apply(self, block: RecordBlock) -> RecordBlock:
+        """The wanted records of a block."""
+        mask = self.mask(block)
+        return block if mask is None else block.select(mask)
 
     def may_hold(self, table: BatchTable, row: int, times: tuple[int, int]) -> bool:
         """Whether the batch in `row`, which is damaged, may hold a wanted message: by the offsets in its header, and

@@ -180,14 +180,6 @@ class BlockCache:
             if block.pins == 0 and self._blocks.get(block.key) is not block:
                 self._recycle_locked(block.buffer)  # was dropped meanwhile
 
-    def drop(self, chosen: Callable[[Hashable], bool]) -> None:
-        """Forgets the blocks whose key is `chosen`."""
-        with self._lock:
-            for key in [key for key in self._blocks if chosen(key)]:
-                block = self._blocks.pop(key)
-                if block.pins == 0:
-                    self._recycle_locked(block.buffer)
-
     def status(self) -> CacheStatus:
         with self._lock:
             return CacheStatus(self._used_bytes, self.max_bytes, len(self._blocks), self._hits, self._misses)

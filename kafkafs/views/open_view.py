@@ -43,14 +43,14 @@ class OpenView:
             content = content_of(layout) if sealed else None
             direct_io, keep_cache = state.pages.open(content, layout.size, sealed=sealed)
         except BaseException:
-            opened.positions.close(opened.owner)
+            state.close(opened.positions, opened.owner)
             raise
         # constant after construction
         self.positions = opened.positions
         self.direct_io = direct_io
         self.keep_cache = keep_cache
         self._owner = opened.owner
-        self._pages = state.pages
+        self._state = state
         self._own = None if direct_io else layout
         self._content = content
         # of one reader
@@ -66,13 +66,13 @@ class OpenView:
 
     @property
     def size(self) -> int:
-        return self.positions.glance().size if self._own is None else self._own.size
+        return self._state.glance_at(self.positions).size if self._own is None else self._own.size
 
     def layout_to_read(self, offset: int, size: int, read: Read) -> Layout:
         """The layout to answer a read from. SegmentGone when the handle's place in it is no more."""
         positions = self.positions
-        if offset + size > positions.layout.size or positions.is_older_than(LOOK_S):
-            positions.refresh()
+        if offset + size > positions.layout.size or self._state.is_older_than(positions, LOOK_S):
+            self._state.follow(positions)
         shown = positions.shown  # once: its layout and its cuts belong together
         layout = shown.layout
         if shown.cuts != self._cuts and self._own is None:
@@ -97,8 +97,8 @@ class OpenView:
         if self._is_open:
             self._is_open = False
             if self._own is not None:
-                self._pages.close(self._content, self._own.size)
-            self.positions.close(self._owner)
+                self._state.pages.close(self._content, self._own.size)
+            self._state.close(self.positions, self._owner)
 
     def _after_cut(self, offset: int, shown: Shown, read: Read) -> None:
         """SegmentGone if the reader goes on at `offset` behind bytes that are not there any more."""

@@ -89,9 +89,8 @@ class _HugeBatch:
         block = bench.checked.decode(data, bench.table, origin=piece.position)
         if block.damage is not None:
             block.damage.error.path = task.segment.log.path
-        mask = None if task.filter is None else task.filter.mask(block)
-        if mask is not None:
-            block = block.select(mask)
+        if task.filter is not None:
+            block = task.filter.apply(block)
         sizes = bench.sizes(len(block))
         task.format.measure(block, sizes)
         self._of = task, piece.position
@@ -117,8 +116,7 @@ def _render(
         bench.note(block)
         row, damage = block.next_row, block.damage
         if len(block):
-            mask = None if task.filter is None else task.filter.mask(block)
-            shown = block if mask is None else block.select(mask)
+            shown = block if task.filter is None else task.filter.apply(block)
             done, at = task.format.render_rows(shown, out, at)
             if done < len(shown):
                 raise _rewritten(task, piece, f"more than {len(out)}")

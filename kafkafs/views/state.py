@@ -55,9 +55,8 @@ class Positions:
     Thread-safe. `shown` is replaced as a whole, under the lock of the view; it may be read without.
     """
 
-    def __init__(self, view: ViewState, shown: Shown, now: float) -> None:
+    def __init__(self, shown: Shown, now: float) -> None:
         # constant after construction
-        self._view = view
         self.begun = now
         # replaced as a whole, guarded by the view's lock for writing
         self.shown = shown
@@ -68,22 +67,6 @@ class Positions:
     def layout(self) -> Layout:
         """The layout as it was last looked at."""
         return self.shown.layout
-
-    def refresh(self) -> Layout:
-        """The layout as of now, for holders of a handle."""
-        return self._view.follow(self)
-
-    def glance(self) -> Layout:
-        """The layout as of now, or the one before if making it takes another thread long."""
-        return self._view.glance_at(self)
-
-    def is_older_than(self, age_s: float) -> bool:
-        """Whether nobody has looked at the log for so long."""
-        return self._view.clocks.monotonic() - self.looked > age_s
-
-    def close(self, owner: int) -> None:
-        """Ends the use of a handle."""
-        self._view.close(self, owner)
 
 
 class Opened(NamedTuple):
@@ -155,6 +138,10 @@ class ViewState:
             *older, last = self._positions
             self._positions = (*(one for one in older if one.owners), last)
 
+    def is_older_than(self, positions: Positions, age_s: float) -> bool:
+        """Whether the last look at these positions was longer ago."""
+        return self.clocks.monotonic() - positions.looked > age_s
+
     def follow(self, positions: Positions) -> Layout:
         """The layout of held positions, as of now."""
         with self._lock:
@@ -213,7 +200,7 @@ class ViewState:
             positions = self._follow_locked(self._positions[-1], snapshot)
         else:
             shown = self._growth.begin(snapshot, self.clocks.now_ms())
-            positions = Positions(self, shown, self.clocks.monotonic())
+            positions = Positions(shown, self.clocks.monotonic())
             self._positions = (*(one for one in self._positions if one.owners), positions)
         self._fresh_at = snapshot
         return positions
