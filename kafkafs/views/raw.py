@@ -1,4 +1,4 @@
-"""`.log` views: Kafka's own bytes, whole batches straight from the segment files; nothing is decoded to read them."""
+"""`.log` views: Kafka's own bytes, whole batches directly from the segment files; reading decodes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from storage.types import NO_TIMESTAMP, TimeRange
 
 
 class RawPlan:
-    """Of a range of offsets: all bytes of the span."""
+    """The plan of a range of offsets: all bytes of the span."""
 
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         add_bytes(runs, span.segment, span.start, span.end)
@@ -41,8 +41,9 @@ class RawPlan:
 
 
 class _ChosenBatches(NamedTuple):
-    """Of a window: by row whether the batch holds something of a range of times, or may; the greatest timestamp in it;
-    the times of the first and last batch that read (None: none does)."""
+    """The batches of a window that belong to a range of times. `holds`: by row, whether the batch has a message of the
+    range, or may have one. `greatest`: the greatest timestamp of these messages. `ends`: the times of the first and the
+    last readable batch (None: there is none)."""
 
     holds: npt.NDArray[np.bool_]
     greatest: int
@@ -50,8 +51,8 @@ class _ChosenBatches(NamedTuple):
 
 
 class RawTimePlan(RawPlan):
-    """Of a range of times: the batches that hold a message of it. Damage is bytes like all else: those that may have
-    held one are there, and whoever reads them as batches meets it."""
+    """The plan of a range of times: the batches that hold a message of it. Damaged bytes that may have held one are
+    included; a reader that parses them as batches meets the damage."""
 
     def __init__(self, times: TimeRange) -> None:
         self._times = times
@@ -61,7 +62,7 @@ class RawTimePlan(RawPlan):
             return NO_TIMESTAMP
         greatest = NO_TIMESTAMP
         before: Times | None = None
-        waiting: list[SpanDamage] = []  # for the batch that follows
+        waiting: list[SpanDamage] = []  # for the next readable batch
         with workbench() as bench, closing(scan_batches(snapshot, span.segment, span.start, span.end)) as windows:
             for window in windows:
                 if window.damage is not None:
@@ -79,7 +80,7 @@ class RawTimePlan(RawPlan):
         return greatest
 
     def _add_damage(self, runs: list[Run], span: Span, waiting: list[SpanDamage], hidden: Times) -> None:
-        """The bytes of what is no batch, where it may have been some of the range: not nothing in its place."""
+        """Adds the bytes of stretches without a valid batch where they may have held messages of the range."""
         if may_lie_in(self._times, *hidden):
             for damage in waiting:
                 add_bytes(runs, span.segment, damage.position, damage.end)
@@ -109,7 +110,7 @@ class RawTimePlan(RawPlan):
 
 
 def add_bytes(runs: list[Run], segment: Segment, start: int, end: int) -> None:
-    """Puts bytes of a file behind the runs; what follows on the last run makes that longer."""
+    """Adds bytes of a file after the runs; bytes that continue the last run extend it."""
     last = runs[-1] if runs else None
     if last is not None and last.segment is segment and last.source_start + last.end - last.start == start:
         runs[-1] = last._replace(end=last.end + end - start)

@@ -1,4 +1,4 @@
-"""Open files of rendered messages: reads are answered from blocks of a shared cache, which workers fill ahead."""
+"""Open files of rendered messages: reads are answered from blocks of a shared cache, which workers fill in advance."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kafkafs.views.layout import Layout, Run
 from kafkafs.views.open_view import OpenView, ViewHandle
 from kafkafs.views.rendering import render_piece
 
-_AHEAD_BYTES = 12 << 20  # rendered before they are asked for, once a reader has shown that it goes on
+_AHEAD_BYTES = 12 << 20  # rendered before they are requested, once a reader has proved to be sequential
 _NEAR_BYTES = 1 << 20  # reads of a buffered file arrive out of order by a few requests
 
-# memmove that keeps the interpreter's lock: a copy takes less time than getting the lock back may.
+# memmove that keeps the interpreter's lock: a copy takes less time than getting the lock back may take.
 _memmove = ctypes.PyDLL(None).memmove
 _memmove.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _memmove.restype = None
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 def place_at(layout: Layout, position: int, *, grouped: bool) -> Place:
-    """The piece (or group of pieces) that holds the byte at `position`, which lies below the layout's size."""
+    """The piece (or group of pieces) that holds the byte at `position`, which is below the layout's size."""
     run = layout.run_at(position)
     extent = run.extent
     assert extent is not None, "a rendered view has extents"
@@ -99,7 +99,7 @@ class RenderedHandle(ViewHandle):
 
         block = self._cache.get(key, piece.size, fill, while_waiting)
         if block.damage and block.damage[0].read_at != place.run.segment.changed_ns():
-            # A damaged block is believed as long as its file is not touched: it may have been repaired in place.
+            # A damaged block is valid only until its file changes: it may have been repaired in place.
             self._cache.release(block, outdated=True)
             block = self._cache.get(key, piece.size, fill, while_waiting)
         return block
@@ -112,7 +112,7 @@ class RenderedHandle(ViewHandle):
             self._ahead = 0
         self._next = position
         if self._streak < 2:
-            return  # a look at a file's head is no reason to render much
+            return  # reading only the head of a file does not justify rendering much
         held = self._place
         ahead = max(self._ahead, position if held is None else held[1].end)
         while ahead < layout.size and ahead - position < _AHEAD_BYTES:

@@ -1,6 +1,6 @@
 """One piece of a view, rendered: its file span is read, its CRCs are checked, and its bytes go into a buffer.
 
-Where a batch is damaged, as many bytes as it was measured to stand for its error; all else comes out right.
+A damaged batch takes as many bytes as were measured for it, which stand for its error; everything else is right.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage.log.scanning import scan_batches
 
 
 def render_piece(task: SegmentTask, piece: Piece, buffer: Buffer) -> list[DamagedPlace]:
-    """Fills buffer[:piece.size] and tells the places in it that stand for damage.
+    """Fills buffer[:piece.size] and returns the places in it that take the place of damage.
 
     SegmentGone when the file is gone, or no longer holds the batches that were measured.
     """
@@ -47,8 +47,8 @@ def _fill(task: SegmentTask, piece: Piece, buffer: Buffer) -> list[DamagedPlace]
 
 
 class _HugeBatch:
-    """The batch last decoded of those that are served in parts: once for all of them, and only one at a time, for its
-    records may take more memory than all else."""
+    """The last decoded batch among those that are served in parts: it is decoded once for all its parts, and only one
+    is kept, because its records may take more memory than everything else."""
 
     def __init__(self) -> None:
         # guarded by the lock
@@ -59,7 +59,7 @@ class _HugeBatch:
         self._ends: npt.NDArray[np.int64] | None = None
 
     def render(self, task: SegmentTask, piece: Piece, out: memoryview) -> list[DamagedPlace]:
-        """Renders the part of its batch that `piece` is."""
+        """Renders a part of a batch."""
         with self._lock:
             if self._of is None or self._of[0] is not task or self._of[1] != piece.position:
                 self._forget_locked()
@@ -152,12 +152,12 @@ def _check(task: SegmentTask, piece: Piece, table: BatchTable) -> None:
     ):
         return
     raise SegmentGone(
-        "other batches stand where messages were measured", path=task.segment.log.path, position=piece.position
+        "the file has other batches where messages were measured", path=task.segment.log.path, position=piece.position
     )
 
 
 def _render_damaged(task: SegmentTask, piece: Piece, out: memoryview) -> list[DamagedPlace]:
-    """Of what was damaged when it was measured: its error, or what stands there if it was repaired and fits."""
+    """A piece that was damaged when it was measured: its error, or its messages if it was repaired and fits."""
     error = _no_batch(task, piece)
     if error is not None:
         return [DamagedPlace(0, piece.size, error)]
@@ -173,19 +173,19 @@ def _render_damaged(task: SegmentTask, piece: Piece, out: memoryview) -> list[Da
             _, places = _render(bench, task, piece, data, out)
             return places
     repaired = CorruptBatch(
-        "a damaged batch was repaired, and does not fit where its error stood",
+        "a damaged batch was repaired, and does not fit in the place of its error",
         path=task.segment.log.path,
         position=piece.position,
         expected=f"{piece.size} rendered bytes",
         found=sizes,
-        advice="Close all that have this file open, and open it again",
+        advice="Close this file in all programs, and open it again",
     )
     return [DamagedPlace(0, piece.size, repaired)]
 
 
 def _no_batch(task: SegmentTask, piece: Piece) -> StorageError | None:
-    """Why no batch begins at a piece's position; None if one does. The scan begins at a batch before, so that the error
-    names the offset that follows it."""
+    """Why no batch begins at a piece's position; None if one does. The scan begins at an earlier batch, so that the
+    error gives the offset that follows it."""
     segment = task.segment
     start = segment.floor_position(piece.position, task.snapshot.end_position(segment))
     for window in scan_batches(task.snapshot, segment, start, piece.file_end):
