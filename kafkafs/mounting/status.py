@@ -1,7 +1,7 @@
-"""`@status.json`, `@metrics` and `@help`: what a mount says of itself.
+"""`@status.json`, `@metrics` and `@help`: what a mount reports about itself.
 
-`Report.facts` gathers everything into one dict; `@status.json` is that dict, `@metrics` the numbers in it, in
-Prometheus' text format. No message is read for it.
+`Report.facts` gathers everything in one dict; `@status.json` is that dict, `@metrics` the numbers in it, in Prometheus'
+text format. No messages are read for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _LIBRARIES = ("fusepy", "numpy", "cramjam", "crc32c", "cython")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the facts come from. `fixed`: what stays as it is while mounted (mode, options, where the log goes)."""
+    """Where the facts come from. `fixed`: those that do not change while mounted (mode, options, where the log
+    goes)."""
 
     log_dir: LogDir
     tree: Callable[[], Facts]
@@ -45,7 +46,7 @@ class Sources:
 
 
 class Report:
-    """Gathers facts, and not all the time, however often the files are looked at. Thread-safe."""
+    """Gathers facts, but not all the time, however often the files are read. Thread-safe."""
 
     def __init__(self, sources: Sources, clock: Callable[[], float] = time.monotonic) -> None:
         # constant after construction
@@ -69,7 +70,8 @@ class Report:
         return "".join(_metrics(self.facts())).encode()
 
     def facts(self) -> Facts:
-        """Everything; not older than gathering it takes: a millisecond, with thousands of open partitions a second."""
+        """All facts, at most as old as gathering them takes: a millisecond; a second with thousands of open
+        partitions."""
         with self._lock:
             now = self._clock()
             if now >= self._next:
@@ -102,7 +104,7 @@ class Report:
 
 
 def _partition(log: Log) -> Facts:
-    """Of a partition that was looked at: what it holds now, or why that cannot be told."""
+    """The facts of an opened partition: what it holds now, or why that is unknown."""
     try:
         snapshot = log.snapshot()
     except (StorageError, OSError) as error:
@@ -161,7 +163,7 @@ def _version(name: str) -> str:
 
 
 class _Metric(NamedTuple):
-    """A metric made of one number of the facts; `path` is where it stands in them."""
+    """A metric made from one number of the facts; `path`: its keys there, joined by dots."""
 
     path: str
     name: str
@@ -205,7 +207,7 @@ _PARTITION = (
 
 
 def _metrics(facts: Facts) -> Iterator[str]:
-    """Lines of Prometheus' text format, version 0.0.4. Partitions are those that somebody has looked at."""
+    """Lines of Prometheus' text format, version 0.0.4. Only opened partitions are included."""
     labels = _labels(version=facts["versions"]["kafkafs"], mode=facts.get("mode", ""))
     yield from _family("info", "gauge", "What this is.", [(labels, 1)])
     for metric in _PLAIN:
@@ -259,7 +261,7 @@ TOPIC/0/messages.txt           partition 0, the value of one message a line
 TOPIC/0/messages.jsonl         offset, timestamp, key, value, headers as JSON
 TOPIC/0/messages.log           Kafka's own bytes: record batches
 TOPIC/0/offsets/100-199.txt    offsets 100 to 199; also 100- (from there on),
-                               100+50 (fifty messages), last-10, 100 (just it)
+                               100+50 (fifty messages), last-10, 100 (only it)
 TOPIC/0/time/2026-11-20.txt    that day; also 2026-11, 2026-11-20T10 (an hour),
                                2026-11-20--2026-11-22, until-2026-11-20,
                                2026-11-20-- (from there on), last-15m
@@ -267,17 +269,17 @@ TOPIC/0/segments/              the real .log, .index and .timeindex files
 TOPIC/0/@info.json             first and last offset, size, timestamps
 TOPIC/@config                  the topic's configuration
 @groups/GROUP/TOPIC/0          the offset that a consumer group has committed
-@status.json  @metrics         how this mount is doing; the same for Prometheus
+@status.json  @metrics         the state of this mount; the same for Prometheus
 
-A range may be opened without being listed, and ends in .txt, .jsonl or .log.
+A range can be opened without being listed; it ends in .txt, .jsonl or .log.
 Times are UTC unless they have a zone: 2026-11-20T10:15+01:00--.jsonl
-tail -f TOPIC/0/messages.txt               new messages as they come
+tail -f TOPIC/0/messages.txt               new messages as they arrive
 grep error TOPIC/*/time/2026-11-20.txt     one day, all partitions
 jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99
 getfattr -d TOPIC/0                        offsets and counts as attributes
 """
 
-# What else stands there where people may write.
+# What differs on a writable mount.
 _WRITABLE = {
     "as files. Read only.": "as files.",
     "the offset that a consumer group has committed\n": "a group's committed offset; write one\n",

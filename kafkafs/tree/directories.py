@@ -1,4 +1,4 @@
-"""The directories of the tree. Listings read no messages: file names, first headers and time indexes tell enough."""
+"""The directories of the tree. Listings read no messages: file names, first headers and time indexes are enough."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from storage.types import NO_TIMESTAMP, TopicPartition
 MESSAGE_FILES = ("messages.txt", "messages.jsonl", "messages.log")
 WRITABLE_MODE = 0o755
 _DAY_MS = 86_400_000
-_MOST_DAYS = 3_660  # of one segment: timestamps are whatever producers say, and one may be off by centuries
-_LOOKED_INTO = 16  # partitions of a topic that are opened for its time; the directories' own tell of more
+_MOST_DAYS = 3_660  # of one segment: producers choose timestamps, and one may be off by centuries
+_LOOKED_INTO = 16  # a topic of more partitions takes its time from their directories, not from their logs
 
 
 class RootDirectory(Directory):
-    """The mountpoint: our files and all topics."""
+    """The mountpoint: the files about the mount, and all topics."""
 
     def __init__(self, log_dir: LogDir, *, writable: bool = False) -> None:
         self._log_dir = log_dir
@@ -46,7 +46,7 @@ class RootDirectory(Directory):
 
 
 class TopicDirectory(Directory):
-    """A topic: its configuration and those of its partitions that are here."""
+    """A topic: its configuration, and its partitions that are in this directory."""
 
     def __init__(self, log_dir: LogDir, topic: str, *, writable: bool = False) -> None:
         self._log_dir = log_dir
@@ -74,7 +74,7 @@ class TopicDirectory(Directory):
                 else:
                     yield (self._log_dir.path / tp.dir_name).stat().st_mtime_ns
             except (StorageError, OSError):
-                continue  # its own stat will tell
+                continue  # a stat of the partition reports it
 
 
 class PartitionDirectory(Directory):
@@ -128,8 +128,8 @@ class SegmentsDirectory(Directory):
 
 
 def segment_ranges(snapshot: LogSnapshot) -> Iterator[str]:
-    """The names of the offset ranges that are a segment each, from the log start on; as many digits as the log end has,
-    so that a shell's `offsets/*` is in order."""
+    """The names of the offset ranges, one for each segment, from the log start on. Each number has as many digits as
+    the log end, so that a shell's `offsets/*` is in order."""
     start, digits = snapshot.log_start_offset, len(str(snapshot.log_end_offset))
     for index, segment in enumerate(snapshot.segments):
         first = max(segment.base_offset, start)

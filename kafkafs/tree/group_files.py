@@ -1,7 +1,7 @@
-"""`@groups/<group>/<topic>/<partition>`: committed offsets, to read and, where we own the directory, to write.
+"""`@groups/<group>/<topic>/<partition>`: committed offsets, readable and, on a writable mount, writable.
 
-Kafka has neither empty groups nor empty files: what mkdir or an open made is remembered here until an offset is
-committed, or it is removed, or the mount ends. Removing a file takes the committed offset away.
+Kafka has neither empty groups nor empty files: a directory or file made by mkdir or open is remembered here until an
+offset is committed, it is removed, or the mount ends. Removing a file deletes the committed offset.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ GroupNode = Groups | GroupDir | GroupTopic | GroupOffset
 _WRITABLE_DIRECTORY: Final = 0o755
 _WRITABLE_FILE: Final = 0o644
 _MAX_NAME_BYTES: Final = 255
-_MAX_NUMBER_BYTES: Final = 64  # with blanks around it
+_MAX_NUMBER_BYTES: Final = 64  # including blanks around it
 
 
 class GroupTree:
-    """All that is below `@groups`. Thread-safe."""
+    """Everything below `@groups`. Thread-safe."""
 
     def __init__(self, log_dir: LogDir, owned: OwnedDir | None) -> None:
         # constant after construction
@@ -48,7 +48,8 @@ class GroupTree:
         self._made: set[GroupDir | GroupTopic | GroupOffset] = set()
 
     def view(self, node: GroupNode) -> View:
-        """NoSuchPath where there is none; StorageError or OSError when where it should be cannot be read."""
+        """NoSuchPath where there is none; StorageError or OSError when the partition that would hold it is
+        unreadable."""
         if isinstance(node, GroupOffset):
             committed = self.committed(node)
             if committed is None and not self._is_made(node):
@@ -62,7 +63,7 @@ class GroupTree:
     # Making and removing. ReadOnlyLog where nothing may be written.
 
     def make_directory(self, node: GroupNode) -> None:
-        """FileExistsError, NoSuchPath without the directory above, NotPermitted for what is a file."""
+        """FileExistsError, NoSuchPath without the parent directory, NotPermitted for a path that is a file's."""
         self._committing()
         if isinstance(node, GroupOffset):
             raise NotPermitted("a group's directories are topics, and their partitions are files")
@@ -72,7 +73,7 @@ class GroupTree:
         self._make(node)
 
     def remove_directory(self, node: GroupNode) -> None:
-        """OSError (ENOTEMPTY) while it holds committed offsets; a group that is removed is gone for Kafka too."""
+        """OSError (ENOTEMPTY) while it holds committed offsets. Removing a group removes it for Kafka too."""
         committer = self._committing()
         if isinstance(node, Groups):
             raise NotPermitted("@groups cannot be removed")
@@ -89,7 +90,7 @@ class GroupTree:
             self._made.discard(node)
 
     def make_file(self, node: GroupNode) -> None:
-        """A file without an offset, to be opened for writing next. What keeps it from being written is raised."""
+        """Makes a file without an offset, to be opened for writing next. Raises what would prevent writing to it."""
         committer = self._committing()
         if not isinstance(node, GroupOffset):
             raise NotPermitted("a file in @groups is a partition: @groups/GROUP/TOPIC/0")
@@ -98,7 +99,7 @@ class GroupTree:
         self._make(node)
 
     def remove_file(self, node: GroupNode) -> None:
-        """Takes the committed offset away. The directories stay until they are removed."""
+        """Deletes the committed offset. The directories stay until they are removed."""
         committer = self._committing()
         if not isinstance(node, GroupOffset):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -111,22 +112,22 @@ class GroupTree:
         with self._lock:
             self._made.discard(node)
 
-    # What is there
+    # Looking up.
 
     def committed(self, node: GroupOffset) -> CommittedOffset | None:
-        """The committed offset; None for one that was only made."""
+        """The committed offset; None if the file was only made."""
         group = self.offsets.group(node.group)
         return None if group is None else group.offsets.get(node.tp.topic, {}).get(node.tp.partition)
 
     def entries(self, node: Groups | GroupDir | GroupTopic, group: group_offsets.Group | None) -> Iterator[Entry]:
-        """What is in a directory of `group` (None: one that was only made, or the one of all groups)."""
+        """The entries of a directory of `group` (None: a group that was only made, or `@groups` itself)."""
         with self._lock:
             made = set(self._made)
         match node:
             case Groups():
                 names = self.offsets.groups().keys() | {other.group for other in made if isinstance(other, GroupDir)}
                 for name in sorted(map(group_name, names)):
-                    if len(name.encode()) <= _MAX_NAME_BYTES:  # longer ones no system call can name
+                    if len(name.encode()) <= _MAX_NAME_BYTES:  # system calls refuse longer names
                         yield Entry(name, NodeKind.DIRECTORY)
             case GroupDir():
                 topics = {
@@ -145,11 +146,11 @@ class GroupTree:
                 yield from (Entry(str(number), NodeKind.FILE) for number in sorted(numbers) if number >= 0)
 
     def mtime_ns(self, commit_timestamp: int) -> int:
-        """A time of commit as a file's; the log directory's own without one."""
+        """A commit timestamp as an mtime; the log directory's own if there is none (-1)."""
         return commit_timestamp * 1_000_000 if commit_timestamp >= 0 else self._log_dir.mtime_ns
 
     def _group(self, node: Groups | GroupDir | GroupTopic) -> group_offsets.Group | None:
-        """The group that a directory is of."""
+        """The group that a directory belongs to."""
         return None if isinstance(node, Groups) else self.offsets.group(node.group)
 
     def _exists(self, node: Groups | GroupDir | GroupTopic, group: group_offsets.Group | None) -> bool:
@@ -182,7 +183,7 @@ class GroupTree:
 
 
 class GroupDirectory(Directory):
-    """`@groups`, a group, or a topic of it; `group` None: nothing is committed there."""
+    """`@groups`, a group, or a topic of a group. `group` None: nothing is committed there."""
 
     def __init__(
         self, tree: GroupTree, node: Groups | GroupDir | GroupTopic, group: group_offsets.Group | None
@@ -221,7 +222,7 @@ class GroupDirectory(Directory):
 
 
 class OffsetFile(File):
-    """A committed offset; `committed` None: a file that was made and has none yet."""
+    """A committed offset. `committed` None: the file was made and has no offset yet."""
 
     def __init__(self, tree: GroupTree, node: GroupOffset, committed: CommittedOffset | None) -> None:
         self._tree = tree
@@ -264,8 +265,8 @@ class OffsetFile(File):
 
 
 class CommitHandle(BytesHandle):
-    """An open file that takes numbers. Each write commits the last number that stands there when it ends, with or
-    without a newline, so that its writer is told what is wrong; a number in two pieces is committed twice."""
+    """An open file to which offsets are written. Each write commits the last number that it ends with, with or without
+    a newline, so that the writer gets the error; a number written in two pieces is committed twice."""
 
     def __init__(self, committer: GroupCommitter, node: GroupOffset, content: bytes) -> None:
         super().__init__(content)

@@ -1,4 +1,4 @@
-"""What is known of a partition or a topic without reading its messages: `@info.json`, `@config`, xattrs."""
+"""What is known about a partition or a topic without reading its messages: `@info.json`, `@config`, xattrs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage.log.snapshot import Log, LogSnapshot
 from storage.log.topic_info import TopicInfo
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 
-# Messages of a larger partition are not counted for a look at @info.json: that would be reading it.
+# The messages of a larger partition are not counted for @info.json: that would mean reading the partition.
 _COUNTED_BYTES = 8 << 20
 _KEPT_CONFIGS = 2_500  # of about 2 KB each
 _XATTRS = (
@@ -29,7 +29,8 @@ _XATTRS = (
 
 
 def partition_info(log_dir: LogDir, log: Log, isolation: Isolation) -> bytes:
-    """The content of `@info.json`: one object, indented. What is not known, or is too much to find out, is null."""
+    """The content of `@info.json`: one object, indented. What is unknown, or would take too long to find out, is
+    null."""
     snapshot = log.snapshot()
     info = log_dir.topic_info(snapshot.tp.topic)
     return _object(_partition_facts(snapshot, info, recovery_point(log_dir, snapshot.tp), isolation))
@@ -63,7 +64,7 @@ def _partition_facts(
 
 
 def _is_complete(facts: Mapping[str, Any]) -> bool:
-    """Whether nothing is missing that is there when all can be read."""
+    """Whether the facts have everything that they have when all files can be read."""
     if facts["messages"] is None and facts["bytes"] <= _COUNTED_BYTES:
         return False
     return facts["last_stable_offset"] is not None and (facts["bytes"] == 0 or facts["first_timestamp"] is not None)
@@ -153,7 +154,7 @@ def _unchanged(before: _Sources, now: _Sources) -> bool:
 
 
 def topic_config(info: TopicInfo) -> bytes:
-    """The content of `@config`: the topic's own keys, then all others in force as comments, `key=value` lines each."""
+    """The content of `@config`: the topic's own keys as `key=value` lines, then all others in force as comments."""
     in_force = info.config.texts()
     lines = [f"{name}={value}" for name, value in sorted(info.overrides.items())]
     lines += [f"# {name}={value}" for name, value in sorted(in_force.items()) if name not in info.overrides]
@@ -179,14 +180,14 @@ def partition_xattrs(log_dir: LogDir, log: Log) -> dict[str, bytes]:
 
 
 def attributes_of(facts: Mapping[str, Any]) -> dict[str, bytes]:
-    """Facts as `user.kafka.*`; what is not known is left out."""
+    """Facts as `user.kafka.*`; unknown ones are left out."""
     return {f"user.kafka.{name}": str(value).encode() for name, value in facts.items() if value is not None}
 
 
 def recovery_point(log_dir: LogDir, tp: TopicPartition) -> int | None:
-    """The offset below which the log is known to be on disk; None where no checkpoint tells.
+    """The offset below which the log is known to be on disk; None where no checkpoint has it.
 
-    Of a log of ours as it is now, which the checkpoint follows once a minute.
+    For a log that this process owns it is the current one; the checkpoint is updated once a minute.
     """
     try:
         log = log_dir.log(tp)

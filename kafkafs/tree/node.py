@@ -1,7 +1,7 @@
-"""What every kind of node offers, and the small things that most of them share. The tree is made of views.
+"""The interface of all nodes of the tree, called views here, and what most of them have in common.
 
-A view is cheap to make and holds no descriptor; `kafkafs.mounting.operations` asks the tree for one at each call.
-Errors are StorageErrors, NoSuchPath or OSErrors: `kafkafs.mounting.errnos` knows what each means to FUSE.
+A view is cheap to make and holds no descriptor; `kafkafs.mounting.operations` looks one up for each call. Errors are
+StorageErrors, NoSuchPath or OSErrors: `kafkafs.mounting.errnos` has the errno of each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILE_MODE = 0o444
 DIRECTORY_MODE = 0o555
 
 class NodeKind(Enum):
-    """What FUSE distinguishes."""
+    """The kinds of nodes that FUSE distinguishes."""
 
     DIRECTORY = "dir"
     FILE = "file"
@@ -47,7 +47,7 @@ class View(Protocol):
     """A node of the tree that exists."""
 
     def attributes(self) -> Attributes:
-        """Fast enough for every stat of the path."""
+        """What stat shows. Must be fast: every stat of the path calls it."""
 
     def list(self) -> Iterable[Entry]:
         """The names in a directory, without `.` and `..`. NotADirectoryError for a file."""
@@ -59,7 +59,7 @@ class View(Protocol):
         """Opens a file for reading. IsADirectoryError for a directory."""
 
     def open_to_write(self) -> WriteHandle:
-        """Opens a file for writing. OSError (EROFS) for those that only show something."""
+        """Opens a file for writing. OSError (EROFS) for a file that can only be read."""
 
 
 class Directory:

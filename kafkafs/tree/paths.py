@@ -1,7 +1,7 @@
-"""Paths of the mounted tree: path text to node, and back to names. Pure; product.md section 1 is the contract.
+"""Paths of the mounted tree: path text to node, and back to names. Pure. See kafkafs/CONTRACT.md, "The tree".
 
-A node says what a path means, not that it exists: `/t/7` is a Partition whether or not the topic has eight partitions.
-Two spellings of one range (`20261120`, `2026-11-20`) give equal nodes.
+A node is the meaning of a path, which need not exist: `/t/7` is a Partition whether or not the topic has eight
+partitions. Two spellings of one range (`20261120`, `2026-11-20`) give equal nodes.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ Node = (
 
 @lru_cache(maxsize=1024)
 def parse(path: str) -> Node:
-    """The node at `path`, as FUSE hands it over: `/`-separated from the mountpoint, `/` for the mountpoint itself.
+    """The node at `path`, as FUSE gives it: `/`-separated from the mountpoint, `/` for the mountpoint itself.
 
-    Raises NoSuchPath for whatever cannot be a name of the tree.
+    Raises NoSuchPath for a path that the tree cannot have.
     """
     names = [name for name in path.split("/") if name]
     if not names:
@@ -156,7 +156,7 @@ def parse(path: str) -> Node:
 
 
 def group_name(group: str) -> str:
-    """A group id as a file name: `/`, `%`, NUL and a leading `.` percent-encoded; the empty id is a lone `%`."""
+    """A group id as a file name: `/`, `%`, NUL and a leading `.` are percent-encoded; the empty id is a single `%`."""
     if not group:
         return "%"
     encoded = "".join(quote(char, safe="") if char in "/%\0" else char for char in group)
@@ -164,7 +164,7 @@ def group_name(group: str) -> str:
 
 
 def group_from_name(name: str) -> str:
-    """The inverse of `group_name`. Raises NoSuchPath for a name that it never gives."""
+    """The inverse of `group_name`. Raises NoSuchPath for a name that it never returns."""
     if name == "%":
         return ""
     try:

@@ -29,7 +29,7 @@ from storage.types import NO_TIMESTAMP, Isolation
 
 
 class RangeFile(File):
-    """A view of a range. Its state is the path's, made at the first open."""
+    """A view of a range. Its state belongs to the path and is made at the first open."""
 
     def __init__(self, services: Services, log: Log, node: RangePath) -> None:
         self._services = services
@@ -47,7 +47,7 @@ class RangeFile(File):
         if state is None and self._is_raw and not isinstance(self._spec, TimeBetween | LastDuration):
             snapshot = self._question.log.snapshot()
             if not self._is_all_files(snapshot):
-                state = self._obtain()  # a few reads tell the exact size
+                state = self._obtain()  # a few reads give the exact size
         layout = None if state is None else state.glance()
         if state is not None and layout is not None:
             state.pages.check(layout.size)
@@ -69,7 +69,8 @@ class RangeFile(File):
         return RenderedHandle(OpenView(state), self._services.cache, self._services.workers)
 
     def _forget_repaired(self, layout: Layout | None) -> bool:
-        """Whether the layout shows damage in a file that was changed in place since: that is measured anew."""
+        """Whether the layout shows damage in a file that has been changed in place since. Its index is dropped, so that
+        it is measured again."""
         found = False
         for run in () if layout is None else layout.runs:
             if run.extent is not None and run.extent.is_outdated():
@@ -96,7 +97,7 @@ class RangeFile(File):
         return {f"user.kafka.{name}": str(value).encode() for name, value in facts.items()}
 
     def _is_all_files(self, snapshot: LogSnapshot) -> bool:
-        """Whether a `.log` view is simply all bytes of all segments, so that what is estimated is exact."""
+        """Whether a `.log` view is simply all bytes of all segments, so that the estimate is exact."""
         return (
             self._spec is None
             and self._question.isolation is Isolation.READ_UNCOMMITTED
@@ -138,14 +139,14 @@ class RangeFile(File):
         return found
 
     def _directory_mtime_ns(self) -> int:
-        """Of a partition that has no file of messages."""
+        """The mtime for a partition without a segment."""
         return self._question.log.path.stat().st_mtime_ns
 
 
 def estimated_segments(
     snapshot: LogSnapshot, spec: OffsetSpec | TimeSpec | None, *, clamp: bool
 ) -> tuple[Segment, ...]:
-    """The segments that may hold a range, without reading messages. OffsetOutOfRange where the range is none."""
+    """The segments that may hold a range, found without reading messages. OffsetOutOfRange."""
     if spec is None or isinstance(spec, LastDuration):
         return snapshot.segments
     if isinstance(spec, TimeBetween):
@@ -164,7 +165,7 @@ def estimated_segments(
 
 
 def estimated_size(snapshot: LogSnapshot, segments: tuple[Segment, ...], spec: OffsetSpec | TimeSpec | None) -> int:
-    """Bytes that a range's file may have: 0 if it is known to be empty, else at least 1."""
+    """An estimate of the size of a range's file in bytes: 0 if it is known to be empty, otherwise at least 1."""
     if snapshot.log_start_offset == snapshot.log_end_offset or (not segments and not isinstance(spec, TimeBetween)):
         return 0
     size = sum(snapshot.end_position(segment) for segment in segments)
@@ -188,6 +189,7 @@ def _overlaps(snapshot: LogSnapshot, segment: Segment, spec: TimeBetween) -> boo
 
 
 def _files(layout: Layout) -> object:
-    """What tells the bytes of a `.log` view: they are the files' own, damage and all, so their ctimes too."""
+    """A value that identifies the bytes of a `.log` view: they are the files' own, including damage, so it includes the
+    files' ctimes."""
     segments = dict.fromkeys(run.segment for run in layout.runs)
     return layout.runs, tuple(FileContent.of(segment.log.stat()) for segment in segments)

@@ -1,4 +1,5 @@
-"""`segments/*`: a partition's real files, byte for byte. No descriptor is kept: each read opens and checks the file."""
+"""`segments/*`: a partition's real files, byte for byte. No descriptor stays open: each read opens and checks the
+file."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _IMMUTABLE = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """What tells one state of a file from another. The mtime may be set to what it was: the ctime may not."""
+    """What distinguishes one state of a file from another. A program can set the mtime back, but not the ctime."""
 
     identity: FileIdentity
     size: int
@@ -37,7 +38,7 @@ class FileContent:
 
 
 class SeenFiles:
-    """What the page cache may hold of each file that was opened lately. Thread-safe."""
+    """What the page cache may hold of each recently opened file. Thread-safe."""
 
     def __init__(self) -> None:
         # guarded by the lock
@@ -45,12 +46,12 @@ class SeenFiles:
         self._seen: OrderedDict[str, PathPages] = OrderedDict()
 
     def find(self, path: str) -> PathPages | None:
-        """Of a file that was opened."""
+        """The pages of a file that was opened."""
         with self._lock:
             return self._seen.get(path)
 
     def open(self, path: str, content: FileContent, *, sealed: bool) -> tuple[PathPages, bool, bool]:
-        """Of a file that is being opened: what PathPages.open tells comes with it."""
+        """The pages of a file that is being opened, and the two results of PathPages.open."""
         with self._lock:
             pages = self._seen.pop(path, None) or PathPages()
             self._seen[path] = pages
@@ -86,7 +87,7 @@ class SegmentFile(File):
         content = FileContent.of(status)
         sealed = self._is_sealed()
         if sealed:
-            file.fix(status)  # what another generation of the topic, or a truncation, puts there is not read
+            file.fix(status)  # content that another generation of the topic, or a truncation, puts there is not read
         return SegmentFileHandle(file, content, *self._seen.open(self._path, content, sealed=sealed))
 
     def _status(self) -> os.stat_result:
@@ -99,7 +100,7 @@ class SegmentFile(File):
         return status
 
     def _is_sealed(self) -> bool:
-        """Whether the file belongs to a segment that is written no more."""
+        """Whether the file belongs to a segment that is no longer written."""
         parsed = names.parse_segment_file(self._name)
         active = self._log.snapshot().active
         return (

@@ -1,4 +1,4 @@
-"""What the views of one tree share."""
+"""The objects that all views of one tree share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kafkafs.views.state import Clocks, ViewState
 from storage.log.snapshot import Log
 from storage.types import Isolation
 
-_KEPT_STATES = 4096  # of files that nobody has open
+_KEPT_STATES = 4096  # of files without an open handle
 
 
 MakeState = Callable[[PathPages | None], ViewState]
@@ -25,10 +25,10 @@ MakeState = Callable[[PathPages | None], ViewState]
 
 
 class StateTable:
-    """The states of range files by node, the least recently used of closed ones forgotten first. Thread-safe.
+    """The states of range files by node; of closed ones the least recently used is forgotten first. Thread-safe.
 
-    A state is of one log. When the node's topic was deleted and made again, the node gets a new state; handles of the
-    old one keep that, and are told that their log is gone. The page cache is the path's, so both share that.
+    A state belongs to one log. When the node's topic is deleted and made again, the node gets a new state; handles of
+    the old state keep it, and their reads fail because their log is gone. Both share the path's page cache.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class StateTable:
         return state
 
     def forget(self, node: RangePath, state: ViewState) -> bool:
-        """Begins anew at the next look; False if somebody has the file open, whose positions stay."""
+        """Drops a state, so that the file begins again at the next look; False if it is open: then positions stay."""
         with self._lock:
             if state.handles or self._states.get(node) is not state:
                 return False
@@ -85,7 +85,7 @@ class StateTable:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """One of each for a tree."""
+    """One of each for every tree."""
 
     index: ViewIndex
     cache: BlockCache

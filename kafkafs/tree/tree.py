@@ -1,7 +1,7 @@
 """The tree: from a path to its view. The core of a mount, without FUSE.
 
     tree = Tree(LogDir.open_read_only(path), TreeOptions(), files={"@status.json": …})
-    tree.start()                      # after any fork: the threads that render ahead
+    tree.start()                      # after any fork: the threads that render in advance
     tree.lookup("/t/0/messages.txt")  # -> View; StorageError, NoSuchPath or OSError where there is none
     tree.stop()
 """
@@ -44,11 +44,11 @@ from storage.types import Isolation
 
 @dataclass(frozen=True, slots=True)
 class TreeOptions:
-    """What a mount may choose. Sizes in bytes.
+    """The options of a mount. Sizes in bytes.
 
-    `clamp`: ranges that begin below the log start give what is left, instead of OffsetOutOfRange.
-    `index_dir`: where the view index is kept; None is the user's cache directory. `index_bytes` 0: it is not kept.
-    `workers`: threads that render ahead of readers.
+    `clamp`: ranges that begin below the log start show what is left, instead of OffsetOutOfRange.
+    `index_dir`: where the view index is kept; None: the user's cache directory. `index_bytes` 0: it is not kept.
+    `workers`: threads that render in advance of readers.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -60,7 +60,7 @@ class TreeOptions:
 
 
 class Tree:
-    """All that can be looked up in a log directory. Thread-safe."""
+    """Everything that can be looked up in a log directory. Thread-safe."""
 
     def __init__(
         self,
@@ -72,9 +72,10 @@ class Tree:
         owned: OwnedDir | None = None,
         callers: Callers | None = None,
     ) -> None:
-        """`files` makes the content of files at the root by name, in place of ours: `@status.json`, `@metrics`…
+        """`files`: by name, what makes the content of a root file instead of the tree: `@status.json`, `@metrics`…
 
-        `owned`: whose `log_dir` this is, when it may be written to. `callers`: who asks; by default always the same.
+        `owned`: the owner of `log_dir`, if it may be written to. `callers`: the origin of requests; by default always
+        the same.
         """
         # constant after construction
         self.log_dir = log_dir
@@ -116,19 +117,19 @@ class Tree:
         self._workers.start()
 
     def stop(self) -> None:
-        """Ends the worker threads and keeps what is worth keeping of the view index: from FUSE's destroy."""
+        """Ends the worker threads, and keeps the view index on disk: from FUSE's destroy."""
         self._services.index.stop()
         self._workers.stop()
 
     def lookup(self, path: str) -> View:
-        """The view at `path`, as FUSE hands it over (`/` is the root).
+        """The view at `path`, as FUSE gives it (`/` is the root).
 
-        NoSuchPath or UnknownTopicOrPartition where there is none; whether a range is in range only its view tells.
+        NoSuchPath or UnknownTopicOrPartition where there is none. A range that is out of range is reported by the view.
         """
         node = paths.parse(path)
         if isinstance(node, paths.Append) and self.owned is not None:
-            # First, and without a look at the directory: `echo >>` comes here for each line, and topics of a directory
-            # that is ours come and go through us.
+            # First, and without a look at the directory: `echo >>` comes here for each line, and only this process
+            # makes and removes topics in a directory that it owns.
             return AppendFile(self.owned, node)
         self.log_dir.refresh()
         make_view = self._makers.get(type(node))
@@ -137,7 +138,7 @@ class Tree:
         return make_view(node)
 
     def make_directory(self, path: str) -> None:
-        """Makes a topic of `num.partitions` partitions, or a group or topic below `@groups`.
+        """Makes a topic with `num.partitions` partitions, or a group or topic below `@groups`.
 
         InvalidTopic, FileExistsError, NotPermitted, ReadOnlyLog.
         """
@@ -149,8 +150,8 @@ class Tree:
         owned.create_topic(name)
 
     def remove_directory(self, path: str) -> None:
-        """Removes a topic that holds no message, or a group or a topic of it that has committed nothing: else OSError
-        (ENOTEMPTY). UnknownTopicOrPartition, NotPermitted."""
+        """Removes a topic without messages, or a group, or a group's topic, without committed offsets; otherwise
+        OSError (ENOTEMPTY). UnknownTopicOrPartition, NotPermitted."""
         group = _group_node(path)
         if group is not None:
             self._groups.remove_directory(group)
@@ -175,12 +176,12 @@ class Tree:
             raise ReadOnlyLog("mounted read-only")
         _, name, *below = path.split("/")
         if below or name in paths.ROOT_FILES:
-            raise NotPermitted("only topics are made and removed as directories")
+            raise NotPermitted("only topics can be made and removed as directories")
         return self.owned, name
 
     def status(self) -> dict[str, Any]:
-        """Caches, view index, scans under way, open files, what of `@groups` could not be read: the tree's part of
-        @status.json."""
+        """The tree's part of @status.json: caches, view index, scans in progress, open files, what could not be read of
+        `@groups`."""
         return {
             "isolation": self.options.isolation.value,
             "block_cache": dataclasses.asdict(self._services.cache.status()),
@@ -240,9 +241,9 @@ class Tree:
 
 
 def _group_node(path: str) -> GroupNode | None:
-    """The node of a path to be made or removed in `@groups`; None for other paths.
+    """The node of a path to be made or removed in `@groups`; None for paths elsewhere.
 
-    OSError (EINVAL) for a name that no group, topic or partition can have.
+    OSError (EINVAL) for a name that is not a valid group's, topic's or partition's.
     """
     if path != "/@groups" and not path.startswith("/@groups/"):
         return None
