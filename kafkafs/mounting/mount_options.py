@@ -92,7 +92,7 @@ def _apply(options: MountOptions, word: str) -> MountOptions:
     if name in ("auto_unmount", "noauto_unmount"):
         return replace(options, auto_unmount=name == "auto_unmount")
     if name == "remount":
-        raise BadOption("a kafkafs mount cannot be remounted: unmount it and mount it again")
+        raise BadOption("a kafkafs mount cannot be remounted: umount it and mount it again")
     if name not in _OURS:
         raise BadOption(_unknown(name))
     apply, example = _OURS[name]

@@ -1,4 +1,4 @@
-"""The view index: what is known of segments in each rendition, measured when first needed, and kept."""
+"""The view index: the measured segments in each rendition; measured when first needed, then kept."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from kafkafs.view_index.workers import Workers
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 
-_KEPT_BYTES = 32 << 20  # of pieces in memory, beside those that open views hold
+_KEPT_BYTES = 32 << 20  # of pieces in memory, in addition to those that open views hold
 _KEPT_STRETCHES = 1024
-_SHOWN_BYTES = 32 << 20  # scans of more than this are worth a line in @status.json
+_SHOWN_BYTES = 32 << 20  # scans of at least this size are listed in @status.json
 
 
 _WholeKey = tuple[Segment, str, int]  # segment, name of the rendition, epoch
@@ -33,7 +33,7 @@ _Place = tuple[Path, int, str]  # directory, base offset, name of the rendition
 
 @dataclass(slots=True)
 class ScanProgress:
-    """A scan under way: bytes of a segment's file."""
+    """A scan in progress: bytes of a segment's file."""
 
     path: str
     total_bytes: int
@@ -41,7 +41,7 @@ class ScanProgress:
 
 
 class ViewIndex:
-    """Extents: whole segments, which are kept for long, and stretches that one range needs. Thread-safe."""
+    """Extents: whole segments, which are kept, and the stretches that single ranges need. Thread-safe."""
 
     def __init__(self, workers: Workers, store: Store | None, kept_bytes: int = _KEPT_BYTES) -> None:
         # constant after construction
@@ -51,7 +51,7 @@ class ViewIndex:
         # guarded by the lock
         self._lock = threading.Lock()
         self._whole: OrderedDict[_WholeKey, Extent] = OrderedDict()
-        self._newest: dict[_Place, _WholeKey] = {}  # of those that were held in one place in the log, the last one
+        self._newest: dict[_Place, _WholeKey] = {}  # the last key that was held for each place in the log
         self._stretches: OrderedDict[tuple[_WholeKey, int, int | None, RecordFilter | None], Extent] = OrderedDict()
         self._scans: dict[int, ScanProgress] = {}
         self._numbers = itertools.count()
@@ -59,7 +59,7 @@ class ViewIndex:
         self._stopping = False
 
     def held(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent | None:
-        """A whole segment, measured at least up to the position `end`, if not all of it has to be measured now."""
+        """A whole segment, measured at least up to the position `end`; None if all of it would have to be measured."""
         key = _key(snapshot, segment, rendition)
         with self._lock:
             extent = self._whole.get(key)
@@ -74,7 +74,7 @@ class ViewIndex:
         return extent
 
     def _carried(self, snapshot: LogSnapshot, key: _WholeKey, rendition: Rendition, end: int) -> Extent | None:
-        """What is still right of what was measured of a segment before a truncation."""
+        """The part of a segment, measured before a truncation, that is still right."""
         segment = key[0]
         with self._lock:
             before = self._whole.get(self._newest.get(_place(key), key))
@@ -86,7 +86,7 @@ class ViewIndex:
         return extent
 
     def _loaded(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> Extent | None:
-        """What was kept of a segment by an earlier mount."""
+        """A segment that an earlier mount has kept on disk."""
         found = None if self._store is None else self._store.load(segment, rendition.name)
         if found is None:
             return None
@@ -99,8 +99,8 @@ class ViewIndex:
         return extent
 
     def _save(self, extent: Extent, rendition: str) -> bool:
-        """Keeps a whole segment for later mounts; not one whose marker cannot be found again. False if it is too early
-        to tell that its file is at rest."""
+        """Keeps a whole segment for later mounts, unless its marker cannot be found again. False if its file has
+        changed too recently to be sure that it no longer changes."""
         pieces, decider, snapshot = extent.pieces, extent.decider, extent.snapshot
         if self._store is None or snapshot is None:
             return True
@@ -108,7 +108,7 @@ class ViewIndex:
         return marker is None or self._store.save(extent.segment, rendition, pieces, marker)
 
     def whole(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent:
-        """A whole segment, measured at least up to the position `end`: a scan of what is not known yet."""
+        """A whole segment, measured at least up to the position `end`; what is not known yet is scanned."""
         extent = self.held(snapshot, segment, rendition, end)
         if extent is None:
             extent = self._hold(_key(snapshot, segment, rendition), Extent(segment, rendition, None, 0))
@@ -128,7 +128,7 @@ class ViewIndex:
     ) -> Extent:
         """The batches from the position `start` to `end`, without messages that are not `wanted`.
 
-        One that `grows` may be measured further than `end`.
+        With `grows`, the extent may be measured further than `end`.
         """
         key = (_key(snapshot, segment, rendition), start, None if grows else end, wanted)
         with self._lock:
@@ -145,7 +145,7 @@ class ViewIndex:
             extent.extend(snapshot, end, self.workers, lambda done: self._advance(scan, done))
 
     def forget(self, segment: Segment) -> None:
-        """What was measured of a segment is not to be used for new layouts."""
+        """Drops what was measured of a segment, so that new layouts do not use it."""
         with self._lock:
             for whole in [key for key in self._whole if key[0] is segment]:
                 del self._whole[whole]
@@ -155,11 +155,11 @@ class ViewIndex:
                 del self._stretches[stretch]
 
     def start(self) -> None:
-        """Scans may begin (again)."""
+        """Allows scans (again)."""
         self._stopping = False
 
     def stop(self) -> None:
-        """Ends scans under way, and keeps what was measured of last segments too: their logs may have come to rest."""
+        """Ends scans in progress, and keeps active segments on disk too: their logs may not be written any longer."""
         self._stopping = True
         with self._lock:
             measured = list(self._whole.items())
@@ -168,7 +168,7 @@ class ViewIndex:
                 self._save(extent, rendition)
 
     def status(self) -> dict[str, Any]:
-        """For @status.json: what is held, and the scans under way with their progress."""
+        """For @status.json: what is held, and the scans in progress."""
         with self._lock:
             return {
                 "segments": len(self._whole),
@@ -196,7 +196,7 @@ class ViewIndex:
             del self._scans[number]
 
     def _advance(self, scan: ScanProgress, done: int) -> None:
-        # Counted without a lock by two threads at most: figures for people.
+        # Counted without a lock by at most two threads: numbers for people.
         scan.done_bytes += done
         self._scanned_bytes += done
         if self._stopping:
@@ -209,7 +209,7 @@ class ViewIndex:
             extent.kept = self._save(extent, rendition.name)
 
     def _hold(self, key: _WholeKey, extent: Extent) -> Extent:
-        """The extent to use for `key`: this one, or the one that another thread put there meanwhile."""
+        """The extent to use for `key`: this one, or the one that another thread has stored meanwhile."""
         with self._lock:
             extent = self._whole.setdefault(key, extent)
             before = self._newest.get(_place(key), key)
