@@ -18,7 +18,6 @@ import errno
 import itertools
 import logging
 import os
-import stat
 import threading
 from collections.abc import Callable, Iterator
 from ctypes import addressof, c_int, c_ssize_t, c_void_p, memset, py_object, pythonapi, sizeof, string_at
@@ -37,8 +36,6 @@ from kafkafs.views.handle import Handle, HasHoles, Syncs, WriteHandle
 from storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
-
-_TYPE = {NodeKind.DIRECTORY: stat.S_IFDIR, NodeKind.FILE: stat.S_IFREG}
 
 # The preferred size of a read, for tools that use it: as much as one FUSE request carries.
 _BLOCK_BYTES = 128 << 10
@@ -153,7 +150,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         if handle is not None:
             size = handle.size
         seconds, nanos = divmod(attributes.mtime_ns, 1_000_000_000)
-        status.st_mode = _TYPE[attributes.kind] | attributes.mode
+        status.st_mode = attributes.kind | attributes.mode
         status.st_ino = inode(path)
         status.st_nlink = attributes.nlink
         status.st_uid = self._serving.uid
@@ -161,8 +158,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         status.st_size = size
         status.st_blocks = -(-size // 512)
         status.st_blksize = _BLOCK_BYTES
-        for times in (status.st_atimespec, status.st_mtimespec, status.st_ctimespec):
-            times.tv_sec, times.tv_nsec = seconds, nanos
+        status.st_atimespec = status.st_mtimespec = status.st_ctimespec = fuse.c_timespec(seconds, nanos)
         return 0
 
     def opendir(self, path: str) -> int:
@@ -174,14 +170,14 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         """The entries of an open directory: name, type (as in st_mode) and inode. The type saves `find` its stats."""
         path = self._paths[number]
         for dots in (b".", b".."):
-            yield dots, stat.S_IFDIR, inode(path)
+            yield dots, NodeKind.DIRECTORY, inode(path)
         above = path.rstrip("/")
         for name, kind in self._tree.lookup(path).list():
             try:
                 encoded = name.encode()
             except UnicodeEncodeError:
                 continue  # Kafka has no files of such names, and fusepy decodes paths before we see them.
-            yield encoded, _TYPE[kind], inode(f"{above}/{name}")
+            yield encoded, kind, inode(f"{above}/{name}")
 
     def releasedir(self, path: None, number: int) -> int:
         del self._paths[number]

@@ -10,17 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafkafs.selection.range_names import (
-    LastDuration,
-    LastMessages,
-    OffsetsBetween,
-    OffsetsCount,
-    OffsetsFrom,
-    OffsetSpec,
-    SingleOffset,
-    TimeBetween,
-    TimeSpec,
-)
+from kafkafs.selection.range_names import LastDuration, LastMessages, OffsetsCount, OffsetSpec, TimeBetween, TimeSpec
 from storage.client.counting import count_messages, nth_message, visible_end
 from storage.errors import OffsetOutOfRange
 from storage.log.timestamps import may_reach, position_for_timestamp
@@ -87,26 +77,15 @@ def resolve(
     if isinstance(spec, LastMessages):
         end = visible_end(snapshot, isolation)
         return Selection(_start_of_last(snapshot, spec.most, end, isolation), end, complete=True)
-    return _resolve_offsets(snapshot, spec, isolation, clamp, find_nth)
-
-
-def _resolve_offsets(
-    snapshot: LogSnapshot,
-    spec: SingleOffset | OffsetsBetween | OffsetsFrom | OffsetsCount,
-    isolation: Isolation,
-    clamp: bool,
-    find_nth: bool,
-) -> Selection:
-    first, last = spec.first, spec.last
-    start = _checked_start(snapshot, first, last, clamp)
+    start = _checked_start(snapshot, spec.first, spec.last, clamp)
     if isinstance(spec, OffsetsCount):
         nth = nth_message(snapshot, start, spec.most, isolation) if find_nth else None
         if nth is None:
             return Selection(start, None, limit=spec.most)
         return Selection(start, nth + 1, limit=spec.most, complete=True)
-    if last is None:
+    if spec.last is None:
         return Selection(start, None)
-    return Selection(start, last + 1, complete=last < visible_end(snapshot, isolation))
+    return Selection(start, spec.last + 1, complete=spec.last < visible_end(snapshot, isolation))
 
 
 def _checked_start(snapshot: LogSnapshot, first: int, last: int | None, clamp: bool) -> int:

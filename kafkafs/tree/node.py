@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from kafkafs.views.handle import Handle, WriteHandle
@@ -18,11 +19,12 @@ from kafkafs.views.handle import Handle, WriteHandle
 FILE_MODE = 0o444
 DIRECTORY_MODE = 0o555
 
-class NodeKind(Enum):
-    """The kinds of nodes that FUSE distinguishes."""
 
-    DIRECTORY = "dir"
-    FILE = "file"
+class NodeKind(IntEnum):
+    """The kinds of nodes that FUSE distinguishes; the value is the type in st_mode."""
+
+    DIRECTORY = stat.S_IFDIR
+    FILE = stat.S_IFREG
 
 
 @dataclass(frozen=True, slots=True)
