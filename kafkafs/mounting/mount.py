@@ -229,7 +229,7 @@ def _opened(
     finally:
         closing = owned.close()
         for tp, failure in closing.errors.items():
-            _log.error("%s was not closed in order: %s", tp, failure)
+            _log.error("%s was not closed properly: %s", tp, failure)
     if closing.failure is not None:
         raise closing.failure
 
@@ -280,7 +280,7 @@ def _explained() -> Iterator[None]:
 def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:
     options: dict[str, str | bool] = {
         "ro": request.options.read_only,
-        # Without these the kernel lets only the user who mounted in.
+        # Without these the kernel gives access only to the user who mounted.
         "default_permissions": not request.options.read_only and bool(request.options.libfuse & _OTHERS),
         "nosuid": True,
         "nodev": True,
@@ -340,4 +340,4 @@ def _check_fuse() -> None:
     if not os.access(_DEVICE, os.R_OK | os.W_OK):
         raise MountError(f"you may not open {_DEVICE}: ask for permission to read and write it")
     if os.geteuid() != 0 and shutil.which("fusermount") is None:
-        raise MountError("fusermount is not installed, and only root can do without; on Debian: apt install fuse3")
+        raise MountError("fusermount is not installed, and only root can mount without; on Debian: apt install fuse3")

@@ -113,14 +113,14 @@ class RenderedPlan:
         return pieces.greatest_timestamp
 
     def _add_extent(self, runs: list[Run], span: Span, extent: Extent, *, grows: bool) -> int:
-        """All that an extent shows."""
+        """Adds everything that an extent shows."""
         pieces = extent.pieces
         _check_not_raced(pieces, span)
         append_run(runs, span.segment, extent, 0, pieces.size, span.end if grows else -1)
         return pieces.greatest_timestamp
 
     def _add_pieces(self, runs: list[Run], span: Span, extent: Extent, first: int, last: int, file_end: int) -> int:
-        """The pieces [first, last) of an extent. `file_end`: see Run."""
+        """Adds the pieces [first, last) of an extent. `file_end`: see Run."""
         pieces = extent.pieces
         start, end = pieces.rendered_start(first), int(pieces.columns[END, last - 1])
         append_run(runs, span.segment, extent, start, end - start, file_end)
@@ -137,7 +137,7 @@ class RenderedPlan:
         *,
         grows: bool,
     ) -> int:
-        """What is wanted of the span's batches from the file position `start` to `end`, measured separately."""
+        """Adds what is wanted of the span's batches from the file position `start` to `end`, measured separately."""
         extent = self._index.stretch(snapshot, span.segment, self._rendition, start, end, wanted, grows=grows)
         return self._add_extent(runs, span, extent, grows=grows)
 
@@ -165,7 +165,7 @@ class OffsetPlan(RenderedPlan):
         return max(greatest, self._add_edge(snapshot, runs, span, behind, span.end))
 
     def _add_edge(self, snapshot: LogSnapshot, runs: list[Run], span: Span, start: int, end: int) -> int:
-        """The batches between an end of the span and the whole pieces in it, if there are any."""
+        """Adds the batches between an end of the span and the whole pieces in it, if there are any."""
         if start >= end:
             return NO_TIMESTAMP
         return self._add_measured(snapshot, runs, span, start, end, span.wanted, grows=False)
@@ -245,7 +245,7 @@ class TimePlan(RenderedPlan):
     def _add_filtered(
         self, snapshot: LogSnapshot, runs: list[Run], span: Span, start: int, end: int, *, grows: bool
     ) -> int:
-        """The span's batches from the file position `start` to `end`, measured through the filter."""
+        """Adds the span's batches from the file position `start` to `end`, measured through the filter."""
         wanted = RecordFilter(0 if span.wanted is None else span.wanted.first, None, self._times)
         return self._add_measured(snapshot, runs, span, start, end, wanted, grows=grows)
 

@@ -1,5 +1,5 @@
-"""First and newest timestamps of segments as far as they are known without reading messages: from the first batch's
-header, the time index, and the headers behind its last entry while a segment still grows.
+"""First and newest timestamps of segments, found without reading messages: from the first batch's header, the time
+index, and, while a segment still grows, the headers after the index's last entry.
 """
 
 from __future__ import annotations
