@@ -124,7 +124,7 @@ class TopicTarget:
         """See Destination. When a disk fails, later records of other partitions may already be in their logs: if the
         next call brings them again, they are not appended twice."""
         columns, asked = parsed.columns, parsed.partition
-        there = self._already.rows_of(columns)
+        there = self._already.rows_of(columns) if self._already else []
         if not there:
             taken = self._append_all(columns, asked)
         else:
