@@ -23,8 +23,9 @@ MODULES = sorted(
     for path in (ROOT / package).rglob("*.py")
 )
 
-# The ground: modules that lie directly in `storage`. They import nothing of ours.
+# The ground: modules directly in `storage` or `kafkafs`. They import none of our modules.
 GROUND = "storage.*"
+KAFKAFS_GROUND = "kafkafs.*"
 # The ways in: they may import any room, and nobody imports them but `kafkafs.__main__`.
 DOORS = ("storage", "kafkafs", "kafkafs.__main__")
 # A room, and the rooms that it may import in addition to itself and the ground.
@@ -54,6 +55,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "storage.format", "storage.config", "storage.files", "storage.log", "storage.append", "storage.staged_writes",
         "storage.directory", "storage.compaction",
     ),
+    KAFKAFS_GROUND: (),
     "kafkafs.formats": ("storage.format",),
     "kafkafs.selection": ("storage.format", "storage.log", "storage.client"),
     "kafkafs.writing": (
@@ -71,15 +73,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "storage.format", "storage.files", "storage.log", "storage.append", "storage.client", "storage.directory",
     ),
     "kafkafs.mounting": (
-        "kafkafs.tree", "kafkafs.views", "kafkafs.selection", "storage.config", "storage.log", "storage.directory",
-        "storage.upkeep",
+        KAFKAFS_GROUND, "kafkafs.tree", "kafkafs.views", "kafkafs.selection", "storage.config", "storage.log",
+        "storage.directory", "storage.upkeep",
     ),
     "kafkafs.spark": (
-        "storage.format", "storage.files", "storage.log", "storage.client", "storage.directory",
+        KAFKAFS_GROUND, "storage.format", "storage.files", "storage.log", "storage.client", "storage.directory",
         "storage.staged_writes", "storage.compaction", "storage.verify",
     ),
     "kafkafs.cli": (
-        "kafkafs.mounting", "kafkafs.tree", "kafkafs.views", "kafkafs.writing", "kafkafs.selection",
+        KAFKAFS_GROUND, "kafkafs.mounting", "kafkafs.tree", "kafkafs.views", "kafkafs.writing", "kafkafs.selection",
         "kafkafs.formats", "kafkafs.spark", "storage.format", "storage.files", "storage.log", "storage.recovery",
         "storage.staged_writes", "storage.directory", "storage.client",
         "storage.compaction", "storage.verify", "storage.upkeep",
@@ -146,7 +148,7 @@ def room_of(module: str) -> str:
     if module in DOORS:
         return ""
     parts = module.split(".")
-    return ".".join(parts[:2]) if len(parts) > 2 or source_of(module).name == "__init__.py" else GROUND
+    return ".".join(parts[:2]) if len(parts) > 2 or source_of(module).name == "__init__.py" else f"{parts[0]}.*"
 
 
 def matches(module: str, patterns: tuple[str, ...]) -> bool:

@@ -80,12 +80,12 @@ def append(ctx: click.Context, logdir: Path, tp: str, format_name: str, key_sepa
 
 
 def _parsed(tp: str) -> tuple[str, TopicPartition | None]:
-    from kafkafs.tree.paths import is_topic_name, partition_number
+    from storage.files.names import partition_number, topic_name_problem
     from storage.types import TopicPartition
 
     topic, slash, text = tp.partition("/")
     number = partition_number(text) if slash else None
-    if not is_topic_name(topic) or (slash and number is None):
+    if topic_name_problem(topic) is not None or (slash and number is None):
         raise click.UsageError(f"{tp} is neither a topic nor topic/partition")
     return topic, None if number is None else TopicPartition(topic, number)
 

@@ -1,4 +1,4 @@
-"""Formats: how a message becomes bytes. `log` is none of them: it is the log's own bytes, rendered by nobody."""
+"""Formats: how a message becomes bytes. `log` is not one of them: it is the log's own bytes, which are not rendered."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def by_name(name: str, tp: TopicPartition) -> Format:
     from kafkafs.formats.template import BadTemplate, template
 
     if "%" not in name and "\\" not in name:
-        raise BadTemplate(f"no format {name!r}; there are txt, jsonl, log, and templates like '%o %T %k %s\\n'")
+        raise BadTemplate(f"unknown format {name!r}; there are txt, jsonl, log, and templates like '%o %T %k %s\\n'")
     return template(name, tp)

@@ -1,4 +1,4 @@
-"""What a format is: records in columns to bytes, of known size, and nothing about files."""
+"""The interface of formats: records in columns to bytes, whose size is known beforehand. Nothing about files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Format(Protocol):
-    """Renders each record to bytes that depend on nothing but the record. Safe to share between threads."""
+    """Renders each record to bytes that depend only on the record. Threads can share it."""
 
     @property
     def name(self) -> str:
@@ -22,12 +22,12 @@ class Format(Protocol):
         """Puts the rendered size of each record in bytes into sizes[:len(block)], without rendering."""
 
     def render(self, block: RecordBlock, out: memoryview, out_start: int = 0) -> int:
-        """Renders all records into `out` from `out_start` on; where they end. ValueError if they do not fit.
+        """Renders all records into `out` from `out_start` on; returns where they end. ValueError if they do not fit.
 
-        What `out` holds behind that end is anything afterwards.
+        The content of `out` after that end is undefined.
         """
 
     def render_rows(
         self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0
     ) -> tuple[int, int]:
-        """Renders records from `first_row` on while they fit: (first one not rendered, where those before it end)."""
+        """Renders records from `first_row` on while they fit: (first record not rendered, end of those before it)."""

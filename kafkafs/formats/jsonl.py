@@ -1,4 +1,4 @@
-"""`jsonl`: one JSON object a line (product.md section 2)."""
+"""`jsonl`: one JSON object a line (kafkafs/CONTRACT.md, "Formats")."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from storage.types import TopicPartition
 
 
 class Jsonl(program.ProgramFormat):
-    """For the records of one partition, whose name stands in each line. Topic names need no escapes."""
+    """For the records of one partition, whose name is in each line. Topic names need no escapes."""
 
     def __init__(self, tp: TopicPartition) -> None:
         lines = program.Program.of(

@@ -1,4 +1,5 @@
-"""Lines of `jsonl` read back into records (product.md section 3): what `messages.jsonl` gives can be appended."""
+"""Parses lines of `jsonl` into records (kafkafs/CONTRACT.md, "Appending"): lines of `messages.jsonl` can be
+appended."""
 
 from __future__ import annotations
 
@@ -16,25 +17,25 @@ _MAX_PARTITION = 2**31 - 1
 
 
 class ParsedLine(NamedTuple):
-    """A record, and the partition that its line asks for; None: it does not."""
+    """A record, and the partition that its line asks for, if any."""
 
     record: Record
     partition: int | None
 
 
 def parse_line(line: bytes) -> ParsedLine:
-    """The record of one line, without its newline. `value` must be there; fields that nobody knows are ignored.
+    """The record of one line, which is given without its newline. `value` is required; unknown fields are ignored.
 
-    InvalidRecord for whatever is not such an object.
+    InvalidRecord for anything else.
     """
     try:
         found = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
-        raise InvalidRecord(f"line is no JSON: {error}", found=_shown(line)) from None
+        raise InvalidRecord(f"line is not valid JSON: {error}", found=_shown(line)) from None
     if not isinstance(found, dict):
-        raise InvalidRecord("line is no JSON object", found=_shown(line))
+        raise InvalidRecord("line is not a JSON object", found=_shown(line))
     if "value" not in found:
-        raise InvalidRecord("line has no value (null is one)", found=_shown(line))
+        raise InvalidRecord("line has no value (null is a value)", found=_shown(line))
     key, value = _bytes(found.get("key"), "key"), _bytes(found["value"], "value")
     timestamp = _number(found.get("timestamp"), "timestamp", NO_TIMESTAMP, _MAX_TIMESTAMP)
     partition = _number(found.get("partition"), "partition", 0, _MAX_PARTITION)
@@ -46,14 +47,14 @@ def _headers(found: Any) -> list[tuple[bytes, bytes | None]]:
     if found is None:
         return []
     if not isinstance(found, list):
-        raise InvalidRecord("headers are a list of pairs", found=_shown(found))
+        raise InvalidRecord("headers must be a list of pairs", found=_shown(found))
     headers = []
     for pair in found:
         if not isinstance(pair, list) or len(pair) != 2:
-            raise InvalidRecord("a header is a pair of name and value", found=_shown(pair))
+            raise InvalidRecord("a header must be a pair of name and value", found=_shown(pair))
         name = _bytes(pair[0], "a header's name")
         if name is None:
-            raise InvalidRecord("a header has a name")
+            raise InvalidRecord("a header must have a name, which is not null")
         headers.append((name, _bytes(pair[1], "a header's value")))
     return headers
 
@@ -69,18 +70,18 @@ def _bytes(found: Any, what: str) -> bytes | None:
             return b64decode(found["base64"], validate=True)
     except (UnicodeEncodeError, binascii.Error, ValueError) as error:
         raise InvalidRecord(f"{what}: {error}", found=_shown(found)) from None
-    raise InvalidRecord(f'{what} is a string, {{"base64":"…"}} or null', found=_shown(found))
+    raise InvalidRecord(f'{what} must be a string, {{"base64":"…"}} or null', found=_shown(found))
 
 
 def _number(found: Any, what: str, least: int, most: int) -> int | None:
     if found is None:
         return None
     if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
-        raise InvalidRecord(f"{what} is a whole number", expected=f"{least} to {most}", found=_shown(found))
+        raise InvalidRecord(f"{what} must be a whole number", expected=f"{least} to {most}", found=_shown(found))
     return found
 
 
 def _shown(found: Any) -> str:
-    """The beginning of it, for a person."""
+    """The beginning of a value, for an error message."""
     text = repr(found)
     return text if len(text) <= 100 else f"{text[:97]}..."

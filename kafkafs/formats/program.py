@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _NO_SIZES = np.empty(0, np.int64)
 _NO_OUT = memoryview(bytearray())
-# Bytes that an operation writes at most where the kernel does not ask for space beforehand: a number, a name, brackets.
+# The most that an operation writes without checking for space: a number, a name, brackets.
 _SPARE = 64
 
 
 class Code(IntEnum):
-    """What an operation writes; the kernel has the same numbers. Null is no bytes, if nothing else is said."""
+    """What an operation writes; the kernel has the same numbers. Null writes no bytes unless stated otherwise."""
 
     NOTHING = 0
     NUMBER = 1  # a column's number in decimal
@@ -62,7 +62,7 @@ _NOTHING = Operation(Code.NOTHING, RecordColumn.OFFSET)
 @dataclass(frozen=True, slots=True)
 class Program:
     """`steps` as the kernel reads them: bytes to reserve, number of operations, and for each operation the end of the
-    literal before it, its code and its column. Never changed once made."""
+    literal before it, its code and its column. Immutable."""
 
     steps: NDArray[np.int64]
     literals: bytes

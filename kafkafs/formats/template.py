@@ -1,7 +1,7 @@
 """Templates like `%o %T %k %s\\n`: kcat's format letters (`kcat -f`).
 
-As in kcat, a null prints as nothing, but as NULL where it is a header's value. Numbers after a backslash follow C
-(`\\x41`, `\\0101`, `\\65`); kcat's own `\\xNN` fails for a first digit above 9, ours does not.
+As in kcat, a null prints nothing, except that a header's null value prints NULL. Numbers after a backslash follow C
+(`\\x41`, `\\0101`, `\\65`); kcat's `\\xNN` fails if the first digit is above 9, this one does not.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def _letter(letter: str, tp: TopicPartition) -> bytes | Operation:
     if letter == "p":
         return str(tp.partition).encode()
     if not letter:
-        raise BadTemplate("a format ends in a lone %; write %% for a percent sign")
+        raise BadTemplate("the format ends in a single %; write %% for a percent sign")
     if letter not in _LETTERS:
-        raise BadTemplate(f"no format letter %{letter}; there are %s %S %R %k %K %t %p %o %T %h and %%")
+        raise BadTemplate(f"unknown format letter %{letter}; there are %s %S %R %k %K %t %p %o %T %h and %%")
     return _LETTERS[letter]
 
 

@@ -1,4 +1,4 @@
 """A mount from start to stop: the process, libfuse, errors turned into errnos, status.
 
-In: a log directory, a mountpoint, options. Out: FUSE's calls answered from the tree. `operations` alone imports fuse.
+In: a log directory, a mountpoint, options. Out: FUSE's calls answered from the tree. Only `operations` imports fuse.
 """

@@ -1,8 +1,8 @@
-"""How the C library keeps memory that nobody uses any more: for a process that runs for months, as little as may be.
+"""How much freed memory the C library keeps: as little as possible, for a process that runs for months.
 
-By default glibc gives each thread an arena (eight for each processor), and raises the size from which memory comes from
-the system by mmap to that of the largest block that was ever given back, up to 32 MiB. Then the buffers of all threads
-lie mixed with small objects in heaps that cannot shrink: after eight parallel readers a mount held 90 MB for nothing.
+By default glibc has an arena for each thread (up to eight for each processor), and raises the size from which blocks
+are allocated by mmap to that of the largest block ever freed, up to 32 MiB. Then the buffers of all threads are mixed
+with small objects in heaps that cannot shrink: after eight parallel readers, a mount held 90 MB of unused memory.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import ctypes
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 
 _SETTINGS = {
-    # Python's lock lets hardly ever more than one thread allocate at a time.
+    # Because of Python's lock, hardly ever more than one thread allocates at a time.
     _ARENA_MAX: 2,
-    # Given back to the system when it is freed; what is needed often is recycled (buffers, benches, blocks).
+    # Larger blocks are returned to the system when freed; frequently needed ones are recycled (buffers, workbenches).
     _MMAP_THRESHOLD: 1 << 20,
     # Setting one of these keeps the other from adapting itself, so both are set.
     _TRIM_THRESHOLD: 4 << 20,
@@ -23,7 +23,7 @@ _SETTINGS = {
 
 
 def keep_little() -> bool:
-    """Tells the C library so: once, before threads are started. False where it is another one than glibc."""
+    """Configures the C library: once, before threads are started. False if it is not glibc."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

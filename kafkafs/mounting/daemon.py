@@ -1,8 +1,8 @@
 """Leaving the terminal: fork, and let the parent wait until the child is ready or has failed.
 
-The child gets nothing of the parent's but memory: no terminal, no working directory, no descriptors. Until it is ready
-the parent shows its progress and what it says, which come through a pipe, a JSON object a line; and what libraries
-write to its stderr, which after that is what the child chose.
+The child inherits only memory: no terminal, working directory or descriptors. Until it is ready, the parent shows its
+progress and its messages, which arrive through a pipe as one JSON object a line, and what libraries write to its
+stderr. From then on its stderr is the descriptor that it passed to `ready`.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from storage.progress import Progress
 
 _log = logging.getLogger(__name__)
 
-_TELL_SECONDS = 0.1  # between two tellings of progress
+_REPORT_SECONDS = 0.1  # between two reports of progress
 
 
 @dataclass(frozen=True, slots=True)
-class Onlooker:
-    """Who waits until the work is ready, and is told then by `ready`, with the descriptor that stderr shall have from
-    then on; and until then hears of its `progress`, and what it has to `say` to a person, line by line."""
+class StartupListener:
+    """What waits for the work to become ready. `ready` is called at that point, with the descriptor that is to become
+    stderr; before that, `say` gets lines for a person and `progress` gets the progress."""
 
     ready: Callable[[int], None]
     say: Callable[[str], None]
     progress: Progress
 
 
-def start(work: Callable[[Onlooker], None], *, say: Callable[[str], None], progress: Progress) -> None:
-    """Runs `work` in a child process; returns as soon as that is ready.
+def start(work: Callable[[StartupListener], None], *, say: Callable[[str], None], progress: Progress) -> None:
+    """Runs `work` in a child process; returns as soon as it is ready.
 
-    Raises MountError: the one that `work` raised before that, or one that tells how the child ended.
+    Raises MountError: the one that `work` raised before that, or one that says how the child ended.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()
@@ -57,7 +57,7 @@ def start(work: Callable[[Onlooker], None], *, say: Callable[[str], None], progr
         with os.fdopen(reading, "rb") as pipe:
             try:
                 answer = _listen(pipe, say, progress)
-            except BaseException:  # interrupted: nobody would know of that child
+            except BaseException:  # interrupted: otherwise the child would be left running, unknown to the user
                 os.kill(child, signal.SIGTERM)
                 raise
         stderr.seek(0)
@@ -73,34 +73,34 @@ def start(work: Callable[[Onlooker], None], *, say: Callable[[str], None], progr
 
 
 def _listen(pipe: Iterable[bytes], say: Callable[[str], None], progress: Progress) -> dict[str, Any] | None:
-    """Shows what the child tells, up to its answer; None when it ended without one."""
+    """Shows the child's messages up to its answer, which is returned; None when it ended without one."""
     for line in pipe:
-        told: dict[str, Any] = json.loads(line)
-        if "exit" in told:
-            return told
-        if "say" in told:
-            say(told["say"])
-        elif "begin" in told:
-            progress.begin(told["begin"], told["total"])
-        elif "advance" in told:
-            progress.advance(told["advance"])
+        message: dict[str, Any] = json.loads(line)
+        if "exit" in message:
+            return message
+        if "say" in message:
+            say(message["say"])
+        elif "begin" in message:
+            progress.begin(message["begin"], message["total"])
+        elif "advance" in message:
+            progress.advance(message["advance"])
         else:
             progress.end()
     return None
 
 
 class _Pipe:
-    """The child's end. Thread-safe; after the answer nothing is told any more."""
+    """The child's end of the pipe. Thread-safe; nothing is written after the answer."""
 
     def __init__(self, descriptor: int) -> None:
         self._lock = threading.Lock()
         self._descriptor = descriptor
         self._advanced = 0
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self.answered = False
 
     def answer(self, exit_code: int, message: str = "") -> None:
-        """The last word. BrokenPipeError if the parent has gone."""
+        """Writes the last message. BrokenPipeError if the parent has ended."""
         with self._lock:
             self.answered = True
             try:
@@ -110,31 +110,31 @@ class _Pipe:
 
     def say(self, line: str) -> None:
         """A line for a person."""
-        self._tell({"say": line})
+        self._send({"say": line})
 
     def begin(self, what: str, total: int) -> None:
         """See Progress."""
-        self._tell({"begin": what, "total": total})
+        self._send({"begin": what, "total": total})
 
     def advance(self, amount: int) -> None:
         """See Progress."""
         with self._lock:
             self._advanced += amount
-            if self.answered or time.monotonic() - self._told_at < _TELL_SECONDS:
+            if self.answered or time.monotonic() - self._reported_at < _REPORT_SECONDS:
                 return
             with contextlib.suppress(BrokenPipeError):
                 self._write_locked({"advance": self._advanced})
-            self._told_at = time.monotonic()
+            self._reported_at = time.monotonic()
             self._advanced = 0
 
     def end(self) -> None:
         """See Progress."""
-        self._tell({"end": True})
+        self._send({"end": True})
 
-    def _tell(self, what: dict[str, Any]) -> None:
+    def _send(self, what: dict[str, Any]) -> None:
         with self._lock:
             if not self.answered:
-                with contextlib.suppress(BrokenPipeError):  # the answer will meet it
+                with contextlib.suppress(BrokenPipeError):  # the answer will raise it
                     self._write_locked(what)
 
     def _write_locked(self, what: dict[str, Any]) -> None:
@@ -143,18 +143,18 @@ class _Pipe:
             data = data[os.write(self._descriptor, data) :]
 
 
-def _be_the_child(work: Callable[[Onlooker], None], writing: int, stderr: BinaryIO) -> NoReturn:
-    """The child's whole life: it ends in here, whatever happens."""
+def _be_the_child(work: Callable[[StartupListener], None], writing: int, stderr: BinaryIO) -> NoReturn:
+    """Runs the child to its end; it never returns, whatever happens."""
     pipe = _Pipe(writing)
 
     def ready(stderr_fd: int) -> None:
-        pipe.answer(0)  # BrokenPipeError if the parent has gone: then nobody wants the mount
+        pipe.answer(0)  # BrokenPipeError if the parent has ended: then the mount is not wanted
         os.dup2(stderr_fd, 2)
 
     code = FAILED
     try:
         _detach(writing, stderr)
-        work(Onlooker(ready, pipe.say, pipe))
+        work(StartupListener(ready, pipe.say, pipe))
         code = 0
     except BaseException as error:  # noqa: BLE001 - nothing of the parent's may run in the child
         explained = isinstance(error, MountError)

@@ -1,8 +1,8 @@
-"""What FUSE answers when something went wrong: errors to errno (product.md, section 5), in one wrapper for all calls.
+"""What FUSE answers to an error: errors to errnos (kafkafs/CONTRACT.md, "Errors"), in one wrapper for all calls.
 
-Damaged data is answered EIO and logged in one line with file, position, offset, expected and found; not more than
-`DataErrors.PER_SECOND` lines a second, so that a `grep -r` over a broken disk does not fill the log. Whatever is no
-error of ours is a bug: it is logged with its traceback, answered EIO, and never reaches libfuse.
+Damaged data is answered with EIO and logged in one line with file, position, offset, expected and found; at most
+`DataErrors.PER_SECOND` lines a second, so that a `grep -r` over a broken disk does not fill the log. An error of any
+other type is a bug: it is logged with its traceback, answered with EIO, and never reaches libfuse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage import errors
 
 _log = logging.getLogger(__name__)
 
-# The first class that fits decides: subclasses stand before their bases.
+# The first class that matches decides, so subclasses come before their bases.
 _ERRNO: tuple[tuple[type[Exception], int], ...] = (
     (errors.OffsetOutOfRange, errno.ERANGE),
     (errors.CorruptData, errno.EIO),
@@ -34,15 +34,15 @@ _ERRNO: tuple[tuple[type[Exception], int], ...] = (
     (errors.ReadOnlyLogDir, errno.EROFS),
     (errors.PartitionOffline, errno.EIO),
     (NoSuchPath, errno.ENOENT),
-    # A name that is not UTF-8: none of ours. fusepy decodes paths before we see them.
+    # A name that is not UTF-8, which no file here has. fusepy decodes paths before we see them.
     (UnicodeError, errno.ENOENT),
 )
 
 
 def errno_of(error: BaseException) -> int | None:
-    """The positive errno that stands for `error`; None for what nobody has foreseen."""
+    """The positive errno for `error`; None for an unexpected error."""
     if isinstance(error, errors.PartitionUnavailable) and error.reason is not None:
-        error = error.reason  # a full disk is told as one
+        error = error.reason  # so that a full disk is answered with ENOSPC
     for kind, number in _ERRNO:
         if isinstance(error, kind):
             return number
@@ -53,7 +53,8 @@ def errno_of(error: BaseException) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DataErrorStatus:
-    """`count` of answers EIO for damaged data or failed disks, `bugs` for errors of ours, `last` of both as text."""
+    """`count`: answers for damaged data or failed disks; `bugs`: answers for bugs; `last`: the last of both, as
+    text."""
 
     count: int
     bugs: int
@@ -61,7 +62,7 @@ class DataErrorStatus:
 
 
 class DataErrors:
-    """Counts and logs what was answered EIO. Thread-safe."""
+    """Counts and logs what was answered with EIO or EPROTO. Thread-safe."""
 
     PER_SECOND = 10
 
@@ -78,7 +79,7 @@ class DataErrors:
         self._held_back = 0
 
     def report(self, operation: str, error: BaseException) -> None:
-        """One damaged thing was met: counts, and logs a line unless too many were logged this second."""
+        """Counts an answer for damaged data, and logs a line unless too many were logged this second."""
         text = " ".join(f"{operation}: {error}".split())  # one line, whatever is in it
         with self._lock:
             self._count += 1
@@ -90,7 +91,7 @@ class DataErrors:
             _log.error("%s", text)
 
     def report_bug(self, operation: str, error: BaseException) -> None:
-        """Something failed that should not: counts, and logs the traceback."""
+        """Counts a bug, and logs its traceback."""
         with self._lock:
             self._bugs += 1
             self._last = f"{operation}: {type(error).__name__}: {error}"
@@ -123,7 +124,7 @@ data_errors = DataErrors()
 def answer(operation: Callable[..., int | None], *arguments: object) -> int:
     """Calls a FUSE operation: its result (None is 0), or the negative errno of what it raised.
 
-    Nothing escapes, not even SystemExit: libfuse would go on with whatever ctypes makes of it.
+    Nothing escapes, not even SystemExit: libfuse would continue with whatever ctypes returns for it.
     """
     try:
         return operation(*arguments) or 0
@@ -132,7 +133,7 @@ def answer(operation: Callable[..., int | None], *arguments: object) -> int:
 
 
 def refusal(operation: str, error: BaseException) -> int:
-    """The positive errno for `error`, which is reported if it is more than a plain no."""
+    """The positive errno for `error`, which is reported if it is a bug, EIO or EPROTO."""
     number = errno_of(error)
     if number is None:
         data_errors.report_bug(operation, error)

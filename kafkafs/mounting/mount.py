@@ -1,9 +1,9 @@
 """A mount from start to stop.
 
-The order in the background: check what can be checked, **fork**, and in the child: open the log directory, make the
-tree, mount; in FUSE's init start the threads and tell the parent, which waited for just that. Nothing that a fork would
-lose (threads, locks, libfuse) exists before it. In the foreground the same without the fork. The end, by signal or
-umount: FUSE's destroy stops the threads, then the log directory is closed.
+The order in the background: check what can be checked, **fork**, and in the child open the log directory, make the
+tree, mount; in FUSE's init, start the threads and notify the parent, which has waited for this. Nothing that a fork
+would lose (threads, locks, libfuse) exists before it. In the foreground the same happens without the fork. The end, by
+a signal or umount: FUSE's destroy stops the threads, then the log directory is closed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kafkafs.mounting import allocator, daemon
-from kafkafs.mounting.daemon import Onlooker
+from kafkafs.mounting.daemon import StartupListener
 from kafkafs.mounting.errnos import data_errors
 from kafkafs.mounting.mount_options import MountOptions, escaped
 from kafkafs.mounting.mountpoint import FAILED, LOCKED, USAGE, MountError, check_mountpoint, check_nesting
@@ -30,9 +30,7 @@ from storage.errors import InvalidConfig, LogLocked, StorageError
 from storage.progress import Progress
 
 if TYPE_CHECKING:
-    from kafkafs.mounting.operations import Serving, Traffic
-    from kafkafs.mounting.status import Report
-    from kafkafs.tree.tree import Tree, TreeOptions
+    from kafkafs.tree.tree import TreeOptions
     from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
     from storage.upkeep.maintenance import Maintenance
@@ -47,15 +45,19 @@ _OTHERS = frozenset(("allow_other", "allow_root"))
 
 @dataclass(frozen=True, slots=True)
 class MountRequest:
-    """What is to be mounted where. Both paths absolute: a daemon's working directory is `/`."""
+    """What is to be mounted where. Both paths are absolute: a daemon's working directory is `/`."""
 
     log_dir: Path
     mountpoint: Path
     options: MountOptions = dataclasses.field(default_factory=MountOptions)
 
+    @property
+    def mode(self) -> str:
+        return "read-only" if self.options.read_only else "read-write"
+
 
 def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None], progress: Progress) -> None:
-    """Mounts; returns when the tree is there, or, in the foreground, when it has gone again.
+    """Mounts. Returns when the tree is ready, or in the foreground when it has been unmounted.
 
     `say` gets lines for a person, `progress` is recovery's. Raises MountError, whose `exit_code` is the command's.
     """
@@ -68,76 +70,134 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
     _check_fuse()
     config = _read_config(request, say)
 
-    def work(onlooker: Onlooker) -> None:
-        _serve(request, config, _start_logging(request.options, foreground=foreground), onlooker)
+    def work(listener: StartupListener) -> None:
+        _serve(request, config, _start_logging(request.options, foreground=foreground), listener)
 
     if foreground:
-        # The log goes to the same place, and says the same as would be said.
-        work(Onlooker(lambda _stderr: None, lambda _line: None, progress))
+        # The log goes to the same terminal and has the same lines.
+        work(StartupListener(lambda _stderr: None, lambda _line: None, progress))
     else:
         daemon.start(work, say=say, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
-class _Log:
-    """Where the log goes, for people, and the descriptor that stderr should have while serving."""
+class _LogTarget:
+    """Where the log goes, described for people, and the descriptor that stderr gets while serving."""
 
     place: str
     stderr: int
 
 
-def _serve(request: MountRequest, config: BrokerConfig, log: _Log, onlooker: Onlooker) -> None:
-    """Opens, mounts, serves, closes; tells the onlooker when the tree is there."""
-    # Here and not at the top: libfuse may be missing, and the process that forks should be small.
+def _serve(request: MountRequest, config: BrokerConfig, log: _LogTarget, listener: StartupListener) -> None:
+    """Opens, mounts, serves, closes; notifies the listener when the tree is ready."""
+    # Imported here because libfuse may be missing, and because the process that forks should be small.
     try:
-        from kafkafs.mounting.operations import Operations, Traffic, asking_thread, serve
+        from kafkafs.mounting.operations import Operations, serve
     except OSError as error:
         raise MountError(f"libfuse 2 is not installed ({error}); on Debian: apt install fuse3 libfuse2") from None
-    from kafkafs.mounting.status import help_text
-    from kafkafs.tree.tree import Tree
-    from kafkafs.views.callers import Processes
 
     allocator.keep_little()
-
-    def start() -> None:
-        tree.start()
-        if upkeep is not None:
-            upkeep.start()
-        recovery.unwatched()
-        onlooker.ready(log.stderr)
-        _log.info("serving %s at %s, %s", request.log_dir, request.mountpoint, _mode(request))
-
-    def stop() -> None:
-        tree.stop()
-        if upkeep is not None:
-            upkeep.stop()
-
-    traffic = Traffic()
-    recovery = RecoveryProgress(onlooker.progress)
-    with _explained(), _opened(request, config, recovery, onlooker.say) as (log_dir, owned):
-        files = {
-            "@help": lambda: help_text(writable=owned is not None),
-            "@status.json": lambda: report.status_json(),
-            "@metrics": lambda: report.metrics(),
-        }
-        callers = Processes(asking_thread)
-        tree = Tree(log_dir, _tree_options(request.options), files=files, owned=owned, callers=callers)
-        upkeep = None if owned is None else _upkeep(owned)
-        report: Report = _report_on(request, log, tree, traffic, upkeep, recovery)
-        serving = _serving(request)
-        topics = None if owned is None else tree
-        code = serve(Operations(tree, serving, traffic, start, stop, topics), serving)
+    recovery = RecoveryProgress(listener.progress)
+    with _explained(), _opened(request, config, recovery, listener.say) as (log_dir, owned):
+        served = _ServedTree(request, log, listener, recovery, log_dir, owned)
+        writable = None if owned is None else served.tree
+        operations = Operations(served.tree, served.serving, served.traffic, served.start, served.stop, writable)
+        code = serve(operations, served.serving)
     if code != 0:
         raise MountError(f"libfuse could not mount {request.mountpoint} (its exit code is {code})")
     _log.info("unmounted %s", request.mountpoint)
+
+
+class _ServedTree:
+    """A tree, its maintenance and its report, while a log directory is mounted. `owned`: None on a read-only mount."""
+
+    def __init__(
+        self,
+        request: MountRequest,
+        log: _LogTarget,
+        listener: StartupListener,
+        recovery: RecoveryProgress,
+        log_dir: LogDir,
+        owned: OwnedDir | None,
+    ) -> None:
+        from kafkafs.mounting.operations import Serving, Traffic, asking_thread, libfuse_version
+        from kafkafs.mounting.status import Report, Sources, help_text
+        from kafkafs.tree.tree import Tree
+        from kafkafs.views.callers import Processes
+
+        options = request.options
+        self.traffic = Traffic()
+        self.serving = Serving(
+            request.mountpoint,
+            disk=request.log_dir,
+            uid=os.getuid() if options.uid is None else options.uid,
+            gid=os.getgid() if options.gid is None else options.gid,
+            options=_libfuse_options(request),
+        )
+        self._request = request
+        self._log = log
+        self._listener = listener
+        self._recovery = recovery
+        self._owned = owned
+        self._maintenance = None if owned is None else _maintenance(owned)
+        report = Report(
+            Sources(
+                log_dir,
+                tree=self._facts,
+                requests=lambda: dataclasses.asdict(self.traffic),
+                errors=lambda: dataclasses.asdict(data_errors.status()),
+                fixed={
+                    "mode": request.mode,
+                    "log_directory": str(request.log_dir),
+                    "mountpoint": str(request.mountpoint),
+                    "isolation": options.isolation.value,
+                    "out_of_range": "clamp" if options.clamp else "error",
+                    "log": log.place,
+                },
+                offline=dict if owned is None else owned.failures,
+                versions={"libfuse": libfuse_version()},
+            )
+        )
+        files = {
+            "@help": lambda: help_text(writable=owned is not None),
+            "@status.json": report.status_json,
+            "@metrics": report.metrics,
+        }
+        self.tree = Tree(log_dir, _tree_options(options), files=files, owned=owned, callers=Processes(asking_thread))
+
+    def start(self) -> None:
+        """Starts the threads, and notifies the listener. Called from FUSE's init, after any fork."""
+        self.tree.start()
+        if self._maintenance is not None:
+            self._maintenance.start()
+        self._recovery.stop_forwarding()
+        self._listener.ready(self._log.stderr)
+        _log.info("serving %s at %s, %s", self._request.log_dir, self._request.mountpoint, self._request.mode)
+
+    def stop(self) -> None:
+        """Stops the threads. Called from FUSE's destroy."""
+        self.tree.stop()
+        if self._maintenance is not None:
+            self._maintenance.stop()
+
+    def _facts(self) -> dict[str, Any]:
+        """The part of @status.json about recovery, maintenance and the tree."""
+        facts: dict[str, Any] = {}
+        if self._owned is not None:
+            facts["recovery"] = {**dataclasses.asdict(self._recovery.status()), "changes": _recovered(self._owned)}
+        if self._maintenance is not None:
+            facts["maintenance"] = dataclasses.asdict(self._maintenance.status())
+        return facts | self.tree.status()
 
 
 @contextmanager
 def _opened(
     request: MountRequest, config: BrokerConfig, recovery: Progress, say: Callable[[str], None]
 ) -> Iterator[tuple[LogDir, OwnedDir | None]]:
-    """The log directory, and who owns it if that is us: locked and recovered, and closed in order at the end. What
-    recovery changed, and who is offline, is logged and said."""
+    """The log directory, and its owner unless mounted read-only: locked and recovered, and closed properly at the end.
+
+    What recovery changed, and which partitions are offline, is logged and said.
+    """
     from storage.directory.owned_dir import Opening, OwnedDir
     from storage.log.log_dir import LogDir
 
@@ -153,28 +213,32 @@ def _opened(
         owned = OwnedDir.open(request.log_dir, opening, config=config, progress=recovery)
     except OSError as error:
         raise MountError(f"{error.filename or request.log_dir}: {error.strerror}; --read-only may do") from error
-    told = [f"{name} was recovered: {'; '.join(changes)}" for name, changes in _recovered(owned).items()]
-    for line in told:
+    changed = [f"{name} was recovered: {'; '.join(changes)}" for name, changes in _recovered(owned).items()]
+    for line in changed:
         _log.warning("%s", line)
     offline = [f"{tp} is offline: {failure}" for tp, failure in owned.failures().items()]
     for line in offline:
         _log.error("%s", line)
-    _say_some([*offline, *told], say)
+    lines = [*offline, *changed]
+    for line in lines[:_SAID_LINES]:
+        say(line)
+    if len(lines) > _SAID_LINES:
+        say(f"… and {len(lines) - _SAID_LINES} more, see @status.json")
     try:
         yield owned.log_dir, owned
     finally:
         closing = owned.close()
         for tp, failure in closing.errors.items():
-            _log.error("%s was not closed in order: %s", tp, failure)
+            _log.error("%s was not closed properly: %s", tp, failure)
     if closing.failure is not None:
         raise closing.failure
 
 
-def _say_some(lines: list[str], say: Callable[[str], None]) -> None:
-    for line in lines[:_SAID_LINES]:
-        say(line)
-    if len(lines) > _SAID_LINES:
-        say(f"… and {len(lines) - _SAID_LINES} more, see @status.json")
+def _maintenance(owned: OwnedDir) -> Maintenance:
+    # A read-only mount does not need this module.
+    from storage.upkeep.maintenance import Maintenance
+
+    return Maintenance(owned)
 
 
 def _recovered(owned: OwnedDir) -> dict[str, list[str]]:
@@ -182,71 +246,8 @@ def _recovered(owned: OwnedDir) -> dict[str, list[str]]:
     return {str(tp): report.changes for tp, report in owned.reports().items() if report.changes}
 
 
-def _recovery_facts(owned: OwnedDir, recovery: RecoveryProgress) -> dict[str, Any]:
-    """For @status.json: how far it is, and what it changed, by partition."""
-    return {**dataclasses.asdict(recovery.status()), "changes": _recovered(owned)}
-
-
-def _mode(request: MountRequest) -> str:
-    return "read-only" if request.options.read_only else "read-write"
-
-
-def _upkeep(owned: OwnedDir) -> Maintenance:
-    from storage.upkeep.maintenance import Maintenance
-
-    return Maintenance(owned)
-
-
-def _report_on(
-    request: MountRequest,
-    log: _Log,
-    tree: Tree,
-    traffic: Traffic,
-    upkeep: Maintenance | None,
-    recovery: RecoveryProgress,
-) -> Report:
-    from kafkafs.mounting.operations import libfuse_version
-    from kafkafs.mounting.status import Report, Sources
-
-    return Report(
-        Sources(
-            tree.log_dir,
-            tree=lambda: {
-                **({} if tree.owned is None else {"recovery": _recovery_facts(tree.owned, recovery)}),
-                **({} if upkeep is None else {"maintenance": dataclasses.asdict(upkeep.status())}),
-                **tree.status(),
-            },
-            requests=lambda: dataclasses.asdict(traffic),
-            errors=lambda: dataclasses.asdict(data_errors.status()),
-            fixed={
-                "mode": _mode(request),
-                "log_directory": str(request.log_dir),
-                "mountpoint": str(request.mountpoint),
-                "isolation": request.options.isolation.value,
-                "out_of_range": "clamp" if request.options.clamp else "error",
-                "log": log.place,
-            },
-            offline=dict if tree.owned is None else tree.owned.failures,
-            versions={"libfuse": libfuse_version()},
-        )
-    )
-
-
-def _serving(request: MountRequest) -> Serving:
-    from kafkafs.mounting.operations import Serving
-
-    options = request.options
-    return Serving(
-        request.mountpoint,
-        disk=request.log_dir,
-        uid=os.getuid() if options.uid is None else options.uid,
-        gid=os.getgid() if options.gid is None else options.gid,
-        options=_libfuse_options(request),
-    )
-
-
 def _read_config(request: MountRequest, say: Callable[[str], None]) -> BrokerConfig:
-    """The broker-level configuration; says what is odd about it."""
+    """The broker-level configuration. Says its warnings."""
     if request.options.config is None:
         return BrokerConfig()
     with _explained():
@@ -265,7 +266,7 @@ def _tree_options(options: MountOptions) -> TreeOptions:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Makes MountErrors of what may go wrong on the way; bugs stay what they are."""
+    """Turns expected errors into MountErrors; bugs pass unchanged."""
     try:
         yield
     except LogLocked as error:
@@ -279,7 +280,7 @@ def _explained() -> Iterator[None]:
 def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:
     options: dict[str, str | bool] = {
         "ro": request.options.read_only,
-        # Who gets here at all without these is the one who mounted.
+        # Without these the kernel gives access only to the user who mounted.
         "default_permissions": not request.options.read_only and bool(request.options.libfuse & _OTHERS),
         "nosuid": True,
         "nodev": True,
@@ -287,13 +288,13 @@ def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:
         **dict.fromkeys(sorted(request.options.libfuse), True),
     }
     if request.options.auto_unmount and shutil.which("fusermount"):
-        # A killed server's mount goes by itself: fusermount stays and watches. Root can mount without that program.
+        # Unmounts if the server is killed: fusermount stays and watches. Root can mount without that program.
         options["auto_unmount"] = True
     return options
 
 
-def _start_logging(options: MountOptions, *, foreground: bool) -> _Log:
-    """Sends the log to a file if one is named, else to stderr in the foreground, to syslog in the background."""
+def _start_logging(options: MountOptions, *, foreground: bool) -> _LogTarget:
+    """Sends the log to the named file; without one to stderr in the foreground, to syslog in the background."""
     handler: logging.Handler
     line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     stderr = 2 if foreground else os.open(os.devnull, os.O_WRONLY)
@@ -316,7 +317,7 @@ def _start_logging(options: MountOptions, *, foreground: bool) -> _Log:
     handler.setFormatter(logging.Formatter(line))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("fuse").setLevel(logging.WARNING)
-    return _Log(place, stderr)
+    return _LogTarget(place, stderr)
 
 
 def _check_log_dir(log_dir: Path) -> None:
@@ -339,4 +340,4 @@ def _check_fuse() -> None:
     if not os.access(_DEVICE, os.R_OK | os.W_OK):
         raise MountError(f"you may not open {_DEVICE}: ask for permission to read and write it")
     if os.geteuid() != 0 and shutil.which("fusermount") is None:
-        raise MountError("fusermount is not installed, and only root can do without; on Debian: apt install fuse3")
+        raise MountError("fusermount is not installed, and only root can mount without; on Debian: apt install fuse3")

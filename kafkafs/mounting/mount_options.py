@@ -1,6 +1,6 @@
-"""`-o` as mount(8) hands it over, and ours. Pure: text in, a frozen value out.
+"""The options of `-o`, as mount(8) passes them on. Pure: text in, a frozen value out.
 
-mount(8) passes on what stands in fstab: its own words (`auto`, `user`, `x-…`), the kernel's (`noexec`) and ours.
+mount(8) passes on the options in fstab: its own (`auto`, `user`, `x-…`), the kernel's (`noexec`) and those of kafkafs.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pathlib import Path
 
 from storage.types import Isolation
 
-# Words of mount(8) and fstab(5) that are not for a filesystem, and defaults that need no saying.
+# Options of mount(8) and fstab(5) that are not meant for a filesystem, and defaults.
 _GENERIC = frozenset((
     "rw", "exec", "suid", "dev", "atime", "async", "auto", "noauto", "user", "nouser", "users", "nousers", "owner",
     "noowner", "group", "nogroup", "_netdev", "nofail", "defaults", "diratime", "relatime", "norelatime",
     "nostrictatime", "nolazytime", "loud", "silent", "mand", "nomand", "iversion", "noiversion", "sync", "dirsync",
     "strictatime", "lazytime", "nodiratime", "nosymfollow", "symfollow",
 ))
-# What the kernel enforces on our tree if asked.
+# What the kernel enforces on the tree if requested.
 _KERNEL = frozenset(("noexec", "nosuid", "nodev", "noatime"))
-# libfuse's own, handed on.
+# libfuse's own, passed on.
 _LIBFUSE = frozenset(("allow_other", "allow_root"))
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -29,12 +29,12 @@ _LEAST_CACHE_BYTES = 4 << 20
 
 
 class BadOption(ValueError):
-    """An option that nobody knows, or a value that it does not take. The message is for the user."""
+    """An unknown option, or a value that is not valid for it. The message is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class MountOptions:
-    """What `-o` said. Sizes in bytes; None: not said. `libfuse`: handed on as they are. `create`: never by `-o`."""
+    """The options given. Sizes in bytes; None: not given. `libfuse`: passed on unchanged. `create`: never from `-o`."""
 
     read_only: bool = False
     create: bool = False
@@ -50,7 +50,7 @@ class MountOptions:
 
 
 def parse_options(texts: Iterable[str], start: MountOptions | None = None) -> MountOptions:
-    """The options of all `-o` in order, later ones over earlier ones, on top of `start`. Raises BadOption."""
+    """The options of all `-o` in order, on top of `start`; later ones replace earlier ones. Raises BadOption."""
     options = start or MountOptions()
     for text in texts:
         for word in _words(text):
@@ -92,12 +92,13 @@ def _apply(options: MountOptions, word: str) -> MountOptions:
     if name in ("auto_unmount", "noauto_unmount"):
         return replace(options, auto_unmount=name == "auto_unmount")
     if name == "remount":
-        raise BadOption("a kafkafs mount cannot be remounted: umount it and mount it anew")
+        raise BadOption("a kafkafs mount cannot be remounted: umount it and mount it again")
     if name not in _OURS:
         raise BadOption(_unknown(name))
+    apply, example = _OURS[name]
     if not equals or not value:
-        raise BadOption(f"option {name} needs a value: -o {name}={_EXAMPLES[name]}")
-    return _OURS[name](options, value)
+        raise BadOption(f"option {name} needs a value: -o {name}={example}")
+    return apply(options, value)
 
 
 def _isolation(options: MountOptions, value: str) -> MountOptions:
@@ -129,23 +130,16 @@ def _number(name: str, value: str) -> int:
     return int(value)
 
 
-_OURS: dict[str, Callable[[MountOptions, str], MountOptions]] = {
-    "isolation": _isolation,
-    "out_of_range": _out_of_range,
-    "log": lambda options, value: replace(options, log=Path(value)),
-    "cache_size": _cache_size,
-    "config": lambda options, value: replace(options, config=Path(value)),
-    "uid": lambda options, value: replace(options, uid=_number("uid", value)),
-    "gid": lambda options, value: replace(options, gid=_number("gid", value)),
-}
-_EXAMPLES = {
-    "isolation": "read_committed",
-    "out_of_range": "clamp",
-    "log": "/var/log/kafkafs.log",
-    "cache_size": "64M",
-    "config": "server.properties",
-    "uid": "1000",
-    "gid": "1000",
+_Apply = Callable[[MountOptions, str], MountOptions]
+# By name: what a value does, and an example of one.
+_OURS: dict[str, tuple[_Apply, str]] = {
+    "isolation": (_isolation, "read_committed"),
+    "out_of_range": (_out_of_range, "clamp"),
+    "log": (lambda options, value: replace(options, log=Path(value)), "/var/log/kafkafs.log"),
+    "cache_size": (_cache_size, "64M"),
+    "config": (lambda options, value: replace(options, config=Path(value)), "server.properties"),
+    "uid": (lambda options, value: replace(options, uid=_number("uid", value)), "1000"),
+    "gid": (lambda options, value: replace(options, gid=_number("gid", value)), "1000"),
 }
 NAMES = (*_OURS, "ro", *sorted(_LIBFUSE), *sorted(_KERNEL), "auto_unmount", "noauto_unmount")
 

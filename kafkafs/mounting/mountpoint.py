@@ -1,6 +1,6 @@
-"""Mountpoints: what is mounted where, whether we may mount there, taking a mount away, who keeps it busy.
+"""Mountpoints: what is mounted where, whether a path can be mounted on, unmounting, what keeps a mount busy.
 
-Reads /proc/self/mountinfo (proc(5)) and /proc/PID; asks no filesystem more than one stat, since its server may be dead.
+Reads /proc/self/mountinfo (proc(5)) and /proc/PID; uses at most one stat of a filesystem, whose server may be dead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FAILED = 4
 
 
 class MountError(Exception):
-    """Mounting or unmounting is not possible; the message says why and what to do. `exit_code` is the command's."""
+    """Mounting or unmounting failed; the message says why and what to do. `exit_code` is the command's."""
 
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class MountError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of mountinfo. `source` is what was mounted: of a kafkafs its log directory."""
+    """A line of mountinfo. `source` is what was mounted: for a kafkafs mount its log directory."""
 
     path: Path
     fs_type: str
@@ -58,34 +58,34 @@ def mounts() -> list[Mount]:
 
 
 def mount_at(path: Path) -> Mount | None:
-    """What is mounted at exactly this absolute path: the topmost, if several."""
+    """What is mounted at exactly this absolute path: the topmost mount if there are several."""
     at = [mount for mount in mounts() if mount.path == path]
     return at[-1] if at else None
 
 
 def absolute(path: Path) -> Path:
-    """Absolute and without symbolic links; unlike Path.resolve for a dead mountpoint too."""
+    """The path, absolute and without symbolic links. Unlike Path.resolve, works for a dead mountpoint too."""
     return Path(os.path.realpath(path))
 
 
 def check_mountpoint(mountpoint: Path) -> str | None:
-    """Whether we may mount at this absolute path; raises MountError if not.
+    """Checks that this absolute path can be mounted on; raises MountError if not.
 
-    A dead mount of ours (its server was killed) is taken away first: then returns a line that says so.
+    A dead kafkafs mount (its server was killed) is unmounted first: then returns a line that says so.
     """
     mounted = mount_at(mountpoint)
     cleaned = None
     if _is_dead(mountpoint):
         cleaned = _clean_dead(mountpoint, mounted)
     elif mounted is not None and mounted.fs_type == FS_TYPE:
-        raise MountError(f"{mountpoint}: {mounted.source} is mounted there; kafkafs umount {mountpoint} takes it away")
+        raise MountError(f"{mountpoint}: {mounted.source} is mounted there; kafkafs umount {mountpoint} unmounts it")
     try:
         status = mountpoint.stat()
     except FileNotFoundError:
         raise MountError(f"{mountpoint}: no such directory; make it first: mkdir {mountpoint}") from None
     except OSError as error:
         raise MountError(f"{mountpoint}: {error.strerror}") from None
-    if not os.path.isdir(mountpoint):  # noqa: PTH112 - a Path asks for errors that we have dealt with
+    if not os.path.isdir(mountpoint):  # noqa: PTH112 - errors are handled above
         raise MountError(f"{mountpoint} is not a directory (its mode is {status.st_mode:o}); mount onto an empty one")
     try:
         occupied = any(mountpoint.iterdir())
@@ -97,26 +97,26 @@ def check_mountpoint(mountpoint: Path) -> str | None:
 
 
 def check_nesting(log_dir: Path, mountpoint: Path) -> None:
-    """Refuses a mountpoint within the log directory and the reverse, through links and bind mounts too."""
+    """Refuses a mountpoint within the log directory and vice versa, also through links and bind mounts."""
     if _within(mountpoint, log_dir):
-        raise MountError(f"the mountpoint {mountpoint} lies within the log directory {log_dir}", USAGE)
+        raise MountError(f"the mountpoint {mountpoint} is within the log directory {log_dir}", USAGE)
     if _within(log_dir, mountpoint):
-        raise MountError(f"the log directory {log_dir} lies within the mountpoint {mountpoint}", USAGE)
+        raise MountError(f"the log directory {log_dir} is within the mountpoint {mountpoint}", USAGE)
 
 
 def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> None:
-    """Takes a kafkafs away from this absolute path and waits until its process has ended. Raises MountError."""
+    """Unmounts the kafkafs at this absolute path and waits until its process has ended. Raises MountError."""
     mounted = mount_at(mountpoint)
     if mounted is None:
         raise MountError(f"{mountpoint}: nothing is mounted there")
     if mounted.fs_type != FS_TYPE:
-        raise MountError(f"{mountpoint}: that is a mount of type {mounted.fs_type}, none of kafkafs; see umount(8)")
+        raise MountError(f"{mountpoint}: that is a mount of type {mounted.fs_type}, not of kafkafs; see umount(8)")
     server = None if _is_dead(mountpoint) else _server_of(mountpoint)
     failure = _fusermount(mountpoint)
     if failure is not None:
         users = list(holders(mountpoint))
         if users or "busy" in failure.lower():
-            who = "; ".join(users) or "processes that are not yours to see"
+            who = "; ".join(users) or "processes that you may not see"
             raise MountError(f"{mountpoint} is busy: {who}. End them, or detach it: fusermount -u -z {mountpoint}")
         raise MountError(f"{mountpoint}: {failure}")
     deadline = time.monotonic() + timeout_s
@@ -130,7 +130,8 @@ def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> None:
 
 
 def holders(mountpoint: Path) -> Iterator[str]:
-    """Who uses files below the mountpoint, as far as we may see: `less (process 12) has /mnt/t/0/messages.txt open`."""
+    """What uses files below the mountpoint, among visible processes: `less (process 12) has /mnt/t/0/messages.txt
+    open`."""
     prefix = f"{mountpoint}/"
     for mount in mounts():
         if str(mount.path).startswith(prefix):
@@ -143,7 +144,7 @@ def holders(mountpoint: Path) -> Iterator[str]:
 
 
 def _uses(pid: int) -> Iterator[tuple[str, str]]:
-    """Paths that a process holds. Reads the links alone: a stat would ask the filesystem, which may hang."""
+    """The paths that a process uses. Reads only links: a stat would call the filesystem, which may hang."""
     process = Path("/proc", str(pid))
     for name, use in (("cwd", "has {} as its working directory"), ("root", "has {} as its root"), ("exe", "runs {}")):
         with contextlib.suppress(OSError):
@@ -167,18 +168,18 @@ def _clean_dead(mountpoint: Path, mounted: Mount | None) -> str:
     if mounted is None or kind != FS_TYPE:
         raise MountError(
             f"{mountpoint} is the mountpoint of a {kind} filesystem whose process has died; "
-            f"take it away first: fusermount -u -z {mountpoint}"
+            f"unmount it first: fusermount -u -z {mountpoint}"
         )
     failure = _fusermount(mountpoint, lazy=True)
     if failure is not None:
         raise MountError(
-            f"{mountpoint} is a stale mountpoint: the kafkafs that served it has died; taking it away failed: {failure}"
+            f"{mountpoint} is a stale mountpoint: the kafkafs that served it has died; unmounting it failed: {failure}"
         )
     return f"{mountpoint} was a stale mountpoint: the kafkafs that served it has died. Unmounted it"
 
 
 def _server_of(mountpoint: Path) -> psutil.Process | None:
-    """The process behind a mount, as its @status.json says; None if it does not tell us."""
+    """The process that serves a mount, from its @status.json; None if that cannot be read."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, psutil.Error):
         pid = json.loads((mountpoint / "@status.json").read_bytes())["process"]["pid"]
         return psutil.Process(int(pid))
@@ -186,14 +187,14 @@ def _server_of(mountpoint: Path) -> psutil.Process | None:
 
 
 def _runs(process: psutil.Process) -> bool:
-    """False for a zombie too, which may stay for long where nobody reaps (Process.wait would wait for that)."""
+    """Whether a process runs; a zombie does not: it may stay for long if it is not reaped (Process.wait would wait)."""
     with contextlib.suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
 def _fusermount(mountpoint: Path, *, lazy: bool = False) -> str | None:
-    """None if it was unmounted, else what went wrong."""
+    """None if it was unmounted, otherwise what went wrong."""
     tool = shutil.which("fusermount") or shutil.which("fusermount3")
     if tool is not None:
         command = [tool, "-u", *(["-z"] if lazy else [])]
@@ -207,7 +208,7 @@ def _fusermount(mountpoint: Path, *, lazy: bool = False) -> str | None:
 
 
 def _within(path: Path, directory: Path) -> bool:
-    """Whether an absolute path is `directory` or lies below it, by name or by identity."""
+    """Whether an absolute path is `directory` or below it, by name or by identity."""
     try:
         wanted = directory.stat()
     except OSError:

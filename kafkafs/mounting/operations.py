@@ -1,15 +1,15 @@
 """The adapter between FUSE and the tree. Nothing is decided here: paths go to the tree, errors to `errnos`.
 
-The only module that imports fuse (fusepy 3.0.1 over libfuse 2.9). What that asks for:
+The only module that imports fuse (fusepy 3.0.1 over libfuse 2.9). How it uses it:
 
 - `raw_fi`, so that `open` can choose direct_io or the page cache for each file;
-- attr_timeout=0: sizes grow, and the exact size of a view is known from its first open on. Names may stay in the
-  kernel's cache for a second: every stat and every open of one asks us anyway;
-- `flag_nopath`: libfuse need not build the path of a file that is open, its handle says enough;
-- reads go straight into libfuse's buffer, past fusepy's copy;
-- no `default_permissions` unless others may write: all modes let everyone read who gets here at all, and to check
-  them with attr_timeout=0 the kernel would ask for every directory of a path anew (open: 114 µs instead of 47);
-- `flush` is not asked for: shells flush before they write, so it is no end of anything.
+- attr_timeout=0: sizes grow, and the exact size of a view is known only after its first open. Names may stay in the
+  kernel's cache for a second, because every stat and every open of a name is a request anyway;
+- `flag_nopath`: libfuse need not build the path of an open file, its handle is enough;
+- reads go directly into libfuse's buffer, without fusepy's copy;
+- no `default_permissions` unless others may write: all modes allow reading to every user who gets here, and to check
+  them with attr_timeout=0 the kernel would request every directory of a path again (open: 114 µs instead of 47);
+- no `flush`: shells flush before they write, so it does not mark the end of anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import errno
 import itertools
 import logging
 import os
-import stat
 import threading
 from collections.abc import Callable, Iterator
 from ctypes import addressof, c_int, c_ssize_t, c_void_p, memset, py_object, pythonapi, sizeof, string_at
@@ -32,31 +31,29 @@ import fuse
 
 from kafkafs.mounting.errnos import answer
 from kafkafs.selection.range_names import plain_offsets_name
-from kafkafs.tree.node import Directory, Kind, View
+from kafkafs.tree.node import Directory, NodeKind, View
 from kafkafs.views.handle import Handle, HasHoles, Syncs, WriteHandle
 from storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
 
-_TYPE = {Kind.DIRECTORY: stat.S_IFDIR, Kind.FILE: stat.S_IFREG}
-
-# How much tools read at a time if they ask: as much as one FUSE request carries.
+# The preferred size of a read, for tools that use it: as much as one FUSE request carries.
 _BLOCK_BYTES = 128 << 10
 _MAX_NAME_BYTES = 255
 _STAT_BYTES = sizeof(fuse.c_stat)
-# From this size on what is written is not copied out of libfuse's buffer before it is looked at.
+# From this size on, written data is used in libfuse's buffer without a copy.
 _LARGE_BYTES = 4 << 10
 
 
 class Lookup(Protocol):
-    """What is asked of a tree."""
+    """The part of a tree that every mount needs."""
 
     def lookup(self, path: str) -> View:
         """The view at a path (`/` is the mountpoint). Raises NoSuchPath, StorageError, OSError."""
 
 
-class Topics(Protocol):
-    """What may be made and removed in a tree that can be written to: topics, groups and their offsets."""
+class WritableTree(Protocol):
+    """Making and removing in a tree that can be written to: topics, groups and their offsets."""
 
     def make_directory(self, path: str) -> None:
         """StorageError, OSError."""
@@ -65,7 +62,7 @@ class Topics(Protocol):
         """StorageError, OSError."""
 
     def make_file(self, path: str) -> None:
-        """A file that is to be opened next. StorageError, OSError."""
+        """Makes a file that is to be opened next. StorageError, OSError."""
 
     def remove_file(self, path: str) -> None:
         """StorageError, OSError."""
@@ -73,7 +70,7 @@ class Topics(Protocol):
 
 @dataclass(slots=True)
 class Traffic:
-    """What was asked of the mount so far. Counted without a lock: figures for people, exact to a few."""
+    """The requests so far. Counted without a lock: numbers for people, which may be off by a few."""
 
     opens: int = 0
     reads: int = 0
@@ -85,7 +82,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How a tree is served. `disk` is the directory that statfs speaks of; `options` are libfuse's."""
+    """How a tree is served. `disk`: the directory that statfs describes; `options`: libfuse's."""
 
     mountpoint: Path
     disk: Path
@@ -95,16 +92,16 @@ class Serving:
 
 
 class Operations(fuse.Operations):  # type: ignore[misc]
-    """FUSE's calls on a tree. Raises whatever the tree raises: `answer` stands around it.
+    """FUSE's calls on a tree. Raises what the tree raises: each call is made through `answer`.
 
-    `topics`: None when nobody may write.
-    `start` is called once the mount is there, from a thread of FUSE's and after all forking; `stop` when it has gone.
+    `writable`: None on a read-only mount.
+    `start` is called once mounted, from one of FUSE's threads and after any fork; `stop` once unmounted.
     """
 
     use_ns = True
     flag_nullpath_ok = True
     flag_nopath = True
-    # Refused once (ENOSYS), never sent again: a close costs one request less.
+    # Refused once (ENOSYS), it is never sent again: a close takes one request less.
     flush = None
 
     def __init__(
@@ -114,10 +111,10 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         traffic: Traffic,
         start: Callable[[], None],
         stop: Callable[[], None],
-        topics: Topics | None = None,
+        writable: WritableTree | None = None,
     ) -> None:
         self._tree = tree
-        self._topics = topics
+        self._writable_tree = writable
         self._serving = serving
         self._start = start
         self._stop = stop
@@ -131,29 +128,29 @@ class Operations(fuse.Operations):  # type: ignore[misc]
     def init(self, path: str) -> None:
         try:
             self._start()
-        except BaseException as error:  # noqa: BLE001 - `serve` raises it once libfuse has let go
+        except BaseException as error:  # noqa: BLE001 - `serve` raises it once libfuse has returned
             self.failure = error
             fuse.fuse_exit()
 
     def destroy(self, path: str) -> None:
-        # The kernel need not have told of every file that was closed before the umount.
+        # The kernel may not have reported every file that was closed before the umount.
         for number in list(self._writing):
             self._close_writer(self._writing.pop(number))
         self._stop()
 
     def stat_into(self, path: str | None, number: int | None, status: Any) -> int:
-        """Fills in a zeroed c_stat for a path, or without one for the open file or directory of this number."""
+        """Fills in a zeroed c_stat for a path, or without a path for the open file or directory of this number."""
         if path is None:
-            assert number is not None, "libfuse leaves the path out only for what is open"
+            assert number is not None, "libfuse omits the path only for open files and directories"
             path = self._paths[number]
         attributes = self._tree.lookup(path).attributes()
         size = attributes.size
-        # Asked with a handle (lseek(2) to the end; fstat(2) comes without), it is the open file's size that counts.
+        # A request with a handle (lseek(2) to the end; fstat(2) has none) is about the open file's size.
         handle = None if number is None or number in self._writing else self.handles.get(number)
         if handle is not None:
             size = handle.size
         seconds, nanos = divmod(attributes.mtime_ns, 1_000_000_000)
-        status.st_mode = _TYPE[attributes.kind] | attributes.mode
+        status.st_mode = attributes.kind | attributes.mode
         status.st_ino = inode(path)
         status.st_nlink = attributes.nlink
         status.st_uid = self._serving.uid
@@ -161,8 +158,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         status.st_size = size
         status.st_blocks = -(-size // 512)
         status.st_blksize = _BLOCK_BYTES
-        for times in (status.st_atimespec, status.st_mtimespec, status.st_ctimespec):
-            times.tv_sec, times.tv_nsec = seconds, nanos
+        status.st_atimespec = status.st_mtimespec = status.st_ctimespec = fuse.c_timespec(seconds, nanos)
         return 0
 
     def opendir(self, path: str) -> int:
@@ -171,17 +167,17 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return self._number(path)
 
     def entries(self, number: int) -> Iterator[tuple[bytes, int, int]]:
-        """What is in an open directory: name, type (as in st_mode) and inode. The type saves `find` its stats."""
+        """The entries of an open directory: name, type (as in st_mode) and inode. The type saves `find` its stats."""
         path = self._paths[number]
         for dots in (b".", b".."):
-            yield dots, stat.S_IFDIR, inode(path)
+            yield dots, NodeKind.DIRECTORY, inode(path)
         above = path.rstrip("/")
         for name, kind in self._tree.lookup(path).list():
             try:
                 encoded = name.encode()
             except UnicodeEncodeError:
-                continue  # None of Kafka's files has such a name, and fusepy decodes paths before we see them.
-            yield encoded, _TYPE[kind], inode(f"{above}/{name}")
+                continue  # Kafka has no files of such names, and fusepy decodes paths before we see them.
+            yield encoded, kind, inode(f"{above}/{name}")
 
     def releasedir(self, path: None, number: int) -> int:
         del self._paths[number]
@@ -191,7 +187,8 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         writer: WriteHandle | None = None
         handle: Handle
         if info.flags & (os.O_ACCMODE | os.O_TRUNC):
-            handle = writer = self._open_to_write(path)
+            self._writable()
+            handle = writer = self._tree.lookup(path).open_to_write()
         else:
             handle = self._tree.lookup(path).open()
         info.direct_io, info.keep_cache = handle.direct_io, handle.keep_cache
@@ -204,7 +201,8 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return 0
 
     def read_into(self, number: int, address: int, offset: int, size: int) -> int:
-        """Up to `size` bytes from `offset` of an open file to `address`; returns how many. Never waits for more."""
+        """Copies up to `size` bytes from `offset` of an open file to `address`; returns how many. Does not wait for
+        more to be appended."""
         count = self.handles[number].read_into(address, offset, size)
         traffic = self.traffic
         traffic.reads += 1
@@ -224,7 +222,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return 0
 
     def write_from(self, number: int, data: bytes | memoryview, offset: int | None = None) -> int:
-        """Takes what is written to an open file; returns how many bytes. `offset`: see WriteHandle."""
+        """Writes to an open file; returns how many bytes were taken. `offset`: see WriteHandle."""
         count = self._writing[number].write(data, offset)
         traffic = self.traffic
         traffic.writes += 1
@@ -237,18 +235,13 @@ class Operations(fuse.Operations):  # type: ignore[misc]
             handle.sync()
         return 0
 
-    def _open_to_write(self, path: str) -> WriteHandle:
-        if self._topics is None:
-            self._refuse()
-        return self._tree.lookup(path).open_to_write()
-
     @staticmethod
     def _close_writer(writer: WriteHandle) -> None:
         try:
             writer.close()
         except (StorageError, OSError) as error:
-            # Nobody is told what release answers (fuse-facts 3).
-            _log.error("a file was closed before its last line could be appended, and is not told of it: %s", error)
+            # The kernel drops release's answer: close(2) has returned long before.
+            _log.error("the last line of a file that was closed could not be appended: %s", error)
 
     def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
         if not name.startswith("user."):
@@ -268,27 +261,19 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return {name: getattr(disk, name) for name in names} | {"f_namemax": _MAX_NAME_BYTES}
 
     def mkdir(self, path: str, mode: int) -> int:
-        if self._topics is None:
-            self._refuse()
-        self._topics.make_directory(path)
+        self._writable().make_directory(path)
         return 0
 
     def rmdir(self, path: str) -> int:
-        if self._topics is None:
-            self._refuse()
-        self._topics.remove_directory(path)
+        self._writable().remove_directory(path)
         return 0
 
     def create(self, path: str, mode: int, info: Any) -> int:
-        if self._topics is None:
-            self._refuse()
-        self._topics.make_file(path)
+        self._writable().make_file(path)
         return self.open(path, info)
 
     def unlink(self, path: str) -> int:
-        if self._topics is None:
-            self._refuse()
-        self._topics.remove_file(path)
+        self._writable().remove_file(path)
         return 0
 
     def truncate(self, path: str | None, length: int, info: Any = None) -> int:
@@ -298,11 +283,10 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return self._accept(self._paths[info.fh] if path is None else path)
 
     def _accept(self, path: str, *arguments: object) -> int:
-        """What tools do to files that they write to. It means nothing here."""
-        if self._topics is None:
-            self._refuse()
+        """Accepts what tools do to files that they write to. It has no effect here."""
+        self._writable()
         attributes = self._tree.lookup(path).attributes()
-        if attributes.kind is not Kind.FILE or not attributes.mode & 0o222:
+        if attributes.kind is not NodeKind.FILE or not attributes.mode & 0o222:
             self._refuse()
         return 0
 
@@ -315,14 +299,19 @@ class Operations(fuse.Operations):  # type: ignore[misc]
 
     removexattr = setxattr
 
+    def _writable(self) -> WritableTree:
+        if self._writable_tree is None:
+            self._refuse()
+        return self._writable_tree
+
     def _refuse(self, *arguments: object) -> NoReturn:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def _not_here(self, *arguments: object) -> NoReturn:
-        number = errno.EROFS if self._topics is None else errno.EPERM
+        number = errno.EROFS if self._writable_tree is None else errno.EPERM
         raise OSError(number, os.strerror(number))
 
-    # A mount that says `ro` is asked for none of these; `mount -o remount,rw` would make the kernel ask.
+    # The kernel sends none of these to a mount with `ro`, except after `mount -o remount,rw`.
     mknod = symlink = rename = link = _not_here
     write = _refuse
 
@@ -333,16 +322,16 @@ class Operations(fuse.Operations):  # type: ignore[misc]
 
 
 def asking_thread() -> int:
-    """The id of the thread whose request is being answered; 0 when it lives in another pid namespace."""
+    """The id of the thread whose request is being answered; 0 when it is in another pid namespace."""
     return int(fuse.fuse_get_context()[2])
 
 
 class ThreadStates:
     """Keeps Python's state of libfuse's threads from one call to the next.
 
-    By default ctypes makes one for each callback and throws it away after: 11 µs of the 35 that a read may take. One
-    reference more than it takes back keeps it. A thread that ends leaves its state behind (16 KiB), so only the first
-    ones get this: libfuse keeps ten idle threads, and starts more when all are busy.
+    By default ctypes makes a state for each callback and deletes it afterwards: 11 µs of the 35 that a read may take.
+    An additional reference keeps it. A thread that ends leaves its state allocated (16 KiB), so only the first threads
+    get this: libfuse keeps ten idle threads, and starts more when all are busy.
     """
 
     _MOST = 64
@@ -352,7 +341,7 @@ class ThreadStates:
         self._here = threading.local()  # part of that state: forgotten with it
 
     def keep(self) -> None:
-        """Keeps the calling thread's state, unless it is kept already or too many are."""
+        """Keeps the calling thread's state, unless it is kept already or too many are kept."""
         if not hasattr(self._here, "kept") and self._left > 0:
             self._left -= 1
             pythonapi.PyGILState_Ensure()
@@ -368,7 +357,7 @@ _view.restype = py_object
 
 
 class _Session(fuse.FUSE):  # type: ignore[misc]
-    """fusepy's callbacks, with our errors around them and a read that does not copy twice."""
+    """fusepy's callbacks, made through `answer`, and with a read that does not copy twice."""
 
     operations: Operations
 
@@ -377,7 +366,7 @@ class _Session(fuse.FUSE):  # type: ignore[misc]
         thread_states.keep()
         return answer(operation, *arguments)
 
-    # fusepy's own stat and listing take 15 µs more for each entry: they go through a dict and look every name of it up.
+    # fusepy's own stat and listing take 15 µs more for each entry: they use a dict and look up every name in it.
 
     def getattr(self, path: bytes, buffer: Any) -> int:
         return self.fgetattr(path, buffer, None)
@@ -390,7 +379,7 @@ class _Session(fuse.FUSE):  # type: ignore[misc]
     def readdir(self, path: None, buffer: Any, filler: Callable[..., int], offset: int, info: Any) -> int:
         status = fuse.c_stat()
         for name, status.st_mode, status.st_ino in self.operations.entries(info.contents.fh):
-            if filler(buffer, name, status, 0):  # Offset 0 always: others make libfuse loop for ever.
+            if filler(buffer, name, status, 0):  # Offset 0 always: others make libfuse loop forever.
                 break
         return 0
 
@@ -436,14 +425,14 @@ def serve(operations: Operations, serving: Serving) -> int:
 
 
 def libfuse_version() -> str:
-    """`2.9`: major and minor, which is all that libfuse tells."""
+    """`2.9`: major and minor version, which is all that libfuse reports."""
     number = int(fuse._libfuse.fuse_version())
     return f"{number // 10}.{number % 10}"
 
 
-@lru_cache(maxsize=4096)  # A listing asks three times for each entry, one after the other.
+@lru_cache(maxsize=4096)  # A listing needs it three times for each entry, in quick succession.
 def inode(path: str) -> int:
-    """A number for `path` that stays the same from mount to mount. Leading zeros in an offset range mean nothing."""
+    """A number for `path` that stays the same from mount to mount. Leading zeros in an offset range are ignored."""
     folder, slash, name = path.rpartition("/")
     if folder.endswith("/offsets"):
         path = folder + slash + plain_offsets_name(name)

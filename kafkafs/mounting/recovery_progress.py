@@ -1,4 +1,4 @@
-"""How far recovery is: counted for @status.json, and passed on to who waits for the mount."""
+"""The progress of recovery: counted for @status.json, and forwarded to the process that waits for the mount."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storage.progress import NoProgress, Progress
 
 @dataclass(frozen=True, slots=True)
 class RecoveryStatus:
-    """`running`: works under way now; bytes of .log files to be checked, in all since the mount began, and checked."""
+    """`running`: recoveries in progress. Bytes of .log files since the mount began: all to be checked, and checked."""
 
     running: int
     total_bytes: int
@@ -18,32 +18,32 @@ class RecoveryStatus:
 
 
 class RecoveryProgress:
-    """A Progress that sums up, several works at once. Thread-safe."""
+    """A Progress that adds up several recoveries at once, and forwards each call to another. Thread-safe."""
 
-    def __init__(self, onlooker: Progress) -> None:
+    def __init__(self, listener: Progress) -> None:
         # guarded by the lock
         self._lock = threading.Lock()
-        self._onlooker = onlooker
+        self._listener = listener
         self._status = RecoveryStatus(0, 0, 0)
 
     def begin(self, what: str, total: int) -> None:
         """See Progress."""
         self._add(1, total, 0)
-        self._onlooker.begin(what, total)
+        self._listener.begin(what, total)
 
     def advance(self, amount: int) -> None:
         """See Progress."""
         self._add(0, 0, amount)
-        self._onlooker.advance(amount)
+        self._listener.advance(amount)
 
     def end(self) -> None:
         """See Progress."""
         self._add(-1, 0, 0)
-        self._onlooker.end()
+        self._listener.end()
 
-    def unwatched(self) -> None:
-        """Nobody waits any more."""
-        self._onlooker = NoProgress()
+    def stop_forwarding(self) -> None:
+        """From now on only counts: nothing waits for the mount any longer."""
+        self._listener = NoProgress()
 
     def status(self) -> RecoveryStatus:
         """As of now."""

@@ -1,7 +1,7 @@
-"""`@status.json`, `@metrics` and `@help`: what a mount says of itself.
+"""`@status.json`, `@metrics` and `@help`: what a mount reports about itself.
 
-`Report.facts` gathers everything into one dict; `@status.json` is that dict, `@metrics` the numbers in it, in
-Prometheus' text format. No message is read for it.
+`Report.facts` gathers everything in one dict; `@status.json` is that dict, `@metrics` the numbers in it, in Prometheus'
+text format. No messages are read for it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from kafkafs import compiled_kernels
 from storage.errors import StorageError
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log
@@ -33,7 +33,8 @@ _LIBRARIES = ("fusepy", "numpy", "cramjam", "crc32c", "cython")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the facts come from. `fixed`: what stays as it is while mounted (mode, options, where the log goes)."""
+    """Where the facts come from. `fixed`: those that do not change while mounted (mode, options, where the log
+    goes)."""
 
     log_dir: LogDir
     tree: Callable[[], Facts]
@@ -45,7 +46,7 @@ class Sources:
 
 
 class Report:
-    """Gathers facts, and not all the time, however often the files are looked at. Thread-safe."""
+    """Gathers facts, but not all the time, however often the files are read. Thread-safe."""
 
     def __init__(self, sources: Sources, clock: Callable[[], float] = time.monotonic) -> None:
         # constant after construction
@@ -69,7 +70,8 @@ class Report:
         return "".join(_metrics(self.facts())).encode()
 
     def facts(self) -> Facts:
-        """Everything; not older than gathering it takes: a millisecond, with thousands of open partitions a second."""
+        """All facts, at most as old as gathering them takes: a millisecond; a second with thousands of open
+        partitions."""
         with self._lock:
             now = self._clock()
             if now >= self._next:
@@ -96,13 +98,13 @@ class Report:
             "errors": sources.errors(),
             "process": _process(self._process),
             "disk": _disk(sources.log_dir.path),
-            "kernels": _kernels(),
+            "kernels": compiled_kernels.loaded(),
             "versions": self._versions,
         }
 
 
 def _partition(log: Log) -> Facts:
-    """Of a partition that was looked at: what it holds now, or why that cannot be told."""
+    """The facts of an opened partition: what it holds now, or why that is unknown."""
     try:
         snapshot = log.snapshot()
     except (StorageError, OSError) as error:
@@ -146,20 +148,6 @@ def _disk(path: Path) -> Facts:
     }
 
 
-def _kernels() -> dict[str, str]:
-    """Of each module with hot loops that is loaded: whether it is machine code or (400 times slower) plain Python."""
-    found = {}
-    for name, module in sorted(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file is None or not name.startswith(("storage.", "kafkafs.")):
-            continue
-        if not file.endswith(".py"):
-            found[name] = "compiled"
-        elif hasattr(module, "cython"):
-            found[name] = "interpreted"
-    return found
-
-
 def _versions() -> dict[str, str]:
     found = {"kafkafs": _version("kafkafs"), "python": platform.python_version()}
     found.update((name, _version(name)) for name in _LIBRARIES)
@@ -175,7 +163,7 @@ def _version(name: str) -> str:
 
 
 class _Metric(NamedTuple):
-    """A metric made of one number of the facts; `path` is where it stands in them."""
+    """A metric made from one number of the facts; `path`: its keys there, joined by dots."""
 
     path: str
     name: str
@@ -187,10 +175,10 @@ _PLAIN = (
     _Metric("uptime_seconds", "uptime_seconds", "gauge", "Time since the mount."),
     _Metric("topics", "topics", "gauge", "Topics in the log directory."),
     _Metric("block_cache.used_bytes", "cache_used_bytes", "gauge", "Rendered messages kept in memory."),
-    _Metric("block_cache.max_bytes", "cache_max_bytes", "gauge", "As much may be kept."),
-    _Metric("block_cache.hits", "cache_hits_total", "counter", "Blocks that were there when asked for."),
-    _Metric("block_cache.misses", "cache_misses_total", "counter", "Blocks that had to be rendered."),
-    _Metric("view_index.segments", "view_index_segments", "gauge", "Segments that the view index knows."),
+    _Metric("block_cache.max_bytes", "cache_max_bytes", "gauge", "The most that may be kept."),
+    _Metric("block_cache.hits", "cache_hits_total", "counter", "Requests for blocks that were cached."),
+    _Metric("block_cache.misses", "cache_misses_total", "counter", "Requests for blocks that had to be rendered."),
+    _Metric("view_index.segments", "view_index_segments", "gauge", "Segments in the view index."),
     _Metric("view_index.memory_bytes", "view_index_memory_bytes", "gauge", "View index in memory."),
     _Metric("view_index.disk_bytes", "view_index_disk_bytes", "gauge", "View index on disk."),
     _Metric("view_index.scanned_bytes", "view_index_scanned_bytes_total", "counter", "Log read to make it."),
@@ -199,27 +187,27 @@ _PLAIN = (
     _Metric("requests.reads", "reads_total", "counter", "Reads answered."),
     _Metric("requests.read_bytes", "read_bytes_total", "counter", "Bytes handed to readers."),
     _Metric("requests.writes", "writes_total", "counter", "Writes taken."),
-    _Metric("requests.written_bytes", "written_bytes_total", "counter", "Bytes taken from writers."),
+    _Metric("requests.written_bytes", "written_bytes_total", "counter", "Bytes accepted from writers."),
     _Metric("errors.count", "data_errors_total", "counter", "Answers of EIO or EPROTO: damaged data, failed disks."),
-    _Metric("errors.bugs", "bugs_total", "counter", "Errors that should not be; the log has their tracebacks."),
+    _Metric("errors.bugs", "bugs_total", "counter", "Unexpected errors; the log has their tracebacks."),
     _Metric("process.memory_bytes", "process_resident_memory_bytes", "gauge", "Resident memory."),
     _Metric("process.cpu_seconds", "process_cpu_seconds_total", "counter", "Processor time, user and system."),
     _Metric("process.open_files", "process_open_fds", "gauge", "Open descriptors."),
     _Metric("process.threads", "process_threads", "gauge", "Threads."),
     _Metric("disk.size_bytes", "disk_size_bytes", "gauge", "Size of the log directory's disk."),
     _Metric("disk.free_bytes", "disk_free_bytes", "gauge", "Free on that disk."),
-    _Metric("disk.available_bytes", "disk_available_bytes", "gauge", "Free there for others than root."),
+    _Metric("disk.available_bytes", "disk_available_bytes", "gauge", "Free on that disk for users other than root."),
 )
 _PARTITION = (
     _Metric("log_start_offset", "log_start_offset", "gauge", "First offset that may be read."),
-    _Metric("log_end_offset", "log_end_offset", "gauge", "Offset that the next message will have."),
+    _Metric("log_end_offset", "log_end_offset", "gauge", "Offset of the next message."),
     _Metric("segments", "log_segments", "gauge", "Segments."),
     _Metric("size_bytes", "log_size_bytes", "gauge", "Bytes of all segments."),
 )
 
 
 def _metrics(facts: Facts) -> Iterator[str]:
-    """Lines of Prometheus' text format, version 0.0.4. Partitions are those that somebody has looked at."""
+    """Lines of Prometheus' text format, version 0.0.4. Only opened partitions are included."""
     labels = _labels(version=facts["versions"]["kafkafs"], mode=facts.get("mode", ""))
     yield from _family("info", "gauge", "What this is.", [(labels, 1)])
     for metric in _PLAIN:
@@ -273,7 +261,7 @@ TOPIC/0/messages.txt           partition 0, the value of one message a line
 TOPIC/0/messages.jsonl         offset, timestamp, key, value, headers as JSON
 TOPIC/0/messages.log           Kafka's own bytes: record batches
 TOPIC/0/offsets/100-199.txt    offsets 100 to 199; also 100- (from there on),
-                               100+50 (fifty messages), last-10, 100 (just it)
+                               100+50 (fifty messages), last-10, 100 (only it)
 TOPIC/0/time/2026-11-20.txt    that day; also 2026-11, 2026-11-20T10 (an hour),
                                2026-11-20--2026-11-22, until-2026-11-20,
                                2026-11-20-- (from there on), last-15m
@@ -281,17 +269,17 @@ TOPIC/0/segments/              the real .log, .index and .timeindex files
 TOPIC/0/@info.json             first and last offset, size, timestamps
 TOPIC/@config                  the topic's configuration
 @groups/GROUP/TOPIC/0          the offset that a consumer group has committed
-@status.json  @metrics         how this mount is doing; the same for Prometheus
+@status.json  @metrics         the state of this mount; the same for Prometheus
 
-A range may be opened without being listed, and ends in .txt, .jsonl or .log.
+A range can be opened without being listed; it ends in .txt, .jsonl or .log.
 Times are UTC unless they have a zone: 2026-11-20T10:15+01:00--.jsonl
-tail -f TOPIC/0/messages.txt               new messages as they come
+tail -f TOPIC/0/messages.txt               new messages as they arrive
 grep error TOPIC/*/time/2026-11-20.txt     one day, all partitions
 jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99
 getfattr -d TOPIC/0                        offsets and counts as attributes
 """
 
-# What else stands there where people may write.
+# What differs on a writable mount.
 _WRITABLE = {
     "as files. Read only.": "as files.",
     "the offset that a consumer group has committed\n": "a group's committed offset; write one\n",

@@ -1,7 +1,7 @@
-"""The grammar of range names: offsets and times as a person writes them, in file names and after `--offsets`, `--time`.
+"""The grammar of range names: offsets and times as people write them, in file names and after `--offsets`, `--time`.
 
-Pure: text in, frozen values out. What a range means for a given log is `kafkafs.selection.select`'s business.
-Numbers may have leading zeros, so that a segment's 20-digit base offset can stand in a name.
+Pure: text in, frozen values out. `kafkafs.selection.select` decides what a range means for a given log. Numbers may
+have leading zeros, so that a segment's 20-digit base offset can be used in a name.
 """
 
 from __future__ import annotations
@@ -10,19 +10,30 @@ import re
 from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from typing import ClassVar
 
 from storage.types import MAX_OFFSET
 
 
 class MalformedRange(ValueError):
-    """The text is no range name; the message says why."""
+    """The text is not a valid range name; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class SingleOffset:
-    """`A`: the one message at `offset`."""
+    """`A`: the one message at `first`."""
 
-    offset: int
+    first: int
+
+    @property
+    def last(self) -> int:
+        """The last offset, included."""
+        return self.first
+
+    @property
+    def most(self) -> int:
+        """The greatest number of messages that the range can hold."""
+        return 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +43,41 @@ class OffsetsBetween:
     first: int
     last: int
 
+    @property
+    def most(self) -> int:
+        """The greatest number of messages that the range can hold."""
+        return self.last - self.first + 1
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetsFrom:
     """`A-`: from `first` on."""
 
     first: int
+    last: ClassVar[None] = None
+    most: ClassVar[None] = None
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsCount:
-    """`A+N`: the first `count` messages at or after `first`."""
+    """`A+N`: the first `most` messages at or after `first`."""
 
     first: int
-    count: int
+    most: int
+    last: ClassVar[None] = None
 
 
 @dataclass(frozen=True, slots=True)
 class LastMessages:
-    """`last-N`: the last `count` messages."""
+    """`last-N`: the last `most` messages."""
 
-    count: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
 class TimeBetween:
-    """Timestamps from `start_ms` (included) to `end_ms` (excluded), epoch milliseconds; None is open, never both."""
+    """Timestamps from `start_ms` (included) to `end_ms` (excluded), epoch milliseconds. At most one of them is None,
+    which means unbounded."""
 
     start_ms: int | None
     end_ms: int | None
@@ -73,7 +93,7 @@ class LastDuration:
 OffsetSpec = SingleOffset | OffsetsBetween | OffsetsFrom | OffsetsCount | LastMessages
 TimeSpec = TimeBetween | LastDuration
 
-# Compiled (and kept, by `re`) when first used: a command that is given no range need not wait for them.
+# Compiled (and cached by `re`) when first used: a command without a range need not wait for them.
 _OFFSETS = r"(?P<first>[0-9]+)(?:(?P<to>-)(?P<last>[0-9]*)|\+(?P<count>[0-9]+))?"
 _LAST_MESSAGES = r"(?:last)?-([0-9]+)"
 _LAST_DURATION = r"last-([0-9]+)([smhd])"
@@ -102,7 +122,7 @@ def parse_offset_spec(text: str) -> OffsetSpec:
         return LastMessages(_count(last[1], text))
     match = re.fullmatch(_OFFSETS, text)
     if match is None:
-        raise MalformedRange(f"{text!r} is no offset range; write 100-199, 100-, 100+50, last-10 or 100")
+        raise MalformedRange(f"{text!r} is not an offset range; write 100-199, 100-, 100+50, last-10 or 100")
     first = _number(match["first"], text)
     if match["count"] is not None:
         return OffsetsCount(first, _count(match["count"], text))
@@ -141,8 +161,8 @@ def parse_time_spec(text: str) -> TimeSpec:
 
 
 def offsets_name(first: int, last: int | None = None, digits: int = 0) -> str:
-    """The name of the range from `first` to `last`, both included; without `last` the one that grows. Each number has
-    leading zeros up to `digits`, so that the names of one log are in order."""
+    """The name of the range from `first` to `last`, both included; without `last` it grows with the log. Each number
+    has leading zeros up to `digits`, so that the names of one log are in order."""
     return f"{first:0{digits}d}-" if last is None else f"{first:0{digits}d}-{last:0{digits}d}"
 
 
@@ -155,12 +175,12 @@ def day_name(timestamp_ms: int) -> str:
     """The name of the UTC day that holds `timestamp_ms`. Raises MalformedRange outside the years 1 to 9999."""
     day = timestamp_ms // _DAY_MS + _EPOCH_DAY
     if not 1 <= day <= date.max.toordinal():
-        raise MalformedRange(f"timestamp {timestamp_ms} lies in no year of four digits")
+        raise MalformedRange(f"timestamp {timestamp_ms} is not in a year of four digits")
     return date.fromordinal(day).isoformat()
 
 
 def timestamp_text(timestamp_ms: int) -> str:
-    """`timestamp_ms` as `2026-11-20T10:15:30.123Z` for people; a number where no calendar reaches."""
+    """`timestamp_ms` as `2026-11-20T10:15:30.123Z` for people; a number outside the years 1 to 9999."""
     try:
         moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
     except (OverflowError, ValueError, OSError):
@@ -169,7 +189,7 @@ def timestamp_text(timestamp_ms: int) -> str:
 
 
 def _number(digits: str, text: str) -> int:
-    # The length goes first: int() refuses thousands of digits with an error of its own.
+    # The length is checked first: int() refuses thousands of digits with another error.
     significant = digits.lstrip("0")
     if len(significant) > 19 or int(significant or "0") > MAX_OFFSET:
         raise MalformedRange(f"{text!r} holds a number above 2^63-1")
@@ -179,7 +199,7 @@ def _number(digits: str, text: str) -> int:
 def _count(digits: str, text: str) -> int:
     count = _number(digits, text)
     if count == 0:
-        raise MalformedRange(f"{text!r} asks for nothing")
+        raise MalformedRange(f"{text!r} asks for zero messages or no time; the number must be at least 1")
     return count
 
 
@@ -198,7 +218,7 @@ def _instant_ns(moment: str, text: str) -> int:
 
 
 def _ceil_ms(ns: int) -> int:
-    # Timestamps are whole milliseconds: `>= F` and `< T` both mean the next whole one.
+    # Timestamps are whole milliseconds, so for both `>= F` and `< T` a fraction is rounded up.
     return -(-ns // _NANOS)
 
 
@@ -213,13 +233,13 @@ def _match_moment(moment: str, text: str) -> re.Match[str]:
     match = re.fullmatch(_MOMENT, moment)
     if match is None:
         raise MalformedRange(
-            f"{text!r} is no time range; write 2026-11-20, 2026-11-20T10:15, 2026-11-20T10--2026-11-21, "
+            f"{text!r} is not a time range; write 2026-11-20, 2026-11-20T10:15, 2026-11-20T10--2026-11-21, "
             "2026-11-20--, until-2026-11-20 or last-15m"
         )
     if match["hour"] is not None and not (match["day"] or match["day_"]):
-        raise MalformedRange(f"{text!r} has an hour but no whole date")
+        raise MalformedRange(f"{text!r} has an hour but not a whole date")
     if match["fraction"] is not None and not (match["second"] or match["second_"]):
-        raise MalformedRange(f"{text!r} has a fraction of something else than a second")
+        raise MalformedRange(f"{text!r} has a fraction without seconds")
     return match
 
 
@@ -231,14 +251,14 @@ def _bounds(match: re.Match[str], text: str) -> tuple[int, int]:
     try:
         first = date(year, int(month or 1), int(day or 1))
     except ValueError as error:
-        raise MalformedRange(f"{text!r} names a day that no calendar has: {error}") from None
+        raise MalformedRange(f"{text!r} names a day that does not exist: {error}") from None
     start_ms = (first.toordinal() - _EPOCH_DAY) * _DAY_MS
     if match["hour"] is None:
         return start_ms, start_ms + _days(year, month, day) * _DAY_MS
     minute = match["minute"] or match["minute_"]
     second = match["second"] or match["second_"]
     if int(match["hour"]) > 23 or int(minute or 0) > 59 or int(second or 0) > 59:
-        raise MalformedRange(f"{text!r} names a time that no clock shows")
+        raise MalformedRange(f"{text!r} names a time of day that does not exist")
     start_ms += int(match["hour"]) * _HOUR_MS + int(minute or 0) * _MINUTE_MS + int(second or 0) * _SECOND_MS
     start_ms -= _zone_ms(match["zone"], text)
     length_ms = _SECOND_MS if second else _MINUTE_MS if minute else _HOUR_MS
@@ -254,11 +274,11 @@ def _days(year: int, month: str | None, day: str | None) -> int:
 
 
 def _zone_ms(zone: str | None, text: str) -> int:
-    """East of Greenwich is positive."""
+    """The offset of a time zone from UTC; positive east of Greenwich."""
     if zone is None or zone == "Z":
         return 0
     hours, minutes = int(zone[1:3]), int(zone[3:].removeprefix(":") or 0)
     if hours > 23 or minutes > 59:
-        raise MalformedRange(f"{text!r} has a zone that is more than a day away")
+        raise MalformedRange(f"{text!r} has a zone outside -23:59 to +23:59")
     length_ms = hours * _HOUR_MS + minutes * _MINUTE_MS
     return -length_ms if zone[0] == "-" else length_ms

@@ -1,4 +1,4 @@
-"""Which records of a block have a key or a header: over columns, with Python objects for the few that may fit."""
+"""Which records of a block have a key or a header: by columns, with Python objects only for possible matches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from storage.format.block import RecordBlock
 
-_COMPARED: Final = 32  # bytes compared column by column before the few that are left are compared whole
+_COMPARED: Final = 32  # bytes compared by column, before the remaining few keys are compared as a whole
 
 
 def key_rows(block: RecordBlock, key: bytes) -> NDArray[np.intp]:
@@ -40,7 +40,8 @@ def header_rows(block: RecordBlock, name: bytes, value: bytes) -> NDArray[np.int
 
 
 def _that_may_hold(block: RecordBlock, rows: NDArray[np.intp], needle: bytes) -> NDArray[np.intp]:
-    """Those of `rows` (which have headers) with the needle somewhere from their headers' start to the next row's."""
+    """Those of `rows` (which have headers) with the needle between the start of their headers and that of the next
+    row's."""
     starts = block.headers_start[rows]
     search = re.compile(re.escape(needle)).search
     slots = []
@@ -48,6 +49,6 @@ def _that_may_hold(block: RecordBlock, rows: NDArray[np.intp], needle: bytes) ->
     while found is not None:
         slot = int(starts.searchsorted(found.start(), side="right")) - 1
         slots.append(slot)
-        # One place in a record is enough.
+        # One match in a record is enough.
         found = search(block.buffer, int(starts[slot + 1])) if slot + 1 < len(starts) else None
     return rows[np.array(slots, np.intp)]

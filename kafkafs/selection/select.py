@@ -1,8 +1,8 @@
 """What a range means for a log as it is now: from which offset to which, and which timestamps.
 
-Shared by the views and by the commands that read without a mount. Edges as product.md section 1 has them: a range that
-reaches past the log end is what is there so far and grows; one that begins above it, or below the log start, is Kafka's
-OffsetOutOfRange.
+Shared by the views and by the commands that read without a mount. A range that ends above the log end has the messages
+that exist so far, and grows; a range that begins above the log end or below the log start is Kafka's OffsetOutOfRange
+(kafkafs/CONTRACT.md, "Ranges").
 """
 
 from __future__ import annotations
@@ -10,17 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafkafs.selection.range_names import (
-    LastDuration,
-    LastMessages,
-    OffsetsBetween,
-    OffsetsCount,
-    OffsetsFrom,
-    OffsetSpec,
-    SingleOffset,
-    TimeBetween,
-    TimeSpec,
-)
+from kafkafs.selection.range_names import LastDuration, LastMessages, OffsetsCount, OffsetSpec, TimeBetween, TimeSpec
 from storage.client.counting import count_messages, nth_message, visible_end
 from storage.errors import OffsetOutOfRange
 from storage.log.timestamps import may_reach, position_for_timestamp
@@ -35,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def time_mask(timestamps: NDArray[np.int64], times: TimeRange) -> NDArray[np.bool_]:
-    """Which of these timestamps lie in `times`. -1, no timestamp, lies in no time."""
+    """Which of these timestamps are in `times`. -1 means no timestamp and is in no range."""
     mask: NDArray[np.bool_] = timestamps != NO_TIMESTAMP
     if times.start_ms is not None:
         mask &= timestamps >= times.start_ms
@@ -47,10 +37,10 @@ def time_mask(timestamps: NDArray[np.int64], times: TimeRange) -> NDArray[np.boo
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Messages of a log: offsets from `start_offset` (included) to `end_offset` (excluded; None: all, growing),
-    of these at most the first `limit`, and of these the ones whose timestamps lie in `time_range` (None: all).
+    of these at most the first `limit`, and of these the ones with timestamps in `time_range` (None: all).
 
-    `complete`: nothing that is appended later can belong to it. An A+N that is not complete has `end_offset` None and
-    `limit` N: with a later snapshot, resolve it again.
+    `complete`: nothing that is appended later can belong to it. An incomplete A+N has `end_offset` None and `limit` N:
+    resolve it again with a later snapshot.
     """
 
     start_offset: int
@@ -69,59 +59,43 @@ def resolve(
     clamp: bool = False,
     find_nth: bool = True,
 ) -> Selection:
-    """What `spec` (None: everything) selects of a log as it is in `snapshot`.
+    """What `spec` (None: everything) selects from a log as it is in `snapshot`.
 
-    `clamp`: a range that begins below the log start gives what is left of it. `find_nth` False leaves the end of an A+N
-    to the reader (`limit`), who counts anyway. Raises OffsetOutOfRange; another StorageError where damage hides the
-    place that is looked for. Costs a few reads, for last-N and A+N also the headers of their span.
+    `clamp`: of a range that begins below the log start, what is left. `find_nth` False leaves the end of an A+N to the
+    reader (`limit`), which counts anyway. Raises OffsetOutOfRange; another StorageError where damage hides the place
+    that is searched. Takes a few reads, for last-N and A+N also the headers of their span.
     """
     if spec is None:
         return Selection(snapshot.log_start_offset, None)
     if isinstance(spec, TimeBetween):
         return Selection(_start_of_time(snapshot, spec.start_ms), None, TimeRange(spec.start_ms, spec.end_ms))
     if isinstance(spec, LastDuration):
-        # Up to now, and now belongs to it.
+        # Up to now, inclusive.
         times = TimeRange(now_ms - spec.duration_ms, now_ms + 1)
         end = visible_end(snapshot, isolation)
         return Selection(min(_start_of_time(snapshot, times.start_ms), end), end, times, complete=True)
     if isinstance(spec, LastMessages):
         end = visible_end(snapshot, isolation)
-        return Selection(_start_of_last(snapshot, spec.count, end, isolation), end, complete=True)
-    return _resolve_offsets(snapshot, spec, isolation, clamp, find_nth)
-
-
-def _resolve_offsets(
-    snapshot: LogSnapshot,
-    spec: SingleOffset | OffsetsBetween | OffsetsFrom | OffsetsCount,
-    isolation: Isolation,
-    clamp: bool,
-    find_nth: bool,
-) -> Selection:
-    if isinstance(spec, SingleOffset):
-        first, last = spec.offset, spec.offset
-    elif isinstance(spec, OffsetsBetween):
-        first, last = spec.first, spec.last
-    else:
-        first, last = spec.first, None
-    start = _checked_start(snapshot, first, last, clamp)
+        return Selection(_start_of_last(snapshot, spec.most, end, isolation), end, complete=True)
+    start = _checked_start(snapshot, spec.first, spec.last, clamp)
     if isinstance(spec, OffsetsCount):
-        nth = nth_message(snapshot, start, spec.count, isolation) if find_nth else None
+        nth = nth_message(snapshot, start, spec.most, isolation) if find_nth else None
         if nth is None:
-            return Selection(start, None, limit=spec.count)
-        return Selection(start, nth + 1, limit=spec.count, complete=True)
-    if last is None:
+            return Selection(start, None, limit=spec.most)
+        return Selection(start, nth + 1, limit=spec.most, complete=True)
+    if spec.last is None:
         return Selection(start, None)
-    return Selection(start, last + 1, complete=last < visible_end(snapshot, isolation))
+    return Selection(start, spec.last + 1, complete=spec.last < visible_end(snapshot, isolation))
 
 
 def _checked_start(snapshot: LogSnapshot, first: int, last: int | None, clamp: bool) -> int:
-    """Where reading begins. OffsetOutOfRange above the log end, and below the log start if not clamped."""
+    """The offset where reading begins. OffsetOutOfRange above the log end, and below the log start if not clamped."""
     if first >= snapshot.log_start_offset or not clamp:
         snapshot.check_offset(first)
         return first
     if last is not None and last < snapshot.log_start_offset:
         raise OffsetOutOfRange(
-            f"range lies wholly below the log start of {snapshot.tp}",
+            f"range is wholly below the log start of {snapshot.tp}",
             offset=last,
             expected=f"{snapshot.log_start_offset} to {snapshot.log_end_offset}",
         )
@@ -129,9 +103,9 @@ def _checked_start(snapshot: LogSnapshot, first: int, last: int | None, clamp: b
 
 
 def _start_of_last(snapshot: LogSnapshot, count: int, end: int, isolation: Isolation) -> int:
-    """The offset from which on there are `count` messages below `end`; the log start when there are fewer in all.
+    """The offset from which there are `count` messages up to `end` (excluded); the log start when there are fewer.
 
-    A step back over n offsets finds at most n messages: on a log without gaps the first step finds them all. With gaps
+    A step back over n offsets finds at most n messages: in a log without gaps the first step finds them all. With gaps
     the steps grow, and the last one is counted forward again.
     """
     start, missing, step = end, count, count
@@ -140,7 +114,7 @@ def _start_of_last(snapshot: LogSnapshot, count: int, end: int, isolation: Isola
         found = count_messages(snapshot, before, start, isolation)
         if found > missing:
             nth = nth_message(snapshot, before, found - missing + 1, isolation)
-            assert nth is not None  # found more than that just now
+            assert nth is not None  # more messages were just found
             return nth
         start, missing = before, missing - found
         step *= 2
@@ -150,7 +124,7 @@ def _start_of_last(snapshot: LogSnapshot, count: int, end: int, isolation: Isola
 def _start_of_time(snapshot: LogSnapshot, start_ms: int | None) -> int:
     """An offset below which no message has a timestamp >= `start_ms`; the log end when there is none at all.
 
-    Damage that may hide such a message is not passed over: reading meets it, and does not end without a word.
+    Damage that may hide such a message is not skipped: reading must end with its error.
     """
     if start_ms is None:
         return snapshot.log_start_offset
@@ -163,5 +137,5 @@ def _start_of_time(snapshot: LogSnapshot, start_ms: int | None) -> int:
 def _start_in_segment(snapshot: LogSnapshot, segment: Segment, start_ms: int) -> int:
     position = position_for_timestamp(snapshot, segment, start_ms)
     batch = segment.batch_at(position, snapshot.end_position(segment)) if position > 0 else None
-    # A compressed message of the old formats does not tell where it begins (-1).
+    # The header of a compressed message in an old format does not have its first offset (-1).
     return segment.base_offset if batch is None else max(segment.base_offset, int(batch.base_offset[0]))

@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Final
-
-_KERNELS: Final = (
-    "storage.format.decode_kernel",
-    "storage.format.header_kernel",
-    "storage.format.checksum_kernel",
-    "storage.format.message_kernel",
-    "storage.format.encoder_kernel",
-    "storage.format.hashing",
-    "storage.format.rewrite_kernel",
-    "storage.compaction.offset_map_kernel",
-)
+from kafkafs.compiled_kernels import uncompiled
 
 
 class UncompiledKernels(RuntimeError):
@@ -23,7 +11,7 @@ class UncompiledKernels(RuntimeError):
 
 def require_compiled(allow_uncompiled: bool = False) -> None:
     """Raises UncompiledKernels unless the kernels of this process are compiled, or slow ones are allowed."""
-    slow = [] if allow_uncompiled else [name for name in _KERNELS if not import_module(name).is_compiled()]
+    slow = [] if allow_uncompiled else uncompiled()
     if slow:
         raise UncompiledKernels(
             f"{', '.join(slow)} {'is' if len(slow) == 1 else 'are'} not compiled on this machine, so this would be "

@@ -1,6 +1,5 @@
 """From a path to its node.
 
-In: a path as FUSE hands it over. Out: a node that can be asked for its attributes, entries and extended attributes,
-and opened. How the bytes of record files come about is the business of `views`, and how written bytes become messages
-that of `writing`.
+In: a path as FUSE gives it. Out: a view of the node, with its attributes, entries and extended attributes, which can be
+opened. `views` makes the bytes of record files, and `writing` turns written bytes into messages.
 """

@@ -1,16 +1,16 @@
-"""`@append` and `@append.jsonl`: what is written to them becomes messages. Reading gives end of file.
+"""`@append` and `@append.jsonl`: what is written to them becomes messages. Reading returns end of file.
 
-Bytes count as they come, wherever a writer writes them: the kernel makes up the position of one who appends, and each
-open has its own. But tools that copy a sparse file (cp, dd conv=sparse) write nothing where it has a hole; they move
-their position on, and at last set the size. So where a position leaps forward there are zeros, as in any file. It never
-does so by itself: it goes on by what each write was told to have taken.
+Bytes are taken in the order of the writes, whatever their positions: the kernel invents the position of a writer that
+appends, and each open has its own. But tools that copy a sparse file (cp, dd conv=sparse) write nothing for a hole;
+they advance their position and finally set the size. So a position that skips forward means zeros, as in any file. A
+position never skips by itself: it advances by the count that each write returned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from kafkafs.tree.node import Attributes, File, Kind
+from kafkafs.tree.node import Attributes, File, NodeKind
 from kafkafs.tree.paths import Append
 from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from kafkafs.writing.destinations import Destination, open_target, sync_each
@@ -22,11 +22,11 @@ from storage.types import TopicPartition
 
 APPEND_FILES = ("@append", "@append.jsonl")
 _MODE = 0o222
-_ZEROS = 1 << 20  # of a hole, written at a time
+_ZEROS = 1 << 20  # zeros of a hole, written at a time
 
 
 class LinesHandle(BytesHandle):
-    """An open file that takes lines."""
+    """An open file to which lines are written."""
 
     def __init__(self, destination: Destination, parse: Parse, content: bytes = b"") -> None:
         super().__init__(content)
@@ -52,7 +52,7 @@ class AppendHandle(LinesHandle):
     def __init__(self, destination: Destination, parse: Parse, flush: Callable[[], None]) -> None:
         super().__init__(destination, parse)
         self._flush = flush
-        self._end = 0  # behind the last byte that was written at a position
+        self._end = 0  # after the last byte that was written at a position
         self._is_written = False
 
     def write(self, data: bytes | memoryview, offset: int | None = None) -> int:
@@ -69,7 +69,7 @@ class AppendHandle(LinesHandle):
         sync_each((super().sync, self._flush))
 
     def extend(self, size: int) -> None:
-        # Who only sets a size (truncate(1)) writes nothing: truncation means nothing here.
+        # A program that only sets a size (truncate(1)) writes nothing: truncation has no effect here.
         if self._is_written:
             self._fill(size)
 
@@ -79,7 +79,7 @@ class AppendHandle(LinesHandle):
 
 
 class AppendFile(File):
-    """A topic's or a partition's. UnknownTopicOrPartition when there is none."""
+    """The file of a topic or a partition. UnknownTopicOrPartition when there is none."""
 
     def __init__(self, owned: OwnedDir, node: Append) -> None:
         self._owned = owned
@@ -91,7 +91,7 @@ class AppendFile(File):
             raise UnknownTopicOrPartition(f"no partition {place} here", path=owned.path)
 
     def attributes(self) -> Attributes:
-        return Attributes(Kind.FILE, 0, self._owned.path.stat().st_mtime_ns, _MODE)
+        return Attributes(NodeKind.FILE, 0, self._owned.path.stat().st_mtime_ns, _MODE)
 
     def open(self) -> Handle:
         return SyncHandle(b"", self._flush)

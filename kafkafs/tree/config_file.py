@@ -1,10 +1,10 @@
-"""A topic's `@config` where it may be written: each `key=value` line sets one key, `key=` unsets it."""
+"""A topic's `@config` on a writable mount: each `key=value` line sets one key, `key=` unsets it."""
 
 from __future__ import annotations
 
 from kafkafs.tree.append_files import LinesHandle
 from kafkafs.tree.info import InfoTexts
-from kafkafs.tree.node import Attributes, File, Kind
+from kafkafs.tree.node import Attributes, File, NodeKind
 from kafkafs.views.handle import BytesHandle, Handle, WriteHandle
 from kafkafs.writing.destinations import Taken
 from kafkafs.writing.line_parsers import Parsed, parse_txt
@@ -25,7 +25,7 @@ class ConfigFile(File):
         owned.log_dir.partitions(topic)
 
     def attributes(self) -> Attributes:
-        return Attributes(Kind.FILE, len(self._content()), self._owned.path.stat().st_mtime_ns, _MODE)
+        return Attributes(NodeKind.FILE, len(self._content()), self._owned.log_dir.mtime_ns, _MODE)
 
     def open(self) -> Handle:
         return BytesHandle(self._content())
@@ -38,7 +38,7 @@ class ConfigFile(File):
 
 
 class _Settings:
-    """Where lines of settings go. Blank lines and comments are left out: `@config` itself has some."""
+    """The destination of settings lines. Blank lines and comments are skipped: `@config` itself has some."""
 
     def __init__(self, owned: OwnedDir, topic: str) -> None:
         self._owned = owned
@@ -59,10 +59,10 @@ class _Settings:
         return _LONGEST_LINE
 
     def forget_refused(self) -> None:
-        """Settings are made one by one: none is ahead of a refused one."""
+        """Does nothing: settings are made one by one, so none after a refused one is made."""
 
     def sync(self) -> None:
-        """Each setting is on disk when it is made."""
+        """Does nothing: each setting is on disk as soon as it is made."""
 
     def _set(self, line: bytes) -> None:
         try:

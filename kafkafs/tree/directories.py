@@ -1,17 +1,18 @@
-"""The directories of the tree. Listings read no messages: file names, first headers and time indexes tell enough."""
+"""The directories of the tree. Listings read no messages: file names, first headers and time indexes are enough."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from kafkafs.selection.range_names import MalformedRange, day_name, offsets_name
 from kafkafs.tree.append_files import APPEND_FILES
 from kafkafs.tree.info import partition_xattrs, topic_xattrs
-from kafkafs.tree.node import DIRECTORY_MODE, Attributes, Directory, Entry, Kind
+from kafkafs.tree.node import DIRECTORY_MODE, Attributes, Directory, Entry, NodeKind
+from kafkafs.tree.paths import ROOT_FILES
 from kafkafs.views.times import (
     first_shown_timestamp,
     first_timestamp,
-    mtime_ns,
+    log_mtime_ns,
     newest_timestamp,
     shown_segments,
 )
@@ -21,33 +22,31 @@ from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, TopicPartition
 
-ROOT_FILES = ("@help", "@status.json", "@metrics")
 MESSAGE_FILES = ("messages.txt", "messages.jsonl", "messages.log")
 WRITABLE_MODE = 0o755
 _DAY_MS = 86_400_000
-_MOST_DAYS = 3_660  # of one segment: timestamps are whatever producers say, and one may be off by centuries
-_LOOKED_INTO = 16  # partitions of a topic that are opened for its time; the directories' own tell of more
+_MOST_DAYS = 3_660  # of one segment: producers choose timestamps, and one may be off by centuries
+_LOOKED_INTO = 16  # a topic of more partitions takes its time from their directories, not from their logs
 
 
 class RootDirectory(Directory):
-    """The mountpoint: our files and all topics."""
+    """The mountpoint: the files about the mount, and all topics."""
 
     def __init__(self, log_dir: LogDir, *, writable: bool = False) -> None:
         self._log_dir = log_dir
         self._mode = WRITABLE_MODE if writable else DIRECTORY_MODE
 
     def attributes(self) -> Attributes:
-        mtime = self._log_dir.path.stat().st_mtime_ns
-        return Attributes(Kind.DIRECTORY, 0, mtime, self._mode, 3 + len(self._log_dir.topics()))
+        return Attributes(NodeKind.DIRECTORY, 0, self._log_dir.mtime_ns, self._mode, 3 + len(self._log_dir.topics()))
 
     def list(self) -> Iterable[Entry]:
-        yield from (Entry(name, Kind.FILE) for name in ROOT_FILES)
-        yield Entry("@groups", Kind.DIRECTORY)
-        yield from (Entry(topic, Kind.DIRECTORY) for topic in self._log_dir.topics())
+        yield from (Entry(name, NodeKind.FILE) for name in ROOT_FILES)
+        yield Entry("@groups", NodeKind.DIRECTORY)
+        yield from (Entry(topic, NodeKind.DIRECTORY) for topic in self._log_dir.topics())
 
 
 class TopicDirectory(Directory):
-    """A topic: its configuration and those of its partitions that are here."""
+    """A topic: its configuration, and its partitions that are in this directory."""
 
     def __init__(self, log_dir: LogDir, topic: str, *, writable: bool = False) -> None:
         self._log_dir = log_dir
@@ -59,8 +58,8 @@ class TopicDirectory(Directory):
         return _directory(max(self._mtimes(), default=0), len(self._partitions))
 
     def list(self) -> Iterable[Entry]:
-        yield from (Entry(name, Kind.FILE) for name in self._files)
-        yield from (Entry(str(partition), Kind.DIRECTORY) for partition in self._partitions)
+        yield from (Entry(name, NodeKind.FILE) for name in self._files)
+        yield from (Entry(str(partition), NodeKind.DIRECTORY) for partition in self._partitions)
 
     def xattrs(self) -> Mapping[str, bytes]:
         return topic_xattrs(self._log_dir.topic_info(self._topic), self._partitions)
@@ -70,11 +69,12 @@ class TopicDirectory(Directory):
             tp = TopicPartition(self._topic, partition)
             try:
                 if len(self._partitions) <= _LOOKED_INTO:
-                    yield newest_mtime_ns(self._log_dir.log(tp))
+                    log = self._log_dir.log(tp)
+                    yield log_mtime_ns(log, log.snapshot())
                 else:
                     yield (self._log_dir.path / tp.dir_name).stat().st_mtime_ns
             except (StorageError, OSError):
-                continue  # its own stat will tell
+                continue  # a stat of the partition reports it
 
 
 class PartitionDirectory(Directory):
@@ -88,40 +88,28 @@ class PartitionDirectory(Directory):
         self._files = (*MESSAGE_FILES, "@info.json", *(APPEND_FILES if writable else ()))
 
     def attributes(self) -> Attributes:
-        return _directory(newest_mtime_ns(self._log), len(self._DIRECTORIES))
+        return _directory(log_mtime_ns(self._log, self._log.snapshot()), len(self._DIRECTORIES))
 
     def list(self) -> Iterable[Entry]:
-        yield from (Entry(name, Kind.FILE) for name in self._files)
-        yield from (Entry(name, Kind.DIRECTORY) for name in self._DIRECTORIES)
+        yield from (Entry(name, NodeKind.FILE) for name in self._files)
+        yield from (Entry(name, NodeKind.DIRECTORY) for name in self._DIRECTORIES)
 
     def xattrs(self) -> Mapping[str, bytes]:
         return partition_xattrs(self._log_dir, self._log)
 
 
-class OffsetsDirectory(Directory):
-    """`offsets`: a range per segment, the active one without an end."""
+class RangesDirectory(Directory):
+    """`offsets` or `time`: the ranges that `names_of` lists. Others can be opened without being listed."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, names_of: Callable[[LogSnapshot], Iterable[str]]) -> None:
         self._log = log
+        self._names_of = names_of
 
     def attributes(self) -> Attributes:
-        return _directory(newest_mtime_ns(self._log), 0)
+        return _directory(log_mtime_ns(self._log, self._log.snapshot()), 0)
 
     def list(self) -> Iterable[Entry]:
-        return [Entry(f"{name}.txt", Kind.FILE) for name in segment_ranges(self._log.snapshot())]
-
-
-class TimeDirectory(Directory):
-    """`time`: the UTC days that segments are known to reach."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def attributes(self) -> Attributes:
-        return _directory(newest_mtime_ns(self._log), 0)
-
-    def list(self) -> Iterable[Entry]:
-        return [Entry(f"{name}.txt", Kind.FILE) for name in known_days(self._log.snapshot())]
+        return [Entry(f"{name}.txt", NodeKind.FILE) for name in self._names_of(self._log.snapshot())]
 
 
 class SegmentsDirectory(Directory):
@@ -136,20 +124,12 @@ class SegmentsDirectory(Directory):
     def list(self) -> Iterable[Entry]:
         with scan_quietly(self._log.path) as entries:
             names = sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
-        return [Entry(name, Kind.FILE) for name in names]
-
-
-def newest_mtime_ns(log: Log) -> int:
-    """A partition's time: its newest message's, as far as its last segment tells."""
-    snapshot = log.snapshot()
-    if not snapshot.segments:
-        return log.path.stat().st_mtime_ns
-    return mtime_ns(snapshot, snapshot.segments[-1:])
+        return [Entry(name, NodeKind.FILE) for name in names]
 
 
 def segment_ranges(snapshot: LogSnapshot) -> Iterator[str]:
-    """The names of the offset ranges that are a segment each, from the log start on; as many digits as the log end has,
-    so that a shell's `offsets/*` is in order."""
+    """The names of the offset ranges, one for each segment, from the log start on. Each number has as many digits as
+    the log end, so that a shell's `offsets/*` is in order."""
     start, digits = snapshot.log_start_offset, len(str(snapshot.log_end_offset))
     for index, segment in enumerate(snapshot.segments):
         first = max(segment.base_offset, start)
@@ -183,4 +163,4 @@ def _name_of(day: int) -> Iterator[str]:
 
 
 def _directory(mtime: int, directories: int) -> Attributes:
-    return Attributes(Kind.DIRECTORY, 0, mtime, DIRECTORY_MODE, 2 + directories)
+    return Attributes(NodeKind.DIRECTORY, 0, mtime, DIRECTORY_MODE, 2 + directories)

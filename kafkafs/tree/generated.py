@@ -1,13 +1,14 @@
 """Small texts made when they are looked at: `@info.json`, `@config`, `@help`, `@status.json`, `@metrics`.
 
-What tools see of such a file must hang together, though the next text may be longer: `tar` asks for its size, opens
-it, asks again (fstat comes as a stat of the path), reads as many bytes, and complains if size or time have changed. So
+What a tool sees of such a file must be consistent, although the next text may be longer: `tar` asks for its size, opens
+it, asks again (fstat arrives as a stat of the path), reads that many bytes, and complains if size or time have changed.
+So
 
-    while open  stats tell of the text that was opened last; each handle keeps its own
-    else        a stat makes a text, and the open that follows it within a moment takes that one
+    while open  a stat shows the text that was opened last; each handle keeps its own
+    otherwise   a stat makes a text, and the open that follows it within a moment takes that one
 
-The latter only of texts that differ each time they are made (`moment_s`): of others an open shows what is so now.
-Whoever opens a file twice gets a new text each time.
+The latter applies only to texts that differ each time they are made (`moment_s`); of others an open shows the current
+state. Opening a file twice gives a new text each time.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kafkafs.tree.node import FILE_MODE, Attributes, File, Kind
+from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
 from kafkafs.views.handle import BytesHandle, Handle
 
-MOMENT_S = 0.25  # from a stat to the open that goes with it
-_KEPT = 64  # texts of files that nobody has open
+MOMENT_S = 0.25  # from a stat to the open that belongs to it
+_KEPT = 64  # texts, of files without an open handle
 
 Make = Callable[[], tuple[bytes, int]]
 
 
 @dataclass(slots=True)
 class _Text:
-    """A text, `made` when by the monotonic clock, and how many have it open; `opened`: somebody had."""
+    """A text; `made`: when, by the monotonic clock; `handles`: how many are open; `opened`: whether one ever was."""
 
     content: bytes
     mtime_ns: int
@@ -39,7 +40,11 @@ class _Text:
 
 
 class GeneratedTexts:
-    """The texts of a tree's generated files, by path. Thread-safe; texts are made outside of the lock."""
+    """The texts of a tree's generated files, by path. Thread-safe; texts are made outside the lock.
+
+    It keeps what open handles were given, whether or not that has changed since. `InfoTexts` keeps texts by another
+    rule: until what they were made from changes.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         # constant after construction
@@ -48,40 +53,15 @@ class GeneratedTexts:
         self._lock = threading.Lock()
         self._texts: OrderedDict[str, _Text] = OrderedDict()
 
-    def is_open(self, path: str) -> bool:
-        """Whether somebody has the file open."""
+    def shown(self, path: str, moment_s: float) -> _Text | None:
+        """The text that a stat must show: that of an open handle, or one made a moment ago. None: make one."""
         with self._lock:
             text = self._texts.get(path)
-            return text is not None and text.handles > 0
+            return text if text is not None and (text.handles or self._is_fresh(text, moment_s)) else None
 
-    def look(self, path: str, make: Make, moment_s: float) -> _Text:
-        """What a stat tells of. `make` gives content and mtime."""
-        with self._lock:
-            text = self._texts.get(path)
-            if text is not None and (text.handles or self._is_fresh(text, moment_s)):
-                return text
-        return self._keep(path, make)
-
-    def open(self, path: str, make: Make, moment_s: float) -> _Text:
-        """What an open gets; to be closed."""
-        with self._lock:
-            text = self._texts.get(path)
-            if text is not None and self._is_fresh(text, moment_s):
-                text.handles += 1
-                text.opened = True
-                return text
-        return self._keep(path, make, handles=1)
-
-    def close(self, text: _Text) -> None:
-        """A handle is closed."""
-        with self._lock:
-            text.handles -= 1
-
-    def _is_fresh(self, text: _Text, moment_s: float) -> bool:
-        return not text.opened and self._clock() - text.made < moment_s
-
-    def _keep(self, path: str, make: Make, handles: int = 0) -> _Text:
-        text = _Text(*make(), self._clock(), handles, opened=handles > 0)
+    def keep(self, path: str, content: bytes, mtime_ns: int, handles: int = 0) -> _Text:
+        """Keeps a new text of a file, with so many handles open."""
+        text = _Text(content, mtime_ns, self._clock(), handles, opened=handles > 0)
         with self._lock:
             self._texts[path] = text
             self._texts.move_to_end(path)
@@ -91,40 +71,60 @@ class GeneratedTexts:
                     del self._texts[oldest]
         return text
 
+    def open(self, path: str, make: Make, moment_s: float) -> _Text:
+        """The text for an open; `close` must follow."""
+        with self._lock:
+            text = self._texts.get(path)
+            if text is not None and self._is_fresh(text, moment_s):
+                text.handles += 1
+                text.opened = True
+                return text
+        return self.keep(path, *make(), handles=1)
+
+    def close(self, text: _Text) -> None:
+        """Ends the use of a text by a handle."""
+        with self._lock:
+            text.handles -= 1
+
+    def _is_fresh(self, text: _Text, moment_s: float) -> bool:
+        return not text.opened and self._clock() - text.made < moment_s
+
 
 class GeneratedFile(File):
-    """One of them: `make` gives its content, `mtime_ns` its time. `moment_s`: see above.
+    """A generated file: `make` returns its content and mtime in ns. `moment_s`: see the module's description.
 
-    `size`: what a stat tells while nobody has the file open, where that is cheaper to know than the text.
+    `size` returns its size and mtime where they are cheaper to know than the text, for a stat while no handle is open.
     """
 
     def __init__(
         self,
         texts: GeneratedTexts,
         path: str,
-        make: Callable[[], bytes],
-        mtime_ns: Callable[[], int],
+        make: Make,
         moment_s: float = 0.0,
-        size: Callable[[], int] | None = None,
+        size: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
         self._texts = texts
         self._path = path
         self._make = make
-        self._mtime_ns = mtime_ns
         self._moment_s = moment_s
         self._size = size
 
     def attributes(self) -> Attributes:
-        if self._size is not None and not self._texts.is_open(self._path):
-            return Attributes(Kind.FILE, self._size(), self._mtime_ns(), FILE_MODE)
-        text = self._texts.look(self._path, self._made, self._moment_s)
-        return Attributes(Kind.FILE, len(text.content), text.mtime_ns, FILE_MODE)
+        text = self._texts.shown(self._path, self._moment_s)
+        if text is not None:
+            size, mtime_ns = len(text.content), text.mtime_ns
+        elif self._size is not None:
+            size, mtime_ns = self._size()
+        else:
+            content, mtime_ns = self._make()
+            size = len(content)
+            if self._moment_s:
+                self._texts.keep(self._path, content, mtime_ns)
+        return Attributes(NodeKind.FILE, size, mtime_ns, FILE_MODE)
 
     def open(self) -> Handle:
-        return _GeneratedHandle(self._texts, self._texts.open(self._path, self._made, self._moment_s))
-
-    def _made(self) -> tuple[bytes, int]:
-        return self._make(), self._mtime_ns()
+        return _GeneratedHandle(self._texts, self._texts.open(self._path, self._make, self._moment_s))
 
 
 class _GeneratedHandle(BytesHandle):

@@ -1,7 +1,7 @@
-"""`@groups/<group>/<topic>/<partition>`: committed offsets, to read and, where we own the directory, to write.
+"""`@groups/<group>/<topic>/<partition>`: committed offsets, readable and, on a writable mount, writable.
 
-Kafka has neither empty groups nor empty files: what mkdir or an open made is remembered here until an offset is
-committed, or it is removed, or the mount ends. Removing a file takes the committed offset away.
+Kafka has neither empty groups nor empty files: a directory or file made by mkdir or open is remembered here until an
+offset is committed, it is removed, or the mount ends. Removing a file deletes the committed offset.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from threading import Lock
 from typing import Final
 
 from kafkafs.tree.info import attributes_of
-from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, Kind, View
-from kafkafs.tree.paths import Group, GroupOffset, Groups, GroupTopic, NoSuchPath, group_name, is_topic_name
+from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind, View
+from kafkafs.tree.paths import GroupDir, GroupOffset, Groups, GroupTopic, NoSuchPath, group_name
 from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from storage.client import group_offsets
 from storage.client.group_commits import GroupCommitter
 from storage.client.group_offsets import GroupOffsets
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLogDir
+from storage.files.names import topic_name_problem
 from storage.format.group_records import CommittedOffset
 from storage.log.log_dir import LogDir
 from storage.types import MAX_OFFSET
 
-GroupNode = Groups | Group | GroupTopic | GroupOffset
+GroupNode = Groups | GroupDir | GroupTopic | GroupOffset
 
 _WRITABLE_DIRECTORY: Final = 0o755
 _WRITABLE_FILE: Final = 0o644
 _MAX_NAME_BYTES: Final = 255
-_MAX_NUMBER_BYTES: Final = 64  # with blanks around it
+_MAX_NUMBER_BYTES: Final = 64  # including blanks around it
 
 
 class GroupTree:
-    """All that is below `@groups`. Thread-safe."""
+    """Everything below `@groups`. Thread-safe."""
 
     def __init__(self, log_dir: LogDir, owned: OwnedDir | None) -> None:
         # constant after construction
@@ -44,10 +45,11 @@ class GroupTree:
         self.committer = None if owned is None else GroupCommitter(owned, self.offsets)
         # guarded by the lock
         self._lock = Lock()
-        self._made: set[Group | GroupTopic | GroupOffset] = set()
+        self._made: set[GroupDir | GroupTopic | GroupOffset] = set()
 
     def view(self, node: GroupNode) -> View:
-        """NoSuchPath where there is none; StorageError or OSError when where it should be cannot be read."""
+        """NoSuchPath where there is none; StorageError or OSError when the partition that would hold it is
+        unreadable."""
         if isinstance(node, GroupOffset):
             committed = self.committed(node)
             if committed is None and not self._is_made(node):
@@ -61,7 +63,7 @@ class GroupTree:
     # Making and removing. ReadOnlyLogDir where nothing may be written.
 
     def make_directory(self, node: GroupNode) -> None:
-        """FileExistsError, NoSuchPath without the directory above, NotPermitted for what is a file."""
+        """FileExistsError, NoSuchPath without the parent directory, NotPermitted for a path that is a file's."""
         self._committing()
         if isinstance(node, GroupOffset):
             raise NotPermitted("a group's directories are topics, and their partitions are files")
@@ -71,7 +73,7 @@ class GroupTree:
         self._make(node)
 
     def remove_directory(self, node: GroupNode) -> None:
-        """OSError (ENOTEMPTY) while it holds committed offsets; a group that is removed is gone for Kafka too."""
+        """OSError (ENOTEMPTY) while it holds committed offsets. Removing a group removes it for Kafka too."""
         committer = self._committing()
         if isinstance(node, Groups):
             raise NotPermitted("@groups cannot be removed")
@@ -82,13 +84,13 @@ class GroupTree:
             raise NoSuchPath(str(node))
         if any(True for _ in self.entries(node, group)):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-        if isinstance(node, Group):
+        if isinstance(node, GroupDir):
             committer.delete(node.group)
         with self._lock:
             self._made.discard(node)
 
     def make_file(self, node: GroupNode) -> None:
-        """A file without an offset, to be opened for writing next. What keeps it from being written is raised."""
+        """Makes a file without an offset, to be opened for writing next. Raises what would prevent writing to it."""
         committer = self._committing()
         if not isinstance(node, GroupOffset):
             raise NotPermitted("a file in @groups is a partition: @groups/GROUP/TOPIC/0")
@@ -97,42 +99,45 @@ class GroupTree:
         self._make(node)
 
     def remove_file(self, node: GroupNode) -> None:
-        """Takes the committed offset away. The directories stay until they are removed."""
+        """Deletes the committed offset. The directories stay until they are removed."""
         committer = self._committing()
         if not isinstance(node, GroupOffset):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if self.committed(node) is not None:
             with self._lock:
-                self._made |= {Group(node.group), GroupTopic(node.group, node.tp.topic)}
+                self._made |= {GroupDir(node.group), GroupTopic(node.group, node.tp.topic)}
             committer.forget(node.group, [node.tp])
         elif not self._is_made(node):
             raise NoSuchPath(str(node))
         with self._lock:
             self._made.discard(node)
 
-    # What is there
+    # Looking up.
 
     def committed(self, node: GroupOffset) -> CommittedOffset | None:
-        """The committed offset; None for one that was only made."""
+        """The committed offset; None if the file was only made."""
         group = self.offsets.group(node.group)
         return None if group is None else group.offsets.get(node.tp.topic, {}).get(node.tp.partition)
 
-    def entries(self, node: Groups | Group | GroupTopic, group: group_offsets.ConsumerGroup | None) -> Iterator[Entry]:
-        """What is in a directory of `group` (None: one that was only made, or the one of all groups)."""
+    def entries(
+        self, node: Groups | GroupDir | GroupTopic, group: group_offsets.ConsumerGroup | None
+    ) -> Iterator[Entry]:
+        """The entries of a directory of `group` (None: a group that was only made, or `@groups` itself)."""
         with self._lock:
             made = set(self._made)
         match node:
             case Groups():
-                names = self.offsets.groups().keys() | {other.group for other in made if isinstance(other, Group)}
+                names = self.offsets.groups().keys() | {other.group for other in made if isinstance(other, GroupDir)}
                 for name in sorted(map(group_name, names)):
-                    if len(name.encode()) <= _MAX_NAME_BYTES:  # longer ones no system call can name
-                        yield Entry(name, Kind.DIRECTORY)
-            case Group():
+                    if len(name.encode()) <= _MAX_NAME_BYTES:  # system calls refuse longer names
+                        yield Entry(name, NodeKind.DIRECTORY)
+            case GroupDir():
                 topics = {
                     other.topic for other in made if isinstance(other, GroupTopic) and other.group == node.group
                 }
                 topics |= set() if group is None else group.offsets.keys()
-                yield from (Entry(topic, Kind.DIRECTORY) for topic in sorted(topics) if is_topic_name(topic))
+                valid = (topic for topic in sorted(topics) if topic_name_problem(topic) is None)
+                yield from (Entry(topic, NodeKind.DIRECTORY) for topic in valid)
             case GroupTopic():
                 numbers = {
                     other.tp.partition
@@ -140,25 +145,25 @@ class GroupTree:
                     if isinstance(other, GroupOffset) and (other.group, other.tp.topic) == (node.group, node.topic)
                 }
                 numbers |= set() if group is None else group.offsets.get(node.topic, {}).keys()
-                yield from (Entry(str(number), Kind.FILE) for number in sorted(numbers) if number >= 0)
+                yield from (Entry(str(number), NodeKind.FILE) for number in sorted(numbers) if number >= 0)
 
     def mtime_ns(self, commit_timestamp: int) -> int:
-        """A time of commit as a file's; the log directory's own without one."""
-        return commit_timestamp * 1_000_000 if commit_timestamp >= 0 else self._log_dir.path.stat().st_mtime_ns
+        """A commit timestamp as an mtime; the log directory's own if there is none (-1)."""
+        return commit_timestamp * 1_000_000 if commit_timestamp >= 0 else self._log_dir.mtime_ns
 
-    def _group(self, node: Groups | Group | GroupTopic) -> group_offsets.ConsumerGroup | None:
-        """The group that a directory is of."""
+    def _group(self, node: Groups | GroupDir | GroupTopic) -> group_offsets.ConsumerGroup | None:
+        """The group that a directory belongs to."""
         return None if isinstance(node, Groups) else self.offsets.group(node.group)
 
-    def _exists(self, node: Groups | Group | GroupTopic, group: group_offsets.ConsumerGroup | None) -> bool:
+    def _exists(self, node: Groups | GroupDir | GroupTopic, group: group_offsets.ConsumerGroup | None) -> bool:
         if isinstance(node, Groups) or self._is_made(node):
             return True
-        return group is not None and (isinstance(node, Group) or node.topic in group.offsets)
+        return group is not None and (isinstance(node, GroupDir) or node.topic in group.offsets)
 
     def _check_above(self, node: GroupNode) -> None:
-        above: Groups | Group | GroupTopic = Groups()
+        above: Groups | GroupDir | GroupTopic = Groups()
         if isinstance(node, GroupTopic):
-            above = Group(node.group)
+            above = GroupDir(node.group)
         elif isinstance(node, GroupOffset):
             above = GroupTopic(node.group, node.tp.topic)
         if not self._exists(above, self._group(above)):
@@ -169,7 +174,7 @@ class GroupTree:
             with self._lock:
                 self._made.add(node)
 
-    def _is_made(self, node: Group | GroupTopic | GroupOffset) -> bool:
+    def _is_made(self, node: GroupDir | GroupTopic | GroupOffset) -> bool:
         with self._lock:
             return node in self._made
 
@@ -180,10 +185,10 @@ class GroupTree:
 
 
 class GroupDirectory(Directory):
-    """`@groups`, a group, or a topic of it; `group` None: nothing is committed there."""
+    """`@groups`, a group, or a topic of a group. `group` None: nothing is committed there."""
 
     def __init__(
-        self, tree: GroupTree, node: Groups | Group | GroupTopic, group: group_offsets.ConsumerGroup | None
+        self, tree: GroupTree, node: Groups | GroupDir | GroupTopic, group: group_offsets.ConsumerGroup | None
     ) -> None:
         self._tree = tree
         self._node = node
@@ -197,14 +202,14 @@ class GroupDirectory(Directory):
         elif group is not None:
             stamp, below = group.commit_timestamp, len(group.offsets)
         mode = DIRECTORY_MODE if self._tree.committer is None else _WRITABLE_DIRECTORY
-        return Attributes(Kind.DIRECTORY, 0, self._tree.mtime_ns(stamp), mode, 2 + below)
+        return Attributes(NodeKind.DIRECTORY, 0, self._tree.mtime_ns(stamp), mode, 2 + below)
 
     def list(self) -> Iterable[Entry]:
         return self._tree.entries(self._node, self._group)
 
     def xattrs(self) -> Mapping[str, bytes]:
         group = self._group
-        if group is None or not isinstance(self._node, Group) or group.metadata is None:
+        if group is None or not isinstance(self._node, GroupDir) or group.metadata is None:
             return {}
         known = group.metadata
         return attributes_of(
@@ -219,7 +224,7 @@ class GroupDirectory(Directory):
 
 
 class OffsetFile(File):
-    """A committed offset; `committed` None: a file that was made and has none yet."""
+    """A committed offset. `committed` None: the file was made and has no offset yet."""
 
     def __init__(self, tree: GroupTree, node: GroupOffset, committed: CommittedOffset | None) -> None:
         self._tree = tree
@@ -229,7 +234,7 @@ class OffsetFile(File):
     def attributes(self) -> Attributes:
         stamp = -1 if self._committed is None else self._committed.commit_timestamp
         mode = FILE_MODE if self._tree.committer is None else _WRITABLE_FILE
-        return Attributes(Kind.FILE, len(self._content()), self._tree.mtime_ns(stamp), mode)
+        return Attributes(NodeKind.FILE, len(self._content()), self._tree.mtime_ns(stamp), mode)
 
     def open(self) -> Handle:
         committer = self._tree.committer
@@ -262,8 +267,8 @@ class OffsetFile(File):
 
 
 class CommitHandle(BytesHandle):
-    """An open file that takes numbers. Each write commits the last number that stands there when it ends, with or
-    without a newline, so that its writer is told what is wrong; a number in two pieces is committed twice."""
+    """An open file to which offsets are written. Each write commits the last number that it ends with, with or without
+    a newline, so that the writer gets the error; a number written in two pieces is committed twice."""
 
     def __init__(self, committer: GroupCommitter, node: GroupOffset, content: bytes) -> None:
         super().__init__(content)

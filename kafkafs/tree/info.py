@@ -1,4 +1,4 @@
-"""What is known of a partition or a topic without reading its messages: `@info.json`, `@config`, xattrs."""
+"""What is known about a partition or a topic without reading its messages: `@info.json`, `@config`, xattrs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from kafkafs.selection.range_names import timestamp_text
-from kafkafs.views.times import first_shown_timestamp, newest_timestamp, shown_segments
+from kafkafs.views.times import first_shown_timestamp, log_mtime_ns, newest_timestamp, shown_segments
 from storage.append.partition_log import PartitionLog
 from storage.client.counting import count_messages
 from storage.errors import StorageError
@@ -19,27 +19,32 @@ from storage.log.snapshot import Log, LogSnapshot
 from storage.log.topic_info import TopicInfo
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 
-# Messages of a larger partition are not counted for a look at @info.json: that would be reading it.
+# The messages of a larger partition are not counted for @info.json: that would mean reading the partition.
 _COUNTED_BYTES = 8 << 20
 _KEPT_CONFIGS = 2_500  # of about 2 KB each
+_XATTRS = (
+    "topic", "partition", "log_start_offset", "log_end_offset", "recovery_point", "segments", "bytes",
+    "first_timestamp", "last_timestamp",
+)  # fmt: skip
 
 
 def partition_info(log_dir: LogDir, log: Log, isolation: Isolation) -> bytes:
-    """The content of `@info.json`: one object, indented. What is not known, or is too much to find out, is null."""
+    """The content of `@info.json`: one object, indented. What is unknown, or would take too long to find out, is
+    null."""
     snapshot = log.snapshot()
     info = log_dir.topic_info(snapshot.tp.topic)
     return _object(_partition_facts(snapshot, info, recovery_point(log_dir, snapshot.tp), isolation))
 
 
 def _partition_facts(
-    snapshot: LogSnapshot, info: TopicInfo, point: int | None, isolation: Isolation | None
+    snapshot: LogSnapshot, info: TopicInfo | None, point: int | None, isolation: Isolation | None
 ) -> dict[str, Any]:
-    """`isolation` None: what can only be read is supposed, not read."""
+    """`isolation` None: what could only be found by reading is assumed: no gaps, no transactions."""
     first, last = _timestamps(snapshot)
     facts: dict[str, Any] = {
         "topic": snapshot.tp.topic,
         "partition": snapshot.tp.partition,
-        "topic_id": info.topic_id,
+        "topic_id": None if info is None else info.topic_id,
         "log_start_offset": snapshot.log_start_offset,
         "log_end_offset": snapshot.log_end_offset,
         "last_stable_offset": snapshot.log_end_offset if isolation is None else _stable(snapshot),
@@ -59,7 +64,7 @@ def _partition_facts(
 
 
 def _is_complete(facts: Mapping[str, Any]) -> bool:
-    """Whether nothing is missing that is there when all can be read."""
+    """Whether the facts have everything that they have when all files can be read."""
     if facts["messages"] is None and facts["bytes"] <= _COUNTED_BYTES:
         return False
     return facts["last_stable_offset"] is not None and (facts["bytes"] == 0 or facts["first_timestamp"] is not None)
@@ -69,12 +74,16 @@ def _object(facts: Mapping[str, Any]) -> bytes:
     return json.dumps(facts, indent=2).encode() + b"\n"
 
 
-class InfoTexts:
-    """The contents of `@info.json` and `@config`, for every stat asks how long they are. Thread-safe.
+_Sources = tuple[LogSnapshot, TopicInfo, int | None]
+"""What `@info.json` is made from: a change of the log or of its topic gives another object; the recovery point."""
 
-    A text is kept until what it was made from is another: the log's snapshot (each change of the log gives another
-    object), the topic's description (likewise), the checkpointed recovery point. One that says less than it should,
-    because something could not be read, is not kept.
+
+class InfoTexts:
+    """The contents of `@info.json` and `@config`, kept because every stat needs their sizes. Thread-safe.
+
+    A text is kept until what it was made from has changed. A text that lacks something because a file could not be read
+    is not kept. `GeneratedTexts` is another store with another rule: it keeps what an open handle was given, changed or
+    not.
     """
 
     def __init__(self, log_dir: LogDir, isolation: Isolation) -> None:
@@ -83,46 +92,47 @@ class InfoTexts:
         self._isolation = isolation
         # guarded by the lock
         self._lock = Lock()
-        self._partitions: WeakKeyDictionary[Log, tuple[tuple[LogSnapshot, TopicInfo, int | None], bytes]] = (
-            WeakKeyDictionary()
-        )
+        self._partitions: WeakKeyDictionary[Log, tuple[_Sources, bytes]] = WeakKeyDictionary()
+        self._sizes: WeakKeyDictionary[Log, tuple[_Sources, int]] = WeakKeyDictionary()  # estimated
         self._opened: WeakSet[Log] = WeakSet()
         self._topics: dict[str, tuple[TopicInfo, bytes]] = {}
 
-    def partition_info_size(self, log: Log) -> int:
-        """How long `@info.json` is; before it was first opened, how long it is in a log without gaps and transactions.
-
-        To be sure, all of a small partition has to be read, which is too much for a listing.
+    def partition_info_size(self, log: Log) -> tuple[int, int]:
+        """The size of `@info.json`, and its mtime in ns. Before the file is first opened, the size is that of a log
+        without gaps and transactions: the exact one takes reading all of a small partition, too much for a listing.
         """
         with self._lock:
-            was_opened = log in self._opened
+            was_opened, held = log in self._opened, self._sizes.get(log)
         if was_opened:
-            return len(self._partition_info(log))
-        snapshot, info = log.snapshot(), self._log_dir.topic_info(log.tp.topic)
-        return len(_object(_partition_facts(snapshot, info, recovery_point(self._log_dir, log.tp), None)))
+            text, mtime_ns = self.partition_info(log)
+            return len(text), mtime_ns
+        sources = self._sources(log)
+        if held is None or not _unchanged(held[0], sources):
+            facts = _partition_facts(*sources, None)
+            held = sources, len(_object(facts))
+            if _is_complete(facts):
+                with self._lock:
+                    self._sizes[log] = held
+        return held[1], log_mtime_ns(log, sources[0])
 
-    def partition_info(self, log: Log) -> bytes:
-        """As `partition_info`, for who opens the file: from now on its size is exact."""
+    def partition_info(self, log: Log) -> tuple[bytes, int]:
+        """The content of `@info.json` for a reader, and its mtime in ns. From now on its size is exact."""
+        sources = self._sources(log)
         with self._lock:
             self._opened.add(log)
-        return self._partition_info(log)
-
-    def _partition_info(self, log: Log) -> bytes:
-        snapshot, info = log.snapshot(), self._log_dir.topic_info(log.tp.topic)
-        point = recovery_point(self._log_dir, log.tp)
-        with self._lock:
             held = self._partitions.get(log)
-        if held is not None and held[0][0] is snapshot and held[0][1] is info and held[0][2] == point:
-            return held[1]
-        facts = _partition_facts(snapshot, info, point, self._isolation)
-        text = _object(facts)
-        if _is_complete(facts):
-            with self._lock:
-                self._partitions[log] = (snapshot, info, point), text
-        return text
+        if held is not None and _unchanged(held[0], sources):
+            text = held[1]
+        else:
+            facts = _partition_facts(*sources, self._isolation)
+            text = _object(facts)
+            if _is_complete(facts):
+                with self._lock:
+                    self._partitions[log] = sources, text
+        return text, log_mtime_ns(log, sources[0])
 
     def topic_config(self, topic: str) -> bytes:
-        """As `topic_config`. UnknownTopicOrPartition; OSError."""
+        """As the function `topic_config`. UnknownTopicOrPartition; OSError."""
         info = self._log_dir.topic_info(topic)
         with self._lock:
             held = self._topics.get(topic)
@@ -135,9 +145,16 @@ class InfoTexts:
             self._topics[topic] = info, text
         return text
 
+    def _sources(self, log: Log) -> _Sources:
+        return log.snapshot(), self._log_dir.topic_info(log.tp.topic), recovery_point(self._log_dir, log.tp)
+
+
+def _unchanged(before: _Sources, now: _Sources) -> bool:
+    return before[0] is now[0] and before[1] is now[1] and before[2] == now[2]
+
 
 def topic_config(info: TopicInfo) -> bytes:
-    """The content of `@config`: the topic's own keys, then all others in force as comments, `key=value` lines each."""
+    """The content of `@config`: the topic's own keys as `key=value` lines, then all others in force as comments."""
     in_force = info.config.texts()
     lines = [f"{name}={value}" for name, value in sorted(info.overrides.items())]
     lines += [f"# {name}={value}" for name, value in sorted(in_force.items()) if name not in info.overrides]
@@ -156,32 +173,21 @@ def topic_xattrs(info: TopicInfo, partitions: Sequence[int]) -> dict[str, bytes]
 
 
 def partition_xattrs(log_dir: LogDir, log: Log) -> dict[str, bytes]:
-    """A partition's facts that cost nothing."""
+    """A partition's facts that cost nothing to find out."""
     snapshot = log.snapshot()
-    first, last = _timestamps(snapshot)
-    facts: dict[str, Any] = {
-        "topic": snapshot.tp.topic,
-        "partition": snapshot.tp.partition,
-        "log_start_offset": snapshot.log_start_offset,
-        "log_end_offset": snapshot.log_end_offset,
-        "recovery_point": recovery_point(log_dir, snapshot.tp),
-        "segments": len(snapshot.segments),
-        "bytes": snapshot.size_bytes,
-        "first_timestamp": first,
-        "last_timestamp": last,
-    }
-    return attributes_of(facts)
+    facts = _partition_facts(snapshot, None, recovery_point(log_dir, snapshot.tp), None)
+    return attributes_of({name: facts[name] for name in _XATTRS})
 
 
 def attributes_of(facts: Mapping[str, Any]) -> dict[str, bytes]:
-    """Facts as `user.kafka.*`; what is not known is left out."""
+    """Facts as `user.kafka.*`; unknown ones are left out."""
     return {f"user.kafka.{name}": str(value).encode() for name, value in facts.items() if value is not None}
 
 
 def recovery_point(log_dir: LogDir, tp: TopicPartition) -> int | None:
-    """The offset below which the log is known to be on disk; None where no checkpoint tells.
+    """The offset below which the log is known to be on disk; None where no checkpoint has it.
 
-    Of a log of ours as it is now, which the checkpoint follows once a minute.
+    For a log that this process owns it is the current one; the checkpoint is updated once a minute.
     """
     try:
         log = log_dir.log(tp)

@@ -1,16 +1,17 @@
-"""What every kind of node offers, and the small things that most of them share. The tree is made of views.
+"""The interface of all nodes of the tree, called views here, and what most of them have in common.
 
-A view is cheap to make and holds no descriptor; `kafkafs.mounting.operations` asks the tree for one at each call.
-Errors are StorageErrors, NoSuchPath or OSErrors: `kafkafs.mounting.errnos` knows what each means to FUSE.
+A view is cheap to make and holds no descriptor; `kafkafs.mounting.operations` looks one up for each call. Errors are
+StorageErrors, NoSuchPath or OSErrors: `kafkafs.mounting.errnos` has the errno of each.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from kafkafs.views.handle import Handle, WriteHandle
@@ -18,18 +19,19 @@ from kafkafs.views.handle import Handle, WriteHandle
 FILE_MODE = 0o444
 DIRECTORY_MODE = 0o555
 
-class Kind(Enum):
-    """What FUSE distinguishes."""
 
-    DIRECTORY = "dir"
-    FILE = "file"
+class NodeKind(IntEnum):
+    """The kinds of nodes that FUSE distinguishes; the value is the type in st_mode."""
+
+    DIRECTORY = stat.S_IFDIR
+    FILE = stat.S_IFREG
 
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
     """What stat shows. `size` in bytes, `mtime_ns` since the epoch; `mode` is the permission bits without the type."""
 
-    kind: Kind
+    kind: NodeKind
     size: int
     mtime_ns: int
     mode: int
@@ -40,14 +42,14 @@ class Entry(NamedTuple):
     """A name in a directory."""
 
     name: str
-    kind: Kind
+    kind: NodeKind
 
 
 class View(Protocol):
     """A node of the tree that exists."""
 
     def attributes(self) -> Attributes:
-        """Fast enough for every stat of the path."""
+        """What stat shows. Must be fast: every stat of the path calls it."""
 
     def list(self) -> Iterable[Entry]:
         """The names in a directory, without `.` and `..`. NotADirectoryError for a file."""
@@ -59,7 +61,7 @@ class View(Protocol):
         """Opens a file for reading. IsADirectoryError for a directory."""
 
     def open_to_write(self) -> WriteHandle:
-        """Opens a file for writing. OSError (EROFS) for those that only show something."""
+        """Opens a file for writing. OSError (EROFS) for a file that can only be read."""
 
 
 class Directory:

@@ -1,12 +1,11 @@
-"""Paths of the mounted tree: path text to node, and back to names. Pure; product.md section 1 is the contract.
+"""Paths of the mounted tree: path text to node, and back to names. Pure. See kafkafs/CONTRACT.md, "The tree".
 
-A node says what a path means, not that it exists: `/t/7` is a Partition whether or not the topic has eight partitions.
-Two spellings of one range (`20261120`, `2026-11-20`) give equal nodes.
+A node is the meaning of a path, which need not exist: `/t/7` is a Partition whether or not the topic has eight
+partitions. Two spellings of one range (`20261120`, `2026-11-20`) give equal nodes.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,15 +13,13 @@ from typing import TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
+from storage.files.names import partition_number, topic_name_problem
 from storage.types import TopicPartition
 
 _Spec = TypeVar("_Spec")
 
 EXTENSIONS = ("txt", "jsonl", "log")
-MAX_TOPIC_LENGTH = 249
-_MAX_PARTITION = 2**31 - 1
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
-_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+ROOT_FILES = ("@help", "@status.json", "@metrics")
 
 
 class NoSuchPath(Exception):
@@ -35,18 +32,10 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True)
-class Help:
-    """`@help`"""
+class RootFile:
+    """`@help`, `@status.json` or `@metrics`."""
 
-
-@dataclass(frozen=True, slots=True)
-class StatusJson:
-    """`@status.json`"""
-
-
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """`@metrics`"""
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +44,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupDir:
     """`@groups/<group>`; `group` is decoded."""
 
     group: str
@@ -107,62 +96,25 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
-    """`messages.EXT`: the whole partition, growing."""
+class PartitionEntry:
+    """`@info.json`, `offsets`, `time` or `segments` of a partition."""
 
     tp: TopicPartition
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RangePath:
+    """`messages.EXT` (`spec` None: the whole partition, growing), `offsets/RANGE.EXT` or `time/RANGE.EXT`."""
+
+    tp: TopicPartition
+    spec: OffsetSpec | TimeSpec | None
     ext: str
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    """`@info.json`"""
-
-    tp: TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetsDir:
-    """`offsets`"""
-
-    tp: TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetsView:
-    """`offsets/RANGE.EXT`"""
-
-    tp: TopicPartition
-    spec: OffsetSpec
-    ext: str
-
-
-@dataclass(frozen=True, slots=True)
-class TimeDir:
-    """`time`"""
-
-    tp: TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class TimeView:
-    """`time/RANGE.EXT`"""
-
-    tp: TopicPartition
-    spec: TimeSpec
-    ext: str
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentsDir:
-    """`segments`"""
-
-    tp: TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentFile:
-    """`segments/<name>`: any name; whether the file is there is the view's question."""
+class SegmentPath:
+    """`segments/<name>`: any name; the view finds out whether the file exists."""
 
     tp: TopicPartition
     name: str
@@ -170,35 +122,25 @@ class SegmentFile:
 
 Node = (
     Root
-    | Help
-    | StatusJson
-    | Metrics
+    | RootFile
     | Groups
-    | Group
+    | GroupDir
     | GroupTopic
     | GroupOffset
     | Topic
     | TopicConfig
     | Append
     | Partition
-    | Messages
-    | PartitionInfo
-    | OffsetsDir
-    | OffsetsView
-    | TimeDir
-    | TimeView
-    | SegmentsDir
-    | SegmentFile
+    | PartitionEntry
+    | RangePath
+    | SegmentPath
 )
-
-_ROOT_FILES: dict[str, Node] = {"@help": Help(), "@status.json": StatusJson(), "@metrics": Metrics()}
-
 
 @lru_cache(maxsize=1024)
 def parse(path: str) -> Node:
-    """The node at `path`, as FUSE hands it over: `/`-separated from the mountpoint, `/` for the mountpoint itself.
+    """The node at `path`, as FUSE gives it: `/`-separated from the mountpoint, `/` for the mountpoint itself.
 
-    Raises NoSuchPath for whatever cannot be a name of the tree.
+    Raises NoSuchPath for a path that the tree cannot have.
     """
     names = [name for name in path.split("/") if name]
     if not names:
@@ -207,26 +149,14 @@ def parse(path: str) -> Node:
     if first == "@groups":
         return _parse_group(path, rest)
     if first.startswith("@"):
-        if rest or first not in _ROOT_FILES:
+        if rest or first not in ROOT_FILES:
             raise NoSuchPath(path)
-        return _ROOT_FILES[first]
+        return RootFile(first)
     return _parse_topic(path, _topic(path, first), rest)
 
 
-def is_topic_name(name: str) -> bool:
-    """Kafka's rule for one name (Topic.validate): 1 to 249 of `[a-zA-Z0-9._-]`, neither `.` nor `..`."""
-    return _TOPIC.fullmatch(name) is not None and len(name) <= MAX_TOPIC_LENGTH and name not in (".", "..")
-
-
-def partition_number(name: str) -> int | None:
-    """A partition's number, written as Kafka writes it (no leading zeros), or None."""
-    if _PARTITION.fullmatch(name) is None or int(name) > _MAX_PARTITION:
-        return None
-    return int(name)
-
-
 def group_name(group: str) -> str:
-    """A group id as a file name: `/`, `%`, NUL and a leading `.` percent-encoded; the empty id is a lone `%`."""
+    """A group id as a file name: `/`, `%`, NUL and a leading `.` are percent-encoded; the empty id is a single `%`."""
     if not group:
         return "%"
     encoded = "".join(quote(char, safe="") if char in "/%\0" else char for char in group)
@@ -234,7 +164,7 @@ def group_name(group: str) -> str:
 
 
 def group_from_name(name: str) -> str:
-    """The inverse of `group_name`. Raises NoSuchPath for a name that it never gives."""
+    """The inverse of `group_name`. Raises NoSuchPath for a name that it never returns."""
     if name == "%":
         return ""
     try:
@@ -247,22 +177,17 @@ def group_from_name(name: str) -> str:
 
 
 def _topic(path: str, name: str) -> str:
-    if not is_topic_name(name):
+    if topic_name_problem(name) is not None:
         raise NoSuchPath(path)
     return name
 
 
-def _tp(path: str, topic: str, name: str) -> TopicPartition:
-    tp = _topic_partition(topic, name)
-    if tp is None:
-        raise NoSuchPath(path)
-    return tp
-
-
-@lru_cache(maxsize=1024)  # A partition has many names, and a walk asks for them one after the other.
-def _topic_partition(topic: str, name: str) -> TopicPartition | None:
-    partition = partition_number(name)
-    return None if partition is None else TopicPartition(topic, partition)
+@lru_cache(maxsize=1024)  # A partition has many names, and a walk looks them up one after the other.
+def _tp(topic: str, name: str) -> TopicPartition:
+    number = partition_number(name)
+    if number is None:
+        raise NoSuchPath(f"{topic}/{name}")
+    return TopicPartition(topic, number)
 
 
 def _parse_group(path: str, names: list[str]) -> Node:
@@ -270,11 +195,11 @@ def _parse_group(path: str, names: list[str]) -> Node:
         case []:
             return Groups()
         case [group]:
-            return Group(group_from_name(group))
+            return GroupDir(group_from_name(group))
         case [group, topic]:
             return GroupTopic(group_from_name(group), _topic(path, topic))
         case [group, topic, partition]:
-            return GroupOffset(group_from_name(group), _tp(path, _topic(path, topic), partition))
+            return GroupOffset(group_from_name(group), _tp(_topic(path, topic), partition))
     raise NoSuchPath(path)
 
 
@@ -289,7 +214,7 @@ def _parse_topic(path: str, topic: str, names: list[str]) -> Node:
         case ["@append.jsonl"]:
             return Append(topic, jsonl=True)
         case [partition, *rest]:
-            return _parse_partition(path, _tp(path, topic, partition), rest)
+            return _parse_partition(path, _tp(topic, partition), rest)
     raise NoSuchPath(path)
 
 
@@ -297,28 +222,20 @@ def _parse_partition(path: str, tp: TopicPartition, names: list[str]) -> Node:
     match names:
         case []:
             return Partition(tp)
-        case ["@info.json"]:
-            return PartitionInfo(tp)
         case ["@append"]:
             return Append(tp, jsonl=False)
         case ["@append.jsonl"]:
             return Append(tp, jsonl=True)
-        case ["offsets"]:
-            return OffsetsDir(tp)
+        case ["@info.json" | "offsets" | "time" | "segments" as name]:
+            return PartitionEntry(tp, name)
         case ["offsets", name]:
-            offsets, ext = _range(path, name, parse_offset_spec)
-            return OffsetsView(tp, offsets, ext)
-        case ["time"]:
-            return TimeDir(tp)
+            return RangePath(tp, *_range(path, name, parse_offset_spec))
         case ["time", name]:
-            times, ext = _range(path, name, parse_time_spec)
-            return TimeView(tp, times, ext)
-        case ["segments"]:
-            return SegmentsDir(tp)
+            return RangePath(tp, *_range(path, name, parse_time_spec))
         case ["segments", name] if name not in (".", ".."):
-            return SegmentFile(tp, name)
+            return SegmentPath(tp, name)
         case [name] if name.startswith("messages.") and name.removeprefix("messages.") in EXTENSIONS:
-            return Messages(tp, name.removeprefix("messages."))
+            return RangePath(tp, None, name.removeprefix("messages."))
     raise NoSuchPath(path)
 
 

@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafkafs.formats import by_name
-from kafkafs.selection.range_names import (
-    LastDuration,
-    LastMessages,
-    OffsetsBetween,
-    OffsetsCount,
-    OffsetsFrom,
-    OffsetSpec,
-    SingleOffset,
-    TimeBetween,
-    TimeSpec,
-)
+from kafkafs.selection.range_names import LastDuration, LastMessages, OffsetSpec, TimeBetween, TimeSpec
 from kafkafs.selection.select import Selection
-from kafkafs.tree.node import FILE_MODE, Attributes, File, Kind
-from kafkafs.tree.paths import Messages
-from kafkafs.tree.segment_file import Content
-from kafkafs.tree.services import RangeNode, Services
+from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
+from kafkafs.tree.paths import RangePath
+from kafkafs.tree.segment_file import FileContent
+from kafkafs.tree.services import Services
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.views.growth import Question
 from kafkafs.views.handle import Handle
@@ -39,12 +29,12 @@ from storage.types import NO_TIMESTAMP, Isolation
 
 
 class RangeFile(File):
-    """A view of a range. Its state is the path's, made at the first open."""
+    """A view of a range. Its state belongs to the path and is made at the first open."""
 
-    def __init__(self, services: Services, log: Log, node: RangeNode) -> None:
+    def __init__(self, services: Services, log: Log, node: RangePath) -> None:
         self._services = services
         self._node = node
-        self._spec = None if isinstance(node, Messages) else node.spec
+        self._spec = node.spec
         self._question = Question(log, self._spec, services.isolation, services.clamp)
 
     @property
@@ -57,17 +47,17 @@ class RangeFile(File):
         if state is None and self._is_raw and not isinstance(self._spec, TimeBetween | LastDuration):
             snapshot = self._question.log.snapshot()
             if not self._is_all_files(snapshot):
-                state = self._obtain()  # a few reads tell the exact size
+                state = self._obtain()  # a few reads give the exact size
         layout = None if state is None else state.glance()
         if state is not None and layout is not None:
             state.pages.check(layout.size)
-            return Attributes(Kind.FILE, layout.size, self._mtime_ns(layout), FILE_MODE)
+            return Attributes(NodeKind.FILE, layout.size, self._mtime_ns(layout), FILE_MODE)
         snapshot = snapshot or self._question.log.snapshot()
         segments = estimated_segments(snapshot, self._spec, clamp=self._services.clamp)
         size = estimated_size(snapshot, segments, self._spec)
         if state is not None:
             state.pages.check(size)
-        return Attributes(Kind.FILE, size, self._estimated_mtime_ns(snapshot, segments), FILE_MODE)
+        return Attributes(NodeKind.FILE, size, self._estimated_mtime_ns(snapshot, segments), FILE_MODE)
 
     def open(self) -> Handle:
         state = self._obtain()
@@ -79,7 +69,8 @@ class RangeFile(File):
         return RenderedHandle(OpenView(state), self._services.cache, self._services.workers)
 
     def _forget_repaired(self, layout: Layout | None) -> bool:
-        """Whether the layout shows damage in a file that was changed in place since: that is measured anew."""
+        """Whether the layout shows damage in a file that has been changed in place since. Its index is dropped, so that
+        it is measured again."""
         found = False
         for run in () if layout is None else layout.runs:
             if run.extent is not None and run.extent.is_outdated():
@@ -106,7 +97,7 @@ class RangeFile(File):
         return {f"user.kafka.{name}": str(value).encode() for name, value in facts.items()}
 
     def _is_all_files(self, snapshot: LogSnapshot) -> bool:
-        """Whether a `.log` view is simply all bytes of all segments, so that what is estimated is exact."""
+        """Whether a `.log` view is simply all bytes of all segments, so that the estimate is exact."""
         return (
             self._spec is None
             and self._question.isolation is Isolation.READ_UNCOMMITTED
@@ -118,7 +109,7 @@ class RangeFile(File):
         return self._services.states.obtain(self._node, self._question.log, self._make_state)
 
     def _find(self) -> ViewState | None:
-        return self._services.states.find(self._node, self._question.log, self._make_state)
+        return self._services.states.get(self._node, self._question.log, self._make_state)
 
     def _make_state(self, pages: PathPages | None) -> ViewState:
         return ViewState(self._question, self._plan, self._services.clocks, self._services.callers, pages)
@@ -148,21 +139,21 @@ class RangeFile(File):
         return found
 
     def _directory_mtime_ns(self) -> int:
-        """Of a partition that has no file of messages."""
+        """The mtime for a partition without a segment."""
         return self._question.log.path.stat().st_mtime_ns
 
 
 def estimated_segments(
     snapshot: LogSnapshot, spec: OffsetSpec | TimeSpec | None, *, clamp: bool
 ) -> tuple[Segment, ...]:
-    """The segments that may hold a range, without reading messages. OffsetOutOfRange where the range is none."""
+    """The segments that may hold a range, found without reading messages. OffsetOutOfRange."""
     if spec is None or isinstance(spec, LastDuration):
         return snapshot.segments
     if isinstance(spec, TimeBetween):
         return tuple(segment for segment in snapshot.segments if _overlaps(snapshot, segment, spec))
     if isinstance(spec, LastMessages):
         return snapshot.segments[-1:]
-    first, last = _offsets(spec)
+    first, last = spec.first, spec.last
     if first < snapshot.log_start_offset and clamp and (last is None or last >= snapshot.log_start_offset):
         first = snapshot.log_start_offset
     snapshot.check_offset(first)
@@ -174,16 +165,13 @@ def estimated_segments(
 
 
 def estimated_size(snapshot: LogSnapshot, segments: tuple[Segment, ...], spec: OffsetSpec | TimeSpec | None) -> int:
-    """Bytes that a range's file may have: 0 if it is known to be empty, else at least 1."""
+    """An estimate of the size of a range's file in bytes: 0 if it is known to be empty, otherwise at least 1."""
     if snapshot.log_start_offset == snapshot.log_end_offset or (not segments and not isinstance(spec, TimeBetween)):
         return 0
     size = sum(snapshot.end_position(segment) for segment in segments)
-    if isinstance(spec, SingleOffset | OffsetsBetween | OffsetsCount | LastMessages):
+    wanted = None if spec is None or isinstance(spec, TimeBetween | LastDuration) else spec.most
+    if wanted is not None:
         there = max(1, _segment_end(snapshot, segments[-1]) - segments[0].base_offset)
-        if isinstance(spec, OffsetsBetween):
-            wanted = spec.last - spec.first + 1
-        else:
-            wanted = 1 if isinstance(spec, SingleOffset) else spec.count
         size = size * min(wanted, there) // there
     return max(1, size)
 
@@ -191,14 +179,6 @@ def estimated_size(snapshot: LogSnapshot, segments: tuple[Segment, ...], spec: O
 def _segment_end(snapshot: LogSnapshot, segment: Segment) -> int:
     slot = snapshot.segment_index(segment.base_offset) + 1
     return snapshot.segments[slot].base_offset if slot < len(snapshot.segments) else snapshot.log_end_offset
-
-
-def _offsets(spec: SingleOffset | OffsetsBetween | OffsetsFrom | OffsetsCount) -> tuple[int, int | None]:
-    if isinstance(spec, SingleOffset):
-        return spec.offset, spec.offset
-    if isinstance(spec, OffsetsBetween):
-        return spec.first, spec.last
-    return spec.first, None
 
 
 def _overlaps(snapshot: LogSnapshot, segment: Segment, spec: TimeBetween) -> bool:
@@ -209,6 +189,7 @@ def _overlaps(snapshot: LogSnapshot, segment: Segment, spec: TimeBetween) -> boo
 
 
 def _files(layout: Layout) -> object:
-    """What tells the bytes of a `.log` view: they are the files' own, damage and all, so their ctimes too."""
+    """A value that identifies the bytes of a `.log` view: they are the files' own, including damage, so it includes the
+    files' ctimes."""
     segments = dict.fromkeys(run.segment for run in layout.runs)
-    return layout.runs, tuple(Content.of(segment.log.stat()) for segment in segments)
+    return layout.runs, tuple(FileContent.of(segment.log.stat()) for segment in segments)

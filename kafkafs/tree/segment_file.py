@@ -1,4 +1,5 @@
-"""`segments/*`: a partition's real files, byte for byte. No descriptor is kept: each read opens and checks the file."""
+"""`segments/*`: a partition's real files, byte for byte. No descriptor stays open: each read opens and checks the
+file."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kafkafs.tree.node import FILE_MODE, Attributes, File, Kind
+from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
 from kafkafs.tree.paths import NoSuchPath
-from kafkafs.views.handle import Handle, read_through
+from kafkafs.views.handle import CopyingHandle, Handle
 from kafkafs.views.path_pages import PathPages
 from storage.files import names
 from storage.files.log_file import FileIdentity, LogFile
@@ -24,20 +25,20 @@ _IMMUTABLE = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
-    """What tells one state of a file from another. The mtime may be set to what it was: the ctime may not."""
+class FileContent:
+    """What distinguishes one state of a file from another. A program can set the mtime back, but not the ctime."""
 
     identity: FileIdentity
     size: int
     ctime_ns: int
 
     @staticmethod
-    def of(status: os.stat_result) -> Content:
-        return Content(FileIdentity.of(status), status.st_size, status.st_ctime_ns)
+    def of(status: os.stat_result) -> FileContent:
+        return FileContent(FileIdentity.of(status), status.st_size, status.st_ctime_ns)
 
 
 class SeenFiles:
-    """What the page cache may hold of each file that was opened lately. Thread-safe."""
+    """What the page cache may hold of each recently opened file. Thread-safe."""
 
     def __init__(self) -> None:
         # guarded by the lock
@@ -45,12 +46,12 @@ class SeenFiles:
         self._seen: OrderedDict[str, PathPages] = OrderedDict()
 
     def find(self, path: str) -> PathPages | None:
-        """Of a file that was opened."""
+        """The pages of a file that was opened."""
         with self._lock:
             return self._seen.get(path)
 
-    def open(self, path: str, content: Content, *, sealed: bool) -> tuple[PathPages, bool, bool]:
-        """Of a file that is being opened: what PathPages.open tells comes with it."""
+    def open(self, path: str, content: FileContent, *, sealed: bool) -> tuple[PathPages, bool, bool]:
+        """The pages of a file that is being opened, and the two results of PathPages.open."""
         with self._lock:
             pages = self._seen.pop(path, None) or PathPages()
             self._seen[path] = pages
@@ -74,7 +75,7 @@ class SegmentFile(File):
         pages = self._seen.find(self._path)
         if pages is not None:
             pages.check(status.st_size)
-        return Attributes(Kind.FILE, status.st_size, status.st_mtime_ns, FILE_MODE)
+        return Attributes(NodeKind.FILE, status.st_size, status.st_mtime_ns, FILE_MODE)
 
     def xattrs(self) -> Mapping[str, bytes]:
         parsed = names.parse_segment_file(self._name)
@@ -83,10 +84,10 @@ class SegmentFile(File):
     def open(self) -> Handle:
         status = self._status()
         file = LogFile(self._path, FileIdentity.of(status))
-        content = Content.of(status)
+        content = FileContent.of(status)
         sealed = self._is_sealed()
         if sealed:
-            file.fix(status)  # what another generation of the topic, or a truncation, puts there is not read
+            file.fix(status)  # content that another generation of the topic, or a truncation, puts there is not read
         return SegmentFileHandle(file, content, *self._seen.open(self._path, content, sealed=sealed))
 
     def _status(self) -> os.stat_result:
@@ -99,7 +100,7 @@ class SegmentFile(File):
         return status
 
     def _is_sealed(self) -> bool:
-        """Whether the file belongs to a segment that is written no more."""
+        """Whether the file belongs to a segment that is no longer written."""
         parsed = names.parse_segment_file(self._name)
         active = self._log.snapshot().active
         return (
@@ -110,11 +111,11 @@ class SegmentFile(File):
         )
 
 
-class SegmentFileHandle:
+class SegmentFileHandle(CopyingHandle):
     """An open real file."""
 
     def __init__(
-        self, file: LogFile, content: Content, pages: PathPages, direct_io: bool, keep_cache: bool
+        self, file: LogFile, content: FileContent, pages: PathPages, direct_io: bool, keep_cache: bool
     ) -> None:
         self._file = file
         self._content = content
@@ -126,9 +127,6 @@ class SegmentFileHandle:
     @property
     def size(self) -> int:
         return self._file.stat().st_size if self.direct_io else self._content.size
-
-    def read(self, offset: int, size: int) -> bytes:
-        return read_through(self, offset, size)
 
     def read_into(self, address: int, offset: int, size: int) -> int:
         if size <= 0:

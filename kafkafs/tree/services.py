@@ -1,4 +1,4 @@
-"""What the views of one tree share."""
+"""The objects that all views of one tree share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kafkafs.tree.paths import Messages, OffsetsView, TimeView
+from kafkafs.tree.paths import RangePath
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.workers import Workers
 from kafkafs.views.block_cache import BlockCache
@@ -17,53 +17,50 @@ from kafkafs.views.state import Clocks, ViewState
 from storage.log.snapshot import Log
 from storage.types import Isolation
 
-RangeNode = Messages | OffsetsView | TimeView
+_KEPT_STATES = 4096  # of files without an open handle
 
-_KEPT_STATES = 4096  # of files that nobody has open
+
+MakeState = Callable[[PathPages | None], ViewState]
+"""Makes the state of a file; the pages are those of the path, if another log had it before."""
 
 
 class StateTable:
-    """The states of range files by node, the least recently used of closed ones forgotten first. Thread-safe.
+    """The states of range files by node; of closed ones the least recently used is forgotten first. Thread-safe.
 
-    A state is of one log. When the node's topic was deleted and made again, the node gets a new state; handles of the
-    old one keep that, and are told that their log is gone. The page cache is the path's, so both share that.
+    A state belongs to one log. When the node's topic is deleted and made again, the node gets a new state; handles of
+    the old state keep it, and their reads fail because their log is gone. Both share the path's page cache.
     """
 
     def __init__(self) -> None:
         # guarded by the lock
         self._lock = threading.Lock()
-        self._states: OrderedDict[RangeNode, ViewState] = OrderedDict()
+        self._states: OrderedDict[RangePath, ViewState] = OrderedDict()
 
-    def find(self, node: RangeNode, log: Log, make: Callable[[PathPages | None], ViewState]) -> ViewState | None:
-        """The state of a file of `log` that somebody opened, if it is remembered; a new one if pages of another log's
-        may be in use."""
+    def get(self, node: RangePath, log: Log, make: MakeState) -> ViewState | None:
+        """The state of a file of `log`; None if it was not opened lately. If the state is of another log, a new one,
+        since the page cache may hold that log's pages."""
         with self._lock:
-            state = self._states.get(node)
-            if state is None or state.log is log:
-                return state
-            return self._succeed_locked(node, state, make)
+            return self._get_locked(node, log, make)
 
-    def obtain(self, node: RangeNode, log: Log, make: Callable[[PathPages | None], ViewState]) -> ViewState:
-        """The state of a file of `log`, made if it is not there."""
+    def obtain(self, node: RangePath, log: Log, make: MakeState) -> ViewState:
+        """The state of a file of `log`, made if there is none."""
         with self._lock:
-            state = self._states.get(node)
+            state = self._get_locked(node, log, make)
             if state is None:
                 state = self._states[node] = make(None)
-            elif state.log is not log:
-                state = self._succeed_locked(node, state, make)
             self._states.move_to_end(node)
             if len(self._states) > _KEPT_STATES:
                 self._forget_locked()
             return state
 
-    def _succeed_locked(
-        self, node: RangeNode, before: ViewState, make: Callable[[PathPages | None], ViewState]
-    ) -> ViewState:
-        state = self._states[node] = make(before.pages)
+    def _get_locked(self, node: RangePath, log: Log, make: MakeState) -> ViewState | None:
+        state = self._states.get(node)
+        if state is not None and state.log is not log:
+            state = self._states[node] = make(state.pages)
         return state
 
-    def forget(self, node: RangeNode, state: ViewState) -> bool:
-        """Begins anew at the next look; False if somebody has the file open, whose positions stay."""
+    def forget(self, node: RangePath, state: ViewState) -> bool:
+        """Drops a state, so that the file begins again at the next look; False if it is open: then positions stay."""
         with self._lock:
             if state.handles or self._states.get(node) is not state:
                 return False
@@ -88,7 +85,7 @@ class StateTable:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """One of each for a tree."""
+    """One of each for every tree."""
 
     index: ViewIndex
     cache: BlockCache

@@ -1,7 +1,7 @@
 """The tree: from a path to its view. The core of a mount, without FUSE.
 
     tree = Tree(LogDir.open_read_only(path), TreeOptions(), files={"@status.json": …})
-    tree.start()                      # after any fork: the threads that render ahead
+    tree.start()                      # after any fork: the threads that render in advance
     tree.lookup("/t/0/messages.txt")  # -> View; StorageError, NoSuchPath or OSError where there is none
     tree.stop()
 """
@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from kafkafs.tree.config_file import ConfigFile
 from kafkafs.tree.generated import MOMENT_S, GeneratedFile, GeneratedTexts
 from kafkafs.tree.group_files import GroupNode, GroupTree
 from kafkafs.tree.info import InfoTexts
-from kafkafs.tree.node import Kind, View
+from kafkafs.tree.node import View
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.range_file import RangeFile
 from kafkafs.tree.segment_file import SeenFiles, SegmentFile
@@ -43,11 +44,11 @@ from storage.types import Isolation
 
 @dataclass(frozen=True, slots=True)
 class TreeOptions:
-    """What a mount may choose. Sizes in bytes.
+    """The options of a mount. Sizes in bytes.
 
-    `clamp`: ranges that begin below the log start give what is left, instead of OffsetOutOfRange.
-    `index_dir`: where the view index is kept; None is the user's cache directory. `index_bytes` 0: it is not kept.
-    `workers`: threads that render ahead of readers.
+    `clamp`: ranges that begin below the log start show what is left, instead of OffsetOutOfRange.
+    `index_dir`: where the view index is kept; None: the user's cache directory. `index_bytes` 0: it is not kept.
+    `workers`: threads that render in advance of readers.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -59,7 +60,7 @@ class TreeOptions:
 
 
 class Tree:
-    """All that can be looked up in a log directory. Thread-safe."""
+    """Everything that can be looked up in a log directory. Thread-safe."""
 
     def __init__(
         self,
@@ -71,9 +72,10 @@ class Tree:
         owned: OwnedDir | None = None,
         callers: Callers | None = None,
     ) -> None:
-        """`files` makes the content of files at the root by name, in place of ours: `@status.json`, `@metrics`…
+        """`files`: by name, what makes the content of a root file instead of the tree: `@status.json`, `@metrics`…
 
-        `owned`: whose `log_dir` this is, when it may be written to. `callers`: who asks; by default always the same.
+        `owned`: the owner of `log_dir`, if it may be written to. `callers`: the origin of requests; by default always
+        the same.
         """
         # constant after construction
         self.log_dir = log_dir
@@ -96,6 +98,18 @@ class Tree:
         self._seen = SeenFiles()
         self._infos = InfoTexts(log_dir, self.options.isolation)
         self._groups = GroupTree(log_dir, owned)
+        # A dict is faster than a chain of comparisons, and each stat comes here.
+        self._makers: dict[type, Callable[[Any], View]] = {
+            **dict.fromkeys((paths.Groups, paths.GroupDir, paths.GroupTopic, paths.GroupOffset), self._groups.view),
+            paths.RangePath: self._range_file,
+            paths.SegmentPath: self._segment_file,
+            paths.Partition: self._partition,
+            paths.PartitionEntry: self._partition_entry,
+            paths.Root: self._root,
+            paths.Topic: self._topic,
+            paths.TopicConfig: self._topic_config,
+            paths.RootFile: self._root_file,
+        }
 
     def start(self) -> None:
         """Starts the worker threads: after any fork, from FUSE's init."""
@@ -103,48 +117,28 @@ class Tree:
         self._workers.start()
 
     def stop(self) -> None:
-        """Ends the worker threads and keeps what is worth keeping of the view index: from FUSE's destroy."""
+        """Ends the worker threads, and keeps the view index on disk: from FUSE's destroy."""
         self._services.index.stop()
         self._workers.stop()
 
     def lookup(self, path: str) -> View:
-        """The view at `path`, as FUSE hands it over (`/` is the root).
+        """The view at `path`, as FUSE gives it (`/` is the root).
 
-        NoSuchPath or UnknownTopicOrPartition where there is none; whether a range is in range only its view tells.
+        NoSuchPath or UnknownTopicOrPartition where there is none. A range that is out of range is reported by the view.
         """
         node = paths.parse(path)
         if isinstance(node, paths.Append) and self.owned is not None:
-            # First, and without a look at the directory: `echo >>` comes here for each line, and topics of a directory
-            # that is ours come and go through us.
+            # First, and without a look at the directory: `echo >>` comes here for each line, and only this process
+            # makes and removes topics in a directory that it owns.
             return AppendFile(self.owned, node)
         self.log_dir.refresh()
-        match node:
-            case paths.Messages() | paths.OffsetsView() | paths.TimeView():
-                return RangeFile(self._services, self.log_dir.log(node.tp), node)
-            case paths.Partition() | paths.PartitionInfo() | paths.OffsetsDir() | paths.TimeDir() | paths.SegmentsDir():
-                return self._of_partition(node)
-            case paths.SegmentFile():
-                return SegmentFile(self.log_dir.log(node.tp), node.name, self._seen)
-            case paths.Root():
-                return directories.RootDirectory(self.log_dir, writable=self._writable)
-            case paths.Topic():
-                return directories.TopicDirectory(self.log_dir, node.topic, writable=self._writable)
-            case paths.TopicConfig() if self.owned is not None:
-                return ConfigFile(self.owned, self._infos, node.topic)
-            case paths.TopicConfig():
-                self.log_dir.partitions(node.topic)
-                return GeneratedFile(
-                    self._texts, path, lambda: self._infos.topic_config(node.topic), self._log_dir_mtime_ns
-                )
-            case paths.Help() | paths.StatusJson() | paths.Metrics():
-                make = self._files[_ROOT_NAMES[type(node)]]
-                return GeneratedFile(self._texts, path, make, self._now_ns, MOMENT_S)
-            case paths.Groups() | paths.Group() | paths.GroupTopic() | paths.GroupOffset():
-                return self._groups.view(node)
-        raise NoSuchPath(path)
+        make_view = self._makers.get(type(node))
+        if make_view is None:
+            raise NoSuchPath(path)
+        return make_view(node)
 
     def make_directory(self, path: str) -> None:
-        """Makes a topic of `num.partitions` partitions, or a group or topic below `@groups`.
+        """Makes a topic with `num.partitions` partitions, or a group or topic below `@groups`.
 
         InvalidTopic, FileExistsError, NotPermitted, ReadOnlyLogDir.
         """
@@ -156,8 +150,8 @@ class Tree:
         owned.create_topic(name)
 
     def remove_directory(self, path: str) -> None:
-        """Removes a topic that holds no message, or a group or a topic of it that has committed nothing: else OSError
-        (ENOTEMPTY). UnknownTopicOrPartition, NotPermitted."""
+        """Removes a topic without messages, or a group, or a group's topic, without committed offsets; otherwise
+        OSError (ENOTEMPTY). UnknownTopicOrPartition, NotPermitted."""
         group = _group_node(path)
         if group is not None:
             self._groups.remove_directory(group)
@@ -166,18 +160,12 @@ class Tree:
         owned.delete_topic(name, only_empty=True)
 
     def make_file(self, path: str) -> None:
-        """Makes a file of a group's offset, which is to be opened next. NotPermitted elsewhere; see GroupTree."""
-        group = _group_node(path)
-        if group is None:
-            raise NotPermitted("files are made in @groups alone")
-        self._groups.make_file(group)
+        """Makes the file of a group's offset, to be opened next. NotPermitted elsewhere; see GroupTree."""
+        self._groups.make_file(_group_file(path))
 
     def remove_file(self, path: str) -> None:
-        """Takes a group's committed offset away. NotPermitted elsewhere; see GroupTree."""
-        group = _group_node(path)
-        if group is None:
-            raise NotPermitted("files are removed in @groups alone")
-        self._groups.remove_file(group)
+        """Removes a group's committed offset. NotPermitted elsewhere; see GroupTree."""
+        self._groups.remove_file(_group_file(path))
 
     @property
     def _writable(self) -> bool:
@@ -187,13 +175,13 @@ class Tree:
         if self.owned is None:
             raise ReadOnlyLogDir("mounted read-only")
         _, name, *below = path.split("/")
-        if below or name in directories.ROOT_FILES:
-            raise NotPermitted("only topics are made and removed as directories")
+        if below or name in paths.ROOT_FILES:
+            raise NotPermitted("only topics can be made and removed as directories")
         return self.owned, name
 
     def status(self) -> dict[str, Any]:
-        """Caches, view index, scans under way, open files, what of `@groups` could not be read: the tree's part of
-        @status.json."""
+        """The tree's part of @status.json: caches, view index, scans in progress, open files, what could not be read of
+        `@groups`."""
         return {
             "isolation": self.options.isolation.value,
             "block_cache": dataclasses.asdict(self._services.cache.status()),
@@ -202,49 +190,60 @@ class Tree:
             "groups": {"problems": self._groups.offsets.problems()},
         }
 
-    def _of_partition(
-        self, node: paths.Partition | paths.PartitionInfo | paths.OffsetsDir | paths.TimeDir | paths.SegmentsDir
-    ) -> View:
+    # The makers of views, one for each type of node. The directory has just been refreshed.
+
+    def _range_file(self, node: paths.RangePath) -> View:
+        return RangeFile(self._services, self.log_dir.log(node.tp), node)
+
+    def _segment_file(self, node: paths.SegmentPath) -> View:
+        return SegmentFile(self.log_dir.log(node.tp), node.name, self._seen)
+
+    def _partition(self, node: paths.Partition) -> View:
         log = self.log_dir.log(node.tp)
-        match node:
-            case paths.Partition():
-                return directories.PartitionDirectory(self.log_dir, log, writable=self._writable)
-            case paths.PartitionInfo():
-                return GeneratedFile(
-                    self._texts,
-                    f"{node.tp}/@info.json",
-                    lambda: self._infos.partition_info(log),
-                    lambda: directories.newest_mtime_ns(log),
-                    size=lambda: self._infos.partition_info_size(log),
-                )
-            case paths.OffsetsDir():
-                return directories.OffsetsDirectory(log)
-            case paths.TimeDir():
-                return directories.TimeDirectory(log)
-            case paths.SegmentsDir():
+        return directories.PartitionDirectory(self.log_dir, log, writable=self._writable)
+
+    def _partition_entry(self, node: paths.PartitionEntry) -> View:
+        log, infos = self.log_dir.log(node.tp), self._infos
+        match node.name:
+            case "offsets":
+                return directories.RangesDirectory(log, directories.segment_ranges)
+            case "time":
+                return directories.RangesDirectory(log, directories.known_days)
+            case "segments":
                 return directories.SegmentsDirectory(log)
+        size = partial(infos.partition_info_size, log)
+        return GeneratedFile(self._texts, f"{node.tp}/@info.json", partial(infos.partition_info, log), size=size)
+
+    def _root(self, _node: paths.Root) -> View:
+        return directories.RootDirectory(self.log_dir, writable=self._writable)
+
+    def _topic(self, node: paths.Topic) -> View:
+        return directories.TopicDirectory(self.log_dir, node.topic, writable=self._writable)
+
+    def _topic_config(self, node: paths.TopicConfig) -> View:
+        if self.owned is not None:
+            return ConfigFile(self.owned, self._infos, node.topic)
+        self.log_dir.partitions(node.topic)
+
+        def make() -> tuple[bytes, int]:
+            return self._infos.topic_config(node.topic), self.log_dir.mtime_ns
+
+        return GeneratedFile(self._texts, f"{node.topic}/@config", make)
+
+    def _root_file(self, node: paths.RootFile) -> View:
+        def make() -> tuple[bytes, int]:
+            return self._files[node.name](), self._clock.now_ms() * 1_000_000
+
+        return GeneratedFile(self._texts, node.name, make, MOMENT_S)
 
     def _status_json(self) -> bytes:
         return json.dumps(self.status(), indent=2).encode() + b"\n"
 
-    def _now_ns(self) -> int:
-        return self._clock.now_ms() * 1_000_000
-
-    def _log_dir_mtime_ns(self) -> int:
-        return self.log_dir.path.stat().st_mtime_ns
-
-
-_ROOT_NAMES: Mapping[type, str] = {
-    paths.Help: "@help",
-    paths.StatusJson: "@status.json",
-    paths.Metrics: "@metrics",
-}
-
 
 def _group_node(path: str) -> GroupNode | None:
-    """The node of a path to be made or removed in `@groups`; None for other paths.
+    """The node of a path to be made or removed in `@groups`; None for paths elsewhere.
 
-    OSError (EINVAL) for a name that no group, topic or partition can have.
+    OSError (EINVAL) for a name that is not a valid group's, topic's or partition's.
     """
     if path != "/@groups" and not path.startswith("/@groups/"):
         return None
@@ -256,10 +255,15 @@ def _group_node(path: str) -> GroupNode | None:
     return node
 
 
+def _group_file(path: str) -> GroupNode:
+    group = _group_node(path)
+    if group is None:
+        raise NotPermitted("files are made and removed only in @groups")
+    return group
+
+
 def _store(options: TreeOptions) -> Store | None:
     if options.index_bytes <= 0:
         return None
     return Store(options.index_dir or default_directory(), options.index_bytes)
 
-
-__all__ = ["Kind", "Tree", "TreeOptions"]

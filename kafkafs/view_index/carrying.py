@@ -1,5 +1,5 @@
-"""What is still right of a measured segment: after a truncation, of its own file or of markers that decided about it;
-and in a later mount, as far as these markers go."""
+"""Which part of a measured segment is still right: after a truncation of its own file, or of the markers that decided
+about its transactions; and in a later mount, where those markers must still exist."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from storage.log.snapshot import DecidingMarker, LogSnapshot
 
 
 def carried(before: Extent, snapshot: LogSnapshot, segment: Segment, end: int) -> Pieces | None:
-    """The pieces of a whole segment that hold for `segment` too, which has its place now; None if there are none.
+    """The pieces of a whole segment that are also right for `segment`, which has its place now; None if there are none.
 
-    `end`: up to where they may reach. Where transactions were decided in a segment that is no more in the log, none do.
+    `end`: the file position up to which they may reach. If transactions were decided in a segment that is no longer in
+    the log, none are right.
     """
-    pieces = before.pieces  # before the marker, which another thread may be about to replace by a later one
+    pieces = before.pieces  # read before the marker, which another thread may replace by a later one
     if before.decider is not None and before.decider.segment not in snapshot.segments:
         return None
     if before.segment is segment:
@@ -30,7 +31,7 @@ def carried(before: Extent, snapshot: LogSnapshot, segment: Segment, end: int) -
 
 
 def marker_of(snapshot: LogSnapshot, decider: DecidingMarker) -> Marker | None:
-    """The marker to be looked for by who uses in a later mount what it decided; None if it does not read any more."""
+    """The marker that a later mount must find to use what it decided; None if it cannot be read any longer."""
     try:
         found = find_batch(snapshot, decider.offset)
         batch = None if found is None else found.segment.batch_at(found.position, snapshot.end_position(found.segment))
@@ -42,7 +43,7 @@ def marker_of(snapshot: LogSnapshot, decider: DecidingMarker) -> Marker | None:
 
 
 def decider_of(snapshot: LogSnapshot, marker: Marker) -> DecidingMarker | None:
-    """The marker in the log as it is now; None if it is not there any more: truncated, or dropped by compaction."""
+    """The marker in the log as it is now; None if it is gone: truncated, or dropped by compaction."""
     slot = snapshot.segment_index(marker.offset)
     if slot < 0:
         return None
@@ -51,16 +52,17 @@ def decider_of(snapshot: LogSnapshot, marker: Marker) -> DecidingMarker | None:
 
 
 def _agreeing(pieces: Pieces, segment: Segment, end: int) -> Pieces:
-    """The pieces that are as they were in the file of `segment`, which was truncated and perhaps written on."""
+    """The pieces that are unchanged in the file of `segment`, which was truncated and perhaps extended."""
     low, high = 0, int(pieces.columns[FILE_END].searchsorted(end, side="right"))
-    # If a piece's first batch is still there, so is all before it: a truncation leaves what lies before it alone.
+    # If a piece's first batch is still there, so is everything before it: a truncation does not change what precedes
+    # it.
     while low < high:
         middle = (low + high) // 2
         if _begins_with(pieces, middle, segment, end):
             low = middle + 1
         else:
             high = middle
-    # The last piece that begins alike may end otherwise, and the pieces of one huge batch stand together.
+    # The last piece that begins alike may end differently, and the pieces of one huge batch belong together.
     return pieces.until(int(pieces.columns[POSITION, low - 1])) if low else Pieces.none(pieces.start)
 
 

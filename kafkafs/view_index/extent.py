@@ -1,10 +1,10 @@
-"""An extent: the messages of one segment from a batch on, in one rendition, measured as far as anybody has asked.
+"""An extent: the messages of one segment from a batch on, in one rendition, measured as far as a reader has needed.
 
-Under read_committed that is more than the segment's own business: markers in it or in later segments decide which
-batches show, and where the last stable offset lies, how far. All that only moves forward until a truncation takes
-markers away. So an extent belongs to an epoch, the generation of the snapshots that it is measured for, and it names
-the last marker that decided about it. In the next epoch it has a successor, with what still holds of it: all, while
-that marker's segment is in the log. A reader of all messages asks for none of this, and has one epoch.
+Under read_committed it depends on more than the segment: markers in it or in later segments decide which batches show,
+and the last stable offset decides up to where. Both only move forward until a truncation removes markers. So an extent
+belongs to an epoch, the generation of the snapshots that it is measured for, and it records the last marker that
+decided about it. In the next epoch it has a successor with the part that is still right: all of it, while that marker's
+segment is in the log. For a reader of all messages none of this matters; it has one epoch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import itertools
 import threading
 
 from kafkafs.view_index import measure
-from kafkafs.view_index.measure import OnBytes, Task
+from kafkafs.view_index.measure import OnBytes, SegmentTask
 from kafkafs.view_index.pieces import Piece, Pieces, RecordFilter
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.view_index.workers import Workers
@@ -27,11 +27,6 @@ _numbers = itertools.count()
 BlockKey = tuple[int, int, int, int]
 
 
-def task_of(snapshot: LogSnapshot, segment: Segment, rendition: Rendition, wanted: RecordFilter | None) -> Task:
-    """What to measure or render of a segment, as the log is in `snapshot`."""
-    return _task(snapshot, segment, rendition, wanted)[0]
-
-
 def epoch_of(snapshot: LogSnapshot, rendition: Rendition) -> int:
     """Extents of one epoch may be measured for any of its snapshots."""
     return snapshot.generation if rendition.isolation is Isolation.READ_COMMITTED else 0
@@ -39,16 +34,17 @@ def epoch_of(snapshot: LogSnapshot, rendition: Rendition) -> int:
 
 def _task(
     snapshot: LogSnapshot, segment: Segment, rendition: Rendition, wanted: RecordFilter | None
-) -> tuple[Task, AbortedTransactions | None]:
+) -> tuple[SegmentTask, AbortedTransactions | None]:
+    """What to measure or render of a segment, as the log is in `snapshot`; None for a reader of all messages."""
     if rendition.isolation is not Isolation.READ_COMMITTED:
-        return Task(snapshot, segment, rendition.format, None, wanted), None
-    # Asked for now: when a piece is rendered, what the log consisted of may be gone.
+        return SegmentTask(snapshot, segment, rendition.format, None, wanted), None
+    # Taken now: when a piece is rendered, segments of this snapshot may be gone.
     aborted = AbortedTransactions(snapshot, segment, last_stable_offset(snapshot))
-    return Task(snapshot, segment, rendition.format, aborted.skip_rows, wanted), aborted
+    return SegmentTask(snapshot, segment, rendition.format, aborted.skip_rows, wanted), aborted
 
 
 class Extent:
-    """`pieces` is what is measured so far; it only ever grows behind its end, and what it maps stays where it is."""
+    """`pieces` is what has been measured so far; it only grows at its end, and existing pieces do not change."""
 
     def __init__(
         self,
@@ -70,9 +66,9 @@ class Extent:
         self._lock = threading.Lock()
         self.pieces = Pieces.none(start) if known is None else known
         self._measured: tuple[int, int] | None = None  # ctime and size of the file before it was measured
-        # the last marker that said of a transaction in the pieces whether it was aborted; None: there was none to say
+        # the last marker that decided whether a transaction in the pieces was aborted; None: no transaction in them
         self.decider = decider
-        self._task: Task | None = None
+        self._task: SegmentTask | None = None
 
     def extend(self, snapshot: LogSnapshot, end: int, workers: Workers, on_bytes: OnBytes) -> None:
         """Measures up to the file position `end`, where a batch ends. SegmentGone when the file is gone."""
@@ -90,18 +86,18 @@ class Extent:
             self._task = task
 
     def pass_over(self, start: int, end: int) -> None:
-        """Counts the file positions from `start` to `end` as measured, because nothing wanted is known to be there.
+        """Marks the file positions from `start` to `end` as measured, because nothing wanted is there.
 
-        Nothing happens unless the extent ends at `start`.
+        Does nothing unless the extent ends at `start`.
         """
         with self._lock:
             if self.pieces.file_end == start:
                 self.pieces = Pieces(self.pieces.columns, self.pieces.start, end)
 
     def is_outdated(self) -> bool:
-        """Whether damage was measured in a file that was changed in place since: it may have been repaired.
+        """Whether damage was measured in a file that has been changed in place since: it may have been repaired.
 
-        Not of a file that has grown since, which changes it all the time.
+        False for a file that has grown since, because growing changes it all the time.
         """
         measured = self._measured
         if not self.pieces.is_damaged or measured is None or measured[1] != self.segment.size:
@@ -109,8 +105,8 @@ class Extent:
         return measured[0] != self.segment.changed_ns()
 
     def successor(self, snapshot: LogSnapshot) -> Extent:
-        """The extent that takes this one's place in the snapshot's epoch, when all of it still holds and its segment is
-        in the log. Whoever still has an older snapshot may go on measuring this one."""
+        """The extent that replaces this one in the snapshot's epoch, if all of it is still right and its segment is in
+        the log. Threads that have an older snapshot may continue to measure this one."""
         if self._rendition.isolation is not Isolation.READ_COMMITTED:
             return self
         with self._lock:
@@ -118,22 +114,22 @@ class Extent:
         extent = Extent(self.segment, self._rendition, self.wanted, pieces.start, pieces, decider)
         extent.kept = self.kept
         extent._measured = self._measured
-        extent._task = task_of(snapshot, self.segment, self._rendition, self.wanted)
+        extent._task, _ = _task(snapshot, self.segment, self._rendition, self.wanted)
         return extent
 
     @property
-    def task(self) -> Task:
+    def task(self) -> SegmentTask:
         """As of the last `extend`."""
         assert self._task is not None, "an extent is extended before it is read"
         return self._task
 
     @property
     def snapshot(self) -> LogSnapshot | None:
-        """That of the last `extend`; None if none has come to its end."""
+        """The snapshot of the last `extend`; None if none has finished."""
         return None if self._task is None else self._task.snapshot
 
     def key(self, piece: Piece) -> BlockKey:
-        """What a piece's rendered bytes are cached under. The last piece grows, so its end is part of it."""
+        """The cache key of a piece's rendered bytes. The last piece grows, so its end is part of the key."""
         return (self.number, piece.position, piece.file_end, piece.skip)
 
 

@@ -1,7 +1,7 @@
-"""Which times damage may hide: a range of times that one of them lies in must not read as if nothing had been there.
+"""Which times damage may hide: a range of times that includes one of them must not read as if nothing had been there.
 
-What a damaged batch held nobody knows. It is taken to lie from the times of the batch before to those of the one
-behind, and where its own header says, if that is near. Where there is no neighbour the times are open at that end.
+The content of a damaged batch is unknown. Its times are assumed to be between those of the batches before and after it,
+and those in its own header if they are near. Without a neighbour the times are open at that end.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from storage.types import NO_TIMESTAMP
 Times = tuple[int, int]
 """Least and greatest timestamp of a batch as its header names them, or of what damage may have held."""
 
-_NEAR_MS = 366 * 86_400_000  # how far from its neighbours' times a damaged batch's own are believed
+_NEAR_MS = 366 * 86_400_000  # a damaged batch's own times are used if they are at most so far from its neighbours'
 
 
 def between(before: Times | None, behind: Times | None) -> Times:
-    """What may have stood between two batches. None: there is none on that side, as far as one can see."""
+    """The times that may have been between two batches. None: no batch is known on that side."""
     known = _known(before, behind)
     least = OPEN_BELOW if before is None else min(known, default=NO_LEAST)
     greatest = OPEN_ABOVE if behind is None else max(known, default=NO_GREATEST)
@@ -29,7 +29,8 @@ def between(before: Times | None, behind: Times | None) -> Times:
 
 
 def of_damaged_rows(table: BatchTable, damaged: Sequence[int], before: Times | None) -> dict[int, Times]:
-    """By damaged row (ascending) of a table; `before`: of the last batch before the table that reads."""
+    """The times that each damaged row (ascending) of a table may hide. `before`: the times of the last readable batch
+    before the table."""
     bad = set(damaged)
     good = [row for row in range(table.rows) if row not in bad]
     found = {}
@@ -46,7 +47,7 @@ def of_damaged_rows(table: BatchTable, damaged: Sequence[int], before: Times | N
 
 
 def times_at_ends(table: BatchTable, damaged: Sequence[int]) -> tuple[Times, Times] | None:
-    """The times of the first and the last batch of a table that read; None when none does."""
+    """The times of the first and the last readable batch of a table; None when there is none."""
     bad = set(damaged)
     first = next((row for row in range(table.rows) if row not in bad), None)
     if first is None:

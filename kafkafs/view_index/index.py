@@ -1,4 +1,4 @@
-"""The view index: what is known of segments in each rendition, measured when first needed, and kept."""
+"""The view index: the measured segments in each rendition; measured when first needed, then kept."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from kafkafs.view_index.workers import Workers
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 
-_KEPT_BYTES = 32 << 20  # of pieces in memory, beside those that open views hold
+_KEPT_BYTES = 32 << 20  # of pieces in memory, in addition to those that open views hold
 _KEPT_STRETCHES = 1024
-_SHOWN_BYTES = 32 << 20  # scans of more than this are worth a line in @status.json
+_SHOWN_BYTES = 32 << 20  # scans of at least this size are listed in @status.json
 
 
 _WholeKey = tuple[Segment, str, int]  # segment, name of the rendition, epoch
@@ -32,8 +32,8 @@ _Place = tuple[Path, int, str]  # directory, base offset, name of the rendition
 
 
 @dataclass(slots=True)
-class Scan:
-    """A scan under way: bytes of a segment's file."""
+class ScanProgress:
+    """A scan in progress: bytes of a segment's file."""
 
     path: str
     total_bytes: int
@@ -41,7 +41,7 @@ class Scan:
 
 
 class ViewIndex:
-    """Extents: whole segments, which are kept for long, and stretches that one range needs. Thread-safe."""
+    """Extents: whole segments, which are kept, and the stretches that single ranges need. Thread-safe."""
 
     def __init__(self, workers: Workers, store: Store | None, kept_bytes: int = _KEPT_BYTES) -> None:
         # constant after construction
@@ -51,16 +51,16 @@ class ViewIndex:
         # guarded by the lock
         self._lock = threading.Lock()
         self._whole: OrderedDict[_WholeKey, Extent] = OrderedDict()
-        self._newest: dict[_Place, _WholeKey] = {}  # of those that were held in one place in the log, the last one
+        self._newest: dict[_Place, _WholeKey] = {}  # the last key that was held for each place in the log
         self._stretches: OrderedDict[tuple[_WholeKey, int, int | None, RecordFilter | None], Extent] = OrderedDict()
-        self._scans: dict[int, Scan] = {}
+        self._scans: dict[int, ScanProgress] = {}
         self._numbers = itertools.count()
         self._scanned_bytes = 0
         self._stopping = False
 
     def held(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent | None:
-        """A whole segment, measured at least up to the position `end`, if not all of it has to be measured now."""
-        key = (segment, rendition.name, epoch_of(snapshot, rendition))
+        """A whole segment, measured at least up to the position `end`; None if all of it would have to be measured."""
+        key = _key(snapshot, segment, rendition)
         with self._lock:
             extent = self._whole.get(key)
             if extent is not None:
@@ -74,10 +74,10 @@ class ViewIndex:
         return extent
 
     def _carried(self, snapshot: LogSnapshot, key: _WholeKey, rendition: Rendition, end: int) -> Extent | None:
-        """What is still right of what was measured of a segment before a truncation."""
+        """The part of a segment, measured before a truncation, that is still right."""
         segment = key[0]
         with self._lock:
-            before = self._whole.get(self._newest.get((segment.directory, segment.base_offset, key[1]), key))
+            before = self._whole.get(self._newest.get(_place(key), key))
         pieces = None if before is None else carried(before, snapshot, segment, end)
         if before is None or pieces is None:
             return None
@@ -86,7 +86,7 @@ class ViewIndex:
         return extent
 
     def _loaded(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> Extent | None:
-        """What was kept of a segment by an earlier mount."""
+        """A segment that an earlier mount has kept on disk."""
         found = None if self._store is None else self._store.load(segment, rendition.name)
         if found is None:
             return None
@@ -99,8 +99,8 @@ class ViewIndex:
         return extent
 
     def _save(self, extent: Extent, rendition: str) -> bool:
-        """Keeps a whole segment for later mounts; not one whose marker cannot be found again. False if it is too early
-        to tell that its file is at rest."""
+        """Keeps a whole segment for later mounts, unless its marker cannot be found again. False if its file has
+        changed too recently to be sure that it no longer changes."""
         pieces, decider, snapshot = extent.pieces, extent.decider, extent.snapshot
         if self._store is None or snapshot is None:
             return True
@@ -108,11 +108,10 @@ class ViewIndex:
         return marker is None or self._store.save(extent.segment, rendition, pieces, marker)
 
     def whole(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent:
-        """A whole segment, measured at least up to the position `end`: a scan of what is not known yet."""
+        """A whole segment, measured at least up to the position `end`; what is not known yet is scanned."""
         extent = self.held(snapshot, segment, rendition, end)
         if extent is None:
-            key = (segment, rendition.name, epoch_of(snapshot, rendition))
-            extent = self._hold(key, Extent(segment, rendition, None, 0))
+            extent = self._hold(_key(snapshot, segment, rendition), Extent(segment, rendition, None, 0))
             self._extend_whole(extent, snapshot, rendition, end)
         return extent
 
@@ -129,10 +128,9 @@ class ViewIndex:
     ) -> Extent:
         """The batches from the position `start` to `end`, without messages that are not `wanted`.
 
-        One that `grows` may be measured further than `end`.
+        With `grows`, the extent may be measured further than `end`.
         """
-        place = (segment, rendition.name, epoch_of(snapshot, rendition))
-        key = (place, start, None if grows else end, wanted)
+        key = (_key(snapshot, segment, rendition), start, None if grows else end, wanted)
         with self._lock:
             extent = self._stretches.setdefault(key, Extent(segment, rendition, wanted, start))
             self._stretches.move_to_end(key)
@@ -147,22 +145,21 @@ class ViewIndex:
             extent.extend(snapshot, end, self.workers, lambda done: self._advance(scan, done))
 
     def forget(self, segment: Segment) -> None:
-        """What was measured of a segment is not to be used for new layouts."""
+        """Drops what was measured of a segment, so that new layouts do not use it."""
         with self._lock:
             for whole in [key for key in self._whole if key[0] is segment]:
                 del self._whole[whole]
-                place = (segment.directory, segment.base_offset, whole[1])
-                if self._newest.get(place) == whole:
-                    del self._newest[place]
+                if self._newest.get(_place(whole)) == whole:
+                    del self._newest[_place(whole)]
             for stretch in [key for key in self._stretches if key[0][0] is segment]:
                 del self._stretches[stretch]
 
     def start(self) -> None:
-        """Scans may begin (again)."""
+        """Allows scans (again)."""
         self._stopping = False
 
     def stop(self) -> None:
-        """Ends scans under way, and keeps what was measured of last segments too: their logs may have come to rest."""
+        """Ends scans in progress, and keeps active segments on disk too: their logs may not be written any longer."""
         self._stopping = True
         with self._lock:
             measured = list(self._whole.items())
@@ -171,7 +168,7 @@ class ViewIndex:
                 self._save(extent, rendition)
 
     def status(self) -> dict[str, Any]:
-        """For @status.json: what is held, and the scans under way with their progress."""
+        """For @status.json: what is held, and the scans in progress."""
         with self._lock:
             return {
                 "segments": len(self._whole),
@@ -186,8 +183,8 @@ class ViewIndex:
             }
 
     @contextmanager
-    def _scan(self, extent: Extent, end: int) -> Iterator[Scan]:
-        scan = Scan(str(extent.segment.log.path), max(0, end - extent.pieces.file_end))
+    def _scan(self, extent: Extent, end: int) -> Iterator[ScanProgress]:
+        scan = ScanProgress(str(extent.segment.log.path), max(0, end - extent.pieces.file_end))
         if scan.total_bytes < _SHOWN_BYTES:
             yield scan
             return
@@ -198,8 +195,8 @@ class ViewIndex:
         finally:
             del self._scans[number]
 
-    def _advance(self, scan: Scan, done: int) -> None:
-        # Counted without a lock by two threads at most: figures for people.
+    def _advance(self, scan: ScanProgress, done: int) -> None:
+        # Counted without a lock by at most two threads: numbers for people.
         scan.done_bytes += done
         self._scanned_bytes += done
         if self._stopping:
@@ -212,17 +209,25 @@ class ViewIndex:
             extent.kept = self._save(extent, rendition.name)
 
     def _hold(self, key: _WholeKey, extent: Extent) -> Extent:
-        """The extent to use for `key`: this one, or the one that another thread put there meanwhile."""
-        place = (key[0].directory, key[0].base_offset, key[1])
+        """The extent to use for `key`: this one, or the one that another thread has stored meanwhile."""
         with self._lock:
             extent = self._whole.setdefault(key, extent)
-            before = self._newest.get(place, key)
-            self._newest[place] = key
+            before = self._newest.get(_place(key), key)
+            self._newest[_place(key)] = key
             if before != key:
                 self._whole.pop(before, None)
             held = sum(other.pieces.memory_bytes for other in self._whole.values())
             while held > self._kept_bytes and len(self._whole) > 1:
                 dropped, other = self._whole.popitem(last=False)
                 held -= other.pieces.memory_bytes
-                self._newest.pop((dropped[0].directory, dropped[0].base_offset, dropped[1]), None)
+                self._newest.pop(_place(dropped), None)
         return extent
+
+
+def _key(snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> _WholeKey:
+    return segment, rendition.name, epoch_of(snapshot, rendition)
+
+
+def _place(key: _WholeKey) -> _Place:
+    segment, rendition, _ = key
+    return segment.directory, segment.base_offset, rendition

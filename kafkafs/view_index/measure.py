@@ -1,10 +1,10 @@
-"""Measuring: one pass over a segment's batches that tells what each renders to, cut into pieces. Nothing is rendered.
+"""Measuring: one pass over a segment's batches that finds the rendered size of each, cut into pieces. Nothing is
+rendered.
 
-Damage makes pieces of its own. A batch that fails its CRC but decodes counts as what it renders to, one that does not
-decode as one byte, the place of its error; so does a stretch where no batch begins, up to where the offset index finds
-the next one. CRCs are checked here, and again whenever bytes are served: a batch whose timestamps are damaged would
-else be missing from a range of times without a word. Which times
-it may hide: see `hidden_times`.
+Damage makes separate pieces. A batch that fails its CRC but decodes has its rendered size; one that does not decode has
+one byte, which takes the place of its error, and so does a stretch where no batch begins, up to the next batch in the
+offset index. CRCs are checked here, and again whenever bytes are served: otherwise a batch with damaged timestamps
+would be missing from a range of times without an error. Which times it may hide: see `hidden_times`.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import times_of
 from storage.types import NO_TIMESTAMP
 
-_CHUNK_BYTES = 8 << 20  # what one thread measures at a time, at least
-_CHUNKS = 8  # at most, for one segment
-# Read, decoded and summed up at a time. Each step of a window lets go of the interpreter's lock, and getting it back
-# from another thread costs more than a smaller window would gain by the processor's cache.
+_CHUNK_BYTES = 8 << 20  # the least that one thread measures at a time
+_CHUNKS = 8  # the most for one segment
+# Read, decoded and summed up at a time. Each step of a window releases the interpreter's lock, and getting it back from
+# another thread costs more than a smaller window would gain from the processor's cache.
 _WINDOW_BYTES = 4 << 20
 _SIZE = 0  # row of the totals
 _ALL = np.empty(0, dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """What is measured or rendered: a segment's messages in a format, but those that isolation or filter leave out."""
+class SegmentTask:
+    """What is measured or rendered: a segment's messages in a format, without those that isolation or filter
+    exclude."""
 
     snapshot: LogSnapshot
     segment: Segment
@@ -63,9 +64,9 @@ class Task:
 
 
 @dataclass(slots=True)
-class Chunk:
+class FilePart:
     """A part of a segment that one thread measures: the batches that begin in [start, stop). `reached`: where the first
-    batch behind them begins; -1 while nobody has measured it."""
+    batch after them begins; -1 until it is measured."""
 
     start: int
     stop: int
@@ -75,17 +76,17 @@ class Chunk:
 
 
 OnBytes = Callable[[int], None]
-"""Called with each number of file bytes done; may raise to end the work."""
+"""Called with the number of file bytes after each step; may raise to end the work."""
 
 
-def extend(pieces: Pieces, task: Task, end: int, workers: Workers, on_bytes: OnBytes) -> Pieces:
-    """`pieces` and those up to the file position `end` behind them; a large rest is shared with a worker."""
+def extend(pieces: Pieces, task: SegmentTask, end: int, workers: Workers, on_bytes: OnBytes) -> Pieces:
+    """`pieces`, and those after them up to the file position `end`; a large rest is shared with a worker."""
     builder = PieceBuilder(pieces)
     reached = pieces.file_end
     chunks = _chunks(task.segment, reached, end)
     if len(chunks) > 1:
         _measure_together(chunks, task, workers, on_bytes)
-    # Chunks begin where the offset index says: believed only if the batches before end exactly there.
+    # Parts begin where the offset index says, which is used only if the batches before end exactly there.
     for chunk in chunks:
         if reached < chunk.start:
             reached = _measure_into(builder, task, reached, chunk.start, on_bytes)
@@ -98,14 +99,14 @@ def extend(pieces: Pieces, task: Task, end: int, workers: Workers, on_bytes: OnB
     return builder.build(reached)
 
 
-def measure(bench: Workbench, task: Task, start: int, stop: int, on_bytes: OnBytes) -> tuple[list[Piece], int]:
-    """The pieces of the batches that begin in [start, stop), and the position behind them.
+def measure(bench: Workbench, task: SegmentTask, start: int, stop: int, on_bytes: OnBytes) -> tuple[list[Piece], int]:
+    """The pieces of the batches that begin in [start, stop), and the position after them.
 
-    `Piece.end` is not filled in. SegmentGone when the file is gone or was truncated.
+    `Piece.end` is not set. SegmentGone when the file is gone or was truncated.
     """
     pieces: list[Piece] = []
     reached = start
-    before: Times | None = None  # of the last batch that reads
+    before: Times | None = None  # of the last readable batch
     for window in scan_batches(task.snapshot, task.segment, start, stop, window=_WINDOW_BYTES):
         if window.damage is not None:
             pieces.append(_no_batch(window.damage.position, window.damage.end, before))
@@ -118,9 +119,9 @@ def measure(bench: Workbench, task: Task, start: int, stop: int, on_bytes: OnByt
     return pieces, reached
 
 
-def measure_row(bench: Workbench, task: Task, data: memoryview, table: BatchTable, row: int, origin: int) -> int:
-    """Rendered bytes of a damaged batch: as if its CRC was right, if it decodes; else 1 if its header says that it may
-    hold what is wanted."""
+def measure_row(bench: Workbench, task: SegmentTask, data: memoryview, table: BatchTable, row: int, origin: int) -> int:
+    """The rendered size of a damaged batch: if it decodes, as if its CRC were right; otherwise 1 if its header says
+    that it may hold wanted messages."""
     skip = None if task.skips is None else task.skips(table)
     block = bench.unchecked.decode(data, table, row, row + 1, origin=origin, skip=skip)
     if block.damage is not None:
@@ -134,9 +135,9 @@ def measure_row(bench: Workbench, task: Task, data: memoryview, table: BatchTabl
 
 
 def _measure_window(
-    bench: Workbench, task: Task, window: Window, pieces: list[Piece], before: Times | None
+    bench: Workbench, task: SegmentTask, window: Window, pieces: list[Piece], before: Times | None
 ) -> Times | None:
-    """Adds the pieces of a window. `before`, and what is returned: the times of the last batch that reads."""
+    """Adds the pieces of a window. `before` and the result: the times of the last readable batch."""
     table = window.table
     totals = bench.totals(table.rows)
     cuts: dict[int, list[int]] = {}
@@ -164,7 +165,7 @@ def _measure_window(
     hidden = of_damaged_rows(table, damaged, before) if damaged else {}
     for row, times in hidden.items():
         size = measure_row(bench, task, window.buffer, table, row, window.origin)
-        # Nothing that its header says is certain, so it is shown even if there seems to be nothing in it.
+        # Nothing in its header is certain, so it is shown even if it seems to be empty.
         shown = task.filter is None or task.filter.may_hold(table, row, times)
         totals[_SIZE, row] = min(max(size, int(shown)), SPLIT_BYTES)
     ends = times_at_ends(table, damaged)
@@ -175,7 +176,7 @@ def _measure_window(
 
 
 def _close_above(pieces: list[Piece], behind: Times) -> None:
-    """Tells the damaged pieces at the end what follows them."""
+    """Sets the open upper times of the damaged pieces at the end from the batch that follows them."""
     slot = len(pieces)
     while slot and pieces[slot - 1].crc == NO_CRC and pieces[slot - 1].greatest == OPEN_ABOVE:
         slot -= 1
@@ -186,7 +187,7 @@ def _close_above(pieces: list[Piece], behind: Times) -> None:
 
 
 def _split(sizes: npt.NDArray[np.int64]) -> list[int]:
-    """Where a huge batch is cut, between records: rendered positions, the last one its end."""
+    """The rendered positions at which a huge batch is cut, between records; the last one is its end."""
     ends = np.cumsum(sizes)
     cuts: list[int] = []
     before = 0
@@ -205,7 +206,7 @@ def _cut(
     cuts: dict[int, list[int]],
     damaged: dict[int, Times],
 ) -> list[Piece]:
-    """A measured window in pieces of even size; huge and damaged batches apart."""
+    """A measured window as pieces of similar size; huge and damaged batches separately."""
     pieces: list[Piece] = []
     first = 0
     for row in sorted({*cuts, *damaged}):
@@ -237,11 +238,11 @@ def _even_pieces(
 
 
 def _no_batch(position: int, file_end: int, before: Times | None) -> Piece:
-    # Which messages stood there is unknown: no offsets.
+    # The messages that were there are unknown, so there are no offsets.
     return Piece(0, 1, position, file_end, NOT_SPLIT, -1, NO_CRC, *between(before, None), 0)
 
 
-def _chunks(segment: Segment, start: int, end: int) -> list[Chunk]:
+def _chunks(segment: Segment, start: int, end: int) -> list[FilePart]:
     count = min(_CHUNKS, (end - start) // _CHUNK_BYTES)
     edges = [start]
     if count > 1:
@@ -251,10 +252,10 @@ def _chunks(segment: Segment, start: int, end: int) -> list[Chunk]:
             if slot < len(hints) and edges[-1] < int(hints[slot]) < end:
                 edges.append(int(hints[slot]))
     edges.append(end)
-    return [Chunk(first, last, []) for first, last in pairwise(edges)]
+    return [FilePart(first, last, []) for first, last in pairwise(edges)]
 
 
-def _measure_into(builder: PieceBuilder, task: Task, start: int, stop: int, on_bytes: OnBytes) -> int:
+def _measure_into(builder: PieceBuilder, task: SegmentTask, start: int, stop: int, on_bytes: OnBytes) -> int:
     with workbench() as bench:
         pieces, reached = measure(bench, task, start, stop, on_bytes)
     for piece in pieces:
@@ -262,7 +263,7 @@ def _measure_into(builder: PieceBuilder, task: Task, start: int, stop: int, on_b
     return reached
 
 
-def _measure_together(chunks: list[Chunk], task: Task, workers: Workers, on_bytes: OnBytes) -> None:
+def _measure_together(chunks: list[FilePart], task: SegmentTask, workers: Workers, on_bytes: OnBytes) -> None:
     """Measures the chunks in this thread and, if one is free, a worker."""
     changed = threading.Condition()
     waiting = list(reversed(chunks))

@@ -1,8 +1,8 @@
 """Pieces: how a stretch of one segment's file becomes a stretch of rendered bytes. Values only, no I/O.
 
-A piece is some 512 KiB of rendered bytes made from whole batches (smaller ones cost more in calls than they save). A
-batch that renders to many MiB is shared by several pieces: they have the same file span, and each skips what the ones
-before it gave.
+A piece is about 512 KiB of rendered bytes made from whole batches (smaller ones cost more in calls than they save). A
+batch that renders to many MiB is shared by several pieces: they have the same file span, and each skips the bytes of
+the ones before it.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from storage.types import NO_TIMESTAMP, TimeRange
 
 PIECE_BYTES = 512 << 10  # rendered
 PIECE_SPAN_BYTES = 1 << 20  # of the file: tombstones and aborted messages render to little or nothing
-GROUP_PIECES = 8  # what is rendered at a time for a sequential reader: fewer, longer steps
+GROUP_PIECES = 8  # rendered at a time for a sequential reader: fewer, longer steps
 GROUP_SPAN_BYTES = 8 << 20
 SPLIT_BYTES = 4 << 20  # a batch that renders to more is cut between records
 
 NOT_SPLIT = -1  # `Piece.skip` of a piece of whole batches
-NO_CRC = -1  # `Piece.crc` of damage: of a batch that cannot be read, or where none begins
-NO_LEAST = 2**63 - 1  # least and greatest timestamp of no message at all
+NO_CRC = -1  # `Piece.crc` of damage: of an unreadable batch, or where no batch begins
+NO_LEAST = 2**63 - 1  # least and greatest timestamp where there is no message
 NO_GREATEST = -(2**63 - 1)
-# Least and greatest timestamp of damage that may have held any that is lower, or higher, than what is beside it.
+# Least and greatest timestamp of damage that may have held any lower, or higher, timestamp than its neighbour.
 OPEN_BELOW = NO_GREATEST
 OPEN_ABOVE = NO_LEAST
 
 
 class Piece(NamedTuple):
-    """One piece. Positions and sizes in bytes; `position` to `file_end` is the span of whole batches it is made of."""
+    """One piece. Positions and sizes in bytes; it is made from the whole batches from `position` to `file_end`."""
 
     end: int  # rendered position after it, counted from where the pieces begin
     size: int  # rendered
     position: int
     file_end: int
-    skip: int  # of a part of one huge batch: rendered bytes that earlier parts give; else NOT_SPLIT
-    base_offset: int  # of the batch at `position`: checked before use, with the CRC it has
+    skip: int  # in a part of a huge batch: rendered bytes of earlier parts; otherwise NOT_SPLIT
+    base_offset: int  # of the batch at `position`: checked before use, together with its CRC
     crc: int
-    least: int  # timestamps; NO_LEAST, NO_GREATEST when no message is in it; of damage what it may have held
+    least: int  # timestamps; NO_LEAST, NO_GREATEST when it has no message; for damage what it may have held
     greatest: int
     records: int
 
@@ -113,37 +113,32 @@ class Pieces:
         )
 
     def is_damaged_in(self, start: int, end: int) -> bool:
-        """Whether damage stands between these rendered positions."""
+        """Whether there is damage between these rendered positions."""
         if not self.is_damaged or start >= end:
             return False
         return bool((self.columns[CRC, self.row_at(start) : self.row_at(end - 1) + 1] == NO_CRC).any())
 
     def row_at(self, rendered: int) -> int:
-        """The piece that holds the byte at this rendered position; the number of pieces when that is the end."""
+        """The piece that holds the byte at this rendered position; the number of pieces if the position is the end."""
         return int(self.columns[END].searchsorted(rendered, side="right"))
 
     def row_of(self, position: int) -> int:
-        """The first piece that ends behind this file position."""
+        """The first piece that ends after this file position."""
         return int(self.columns[FILE_END].searchsorted(position, side="right"))
 
     def rendered_start(self, row: int) -> int:
-        """Rendered position where the piece `row` begins; the whole size for the row behind the last."""
+        """The rendered position where the piece `row` begins; the whole size for the row after the last."""
         return int(self.columns[END, row] - self.columns[SIZE, row]) if row < len(self) else self.size
 
-    @property
-    def records(self) -> int:
-        """Messages in all pieces."""
-        return int(self.columns[RECORDS].sum())
-
     def records_between(self, start: int, end: int) -> int | None:
-        """Messages in the pieces between these rendered positions; None where the last one lies within a piece."""
+        """Messages in the pieces between these rendered positions; None if the last position is within a piece."""
         last = self.row_at(end)
         if start < end and self.rendered_start(last) != end:
             return None
         return int(self.columns[RECORDS, self.row_at(start) : last].sum())
 
     def until(self, position: int) -> Pieces:
-        """The pieces that end by a file position."""
+        """The pieces that end at or before a file position."""
         if self.file_end <= position:
             return self
         rows = self.row_of(position)
@@ -155,7 +150,7 @@ class Pieces:
         return self.greatest_in(0, len(self))
 
     def greatest_in(self, first: int, last: int) -> int:
-        """The greatest timestamp in the pieces [first, last) that can be read; -1 when no message has one."""
+        """The greatest timestamp in the readable pieces of [first, last); -1 when no message has one."""
         greatest = self.columns[GREATEST, first:last][self.columns[CRC, first:last] != NO_CRC]
         return max(int(greatest.max()), NO_TIMESTAMP) if len(greatest) else NO_TIMESTAMP
 
@@ -165,7 +160,7 @@ class Pieces:
 
 
 class PieceBuilder:
-    """Adds pieces behind those that there are; small neighbours become one."""
+    """Adds pieces after the existing ones; small neighbours are merged."""
 
     def __init__(self, pieces: Pieces) -> None:
         self._before = pieces
@@ -174,7 +169,7 @@ class PieceBuilder:
             self._rows.append(pieces.piece(len(pieces) - 1))
 
     def add(self, piece: Piece) -> None:
-        """`piece.end` is not looked at; pieces without rendered bytes are left out."""
+        """`piece.end` is ignored; pieces without rendered bytes are left out."""
         if piece.size == 0:
             return
         if not self._rows:
@@ -212,7 +207,7 @@ class PieceBuilder:
 class RecordFilter:
     """Which messages of a stretch are wanted: offsets from `first` to `end` (excluded; None: all), and times.
 
-    Messages without a timestamp lie in no time range.
+    Messages without a timestamp are in no time range.
     """
 
     first: int = 0
@@ -220,7 +215,7 @@ class RecordFilter:
     times: TimeRange | None = None
 
     def mask(self, block: RecordBlock) -> npt.NDArray[np.bool_] | None:
-        """By record, True for the wanted; None when all are."""
+        """For each record, whether it is wanted; None when all are."""
         if len(block) == 0:
             return None
         mask: npt.NDArray[np.bool_] | None = None
@@ -234,8 +229,13 @@ class RecordFilter:
             mask = within if mask is None else mask & within
         return None if mask is None or mask.all() else mask
 
+    def apply(self, block: RecordBlock) -> RecordBlock:
+        """The wanted records of a block."""
+        mask = self.mask(block)
+        return block if mask is None else block.select(mask)
+
     def may_hold(self, table: BatchTable, row: int, times: tuple[int, int]) -> bool:
-        """Whether the batch in `row`, which is damaged, may hold a wanted message: by the offsets in its header, and
+        """Whether the damaged batch in `row` may hold a wanted message, according to the offsets in its header and
         `times`, the least and greatest timestamp that it may have held."""
         base_offset, last_offset = int(table.base_offset[row]), int(table.last_offset[row])
         if last_offset < self.first or (self.end is not None and base_offset >= self.end):
@@ -244,8 +244,8 @@ class RecordFilter:
 
 
 def may_lie_in(times: TimeRange, least: int, greatest: int) -> bool:
-    """Whether something from `least` to `greatest` (both included) may lie in a range of times; NO_LEAST, NO_GREATEST
-    (or -1 for both) when it has no timestamp at all."""
+    """Whether something with timestamps from `least` to `greatest` (both included) may be in a range of times;
+    NO_LEAST, NO_GREATEST (or -1 for both) when it has no timestamp."""
     if greatest <= NO_TIMESTAMP and least >= NO_TIMESTAMP:
         return False
     if times.start_ms is not None and greatest < times.start_ms:

@@ -1,15 +1,15 @@
 """The view index on disk: a small file per measured segment in the user's cache directory, never in a log directory.
 
-A file is a hint like any cache: what does not fit the segment as it is now, or does not read, is as if it were not
-there. All may be removed at any time; where none can be written, segments are measured again after the next start.
+Like any cache, a file is only a hint: one that does not match the segment as it is now, or is unreadable, is ignored.
+All may be removed at any time; if they cannot be written, segments are measured again after the next start.
 
     8 bytes   KFSVIEW + version byte
-    4 bytes   CRC-32C of all that follows
+    4 bytes   CRC-32C of everything after it
     4 bytes   length of the key
     ...       the key: what the pieces were made of, JSON
     40 bytes  start, file end, number of pieces; offset and CRC of the last marker that decided about a transaction in
-              them (-1: none): it may lie in a later segment, which the key says nothing of
-    ...       the columns of Pieces, int64 one after the other, little-endian like all numbers here
+              them (-1: none): it may be in a later segment, which the key does not describe
+    ...       the columns of Pieces one after the other, int64, little-endian like all numbers here
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from storage.log.segment import Segment
 
 _log = logging.getLogger(__name__)
 
-# The last byte is raised with any change of the layout, of what is measured, or of a format's rendering.
+# The last byte must be incremented with any change of the layout, of what is measured, or of a format's rendering.
 _MAGIC: Final = b"KFSVIEW\x04"
 _HEAD: Final = struct.Struct("<8sII")
 _SPAN: Final = struct.Struct("<qqqqq")
 _SUFFIX: Final = ".view"
-# Of a batch's header.
+# Fields of a batch's header.
 _MAGIC_AT: Final = 16
 _BASE_AND_CRC: Final = struct.Struct(">q9xI")
 _OLD_CRC: Final = struct.Struct(">12xI")
 _LEAST_HEADER: Final = 21
-_LEAST_BYTES: Final = 1 << 20  # smaller segments are measured faster than their file is found
-_KEPT_PART: Final = 0.9  # what is left after making room
+_LEAST_BYTES: Final = 1 << 20  # a smaller segment is measured faster than its file is found
+_KEPT_PART: Final = 0.9  # of `max_bytes`, after making room
 
 
 def default_directory() -> Path:
@@ -57,7 +57,7 @@ def default_directory() -> Path:
 
 
 class Marker(NamedTuple):
-    """A transaction's marker, by which it is recognised."""
+    """What identifies a transaction's marker."""
 
     offset: int
     crc: int
@@ -67,7 +67,7 @@ NO_MARKER: Final = Marker(-1, -1)
 
 
 class Store:
-    """Measured segments by what identifies their file. Thread-safe. Never raises for the state of its directory."""
+    """Measured segments, by what identifies their file. Thread-safe. Errors of its directory are never raised."""
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
         # constant after construction
@@ -79,7 +79,7 @@ class Store:
         self._complained = False
 
     def load(self, segment: Segment, rendition: str) -> tuple[Pieces, Marker] | None:
-        """The pieces of a whole segment, if they were kept and its file is the same; and the marker that must be in the
+        """The pieces of a whole segment, if they were kept and its file is the same, and the marker that must be in the
         log for them to be right. SegmentGone."""
         if segment.size < _LEAST_BYTES:
             return None
@@ -93,19 +93,20 @@ class Store:
         if found is None:
             _log.info("%s: not a view index of this version, or damaged: measuring again", path)
         elif not _describes(found[0], segment):
-            _log.info("%s: speaks of other batches than %s has: measuring again", path, segment.log.path)
+            _log.info("%s: describes other batches than %s has: measuring again", path, segment.log.path)
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # recently used
         return found
 
     def save(self, segment: Segment, rendition: str, pieces: Pieces, marker: Marker = NO_MARKER) -> bool:
-        """Keeps the pieces of a whole segment; False if it is too early to tell that its file is at rest.
+        """Keeps the pieces of a whole segment; False if its file has changed too recently to be sure that it no longer
+        changes.
 
-        What was measured and what is kept under the file's identity must be one: the pieces are looked at again when
-        the identity was taken, and the identity once more after that. Where times are whole seconds, a file that was
-        written a moment ago may be written again without their showing it. Those of a damaged segment are not kept: it
-        may be repaired, and be given the time that it had before.
+        What was measured must belong to the file identity under which it is kept: the pieces are compared with the file
+        after the identity is taken, and then the identity is compared again. Where times are whole seconds, a recently
+        written file may be written again without a change of its times. Pieces of a damaged segment are not kept: it
+        may be repaired, and its mtime set back.
         """
         if pieces.is_damaged or pieces.start != 0 or pieces.file_end < _LEAST_BYTES:
             return True
@@ -130,7 +131,7 @@ class Store:
         return True
 
     def used_bytes(self) -> int:
-        """What the directory holds, as of the last change."""
+        """The size of the directory as of the last change."""
         with self._lock:
             return self._used_bytes or 0
 
@@ -175,7 +176,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _key(segment: Segment, rendition: str) -> bytes:
-    """What tells a segment's file from every other, and from itself once it is changed."""
+    """What distinguishes a segment's file from every other, and from itself after a change."""
     status = segment.log.stat()
     head = segment.log.read(0, BATCH_HEADER_SIZE)
     return json.dumps(
@@ -194,7 +195,7 @@ def _key(segment: Segment, rendition: str) -> bytes:
 def _describes(pieces: Pieces, segment: Segment) -> bool:
     """Whether the first and the last piece begin with the batches that are there now. SegmentGone.
 
-    Size and times of a file alone do not tell: a topic that is made again may have segments of the same sizes.
+    The size and times of a file are not enough: a topic that is made again may have segments of the same sizes.
     """
     for row in {0, len(pieces) - 1} if len(pieces) else ():
         piece = pieces.piece(row)

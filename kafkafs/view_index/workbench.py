@@ -1,4 +1,5 @@
-"""What one thread needs to turn a file span into records: a read buffer, a table and decoders, all recycled."""
+"""The buffers with which one thread turns a file span into records: a read buffer, a table and decoders, all
+recycled."""
 
 from __future__ import annotations
 
@@ -22,20 +23,20 @@ from storage.log.segment import Segment
 from storage.types import Isolation
 
 WINDOW_BYTES = 1 << 20
-# A bench grows to some 20 MiB, so there are no more of them than processors can use, however many files are read at
-# once: two for each, since a thread may wait for a disk.
+# A workbench grows to about 20 MiB, so there are no more than the processors can use, however many files are read at
+# once: two for each processor, since a thread may wait for a disk.
 _MOST = 2 * max(2, os.cpu_count() or 1)
-_KEPT = 4  # benches that wait for their next use
-_KEPT_BYTES = 8 << 20  # what a huge batch has made larger is not kept; a group of pieces fits
+_KEPT = 4  # unused workbenches
+_KEPT_BYTES = 8 << 20  # a buffer that a huge batch has made larger is not kept; a group of pieces fits
 _KEPT_RECORDS = 1 << 17
 
 Skips = Callable[[BatchTable], npt.NDArray[np.uint8] | None]
-"""By row of a table: 1 for batches that the isolation leaves out; None when none is."""
+"""For each row of a table, 1 for a batch that the isolation excludes; None when there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendition:
-    """How messages are shown. `name` tells one from another: within a log, equal names give equal bytes."""
+    """How messages are shown. `name` identifies it: within a log, equal names give equal bytes."""
 
     format: Format
     isolation: Isolation
@@ -46,7 +47,7 @@ class Rendition:
 
 
 class Workbench:
-    """Used by one thread at a time, for one span at a time: `read` and `scan` overwrite what they gave before."""
+    """Used by one thread at a time, for one span at a time: `read` and `scan` overwrite their previous results."""
 
     def __init__(self) -> None:
         self.table = BatchTable.empty(WINDOW_BYTES // 64)
@@ -60,14 +61,14 @@ class Workbench:
         self._largest_count = 0
 
     def read(self, segment: Segment, position: int, end: int) -> memoryview:
-        """The bytes of a segment's file from `position` to `end`. SegmentGone where the file is gone or ends before."""
+        """The bytes of a segment's file from `position` to `end`. SegmentGone if the file is gone or ends before."""
         size = end - position
         if size > len(self._raw):
             self._raw = bytearray(size)
         return segment.read(position, size, self._raw)
 
     def scan(self, data: memoryview, position: int) -> ScanStop:
-        """The headers of the whole batches in `data`, which lies at `position` in the file, into `table`."""
+        """Puts the headers of the whole batches in `data`, which is at `position` in the file, into `table`."""
         self.table.clear()
         outcome = scan(data, position, self.table)
         while outcome.stop is ScanStop.FULL:
@@ -79,20 +80,20 @@ class Workbench:
         return outcome.stop
 
     def sizes(self, count: int) -> npt.NDArray[np.int64]:
-        """A column of `count` numbers, not initialised."""
+        """A column of `count` numbers, uninitialised."""
         if count > len(self._sizes):
             self._sizes = np.empty(2 * count, dtype=np.int64)
         return self._sizes[:count]
 
     def totals(self, rows: int) -> npt.NDArray[np.int64]:
-        """Columns for what `measure_kernel.add_records` sums by batch, cleared for `rows` batches."""
+        """Columns for the sums by batch of `measure_kernel.add_records`, cleared for `rows` batches."""
         if rows > self._totals.shape[1]:
             self._totals = np.empty((4, 2 * rows), dtype=np.int64)
         measure_kernel.clear_totals(self._totals, rows)
         return self._totals
 
     def lines(self, count: int) -> npt.NDArray[np.int64]:
-        """Room for `count` pieces that are no part of a huge batch; nothing else is initialised."""
+        """Room for `count` pieces that are not parts of a huge batch; the other columns are uninitialised."""
         if count > len(self._lines):
             self._lines = np.empty((2 * count, COLUMNS), dtype=np.int64)
         lines = self._lines[:count]
@@ -101,7 +102,7 @@ class Workbench:
         return lines
 
     def trim(self) -> None:
-        """Gives back what an unusual batch made large."""
+        """Frees buffers that an unusual batch has made large."""
         if len(self._raw) > _KEPT_BYTES:
             self._raw = bytearray(WINDOW_BYTES)
         if len(self._sizes) > _KEPT_RECORDS:
@@ -111,7 +112,7 @@ class Workbench:
             self._largest_bytes = self._largest_count = 0
 
     def note(self, block: RecordBlock) -> None:
-        """To be told of each decoded block: how much memory its decoder has taken."""
+        """Must be called with each decoded block: records how much memory its decoder has taken."""
         self._largest_bytes = max(self._largest_bytes, len(block.buffer))
         self._largest_count = max(self._largest_count, len(block))
 
@@ -122,9 +123,9 @@ _in_use = threading.BoundedSemaphore(_MOST)
 
 @contextmanager
 def workbench() -> Iterator[Workbench]:
-    """A bench for the calling thread, which waits while the most are in use. Thread-safe: a deque's ends are.
+    """A workbench for the calling thread, which waits while the maximum are in use. Thread-safe: a deque's ends are.
 
-    Whoever has a bench takes no second one and waits for nobody who may need one: all threads would wait for ever.
+    A thread that has one must not take a second one, nor wait for a thread that may need one: all could wait forever.
     """
     with _in_use:
         try:

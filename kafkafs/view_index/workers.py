@@ -1,6 +1,6 @@
-"""Threads that measure segments and render ahead of sequential readers.
+"""Threads that measure segments and render in advance of sequential readers.
 
-They are started by `Workers.start` alone: FUSE forks, and threads started before vanish in the daemon.
+Only `Workers.start` starts them: FUSE forks, and threads started before the fork do not exist in the daemon.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 _log = logging.getLogger(__name__)
 
-# Beside the thread that answers FUSE. More threads than processors only take the interpreter's lock from each other.
+# In addition to the thread that answers FUSE. More threads than processors only compete for the interpreter's lock.
 DEFAULT_WORKERS = 1 if (os.cpu_count() or 1) <= 2 else 2
 
 
@@ -24,7 +24,7 @@ class _Job(NamedTuple):
 
 
 class Workers:
-    """A few threads that take jobs from one queue. Without `start` there are none, and nothing is done ahead."""
+    """A few threads that take jobs from one queue. Without `start` there are none, and nothing is done in advance."""
 
     def __init__(self, count: int = 2) -> None:
         # constant after construction
@@ -50,7 +50,7 @@ class Workers:
                 self._threads.append(thread)
 
     def stop(self) -> None:
-        """Lets the jobs under way finish, drops the others, and ends the threads."""
+        """Lets running jobs finish, drops the others, and ends the threads."""
         with self._lock:
             threads, self._threads = self._threads, []
         while not self._jobs.empty():
@@ -61,14 +61,14 @@ class Workers:
             thread.join()
 
     def submit(self, do: Callable[[], None], *, long: bool = False) -> bool:
-        """Queues a job; False if there is nobody to do it. A `long` one is nothing for who helps while waiting."""
+        """Queues a job; False if there is no thread to do it. `help` does not take a `long` job."""
         if not self._threads:
             return False
         self._jobs.put(_Job(do, long))
         return True
 
     def help(self) -> bool:
-        """Does one job that waits, in the thread of one who has nothing better to do; False if none waits."""
+        """Does one queued job in the calling thread, which would otherwise wait; False if there is none."""
         try:
             job = self._jobs.get_nowait()
         except Empty:
@@ -87,5 +87,5 @@ class Workers:
 def _do(job: _Job) -> None:
     try:
         job.do()
-    except Exception:  # noqa: BLE001 - a job's failure must not end the thread; the reader meets it itself
-        _log.debug("work ahead failed", exc_info=True)
+    except Exception:  # noqa: BLE001 - a job's failure must not end the thread; the reader gets the error itself
+        _log.debug("work in advance failed", exc_info=True)

@@ -1,7 +1,7 @@
-"""Rendered blocks in one bounded cache, which all open files share.
+"""Rendered blocks in one bounded cache that all open files share.
 
-A block is rendered once, however many readers wait for it, into a recycled buffer, and stays in the cache until it is
-the least recently used. A reader pins a block while it copies out of it; a pinned buffer is never recycled.
+A block is rendered once, however many readers wait for it, into a recycled buffer. It stays in the cache until it is
+the least recently used. A reader pins a block while it copies from it; a pinned buffer is never recycled.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from storage.errors import StorageError
 
 DEFAULT_CACHE_BYTES = 64 << 20
 
-_SIZE_CLASS = 256 << 10  # buffers come in multiples of this, so that most fit the next block
+_SIZE_CLASS = 256 << 10  # buffer sizes are multiples of this, so that most fit the next block
 
-# What sequential readers have behind them is kept for others close behind, but not long: buffers that are used again
-# soon are still in the processor's cache.
+# Blocks that sequential readers have finished are kept for other readers shortly after them, but not for long: a buffer
+# that is reused soon is still in the processor's cache.
 _FINISHED_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedPlace:
-    """Bytes of a block, `start` to `end` (excluded), that stand for what cannot be read, and why. `read_at`: the ctime
-    of the file (ns) before it was read; one that has another since may have been repaired."""
+    """Bytes of a block, `start` to `end` (excluded), that take the place of unreadable data, and the error. `read_at`:
+    the file's ctime (ns) before it was read; if it has changed since, the file may have been repaired."""
 
     start: int
     end: int
@@ -36,7 +36,7 @@ class DamagedPlace:
 
 
 class Buffer:
-    """Memory that does not move, with its address."""
+    """Memory with a fixed address."""
 
     __slots__ = ("address", "array", "capacity")
 
@@ -58,10 +58,10 @@ class Block:
         self.size = size
         self.damage = tuple(damage)
         self.pins = 1
-        self.finished = False  # read to its end by a reader that goes on, and not asked for since
+        self.finished = False  # read to its end by a sequential reader, and not requested since
 
     def readable_until(self, start: int) -> int:
-        """Where reading from `start` must stop: at the next damaged place or the end. Raises the damage at `start`."""
+        """Where a read from `start` must stop: at the next damage or the end. Raises the error of damage at `start`."""
         for place in self.damage:
             if place.start <= start < place.end:
                 raise place.error
@@ -71,7 +71,7 @@ class Block:
 
 
 class _Pending:
-    """A block that somebody is rendering; `done` is held until then."""
+    """A block that a thread is rendering; the lock `done` is held until it is finished."""
 
     __slots__ = ("block", "done", "error", "waiters")
 
@@ -88,7 +88,7 @@ Fill = Callable[[Buffer], Sequence[DamagedPlace]]
 
 @dataclass(frozen=True, slots=True)
 class CacheStatus:
-    """Of the block cache: bytes allocated and allowed, blocks held, requests answered with and without rendering."""
+    """The state of the cache: bytes allocated and allowed, blocks, requests answered without and with rendering."""
 
     used_bytes: int
     max_bytes: int
@@ -98,9 +98,9 @@ class CacheStatus:
 
 
 class BlockCache:
-    """Rendered blocks by key, least recently used first out. Thread-safe.
+    """Rendered blocks by key; the least recently used is evicted first. Thread-safe.
 
-    `max_bytes` bounds all buffers, the free ones included; it is exceeded only while everything is pinned.
+    `max_bytes` limits all buffers, including free ones; it is exceeded only while everything is pinned.
     """
 
     def __init__(self, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
@@ -120,9 +120,9 @@ class BlockCache:
     def get(self, key: Hashable, size: int, fill: Fill, while_waiting: Callable[[], object] | None = None) -> Block:
         """The block of `key`, pinned: call `release` when done with it.
 
-        `fill` renders its `size` bytes into a buffer and tells the damaged places; it is called by one thread only.
-        `while_waiting` is called if another thread is just rendering it. Raises what `fill` raises, in all threads that
-        wait for this block.
+        `fill` renders its `size` bytes into a buffer and returns the damaged places; only one thread calls it.
+        `while_waiting` is called if another thread is rendering the block. Raises what `fill` raises, in all threads
+        that wait for this block.
         """
         with self._lock:
             block = self._blocks.get(key)
@@ -162,13 +162,13 @@ class BlockCache:
         return block
 
     def holds(self, key: Hashable) -> bool:
-        """Whether the block is there or being rendered."""
+        """Whether the block is cached or being rendered."""
         with self._lock:
             return key in self._blocks or key in self._pending
 
     def release(self, block: Block, *, finished: bool = False, outdated: bool = False) -> None:
-        """Ends a pin. `finished`: by a sequential reader that has read the block to its end. `outdated`: by one who
-        knows that it is to be rendered anew."""
+        """Ends a pin. `finished`: a sequential reader has read the block to its end. `outdated`: the block must be
+        rendered again for the next reader."""
         with self._lock:
             block.pins -= 1
             if outdated and self._blocks.get(block.key) is block:
@@ -179,14 +179,6 @@ class BlockCache:
                 self._finished_bytes += block.buffer.capacity
             if block.pins == 0 and self._blocks.get(block.key) is not block:
                 self._recycle_locked(block.buffer)  # was dropped meanwhile
-
-    def drop(self, chosen: Callable[[Hashable], bool]) -> None:
-        """Forgets the blocks whose key is `chosen`."""
-        with self._lock:
-            for key in [key for key in self._blocks if chosen(key)]:
-                block = self._blocks.pop(key)
-                if block.pins == 0:
-                    self._recycle_locked(block.buffer)
 
     def status(self) -> CacheStatus:
         with self._lock:
@@ -217,7 +209,7 @@ class BlockCache:
                 return Buffer(capacity)
 
     def _shrink_locked(self, wanted: int | None = None) -> bool:
-        """Frees a buffer of the wanted capacity, or gives memory back; False if nothing is left to give."""
+        """Frees a buffer of the wanted capacity, or returns memory to the system; False if nothing can be freed."""
         for capacity, buffers in self._free.items():
             if buffers:
                 buffers.pop()
@@ -234,7 +226,7 @@ class BlockCache:
         return False
 
     def _drop_finished_locked(self) -> None:
-        """Frees the block that was finished first, if nobody has asked for it since."""
+        """Frees the block that was finished first, unless it has been requested since."""
         block = self._finished.popleft()
         self._finished_bytes -= block.buffer.capacity
         if block.finished and block.pins == 0 and self._blocks.get(block.key) is block:

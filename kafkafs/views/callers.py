@@ -1,4 +1,4 @@
-"""Who asks: the kernel tells which thread a request comes from, and /proc to whom that belongs."""
+"""The origin of a request: the kernel gives the calling thread, and /proc its process and parents."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
-_GENERATIONS = 16  # of parents that are looked at
+_GENERATIONS = 16  # of parents that are examined
 _INIT = 1
 
 
 class Callers(Protocol):
-    """Who asks just now."""
+    """The origin of the current request."""
 
     def thread(self) -> int:
-        """The id of the thread that asks; 0 if that cannot be known."""
+        """The id of the calling thread; 0 if it is unknown."""
 
     def kin(self) -> Iterator[Collection[int]]:
-        """The threads that may have opened a file for the one who asks, nearest first: it, its process's, parents'."""
+        """The threads that may have opened a file for the caller, nearest first: its own, its process's, parents'."""
 
 
 class OneCaller:
-    """Everybody is the same: a tree that serves one program."""
+    """All requests have the same origin: a tree that serves one program."""
 
     def thread(self) -> int:
         return 1
@@ -31,7 +31,7 @@ class OneCaller:
 
 
 class Processes:
-    """The processes of this machine. `thread` gives the id of the asking thread, 0 for one in another pid namespace."""
+    """The processes of this machine. `thread` returns the calling thread's id, 0 for one in another pid namespace."""
 
     def __init__(self, thread: Callable[[], int]) -> None:
         self._thread = thread
@@ -50,12 +50,12 @@ class Processes:
                 process, parent = _family(process)
                 yield {int(name) for name in os.listdir(f"/proc/{process}/task")}  # noqa: PTH208 - names alone
             except (OSError, ValueError):
-                return  # it has ended meanwhile, or /proc hides it
+                return  # the process has ended meanwhile, or /proc hides it
             process = parent
 
 
 def _family(thread: int) -> tuple[int, int]:
-    """The process of a thread, and that one's parent."""
+    """The process of a thread, and the parent of that process."""
     found = {"Tgid": 0, "PPid": 0}
     with open(f"/proc/{thread}/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - as above
         for line in file:

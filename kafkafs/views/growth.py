@@ -1,11 +1,11 @@
-"""How what a view shows begins, grows with its log, and shrinks with it: from one immutable value to the next.
+"""How the content of a view begins, grows with its log, and shrinks with it: from one immutable value to the next.
 
-    begin     the name is resolved, positions begin at its first message
-    follow    positions stay: what the log loses keeps its bytes, new messages come behind; only a truncation (a
-              follower's) takes bytes away
+    begin     the name is resolved; positions begin at its first message
+    follow    positions stay: messages that the log loses keep their bytes, new ones are added at the end; only a
+              truncation (on a follower) removes bytes
 
-Each takes a snapshot and returns a new value, or raises and has changed nothing: whoever keeps the last value may try
-again with another snapshot. What views share (extents) only ever learns more.
+Each takes a snapshot and returns a new value, or raises and has changed nothing: the caller still has the last value
+and may try again with another snapshot. The extents that views share only ever learn more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from storage.types import NO_TIMESTAMP, Isolation
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a path asks of a log. `spec` None is all of it. `clamp`: see kafkafs.selection.select."""
+    """Which messages of a log a path shows. `spec` None: all. `clamp`: see kafkafs.selection.select."""
 
     log: Log
     spec: OffsetSpec | TimeSpec | None
@@ -38,7 +38,7 @@ class Question:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it means what is there when it is opened, and nothing that comes later."""
+        """Whether the range is what exists when the file is opened, and nothing that is appended later."""
         return isinstance(self.spec, LastMessages | LastDuration)
 
     def resolve(self, snapshot: LogSnapshot, now_ms: int, *, find_nth: bool = True) -> Selection:
@@ -46,7 +46,7 @@ class Question:
 
 
 class Tally(NamedTuple):
-    """How far an A+N is counted that is not complete: below `offset` it holds so many `messages`."""
+    """How far an incomplete A+N has been counted: it holds so many `messages` below `offset`."""
 
     offset: int
     messages: int
@@ -54,9 +54,9 @@ class Tally(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """All that a view showed at one look. `layout` was made for `snapshot`, out of what `covers` says.
+    """The state of a view at one look. `layout` was made for `snapshot`, from what `covers` lists.
 
-    `cuts`: how often a truncation took something away from it.
+    `cuts`: how many truncations have removed something from it.
     """
 
     snapshot: LogSnapshot
@@ -76,7 +76,7 @@ class Growth:
         self._make_plan = plan
 
     def begin(self, snapshot: LogSnapshot, now_ms: int) -> Shown:
-        """What an open file shows now. OffsetOutOfRange; SegmentGone and Raced: try again with a newer snapshot."""
+        """What a file opened now shows. OffsetOutOfRange; SegmentGone and Raced: try again with a newer snapshot."""
         selection = self._question.resolve(snapshot, now_ms)
         start = selection.start_offset
         layout = Layout.of(Cursor(start), (), NO_TIMESTAMP, complete=False)
@@ -84,7 +84,8 @@ class Growth:
         return self._grown(shown, snapshot)
 
     def follow(self, shown: Shown, snapshot: LogSnapshot) -> Shown:
-        """What one shows now who has the file open since it showed `shown`. SegmentGone, Raced as in `begin`."""
+        """What a file shows now to a reader that has had it open since it showed `shown`. SegmentGone, Raced as in
+        `begin`."""
         if snapshot is shown.snapshot:
             return shown
         if snapshot.generation == shown.snapshot.generation:
@@ -92,18 +93,18 @@ class Growth:
         agreed = agreed_end(shown.snapshot, snapshot, self._question.isolation)
         start = shown.selection.start_offset
         if agreed < start and (self._question.spec is None or isinstance(self._question.spec, TimeBetween)):
-            # Nothing is left of it, and where it begins is for the messages to say that are there now.
-            # What is to be anew asks for no time of day.
+            # Nothing is left of it, so it begins where the messages that exist now begin.
+            # These two kinds of range do not depend on the time of day.
             return replace(self.begin(snapshot, 0), cuts=shown.cuts + 1)
         cut = self._cut(shown, snapshot, agreed)
         first = min(cut.layout.cursor.next_offset, cut.tally.offset)
         if shown.layout.cursor.next_offset <= agreed or first >= snapshot.log_start_offset:
             return self._grown(cut, snapshot)
-        # What is made again begins where it began before, though the log start may lie higher by now.
+        # What is made again begins where it began before, although the log start may be higher by now.
         return replace(self._grown(cut, replace(snapshot, log_start_offset=first)), snapshot=snapshot)
 
     def would_begin_alike(self, shown: Shown, snapshot: LogSnapshot, now_ms: int) -> bool:
-        """Whether `shown`, followed to `snapshot`, is what `begin` would give."""
+        """Whether `shown`, followed to `snapshot`, equals what `begin` would return."""
         if snapshot.generation != shown.snapshot.generation:
             return False
         listed = set(snapshot.segments)
@@ -119,7 +120,7 @@ class Growth:
         return now.start_offset == selection.start_offset
 
     def _cut(self, shown: Shown, snapshot: LogSnapshot, agreed: int) -> Shown:
-        """Only what was made of the log below the offset `agreed`, in the whole covers that lie there."""
+        """The part of `shown` that was made from the log below the offset `agreed`: the covers that end by it."""
         selection, layout, covers = shown.selection, shown.layout, shown.covers
         kept = kept_covers(covers, layout.cursor.next_offset, agreed)
         dropped = {cover.segment for cover in covers[kept:]}
@@ -164,7 +165,7 @@ class Growth:
     def _counted(
         self, snapshot: LogSnapshot, selection: Selection, tally: Tally, visible: int
     ) -> tuple[Selection, Tally]:
-        """An A+N with its end if it is complete now; else how far it is counted now."""
+        """An A+N with its end if it is complete now; otherwise how far it has been counted."""
         assert selection.limit is not None
         isolation = self._question.isolation
         nth = nth_message(snapshot, tally.offset, selection.limit - tally.messages, isolation)

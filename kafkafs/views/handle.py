@@ -1,4 +1,4 @@
-"""An open file: what FUSE asks of it, and the handles of small files whose content is made when they are opened."""
+"""An open file: what FUSE needs from it, and the handles of small files whose content is made when they are opened."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class Handle(Protocol):
 
     @property
     def direct_io(self) -> bool:
-        """Do not go through the kernel's page cache: the file grows, is made anew at each open, or is damaged.
+        """Bypass the kernel's page cache: the file grows, is made again at each open, or is damaged.
 
-        What a short answer to a read means hangs on it. Without the page cache it is a short read(2), and the next one
-        meets the error. In the page cache it is the end of the file: the kernel takes the inode's size down to it, and
-        keeps the rest of the pages as zeros. So a handle that goes through the page cache answers a read that touches
-        damage with the error, whole; the kernel then asks for its pages one by one, and only those fail that do too.
+        It decides what a short answer to a read means. Without the page cache it is a short read(2), and the next read
+        gets the error. In the page cache it is the end of the file: the kernel reduces the inode's size to it and keeps
+        the rest of the pages as zeros. So a handle in the page cache answers a whole read that touches damage with the
+        error; the kernel then requests its pages one by one, and only those that touch the damage fail.
         """
 
     @property
     def keep_cache(self) -> bool:
-        """What the page cache holds of this path, from an earlier open, is still right."""
+        """The pages of this path that the page cache has from an earlier open are still right."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from the byte position `offset`; fewer at the end, none at the end. Before damage fewer
-        too, if `direct_io`; else the error."""
+        """Up to `size` bytes from the byte position `offset`; fewer or none at the end. Before damage also fewer if
+        `direct_io`, otherwise the error."""
 
     def read_into(self, address: int, offset: int, size: int) -> int:
-        """The same into memory at `address`, which has room for `size` bytes. Returns how many were put there."""
+        """The same into memory at `address`, which has room for `size` bytes. Returns how many were written."""
 
     def close(self) -> None:
         """Ends the use of the handle; a second call does nothing."""
@@ -46,37 +46,39 @@ class Syncs(Protocol):
     """An open file whose fsync(2) does something. sync(1) opens files for reading."""
 
     def sync(self) -> None:
-        """All that was written to the file, by whomever, is on disk when it returns."""
+        """Everything that was written to the file, by any process, is on disk when it returns."""
 
 
 class WriteHandle(Handle, Syncs, Protocol):
-    """A file opened for writing. Bytes count as they come."""
+    """A file opened for writing. Bytes are taken in the order of the writes."""
 
     def write(self, data: bytes | memoryview, offset: int | None = None) -> int:
-        """Takes bytes, which may be changed afterwards; how many. Raises what is wrong with the first of them.
+        """Takes bytes, which may be changed afterwards; returns how many. Raises an error of the first of them.
 
-        `offset`: where the writer's file position is; None for one who appends (O_APPEND), whose position the kernel
-        makes up.
+        `offset`: the writer's file position; None for a writer that appends (O_APPEND), whose position the kernel
+        invents.
         """
 
 
 @runtime_checkable
 class HasHoles(Protocol):
-    """A file opened for writing in which a writer's leap forward, over a hole in what is copied, means zeros."""
+    """A file opened for writing, in which a writer that skips a hole in its source thereby writes zeros."""
 
     def extend(self, size: int) -> None:
-        """The writer says how long what it writes is (ftruncate(2)): as far as it wrote less, there are zeros."""
+        """The writer sets the length of what it writes (ftruncate(2)): what it has not written up to there is zeros."""
 
 
-def read_through(handle: Handle, offset: int, size: int) -> bytes:
-    """`read` in terms of `read_into`, for handles whose fast way is the latter."""
-    # A caller may ask for far more than there is; the file may be longer than it was a moment ago.
-    size = min(size, max(handle.size - offset, _LEAST_BUFFER))
-    if size <= 0:
-        return b""
-    buffer = ctypes.create_string_buffer(size)
-    count = handle.read_into(ctypes.addressof(buffer), offset, size)
-    return ctypes.string_at(buffer, count)
+class CopyingHandle:
+    """What handles have in common whose fast way is `read_into`."""
+
+    def read(self: Handle, offset: int, size: int) -> bytes:
+        # A caller may ask for far more than there is; the file may be longer than it was a moment ago.
+        size = min(size, max(self.size - offset, _LEAST_BUFFER))
+        if size <= 0:
+            return b""
+        buffer = ctypes.create_string_buffer(size)
+        count = self.read_into(ctypes.addressof(buffer), offset, size)
+        return ctypes.string_at(buffer, count)
 
 
 class BytesHandle:

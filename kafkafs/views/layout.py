@@ -1,4 +1,4 @@
-"""A layout: which bytes of a view come from where. Immutable, so readers need no lock; what grows gets new ones."""
+"""A layout: where each byte of a view comes from. Immutable, so readers need no lock; growing views get new ones."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from storage.types import NO_TIMESTAMP
 
 
 class Run(NamedTuple):
-    """Bytes of a view in one go, from the view's position `start` to `end`.
+    """Consecutive bytes of a view, from the view's position `start` to `end`.
 
-    Of a rendered view they are an extent's, from its rendered position `source_start` on; of a `.log` view the file's
-    own from the file position `source_start` on (`extent` is None). `file_end`: up to this file position of its segment
-    the run has all messages of the view, and may be extended behind it; -1 if it may not.
+    In a rendered view they come from an extent, from its rendered position `source_start` on; in a `.log` view from the
+    file itself, from the file position `source_start` on (`extent` is None). `file_end`: the run has all messages of
+    the view up to this file position of its segment, and may be extended from there; -1 if it may not.
     """
 
     start: int
@@ -31,9 +31,9 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All runs of a view, in order and without gaps. `cursor`: what they cover. `greatest` timestamp in them, -1: none
-    or unknown. `unlisted`: segments that the log no longer names, whose files may vanish at any time. `generation` and
-    `complete`: see ranges."""
+    """All runs of a view, in order and without gaps. `cursor`: what they cover. `greatest`: the greatest timestamp in
+    them, -1 if there is none or it is unknown. `complete`: nothing appended later can belong to it (`Selection`).
+    `unlisted`: segments that the log no longer lists, whose files may vanish at any time."""
 
     cursor: Cursor
     runs: tuple[Run, ...] = ()
@@ -55,7 +55,7 @@ class Layout:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether it was damaged when it was measured. `.log` views are bytes, whatever is in them."""
+        """Whether there was damage when it was measured. `.log` views are bytes, so they never count as damaged."""
         return any(
             run.extent is not None
             and run.extent.pieces.is_damaged_in(run.source_start, run.source_start + run.end - run.start)
@@ -63,5 +63,5 @@ class Layout:
         )
 
     def run_at(self, position: int) -> Run:
-        """The run that holds the byte at `position`, which must lie below `size`."""
+        """The run that holds the byte at `position`, which must be below `size`."""
         return self.runs[bisect_right(self.starts, position) - 1]

@@ -1,11 +1,11 @@
-"""One open handle of a range's file: which layout its reads are answered from, and when they must not be.
+"""One open handle of a range's file: which layout its reads use, and when they must fail.
 
-A handle is given the messages of one history of the log. What retention and compaction take away leaves positions as
-they are. A truncation takes bytes away, and others come in their place: a reader that was given some of what is gone,
-and goes on where it stopped, would take the new for a sequel of the old. So the last bytes that a handle gave are kept,
-and when the layout was cut they must still stand where they stood; else going on there is an error. A reader that goes
-elsewhere begins anew. A handle through the page cache needs none of this: it has the layout of its open, or an error. A
-log whose topic was made again answers nothing any more (ReadOnlyLog), so that its handles' reads fail too.
+A handle shows the messages of one history of the log. Retention and compaction do not change positions. A truncation
+removes bytes, and others take their place: a reader that has read some of the removed bytes, and continues where it
+stopped, would take the new ones for their continuation. So the last bytes that a handle gave are kept, and after a
+truncation they must still be at the same position; otherwise continuing there is an error. A reader that moves
+elsewhere starts again. A handle in the page cache does not need this: it has the layout of its open, or an error. A log
+whose topic was made again no longer answers (ReadOnlyLog), so the reads of its handles fail too.
 """
 
 from __future__ import annotations
@@ -14,42 +14,43 @@ import ctypes
 from collections.abc import Callable
 
 from kafkafs.views.growth import Shown
+from kafkafs.views.handle import CopyingHandle
 from kafkafs.views.layout import Layout
 from kafkafs.views.state import ViewState
-from storage.errors import SegmentGone
+from storage.errors import SegmentGone, StorageError
 
-LOOK_S = 0.1  # how long a reader believes that the log still has the files it reads from
-_KEPT_BYTES = 256  # of what was given last
+LOOK_S = 0.1  # how long a reader assumes that the log still has the files it reads from
+_KEPT_BYTES = 256  # of the last answer
 
 Read = Callable[[int, int], bytes]
-"""Of the handle itself: bytes by position and size."""
+"""The handle's own read: bytes by position and size."""
 
 
 class OpenView:
-    """Reads may come from several threads; what is kept of the last is right for a reader that reads in order, as that
-    of a direct_io handle does."""
+    """Reads may come from several threads. What is kept of the last one is right for a reader that reads in order, as a
+    reader of a direct_io handle does."""
 
     def __init__(self, state: ViewState, content_of: Callable[[Layout], object] = lambda layout: layout.runs) -> None:
         """Opens the file. StorageError as ViewState.open and PathPages.open.
 
-        `content_of`: what tells the bytes of one layout from those of another; called once.
+        `content_of`: a value that differs if the bytes of two layouts may differ; called once.
         """
         opened = state.open()
         layout = opened.positions.layout
         try:
-            # Where damage is known a read is to end just before it, which the page cache does not allow.
+            # A read must end just before known damage, which the page cache does not allow.
             sealed = opened.sealed and not layout.is_damaged
             content = content_of(layout) if sealed else None
             direct_io, keep_cache = state.pages.open(content, layout.size, sealed=sealed)
         except BaseException:
-            opened.positions.close(opened.owner)
+            state.close(opened.positions, opened.owner)
             raise
         # constant after construction
         self.positions = opened.positions
         self.direct_io = direct_io
         self.keep_cache = keep_cache
         self._owner = opened.owner
-        self._pages = state.pages
+        self._state = state
         self._own = None if direct_io else layout
         self._content = content
         # of one reader
@@ -65,13 +66,13 @@ class OpenView:
 
     @property
     def size(self) -> int:
-        return self.positions.glance().size if self._own is None else self._own.size
+        return self._state.glance_at(self.positions).size if self._own is None else self._own.size
 
     def layout_to_read(self, offset: int, size: int, read: Read) -> Layout:
-        """The layout to answer a read from. SegmentGone when the handle's place in it is no more."""
+        """The layout to answer a read from. SegmentGone when the handle's place in it is gone."""
         positions = self.positions
-        if offset + size > positions.layout.size or positions.is_older_than(LOOK_S):
-            positions.refresh()
+        if offset + size > positions.layout.size or self._state.is_older_than(positions, LOOK_S):
+            self._state.follow(positions)
         shown = positions.shown  # once: its layout and its cuts belong together
         layout = shown.layout
         if shown.cuts != self._cuts and self._own is None:
@@ -83,7 +84,7 @@ class OpenView:
         return layout
 
     def gave(self, start: int, count: int, address: int) -> None:
-        """To be told of each answer: `count` bytes from the position `start` on, which lie at `address`."""
+        """Must be called with each answer: `count` bytes from the position `start` on, in memory at `address`."""
         if self._own is not None or not count:
             return
         kept = min(count, _KEPT_BYTES)
@@ -96,11 +97,11 @@ class OpenView:
         if self._is_open:
             self._is_open = False
             if self._own is not None:
-                self._pages.close(self._content, self._own.size)
-            self.positions.close(self._owner)
+                self._state.pages.close(self._content, self._own.size)
+            self._state.close(self.positions, self._owner)
 
     def _after_cut(self, offset: int, shown: Shown, read: Read) -> None:
-        """SegmentGone if the reader goes on at `offset` behind bytes that are not there any more."""
+        """SegmentGone if the reader continues at `offset` after bytes that are no longer there."""
         before, self._cuts = self._cuts, shown.cuts
         place, given = self._next, self._given
         if offset != place or not given:
@@ -116,8 +117,52 @@ class OpenView:
             self._next, self._given = place, given
 
 
+class ViewHandle(CopyingHandle):
+    """An open file of records. `_copy` says where its bytes come from. Reads may come from several threads."""
+
+    def __init__(self, view: OpenView) -> None:
+        self._view = view
+        self.direct_io = view.direct_io
+        self.keep_cache = view.keep_cache
+
+    @property
+    def size(self) -> int:
+        return self._view.size
+
+    def close(self) -> None:
+        self._view.close()
+
+    def read_into(self, address: int, offset: int, size: int) -> int:
+        layout = self._view.layout_to_read(offset, size, self.read)
+        end = min(offset + size, layout.size)
+        position = offset
+        while position < end:
+            target = address + position - offset
+            try:
+                count, expected = self._copy(layout, position, end, target)
+            except StorageError:
+                # Up to the damage; the next read reports it. Not in the page cache: see Handle.direct_io.
+                if position > offset and self.direct_io:
+                    return position - offset
+                raise
+            self._view.gave(position, count, target)
+            position += count
+            if count < expected and self.direct_io:
+                return position - offset
+        self._after_read(layout, offset, position)
+        return max(0, position - offset)
+
+    def _copy(self, layout: Layout, position: int, end: int, address: int) -> tuple[int, int]:
+        """Copies bytes from `position` on, up to `end` at most, to `address`: how many, and how many there are in one
+        go unless something is damaged or gone."""
+        raise NotImplementedError
+
+    def _after_read(self, layout: Layout, offset: int, position: int) -> None:
+        """Called when a read from `offset` to `position` ended neither at damage nor early."""
+
+
 def _gone() -> SegmentGone:
     return SegmentGone(
-        "the log was truncated while this file was open: what was read of it last is in it no more",
+        "the log was truncated while this file was open: the bytes read last are no longer in it",
         advice="Read it from the beginning",
     )

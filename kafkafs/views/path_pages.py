@@ -1,13 +1,13 @@
-"""What the kernel's page cache may hold of one path, and what that means for others who open it.
+"""What the kernel's page cache may hold for one path, and what that means for others that open the path.
 
-To the kernel a path is one file, whatever log stands behind it by now, and all handles that go through the page cache
-share its pages and its size. So that no reader is given a mixture of what a path was and what it has become:
+To the kernel a path is one file, whichever log it shows by now, and all handles in the page cache share its pages and
+its size. So that no reader gets a mixture of the path's old and new content:
 
-1. A buffered handle is given the content that it was opened with, or an error, by reads and so by the pages they fill.
-2. An open whose content is not the one that the pages were last filled with makes the kernel drop them (no keep_cache).
+1. A buffered handle gets the content that it was opened with, or an error, from reads and so from the pages they fill.
+2. An open with a content other than the one that last filled the pages makes the kernel drop them (no keep_cache).
 3. While a buffered handle with another content is open, new handles are direct_io: they neither see nor fill pages.
-4. The kernel ends a buffered reader at the size that the path shows, without asking us. So while such a handle is
-   open, the path cannot show a smaller size than its: looking at the path, and opening it, is an error until it closes.
+4. The kernel ends a buffered read at the size that the path shows, without asking. So while such a handle is open,
+   the path must not show a smaller size than the handle's: a stat or an open of the path fails until it is closed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Opened(NamedTuple):
 
 
 class PathPages:
-    """Of one path. Contents are compared for equality. Thread-safe."""
+    """The pages of one path. Contents are compared for equality. Thread-safe."""
 
     def __init__(self) -> None:
         # guarded by the lock
@@ -38,9 +38,9 @@ class PathPages:
         return bool(self._buffered)
 
     def open(self, content: object, size: int, *, sealed: bool) -> tuple[bool, bool]:
-        """How a handle is to be opened: (direct_io, keep_cache). If not direct_io, `close` must come.
+        """How to open a handle: (direct_io, keep_cache). If not direct_io, `close` must follow.
 
-        `sealed`: the content is final, and may go through the page cache. SegmentGone: see 4.
+        `sealed`: the content is final and may be in the page cache. SegmentGone: see 4.
         """
         with self._lock:
             self._check_locked(size)
@@ -52,7 +52,7 @@ class PathPages:
             return False, keep
 
     def close(self, content: object, size: int) -> None:
-        """Ends what `open` gave for a buffered handle."""
+        """Ends the use of a buffered handle."""
         with self._lock:
             self._buffered.remove(_Opened(content, size))
 
@@ -67,7 +67,7 @@ class PathPages:
         if size < largest:
             raise SegmentGone(
                 "the log was truncated or compacted, or its topic made again, while this file was open",
-                expected=f"at least the {largest} bytes that its readers were promised",
+                expected=f"at least {largest} bytes, the size that its readers were given",
                 found=f"{size} bytes",
                 advice="Close the file first",
             )

@@ -1,9 +1,9 @@
-"""Planning: from file spans to the runs of a rendered view, with as little measuring as will do.
+"""Planning: which runs show the file spans of a rendered view, with as little measuring as possible.
 
-A span that is a whole segment uses the view index, and makes it if need be. A part of a segment uses the index where it
-is there, with the pieces at its edges measured for themselves; else the part alone is measured. A time range needs the
-index of each segment that may hold it: pieces wholly inside the range are taken as they are, the others measured again
-through a filter.
+A span that is a whole segment uses the view index, which is made if necessary. A part of a segment uses the index where
+there is one, and measures the pieces at its edges separately; without an index only the part is measured. A time range
+needs the index of each segment that may hold a message of it: pieces wholly inside the range are used as they are, the
+others are measured again through a filter.
 """
 
 from __future__ import annotations
@@ -50,146 +50,182 @@ class Plan(Protocol):
     """How the spans of a range become runs."""
 
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
-        """Adds the runs of a span behind `runs`, or makes the last one longer. Returns the greatest timestamp in them,
-        -1 if unknown. `grows`: the span's end is where the view will go on. When it raises (Raced too), `runs` is of
-        no more use."""
+        """Adds the runs of a span after `runs`, or extends the last one. Returns the greatest timestamp in them, -1 if
+        unknown. `grows`: the view will continue at the span's end. If it raises (Raced too), discard `runs`."""
 
     def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        """Runs that a truncation has left as they were, for the log as it is behind that. None is made longer."""
+        """Runs that a truncation has left unchanged, for the log as it is after it. None of them is extended later."""
 
     def count(self, runs: Sequence[Run]) -> int | None:
-        """How many messages are in these runs; None where they do not tell."""
+        """The number of messages in these runs; None where they do not say."""
 
 
-def append_run(runs: list[Run], run: Run, size: int) -> None:
-    """Puts `run`, of `size` bytes, behind the others; `run.start` and `run.end` are not looked at."""
+def append_run(
+    runs: list[Run], segment: Segment, extent: Extent | None, source_start: int, size: int, file_end: int = -1
+) -> None:
+    """Adds a run of `size` bytes after the others; see Run. An empty one is left out unless it may be extended."""
     start = runs[-1].end if runs else 0
-    if size or run.file_end >= 0:
-        runs.append(run._replace(start=start, end=start + size))
+    if size or file_end >= 0:
+        runs.append(Run(start, start + size, segment, extent, source_start, file_end))
 
 
-class OffsetPlan:
-    """Of a range of offsets, rendered."""
+class RenderedPlan:
+    """What the plans of rendered views have in common."""
 
     def __init__(self, index: ViewIndex, rendition: Rendition) -> None:
         self._index = index
         self._rendition = rendition
 
-    def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
-        if continues(runs, span):
-            return lengthen(self._index, snapshot, runs, span)
-        is_whole = span.natural or span.end == snapshot.end_position(span.segment)
-        if span.start == 0 and span.wanted is None and is_whole:
-            extent = self._index.whole(snapshot, span.segment, self._rendition, span.end)
-            return self._add_extent(runs, span, extent, grows=grows)
-        held = self._index.held(snapshot, span.segment, self._rendition, span.end)
-        if held is not None:
-            return self._add_slice(snapshot, runs, span, held, grows=grows)
-        return self._add_stretch(snapshot, runs, span, span.wanted, grows=grows and span.natural)
-
-    def _add_extent(self, runs: list[Run], span: Span, extent: Extent, *, grows: bool) -> int:
-        pieces = extent.pieces
-        if pieces.file_end > span.end:
-            raise Raced
-        append_run(runs, Run(0, 0, span.segment, extent, 0, span.end if grows else -1), pieces.size)
-        return pieces.greatest_timestamp
-
-    def _add_stretch(
-        self, snapshot: LogSnapshot, runs: list[Run], span: Span, wanted: RecordFilter | None, *, grows: bool
-    ) -> int:
-        extent = self._index.stretch(
-            snapshot, span.segment, self._rendition, span.start, span.end, wanted, grows=grows
-        )
-        return self._add_extent(runs, span, extent, grows=grows)
-
-    def _add_slice(self, snapshot: LogSnapshot, runs: list[Run], span: Span, held: Extent, *, grows: bool) -> int:
-        """Whole pieces of the index, and what lies before and behind them in the span."""
-        pieces = held.pieces
-        position, file_end = pieces.columns[POSITION], pieces.columns[FILE_END]
-        below = span.wanted is not None and span.wanted.first > 0
-        above = span.wanted is not None and span.wanted.end is not None
-        first = pieces.row_of(span.start)
-        if first < len(pieces) and (int(position[first]) < span.start or below):
-            # The pieces of a huge batch share its position.
-            first = int(position.searchsorted(int(file_end[first])))
-        if span.natural:
-            if pieces.file_end > span.end:
-                raise Raced
-            last = len(pieces)
-        else:
-            last = int(file_end.searchsorted(span.end, side="left" if above else "right"))
-        if first >= last:
-            return self._add_stretch(snapshot, runs, span, span.wanted, grows=grows and span.natural)
-        greatest = NO_TIMESTAMP
-        if span.start < int(position[first]):
-            edge = Span(span.segment, span.start, int(position[first]), span.wanted, False)
-            greatest = self._add_stretch(snapshot, runs, edge, span.wanted, grows=False)
-        start, end = pieces.rendered_start(first), int(pieces.columns[END, last - 1])
-        run = Run(0, 0, span.segment, held, start, span.end if grows and span.natural else -1)
-        append_run(runs, run, end - start)
-        greatest = max(greatest, pieces.greatest_in(first, last))
-        behind = int(file_end[last - 1])
-        if behind < span.end and not span.natural:
-            edge = Span(span.segment, behind, span.end, span.wanted, False)
-            greatest = max(greatest, self._add_stretch(snapshot, runs, edge, span.wanted, grows=False))
-        return greatest
-
     def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        return kept_runs(snapshot, runs)
+        """See Plan. Runs of segments that the log no longer lists stay, with their decisions about transactions."""
+        listed = set(snapshot.segments)
+        kept: list[Run] = []
+        for run in runs:
+            extent = run.extent
+            if extent is not None and run.segment in listed:
+                extent = extent.successor(snapshot)
+            kept.append(run._replace(extent=extent, file_end=-1))
+        return tuple(kept)
 
     def count(self, runs: Sequence[Run]) -> int | None:
-        return count_of(runs)
+        """See Plan. None too where a run ends within a piece that another view has extended."""
+        total = 0
+        for run in runs:
+            end = run.source_start + run.end - run.start
+            count = None if run.extent is None else run.extent.pieces.records_between(run.source_start, end)
+            if count is None:
+                return None
+            total += count
+        return total
+
+    def _continues(self, runs: list[Run], span: Span) -> bool:
+        """Whether the span begins where the last run ends, so that the run can simply be extended."""
+        return bool(runs) and runs[-1].segment is span.segment and runs[-1].file_end == span.start and span.natural
+
+    def _lengthen(self, snapshot: LogSnapshot, runs: list[Run], span: Span) -> int:
+        """Extends the last run by a span that continues it."""
+        run = runs[-1]
+        assert run.extent is not None
+        self._index.extend(run.extent, snapshot, span.end)
+        pieces = run.extent.pieces
+        _check_not_raced(pieces, span)
+        runs[-1] = run._replace(end=run.start + pieces.size - run.source_start, file_end=span.end)
+        return pieces.greatest_timestamp
+
+    def _add_extent(self, runs: list[Run], span: Span, extent: Extent, *, grows: bool) -> int:
+        """Adds everything that an extent shows."""
+        pieces = extent.pieces
+        _check_not_raced(pieces, span)
+        append_run(runs, span.segment, extent, 0, pieces.size, span.end if grows else -1)
+        return pieces.greatest_timestamp
+
+    def _add_pieces(self, runs: list[Run], span: Span, extent: Extent, first: int, last: int, file_end: int) -> int:
+        """Adds the pieces [first, last) of an extent. `file_end`: see Run."""
+        pieces = extent.pieces
+        start, end = pieces.rendered_start(first), int(pieces.columns[END, last - 1])
+        append_run(runs, span.segment, extent, start, end - start, file_end)
+        return pieces.greatest_in(first, last)
+
+    def _add_measured(
+        self,
+        snapshot: LogSnapshot,
+        runs: list[Run],
+        span: Span,
+        start: int,
+        end: int,
+        wanted: RecordFilter | None,
+        *,
+        grows: bool,
+    ) -> int:
+        """Adds what is wanted of the span's batches from the file position `start` to `end`, measured separately."""
+        extent = self._index.stretch(snapshot, span.segment, self._rendition, start, end, wanted, grows=grows)
+        return self._add_extent(runs, span, extent, grows=grows)
 
 
-class TimePlan:
-    """Of a range of times, rendered."""
+class OffsetPlan(RenderedPlan):
+    """The plan of a range of offsets."""
+
+    def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
+        if self._continues(runs, span):
+            return self._lengthen(snapshot, runs, span)
+        ends_with_segment = span.natural or span.end == snapshot.end_position(span.segment)
+        if span.start == 0 and span.wanted is None and ends_with_segment:
+            extent = self._index.whole(snapshot, span.segment, self._rendition, span.end)
+            return self._add_extent(runs, span, extent, grows=grows)
+        grows = grows and span.natural
+        held = self._index.held(snapshot, span.segment, self._rendition, span.end)
+        first, last = (0, 0) if held is None else self._whole_pieces(held.pieces, span)
+        if held is None or first >= last:
+            return self._add_measured(snapshot, runs, span, span.start, span.end, span.wanted, grows=grows)
+        before = int(held.pieces.columns[POSITION, first])
+        behind = span.end if span.natural else int(held.pieces.columns[FILE_END, last - 1])
+        greatest = self._add_edge(snapshot, runs, span, span.start, before)
+        file_end = span.end if grows else -1
+        greatest = max(greatest, self._add_pieces(runs, span, held, first, last, file_end))
+        return max(greatest, self._add_edge(snapshot, runs, span, behind, span.end))
+
+    def _add_edge(self, snapshot: LogSnapshot, runs: list[Run], span: Span, start: int, end: int) -> int:
+        """Adds the batches between an end of the span and the whole pieces in it, if there are any."""
+        if start >= end:
+            return NO_TIMESTAMP
+        return self._add_measured(snapshot, runs, span, start, end, span.wanted, grows=False)
+
+    @staticmethod
+    def _whole_pieces(pieces: Pieces, span: Span) -> tuple[int, int]:
+        """The first of the pieces that lie wholly in the span, and the first one after them."""
+        position, file_end = pieces.columns[POSITION], pieces.columns[FILE_END]
+        cut_below = span.wanted is not None and span.wanted.first > 0
+        cut_above = span.wanted is not None and span.wanted.end is not None
+        first = pieces.row_of(span.start)
+        if first < len(pieces) and (int(position[first]) < span.start or cut_below):
+            # All pieces of the batch there: those of a huge batch share its position.
+            first = int(position.searchsorted(int(file_end[first])))
+        if span.natural:
+            _check_not_raced(pieces, span)
+            return first, len(pieces)
+        return first, int(file_end.searchsorted(span.end, side="left" if cut_above else "right"))
+
+
+class TimePlan(RenderedPlan):
+    """The plan of a range of times."""
 
     def __init__(self, index: ViewIndex, rendition: Rendition, times: TimeRange) -> None:
-        self._index = index
-        self._rendition = rendition
+        super().__init__(index, rendition)
         self._times = times
 
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
-        if continues(runs, span):
+        if self._continues(runs, span):
             self._pass_over(snapshot, runs[-1], span)
-            return lengthen(self._index, snapshot, runs, span)
+            return self._lengthen(snapshot, runs, span)
         if span.segment.sealed and lies_before(snapshot, span, self._times):
             return NO_TIMESTAMP
         extent = self._index.held(snapshot, span.segment, self._rendition, span.end)
         if extent is None and span.start > snapshot.end_position(span.segment) // 2:
-            first_offset = 0 if span.wanted is None else span.wanted.first
-            return self._add_rest(snapshot, runs, span, span.start, first_offset, grows=grows)
+            return self._add_filtered(snapshot, runs, span, span.start, span.end, grows=grows)
         if extent is None:
             extent = self._index.whole(snapshot, span.segment, self._rendition, span.end)
         pieces = extent.pieces
-        if pieces.file_end > span.end:
-            raise Raced
-        # What grows is measured through the filter from the last piece on, and so is all that comes.
-        last = len(pieces)
-        if grows and last:
-            last = int(pieces.columns[POSITION].searchsorted(int(pieces.columns[POSITION, -1])))
-        first_offset = 0 if span.wanted is None else span.wanted.first
+        _check_not_raced(pieces, span)
+        position, file_end = pieces.columns[POSITION], pieces.columns[FILE_END]
+        # Where the view grows, everything from the last piece on is measured through the filter, now and later.
+        last = int(position.searchsorted(int(position[-1]))) if grows and len(pieces) else len(pieces)
         greatest = NO_TIMESTAMP
         for start, stop, kind in _groups(self._kinds(snapshot, pieces, span)[:last]):
             if kind == _WHOLE:
-                begin, end = pieces.rendered_start(start), int(pieces.columns[END, stop - 1])
-                append_run(runs, Run(0, 0, span.segment, extent, begin, -1), end - begin)
-                greatest = max(greatest, pieces.greatest_in(start, stop))
+                greatest = max(greatest, self._add_pieces(runs, span, extent, start, stop, -1))
             elif kind == _PART:
-                position = max(span.start, int(pieces.columns[POSITION, start]))
-                file_end = int(pieces.columns[FILE_END, stop - 1])
-                greatest = max(greatest, self._add_part(snapshot, runs, span, position, file_end, first_offset))
+                first, end = max(span.start, int(position[start])), int(file_end[stop - 1])
+                greatest = max(greatest, self._add_filtered(snapshot, runs, span, first, end, grows=False))
         if grows:
-            position = int(pieces.columns[POSITION, last]) if last < len(pieces) else span.start
-            behind = self._add_rest(snapshot, runs, span, max(span.start, position), first_offset, grows=True)
-            greatest = max(greatest, behind)
+            first = max(span.start, int(position[last])) if last < len(pieces) else span.start
+            greatest = max(greatest, self._add_filtered(snapshot, runs, span, first, span.end, grows=True))
         return greatest
 
     def _pass_over(self, snapshot: LogSnapshot, run: Run, span: Span) -> None:
-        """Tells the run's extent that nothing in the span is in the range, if that is so and costs little to know.
+        """Marks the span as measured in the run's extent if nothing in it is in the range, and this is cheap to find.
 
-        The log has gone past most ranges, and only stragglers may still come: what is appended is measured once for all
-        of them, in the index, and not through the filter of each.
+        Most ranges lie in the past, and only late messages may still come: what is appended is measured once for all of
+        them, in the index, instead of through the filter of each.
         """
         times = self._times
         if run.extent is None or times.end_ms is None:
@@ -206,37 +242,15 @@ class TimePlan:
         if (outside & (columns[CRC] != NO_CRC)).all():
             run.extent.pass_over(span.start, span.end)
 
-    def _add_rest(
-        self, snapshot: LogSnapshot, runs: list[Run], span: Span, position: int, first_offset: int, *, grows: bool
+    def _add_filtered(
+        self, snapshot: LogSnapshot, runs: list[Run], span: Span, start: int, end: int, *, grows: bool
     ) -> int:
-        """The span from `position` on, measured through the filter."""
-        wanted = RecordFilter(first_offset, None, self._times)
-        rest = self._index.stretch(
-            snapshot, span.segment, self._rendition, position, span.end, wanted, grows=grows
-        )
-        if rest.pieces.file_end > span.end:
-            raise Raced
-        append_run(runs, Run(0, 0, span.segment, rest, 0, span.end if grows else -1), rest.pieces.size)
-        return rest.pieces.greatest_timestamp
-
-    def _add_part(
-        self, snapshot: LogSnapshot, runs: list[Run], span: Span, position: int, file_end: int, first_offset: int
-    ) -> int:
-        wanted = RecordFilter(first_offset, None, self._times)
-        part = self._index.stretch(
-            snapshot, span.segment, self._rendition, position, file_end, wanted, grows=False
-        )
-        append_run(runs, Run(0, 0, span.segment, part, 0, -1), part.pieces.size)
-        return part.pieces.greatest_timestamp
-
-    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        return kept_runs(snapshot, runs)
-
-    def count(self, runs: Sequence[Run]) -> int | None:
-        return count_of(runs)
+        """Adds the span's batches from the file position `start` to `end`, measured through the filter."""
+        wanted = RecordFilter(0 if span.wanted is None else span.wanted.first, None, self._times)
+        return self._add_measured(snapshot, runs, span, start, end, wanted, grows=grows)
 
     def _kinds(self, snapshot: LogSnapshot, pieces: Pieces, span: Span) -> npt.NDArray[np.int64]:
-        """By piece: wholly in the range, partly, or not at all."""
+        """For each piece: whether it is wholly in the range, partly, or not at all."""
         columns = pieces.columns
         least, greatest = columns[LEAST], columns[GREATEST]
         inside, outside = least > NO_TIMESTAMP, (greatest <= NO_TIMESTAMP) & (least >= NO_TIMESTAMP)
@@ -247,8 +261,7 @@ class TimePlan:
             inside &= greatest < self._times.end_ms
             outside |= least >= self._times.end_ms
         kinds = np.where(outside, _SKIP, np.where(inside, _WHOLE, _PART))
-        # Damage is shown, as a whole, where what it hides may have lain in the range: there is never nothing in its
-        # place without an error.
+        # Damage is shown as a whole if what it hides may have been in the range: nothing is missing without an error.
         for row in np.flatnonzero(columns[CRC] == NO_CRC).tolist():
             held = may_have_held(snapshot, span.segment, pieces, row)
             kinds[row] = _WHOLE if may_lie_in(self._times, *held) else _SKIP
@@ -260,40 +273,16 @@ class TimePlan:
         return kinds
 
 
-def kept_runs(snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-    """See Plan.kept. Of segments that the log names no more all stays, their decisions about transactions too."""
-    listed = set(snapshot.segments)
-    kept: list[Run] = []
-    for run in runs:
-        extent = run.extent
-        if extent is not None and run.segment in listed:
-            extent = extent.successor(snapshot)
-        kept.append(run._replace(extent=extent, file_end=-1))
-    return tuple(kept)
-
-
-def count_of(runs: Sequence[Run]) -> int | None:
-    """See Plan.count. None too where a run ends within a piece that grew for somebody else."""
-    total = 0
-    for run in runs:
-        end = run.source_start + run.end - run.start
-        count = None if run.extent is None else run.extent.pieces.records_between(run.source_start, end)
-        if count is None:
-            return None
-        total += count
-    return total
-
-
 def lies_before(snapshot: LogSnapshot, span: Span, times: TimeRange) -> bool:
-    """Whether all messages of a sealed segment are known to be older than the range; damage may hide others."""
+    """Whether all messages of a sealed segment, including those that damage may hide, are older than the range."""
     if times.start_ms is None or greatest_timestamp(snapshot, span.segment).timestamp == NO_TIMESTAMP:
         return False
     return not may_reach(snapshot, span.segment, times.start_ms)
 
 
 def may_have_held(snapshot: LogSnapshot, segment: Segment, pieces: Pieces, row: int) -> tuple[int, int]:
-    """Least and greatest timestamp that the damaged piece `row` may have held: what its neighbours in other chunks or
-    segments tell where it is open at an end."""
+    """Least and greatest timestamp that the damaged piece `row` may have held. An open end is taken from the neighbour
+    in another chunk or segment."""
     least, greatest = int(pieces.columns[LEAST, row]), int(pieces.columns[GREATEST, row])
     good = pieces.columns[CRC] != NO_CRC
     if least == OPEN_BELOW:
@@ -320,25 +309,13 @@ def _greatest_before(snapshot: LogSnapshot, segment: Segment) -> int:
     return OPEN_BELOW
 
 
-def continues(runs: list[Run], span: Span) -> bool:
-    """Whether the span begins where the last run ends, and may simply make it longer."""
-    return bool(runs) and runs[-1].segment is span.segment and runs[-1].file_end == span.start and span.natural
-
-
-def lengthen(index: ViewIndex, snapshot: LogSnapshot, runs: list[Run], span: Span) -> int:
-    """Makes the last run longer by a span that continues it."""
-    run = runs[-1]
-    assert run.extent is not None
-    index.extend(run.extent, snapshot, span.end)
-    pieces = run.extent.pieces
+def _check_not_raced(pieces: Pieces, span: Span) -> None:
     if pieces.file_end > span.end:
         raise Raced
-    runs[-1] = run._replace(end=run.start + pieces.size - run.source_start, file_end=span.end)
-    return pieces.greatest_timestamp
 
 
 def _groups(kinds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Neighbours of one kind: (first, behind the last, kind)."""
+    """Consecutive pieces of one kind: (first, first after them, kind)."""
     edges = np.flatnonzero(np.diff(kinds)) + 1
     bounds = [0, *edges.tolist(), len(kinds)]
     for start, stop in pairwise(bounds):

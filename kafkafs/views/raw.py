@@ -1,4 +1,4 @@
-"""`.log` views: Kafka's own bytes, whole batches straight from the segment files; nothing is decoded to read them."""
+"""`.log` views: Kafka's own bytes, whole batches directly from the segment files; reading decodes nothing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from kafkafs.selection.select import time_mask
 from kafkafs.view_index.hidden_times import Times, between, of_damaged_rows, times_at_ends
 from kafkafs.view_index.pieces import RecordFilter, may_lie_in
 from kafkafs.view_index.workbench import Workbench, workbench
-from kafkafs.views.handle import read_through
-from kafkafs.views.layout import Run
-from kafkafs.views.open_view import OpenView
+from kafkafs.views.layout import Layout, Run
+from kafkafs.views.open_view import ViewHandle
 from kafkafs.views.plans import append_run, lies_before
 from kafkafs.views.spans import Span
 from storage.errors import SegmentGone
@@ -28,7 +27,7 @@ from storage.types import NO_TIMESTAMP, TimeRange
 
 
 class RawPlan:
-    """Of a range of offsets: all bytes of the span."""
+    """The plan of a range of offsets: all bytes of the span."""
 
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         add_bytes(runs, span.segment, span.start, span.end)
@@ -41,18 +40,19 @@ class RawPlan:
         return None
 
 
-class _Chosen(NamedTuple):
-    """Of a window: by row whether the batch holds something of a range of times, or may; the greatest timestamp in it;
-    the times of the first and last batch that read (None: none does)."""
+class _ChosenBatches(NamedTuple):
+    """The batches of a window that belong to a range of times. `holds`: by row, whether the batch has a message of the
+    range, or may have one. `greatest`: the greatest timestamp of these messages. `ends`: the times of the first and the
+    last readable batch (None: there is none)."""
 
     holds: npt.NDArray[np.bool_]
     greatest: int
     ends: tuple[Times, Times] | None
 
 
-class RawTimePlan:
-    """Of a range of times: the batches that hold a message of it. Damage is bytes like all else: those that may have
-    held one are there, and whoever reads them as batches meets it."""
+class RawTimePlan(RawPlan):
+    """The plan of a range of times: the batches that hold a message of it. Damaged bytes that may have held one are
+    included; a reader that parses them as batches meets the damage."""
 
     def __init__(self, times: TimeRange) -> None:
         self._times = times
@@ -62,7 +62,7 @@ class RawTimePlan:
             return NO_TIMESTAMP
         greatest = NO_TIMESTAMP
         before: Times | None = None
-        waiting: list[SpanDamage] = []  # for the batch that follows
+        waiting: list[SpanDamage] = []  # for the next readable batch
         with workbench() as bench, closing(scan_batches(snapshot, span.segment, span.start, span.end)) as windows:
             for window in windows:
                 if window.damage is not None:
@@ -79,20 +79,14 @@ class RawTimePlan:
         self._add_damage(runs, span, waiting, between(before, first_times_behind(snapshot, span.segment)))
         return greatest
 
-    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        return tuple(runs)
-
-    def count(self, runs: Sequence[Run]) -> int | None:
-        return None
-
     def _add_damage(self, runs: list[Run], span: Span, waiting: list[SpanDamage], hidden: Times) -> None:
-        """The bytes of what is no batch, where it may have been some of the range: not nothing in its place."""
+        """Adds the bytes of stretches without a valid batch where they may have held messages of the range."""
         if may_lie_in(self._times, *hidden):
             for damage in waiting:
                 add_bytes(runs, span.segment, damage.position, damage.end)
         waiting.clear()
 
-    def _choose(self, bench: Workbench, span: Span, window: Window, before: Times | None) -> _Chosen:
+    def _choose(self, bench: Workbench, span: Span, window: Window, before: Times | None) -> _ChosenBatches:
         table = window.table
         wanted = RecordFilter(0 if span.wanted is None else span.wanted.first, None, self._times)
         holds = np.zeros(table.rows, dtype=np.bool_)
@@ -112,60 +106,27 @@ class RawTimePlan:
         if damaged:
             for row, hidden in of_damaged_rows(table, damaged, before).items():
                 holds[row] = wanted.may_hold(table, row, hidden)
-        return _Chosen(holds, greatest, times_at_ends(table, damaged))
+        return _ChosenBatches(holds, greatest, times_at_ends(table, damaged))
 
 
 def add_bytes(runs: list[Run], segment: Segment, start: int, end: int) -> None:
-    """Puts bytes of a file behind the runs; what follows on the last run makes that longer."""
+    """Adds bytes of a file after the runs; bytes that continue the last run extend it."""
     last = runs[-1] if runs else None
     if last is not None and last.segment is segment and last.source_start + last.end - last.start == start:
         runs[-1] = last._replace(end=last.end + end - start)
     else:
-        append_run(runs, Run(0, 0, segment, None, start, -1), end - start)
+        append_run(runs, segment, None, start, end - start)
 
 
-class RawHandle:
-    """An open `.log` view. Each read opens the file, checks that it is the one that was meant, and closes it."""
+class RawHandle(ViewHandle):
+    """An open `.log` view. Each read opens the file, checks that it is the expected one, and closes it."""
 
-    def __init__(self, view: OpenView) -> None:
-        self._view = view
-        self.direct_io = view.direct_io
-        self.keep_cache = view.keep_cache
-
-    @property
-    def size(self) -> int:
-        return self._view.size
-
-    def read(self, offset: int, size: int) -> bytes:
-        return read_through(self, offset, size)
-
-    def read_into(self, address: int, offset: int, size: int) -> int:
-        layout = self._view.layout_to_read(offset, size, self.read)
-        end = min(offset + size, layout.size)
-        position = offset
-        while position < end:
-            run = layout.run_at(position)
-            wanted = min(end, run.end) - position
-            try:
-                count = _read(run, position, address + position - offset, wanted)
-            except SegmentGone:
-                if position > offset and self.direct_io:
-                    break  # The next read tells.
-                raise
-            self._view.gave(position, count, address + position - offset)
-            position += count
-            if count < wanted and self.direct_io:
-                break
-        return max(0, position - offset)
-
-    def close(self) -> None:
-        self._view.close()
-
-
-def _read(run: Run, position: int, address: int, size: int) -> int:
-    place = run.source_start + position - run.start
-    target = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
-    count = len(run.segment.log.read(place, size, target))
-    if count == 0:
-        raise SegmentGone("segment was truncated", path=run.segment.log.path, position=place)
-    return count
+    def _copy(self, layout: Layout, position: int, end: int, address: int) -> tuple[int, int]:
+        run = layout.run_at(position)
+        size = min(end, run.end) - position
+        place = run.source_start + position - run.start
+        target = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+        count = len(run.segment.log.read(place, size, target))
+        if count == 0:
+            raise SegmentGone("segment was truncated", path=run.segment.log.path, position=place)
+        return count, size

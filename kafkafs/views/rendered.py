@@ -1,4 +1,4 @@
-"""Open files of rendered messages: reads are answered from blocks of a shared cache, which workers fill ahead."""
+"""Open files of rendered messages: reads are answered from blocks of a shared cache, which workers fill in advance."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from kafkafs.view_index.extent import Extent
 from kafkafs.view_index.pieces import Piece
 from kafkafs.view_index.workers import Workers
 from kafkafs.views.block_cache import Block, BlockCache, Buffer, DamagedPlace
-from kafkafs.views.handle import read_through
 from kafkafs.views.layout import Layout, Run
-from kafkafs.views.open_view import OpenView
+from kafkafs.views.open_view import OpenView, ViewHandle
 from kafkafs.views.rendering import render_piece
-from storage.errors import StorageError
 
-_AHEAD_BYTES = 12 << 20  # rendered before they are asked for, once a reader has shown that it goes on
+_AHEAD_BYTES = 12 << 20  # rendered before they are requested, once a reader has proved to be sequential
 _NEAR_BYTES = 1 << 20  # reads of a buffered file arrive out of order by a few requests
 
-# memmove that keeps the interpreter's lock: a copy takes less time than getting the lock back may.
+# memmove that keeps the interpreter's lock: a copy takes less time than getting the lock back may take.
 _memmove = ctypes.PyDLL(None).memmove
 _memmove.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _memmove.restype = None
@@ -37,7 +35,7 @@ class Place(NamedTuple):
 
 
 def place_at(layout: Layout, position: int, *, grouped: bool) -> Place:
-    """The piece (or group of pieces) that holds the byte at `position`, which lies below the layout's size."""
+    """The piece (or group of pieces) that holds the byte at `position`, which is below the layout's size."""
     run = layout.run_at(position)
     extent = run.extent
     assert extent is not None, "a rendered view has extents"
@@ -53,52 +51,36 @@ def place_at(layout: Layout, position: int, *, grouped: bool) -> Place:
     return Place(first, min(start + piece.size, run.end), first - start, run, extent, piece)
 
 
-class RenderedHandle:
-    """An open rendered view. Reads may come from several threads; the fields that they share are hints."""
+class RenderedHandle(ViewHandle):
+    """An open rendered view. The fields that reading threads share are only hints."""
 
     def __init__(self, view: OpenView, cache: BlockCache, workers: Workers) -> None:
-        self._view = view
+        super().__init__(view)
         self._cache = cache
         self._workers = workers
         self._place: tuple[Layout, Place] | None = None
-        self._next = 0  # where a sequential reader goes on
+        self._next = 0  # where a sequential reader continues
         self._streak = 0  # how often it did
-        self._ahead = 0  # up to where pieces were asked for
-        self.direct_io = view.direct_io
-        self.keep_cache = view.keep_cache
+        self._ahead = 0  # up to where pieces were requested
 
-    @property
-    def size(self) -> int:
-        return self._view.size
+    def _copy(self, layout: Layout, position: int, end: int, address: int) -> tuple[int, int]:
+        place = self._find(layout, position)
+        if place.run.segment in layout.unlisted:
+            place.run.segment.log.stat()  # when a file is removed, its cached blocks are no longer served
+        block = self._block(place, self._workers.help)
+        finished = False
+        try:
+            start = position - place.start + place.skip
+            stop = min(block.readable_until(start), start + min(end, place.end) - position)
+            _memmove(address, block.address + start, stop - start)
+            finished = self._streak > 1 and place.start + stop - place.skip >= place.end
+            return stop - start, min(end, place.end) - position
+        finally:
+            self._cache.release(block, finished=finished)
 
-    def read(self, offset: int, size: int) -> bytes:
-        return read_through(self, offset, size)
-
-    def read_into(self, address: int, offset: int, size: int) -> int:
-        layout = self._view.layout_to_read(offset, size, self.read)
-        end = min(offset + size, layout.size)
-        position = offset
-        while position < end:
-            try:
-                place = self._find(layout, position)
-                if place.run.segment in layout.unlisted:
-                    place.run.segment.log.stat()  # what is cached of a file goes with it
-                count = self._copy(place, position, end, address + position - offset)
-            except StorageError:
-                # Up to the damage; the next read meets it. Not through the page cache: see Handle.direct_io.
-                if position > offset and self.direct_io:
-                    return position - offset
-                raise
-            self._view.gave(position, count, address + position - offset)
-            position += count
-            if position < min(end, place.end) and self.direct_io:
-                return position - offset
+    def _after_read(self, layout: Layout, offset: int, position: int) -> None:
         if self._workers.running:
             self._render_ahead(layout, offset, position)
-        return max(0, position - offset)
-
-    def close(self) -> None:
-        self._view.close()
 
     def _find(self, layout: Layout, position: int) -> Place:
         held = self._place
@@ -107,19 +89,6 @@ class RenderedHandle:
         place = place_at(layout, position, grouped=self._streak > 1)
         self._place = (layout, place)
         return place
-
-    def _copy(self, place: Place, position: int, end: int, address: int) -> int:
-        """Copies the view's bytes from `position` on, to `end` or the piece's end or the next damage."""
-        block = self._block(place, self._workers.help)
-        finished = False
-        try:
-            start = place.skip + position - place.start
-            stop = min(block.readable_until(start), place.skip + min(place.end, end) - place.start)
-            _memmove(address, block.address + start, stop - start)
-            finished = self._streak > 1 and place.start + stop - place.skip >= place.end
-            return stop - start
-        finally:
-            self._cache.release(block, finished=finished)
 
     def _block(self, place: Place, while_waiting: Callable[[], object] | None = None) -> Block:
         extent, piece = place.extent, place.piece
@@ -130,7 +99,7 @@ class RenderedHandle:
 
         block = self._cache.get(key, piece.size, fill, while_waiting)
         if block.damage and block.damage[0].read_at != place.run.segment.changed_ns():
-            # A damaged block is believed as long as its file is not touched: it may have been repaired in place.
+            # A damaged block is valid only until its file changes: it may have been repaired in place.
             self._cache.release(block, outdated=True)
             block = self._cache.get(key, piece.size, fill, while_waiting)
         return block
@@ -143,7 +112,7 @@ class RenderedHandle:
             self._ahead = 0
         self._next = position
         if self._streak < 2:
-            return  # a look at a file's head is no reason to render much
+            return  # reading only the head of a file does not justify rendering much
         held = self._place
         ahead = max(self._ahead, position if held is None else held[1].end)
         while ahead < layout.size and ahead - position < _AHEAD_BYTES:

@@ -1,6 +1,6 @@
 """One piece of a view, rendered: its file span is read, its CRCs are checked, and its bytes go into a buffer.
 
-Where a batch is damaged, as many bytes as it was measured to stand for its error; all else comes out right.
+A damaged batch takes as many bytes as were measured for it, which stand for its error; everything else is right.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from kafkafs.view_index.measure import Task, measure_row
+from kafkafs.view_index.measure import SegmentTask, measure_row
 from kafkafs.view_index.pieces import NO_CRC, NOT_SPLIT, Piece
 from kafkafs.view_index.workbench import Workbench, workbench
 from kafkafs.views.block_cache import Buffer, DamagedPlace
@@ -21,8 +21,8 @@ from storage.format.block import RecordBlock
 from storage.log.scanning import scan_batches
 
 
-def render_piece(task: Task, piece: Piece, buffer: Buffer) -> list[DamagedPlace]:
-    """Fills buffer[:piece.size] and tells the places in it that stand for damage.
+def render_piece(task: SegmentTask, piece: Piece, buffer: Buffer) -> list[DamagedPlace]:
+    """Fills buffer[:piece.size] and returns the places in it that take the place of damage.
 
     SegmentGone when the file is gone, or no longer holds the batches that were measured.
     """
@@ -30,7 +30,7 @@ def render_piece(task: Task, piece: Piece, buffer: Buffer) -> list[DamagedPlace]
     return [replace(place, read_at=read_at) for place in _fill(task, piece, buffer)]
 
 
-def _fill(task: Task, piece: Piece, buffer: Buffer) -> list[DamagedPlace]:
+def _fill(task: SegmentTask, piece: Piece, buffer: Buffer) -> list[DamagedPlace]:
     out = buffer.array.data[: piece.size]
     if piece.crc == NO_CRC:
         return _render_damaged(task, piece, out)
@@ -47,19 +47,19 @@ def _fill(task: Task, piece: Piece, buffer: Buffer) -> list[DamagedPlace]:
 
 
 class _HugeBatch:
-    """The batch last decoded of those that are served in parts: once for all of them, and only one at a time, for its
-    records may take more memory than all else."""
+    """The last decoded batch among those that are served in parts: it is decoded once for all its parts, and only one
+    is kept, because its records may take more memory than everything else."""
 
     def __init__(self) -> None:
         # guarded by the lock
         self._lock = threading.Lock()
-        self._of: tuple[Task, int] | None = None
+        self._of: tuple[SegmentTask, int] | None = None
         self._bench: Workbench | None = None
         self._block: RecordBlock | None = None
         self._ends: npt.NDArray[np.int64] | None = None
 
-    def render(self, task: Task, piece: Piece, out: memoryview) -> list[DamagedPlace]:
-        """Renders the part of its batch that `piece` is."""
+    def render(self, task: SegmentTask, piece: Piece, out: memoryview) -> list[DamagedPlace]:
+        """Renders a part of a batch."""
         with self._lock:
             if self._of is None or self._of[0] is not task or self._of[1] != piece.position:
                 self._forget_locked()
@@ -81,7 +81,7 @@ class _HugeBatch:
             raise _rewritten(task, piece, end)
         return []
 
-    def _decode_locked(self, task: Task, piece: Piece) -> None:
+    def _decode_locked(self, task: SegmentTask, piece: Piece) -> None:
         bench = Workbench()
         data = bench.read(task.segment, piece.position, piece.file_end)
         bench.scan(data, piece.position)
@@ -89,9 +89,8 @@ class _HugeBatch:
         block = bench.checked.decode(data, bench.table, origin=piece.position)
         if block.damage is not None:
             block.damage.error.path = task.segment.log.path
-        mask = None if task.filter is None else task.filter.mask(block)
-        if mask is not None:
-            block = block.select(mask)
+        if task.filter is not None:
+            block = task.filter.apply(block)
         sizes = bench.sizes(len(block))
         task.format.measure(block, sizes)
         self._of = task, piece.position
@@ -105,7 +104,7 @@ _huge = _HugeBatch()
 
 
 def _render(
-    bench: Workbench, task: Task, piece: Piece, data: memoryview, out: memoryview
+    bench: Workbench, task: SegmentTask, piece: Piece, data: memoryview, out: memoryview
 ) -> tuple[int, list[DamagedPlace]]:
     table = bench.table
     skip = None if task.skips is None else task.skips(table)
@@ -117,8 +116,7 @@ def _render(
         bench.note(block)
         row, damage = block.next_row, block.damage
         if len(block):
-            mask = None if task.filter is None else task.filter.mask(block)
-            shown = block if mask is None else block.select(mask)
+            shown = block if task.filter is None else task.filter.apply(block)
             done, at = task.format.render_rows(shown, out, at)
             if done < len(shown):
                 raise _rewritten(task, piece, f"more than {len(out)}")
@@ -134,7 +132,7 @@ def _render(
     return at, places
 
 
-def _rewritten(task: Task, piece: Piece, end: int | str) -> SegmentGone:
+def _rewritten(task: SegmentTask, piece: Piece, end: int | str) -> SegmentGone:
     return SegmentGone(
         "segment was rewritten since its messages were measured",
         path=task.segment.log.path,
@@ -144,7 +142,7 @@ def _rewritten(task: Task, piece: Piece, end: int | str) -> SegmentGone:
     )
 
 
-def _check(task: Task, piece: Piece, table: BatchTable) -> None:
+def _check(task: SegmentTask, piece: Piece, table: BatchTable) -> None:
     """The batches that were measured must still be there: a file may be rewritten under the same name and inode."""
     if (
         table.rows
@@ -154,12 +152,12 @@ def _check(task: Task, piece: Piece, table: BatchTable) -> None:
     ):
         return
     raise SegmentGone(
-        "other batches stand where messages were measured", path=task.segment.log.path, position=piece.position
+        "the file has other batches where messages were measured", path=task.segment.log.path, position=piece.position
     )
 
 
-def _render_damaged(task: Task, piece: Piece, out: memoryview) -> list[DamagedPlace]:
-    """Of what was damaged when it was measured: its error, or what stands there if it was repaired and fits."""
+def _render_damaged(task: SegmentTask, piece: Piece, out: memoryview) -> list[DamagedPlace]:
+    """A piece that was damaged when it was measured: its error, or its messages if it was repaired and fits."""
     error = _no_batch(task, piece)
     if error is not None:
         return [DamagedPlace(0, piece.size, error)]
@@ -175,19 +173,19 @@ def _render_damaged(task: Task, piece: Piece, out: memoryview) -> list[DamagedPl
             _, places = _render(bench, task, piece, data, out)
             return places
     repaired = CorruptBatch(
-        "a damaged batch was repaired, and does not fit where its error stood",
+        "a damaged batch was repaired, and does not fit in the place of its error",
         path=task.segment.log.path,
         position=piece.position,
         expected=f"{piece.size} rendered bytes",
         found=sizes,
-        advice="Close all that have this file open, and open it again",
+        advice="Close this file in all programs, and open it again",
     )
     return [DamagedPlace(0, piece.size, repaired)]
 
 
-def _no_batch(task: Task, piece: Piece) -> StorageError | None:
-    """Why no batch begins at a piece's position; None if one does. The scan begins at a batch before, so that the error
-    names the offset that follows it."""
+def _no_batch(task: SegmentTask, piece: Piece) -> StorageError | None:
+    """Why no batch begins at a piece's position; None if one does. The scan begins at an earlier batch, so that the
+    error gives the offset that follows it."""
     segment = task.segment
     start = segment.floor_position(piece.position, task.snapshot.end_position(segment))
     for window in scan_batches(task.snapshot, segment, start, piece.file_end):

@@ -1,10 +1,10 @@
-"""What a truncation leaves of an open view: a follower's log may lose its last messages, and get others there.
+"""What remains of an open view after a truncation: a follower's log may lose its last messages and get others instead.
 
-A view is made of covers, one a segment: "from this offset on, what it shows was made of this segment". A cover stays or
-goes whole, whether it gave bytes or not (other messages may stand there now, and show). From the first one on that
-reaches over the offset up to which the log has not changed, the view is made anew. What is still in the log renders to
-the same bytes, so positions before the truncation stay, and no place has to be found in a file that was written over.
-Segments that retention or compaction took are another matter: their places keep their bytes.
+A view consists of covers, one for each segment: "from this offset on, the content was made from this segment". A cover
+is kept or dropped as a whole, even one without bytes (other messages, which do show, may be there now). The view is
+made again from the first cover that reaches beyond the offset up to which the log is unchanged. Messages still in the
+log render to the same bytes, so positions before the truncation stay, and no place has to be found in a file that was
+overwritten. Segments that retention or compaction removed are different: their places keep their bytes.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from storage.types import Isolation
 
 
 class Cover(NamedTuple):
-    """What a view shows from `first_offset` on, to where the next cover or the cursor is, was made of `segment`."""
+    """The content from `first_offset` up to the next cover, or the cursor, was made from `segment`."""
 
     first_offset: int
     segment: Segment
 
 
 def agreed_end(before: LogSnapshot, snapshot: LogSnapshot, isolation: Isolation) -> int:
-    """Up to which offset (excluded) what a reader saw in the snapshot `before` is as it was.
+    """The offset (excluded) up to which nothing has changed since the snapshot `before` for a reader.
 
-    For a reader of committed messages that is not where the log was cut: a marker that was cut decided about messages
-    before it, and without it the last stable offset lies before them.
+    For a reader of committed messages this is not where the log was cut: a marker that was cut decided about messages
+    before it, and without it the last stable offset is before them.
     """
     agreed = visible_end(snapshot, isolation)
     cut = _first_cut(before, snapshot)
@@ -42,7 +42,7 @@ def agreed_end(before: LogSnapshot, snapshot: LogSnapshot, isolation: Isolation)
 
 
 def kept_covers(covers: Sequence[Cover], next_offset: int, agreed: int) -> int:
-    """How many covers end by the offset `agreed`; the last one ends where the cursor is, at `next_offset`."""
+    """How many covers end at or before the offset `agreed`; the last one ends at the cursor, at `next_offset`."""
     for index in range(len(covers)):
         end = covers[index + 1].first_offset if index + 1 < len(covers) else next_offset
         if end > agreed:
@@ -51,7 +51,7 @@ def kept_covers(covers: Sequence[Cover], next_offset: int, agreed: int) -> int:
 
 
 def _first_cut(before: LogSnapshot, snapshot: LogSnapshot) -> int | None:
-    """The base offset of the first segment that a truncation has touched; None if it was something else that happened.
+    """The base offset of the first segment that a truncation changed; None if something else happened.
 
     A segment stays the same object while its file only grows.
     """
@@ -63,7 +63,7 @@ def _first_cut(before: LogSnapshot, snapshot: LogSnapshot) -> int | None:
 
 
 def _was_removed(segment: Segment, before: LogSnapshot, snapshot: LogSnapshot) -> bool:
-    """Whether retention or compaction took a segment away, and not a truncation."""
+    """Whether retention or compaction, and not a truncation, removed a segment."""
     if segment.base_offset >= snapshot.log_end_offset:
         return False
     slot = snapshot.segment_index(segment.base_offset)
@@ -71,8 +71,8 @@ def _was_removed(segment: Segment, before: LogSnapshot, snapshot: LogSnapshot) -
         return True
     there = snapshot.segments[slot]
     if there.base_offset == segment.base_offset:
-        # Compaction puts another file in its place, but never in that of the last one. A truncation cuts the file.
+        # Compaction replaces the file, but never that of the last segment. A truncation cuts the file.
         return there is not snapshot.active and segment.log.identity != there.log.identity
-    # Its offsets lie in another file now: in a new one (compacted), or in one that ended before it and was cut and
-    # written on.
+    # Its offsets are in another file now: in a new one (compacted), or in one that ended before it, and was cut and
+    # extended.
     return all(there.log.identity != one.log.identity for one in before.segments)

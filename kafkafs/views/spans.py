@@ -1,4 +1,4 @@
-"""From offsets to file spans: which whole batches of which segments hold a range, and where reading stands in a log."""
+"""From offsets to file spans: which whole batches of which segments hold a range, and how far a log is covered."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _LOOK_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """All messages below `next_offset` are covered. In `segment` that is up to the file position `position`, if it is
-    still there; else only the offset counts."""
+    """All messages below `next_offset` are covered. In `segment` that is up to the file position `position`, if the
+    segment still exists; otherwise only the offset counts."""
 
     next_offset: int
     segment: Segment | None = None
@@ -26,7 +26,7 @@ class Cursor:
 @dataclass(frozen=True, slots=True)
 class Span:
     """Whole batches of a segment, from the position `start` to `end`. `wanted` is set where the first or last of them
-    also holds messages outside of the range. `natural`: it ends there because the log (so far) does, not the range."""
+    also holds messages outside the range. `natural`: it ends there because the log (so far) does, not the range."""
 
     segment: Segment
     start: int
@@ -38,9 +38,10 @@ class Span:
 def spans_from(
     snapshot: LogSnapshot, cursor: Cursor, end_offset: int | None, visible_end: int
 ) -> tuple[list[Span], Cursor]:
-    """The batches that hold offsets from the cursor up to `end_offset` (excluded; None: no end), and the cursor behind.
+    """The batches that hold offsets from the cursor up to `end_offset` (excluded; None: no end), and the cursor after
+    them.
 
-    `visible_end`: where the log ends to this reader, its end or the last stable offset. SegmentGone when files vanish.
+    `visible_end`: where the log ends for this reader, its end or the last stable offset. SegmentGone when files vanish.
     """
     natural = end_offset is None or end_offset >= visible_end
     bound = visible_end if end_offset is None else min(end_offset, visible_end)
@@ -68,7 +69,7 @@ def spans_from(
 
 
 def _start(snapshot: LogSnapshot, cursor: Cursor) -> tuple[int, int, int | None] | None:
-    """(segment index, position, least offset wanted of the batch there if it begins below that)."""
+    """(segment index, position, least wanted offset if the batch there begins below it)."""
     for index in range(len(snapshot.segments) - 1, -1, -1):
         if snapshot.segments[index] is cursor.segment:
             if cursor.position <= snapshot.end_position(snapshot.segments[index]):
@@ -82,7 +83,7 @@ def _start(snapshot: LogSnapshot, cursor: Cursor) -> tuple[int, int, int | None]
 
 
 def _end(snapshot: LogSnapshot, bound: int) -> tuple[int, int, int | None]:
-    """(segment index, position, offset that bounds the batch before it if that reaches further)."""
+    """(segment index, position, first offset not wanted if the batch before the position reaches beyond it)."""
     last = len(snapshot.segments) - 1
     found = None if bound >= snapshot.log_end_offset else find_batch(snapshot, bound)
     if found is None:
@@ -94,7 +95,7 @@ def _end(snapshot: LogSnapshot, bound: int) -> tuple[int, int, int | None]:
 
 
 def _ends_before(snapshot: LogSnapshot, segment: Segment, position: int, bound: int) -> bool:
-    """Whether all offsets below `bound` lie before `position`, where something is that does not tell its first."""
+    """Whether all offsets below `bound` are before `position`, where the first offset cannot be read."""
     last_offset = segment.base_offset - 1
     for window in scan_batches(snapshot, segment, segment.floor(bound - 1, position), position, window=_LOOK_BYTES):
         if window.table.rows:
@@ -103,7 +104,8 @@ def _ends_before(snapshot: LogSnapshot, segment: Segment, position: int, bound: 
 
 
 def _batch(snapshot: LogSnapshot, segment: Segment, position: int) -> tuple[int, int]:
-    """Base offset (-1: only decompressing, or nothing, would tell) and end of the batch, or damage, at a position."""
+    """Base offset and end of the batch, or damage, at a position. Base offset -1: in damage, or where it is only known
+    after decompression."""
     for window in scan_batches(snapshot, segment, position, window=_LOOK_BYTES):
         if window.damage is not None:
             return -1, window.damage.end

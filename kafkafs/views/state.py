@@ -1,20 +1,20 @@
-"""The state of a range's file: who has it open, and from which positions each of them reads.
+"""The state of a range's file: which threads have it open, and from which positions each of them reads.
 
-Positions are fixed while they are held: what the log loses keeps its bytes, new messages come behind (growth.py). Who
-opens the file later gets these positions too, as long as a beginning now would give the same; else others. So a
-forgotten `tail -f` does not keep anybody from what retention has left. The positions of a path, oldest first:
+Positions are fixed while they are held: messages that the log loses keep their bytes, new ones are added at the end
+(growth.py). A later open gets the same positions as long as beginning now would give the same; otherwise it gets new
+ones. So a forgotten `tail -f` does not hide from others what retention has left. The positions of a path, oldest first:
 
                  handles   a look at them
     older        some      follows the log; forgotten at the last close
-    the last     any       follows the log, if a beginning now would give the same. If not, it begins anew: nobody held
-                           them, and they are replaced; or somebody does, and they are older ones from now on
+    the last     any       follows the log if beginning now would give the same. If not, it begins again: positions
+                           without handles are replaced; those with handles become older ones
     none yet               begins
 
-What every look goes by (`Shown`) is one immutable value, replaced as a whole once the next one is made: a look that
-fails has changed nothing.
+Every look is based on one immutable value (`Shown`), which is replaced as a whole once the next one is made: a look
+that fails has changed nothing.
 
-The kernel has one inode for a path, and fstat asks for it by its path. A stat is answered to whom it is for: to one who
-holds older positions (or whose process, or parent, does) with their size, to all others with what an open now gives.
+The kernel has one inode for a path, and fstat asks by path. A stat is answered for its caller: with the size of the
+older positions if the calling thread, its process or a parent holds them, otherwise with what an open now would give.
 """
 
 from __future__ import annotations
@@ -36,58 +36,41 @@ from storage.errors import SegmentGone
 from storage.log.rereading import Rereads
 from storage.log.snapshot import Log, LogSnapshot
 
-_RACES = 1000  # somebody else was faster each time: the log is well
+_RACES = 1000  # another thread was faster each time: the log itself is in order
 _PATIENCE_S = 0.1
-_FIXED_S = 1.0  # how long `last-15m` is believed
+_FIXED_S = 1.0  # how long a resolved `last-15m` is used
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Time of day for `last-15m`, and time that only runs for how old a look is."""
+    """The time of day for `last-15m`, and a monotonic clock for the age of a look."""
 
     now_ms: Callable[[], int]
     monotonic: Callable[[], float] = time.monotonic
 
 
 class Positions:
-    """Where each byte of a view stands, for those who opened it while it began with the same message.
+    """The position of each byte of a view, for the handles that were opened while it began with the same message.
 
-    Thread-safe. `shown` is replaced as a whole, under the lock of the view; it may be read without.
+    Thread-safe. `shown` is replaced as a whole, under the view's lock; it may be read without the lock.
     """
 
-    def __init__(self, view: ViewState, shown: Shown, now: float) -> None:
+    def __init__(self, shown: Shown, now: float) -> None:
         # constant after construction
-        self._view = view
         self.begun = now
         # replaced as a whole, guarded by the view's lock for writing
         self.shown = shown
         self.looked = now
-        self.owners: tuple[int, ...] = ()  # the threads that opened them, one for each handle
+        self.owners: tuple[int, ...] = ()  # the thread that opened each handle
 
     @property
     def layout(self) -> Layout:
-        """The layout as it was last looked at."""
+        """The layout of the last look."""
         return self.shown.layout
-
-    def refresh(self) -> Layout:
-        """The layout as of now, for holders of a handle."""
-        return self._view.follow(self)
-
-    def glance(self) -> Layout:
-        """The layout as of now, or the one before if making it takes another thread long."""
-        return self._view.glance_at(self)
-
-    def is_older_than(self, age_s: float) -> bool:
-        """Whether nobody has looked at the log for so long."""
-        return self._view.clocks.monotonic() - self.looked > age_s
-
-    def close(self, owner: int) -> None:
-        """Ends the use of a handle."""
-        self._view.close(self, owner)
 
 
 class Opened(NamedTuple):
-    """What an open gives. `sealed`: nothing that is appended can change it; `owner`: to be told at close."""
+    """The result of an open. `sealed`: nothing that is appended can change it; `owner`: to be passed to `close`."""
 
     positions: Positions
     owner: int
@@ -105,7 +88,7 @@ class ViewState:
         callers: Callers | None = None,
         pages: PathPages | None = None,
     ) -> None:
-        """`pages`: of the path, if another log stood behind it before."""
+        """`pages`: of the path, if it showed another log before."""
         # constant after construction
         self.clocks = clocks
         self._callers = callers or OneCaller()
@@ -117,31 +100,31 @@ class ViewState:
         self._positions: tuple[Positions, ...] = ()
         # guarded by the lock
         self._lock = threading.Lock()
-        self._fresh_at: LogSnapshot | None = None  # the last ones are what a beginning at this snapshot would give
+        self._fresh_at: LogSnapshot | None = None  # the last positions are what beginning at this snapshot would give
 
     @property
     def log(self) -> Log:
-        """What is shown. When its topic is made again, the path is another log's: see StateTable."""
+        """The log that is shown. When its topic is made again, the path shows another log: see StateTable."""
         return self._question.log
 
     @property
     def handles(self) -> int:
-        """How many are open."""
+        """How many handles are open."""
         return sum(len(positions.owners) for positions in self._positions)
 
     @property
     def layout(self) -> Layout | None:
-        """What the last look at the last positions found; None if nobody has looked yet."""
+        """What the last look at the last positions found; None before the first look."""
         positions = self._positions
         return positions[-1].layout if positions else None
 
     def open(self) -> Opened:
-        """Counts a handle, and makes the layout."""
+        """Registers a handle, and makes the layout."""
         owner = self._callers.thread()
         with self._lock:
-            positions = self._current_locked()
+            positions = self._look_locked(self._fresh_locked)
             positions.owners += (owner,)
-            # The page cache has one content for a path. It is for the positions of all who use it.
+            # The page cache has one content for a path, so all handles in it must have the same positions.
             alone = positions is self._positions[0]
             sealed = alone and _is_sealed(positions.shown) and not self._question.is_fixed
             return Opened(positions, owner, sealed)
@@ -155,33 +138,37 @@ class ViewState:
             *older, last = self._positions
             self._positions = (*(one for one in older if one.owners), last)
 
+    def is_older_than(self, positions: Positions, age_s: float) -> bool:
+        """Whether the last look at these positions was longer ago."""
+        return self.clocks.monotonic() - positions.looked > age_s
+
     def follow(self, positions: Positions) -> Layout:
-        """The layout of positions that are held, as of now."""
+        """The layout of held positions, as of now."""
         with self._lock:
-            return self._retried(lambda snapshot: self._follow_locked(positions, snapshot)).layout
+            return self._look_locked(lambda snapshot: self._follow_locked(positions, snapshot)).layout
 
     def glance_at(self, positions: Positions) -> Layout:
-        """The same, or the one before if making it takes another thread long."""
-        if self._lock.acquire(timeout=_PATIENCE_S):
-            try:
-                return self._retried(lambda snapshot: self._follow_locked(positions, snapshot)).layout
-            finally:
-                self._lock.release()
-        return positions.layout
+        """The same, or the previous one if another thread takes long to make it."""
+        followed = self._glance(lambda snapshot: self._follow_locked(positions, snapshot))
+        return (followed or positions).layout
 
     def glance(self) -> Layout | None:
-        """For a stat: the layout as of now for the one who asks, or the one before if making it takes another thread
-        long: a stat must not wait."""
-        if self._lock.acquire(timeout=_PATIENCE_S):
-            try:
-                return self._retried(self._for_caller_locked).layout
-            finally:
-                self._lock.release()
-        held = self._of_caller()
-        return self.layout if held is None else held.layout
+        """For a stat, which must not wait: the layout for the calling process as of now, or the previous one if another
+        thread takes long to make it."""
+        found = self._glance(self._for_caller_locked) or self._of_caller()
+        return self.layout if found is None else found.layout
 
-    def _retried(self, look: Callable[[LogSnapshot], Positions]) -> Positions:
-        """What `look` gives with the log as it is now; asked again when the log has changed meanwhile."""
+    def _glance(self, look: Callable[[LogSnapshot], Positions]) -> Positions | None:
+        """As `_look_locked`; None if another thread keeps the lock for long."""
+        if not self._lock.acquire(timeout=_PATIENCE_S):
+            return None
+        try:
+            return self._look_locked(look)
+        finally:
+            self._lock.release()
+
+    def _look_locked(self, look: Callable[[LogSnapshot], Positions]) -> Positions:
+        """What `look` finds in the log as it is now; called again when the log has changed meanwhile."""
         races, rereads = 0, Rereads()
         while True:
             snapshot = self._question.log.snapshot()
@@ -197,11 +184,8 @@ class ViewState:
                 if rereads.are_exhausted(0):
                     raise
 
-    def _current_locked(self) -> Positions:
-        return self._retried(self._fresh_locked)
-
     def _for_caller_locked(self, snapshot: LogSnapshot) -> Positions:
-        """The positions that a stat speaks of."""
+        """The positions that a stat shows."""
         positions = self._positions
         if len(positions) > 1 or (positions and positions[-1].owners and not self._is_fresh_locked(snapshot)):
             held = self._of_caller()
@@ -210,18 +194,18 @@ class ViewState:
         return self._fresh_locked(snapshot)
 
     def _fresh_locked(self, snapshot: LogSnapshot) -> Positions:
-        """The positions that an open gives."""
+        """The positions that an open gets."""
         if self._is_fresh_locked(snapshot):
             positions = self._follow_locked(self._positions[-1], snapshot)
         else:
             shown = self._growth.begin(snapshot, self.clocks.now_ms())
-            positions = Positions(self, shown, self.clocks.monotonic())
+            positions = Positions(shown, self.clocks.monotonic())
             self._positions = (*(one for one in self._positions if one.owners), positions)
         self._fresh_at = snapshot
         return positions
 
     def _is_fresh_locked(self, snapshot: LogSnapshot) -> bool:
-        """Whether the last positions, followed to this snapshot, are what a beginning would give."""
+        """Whether the last positions, followed to this snapshot, are what beginning would give."""
         if not self._positions:
             return False
         last = self._positions[-1]
@@ -237,8 +221,8 @@ class ViewState:
         return positions
 
     def _of_caller(self) -> Positions | None:
-        """The positions that the one who asks holds, or his process, or a parent: of several the last. Of those whom we
-        cannot tell apart, the first: to see a file end too late does less harm than to see it shrink."""
+        """The positions that the calling thread, its process or a parent holds; the last ones if there are several. The
+        first ones where callers cannot be told apart: a size that is too large does less harm than one that shrinks."""
         positions = self._positions
         if not any(one.owners for one in positions):
             return None
@@ -253,7 +237,7 @@ class ViewState:
 def _is_sealed(shown: Shown) -> bool:
     """Whether the range is complete and ends below the active segment: nothing appended can change it.
 
-    A range of times never is: a message that is appended may have any timestamp.
+    Never so for a range of times: an appended message may have any timestamp.
     """
     active, layout = shown.snapshot.active, shown.layout
     if active is None or not layout.complete or layout.cursor.next_offset > active.base_offset:

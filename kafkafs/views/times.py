@@ -1,5 +1,5 @@
-"""First and newest timestamps of segments as far as they are known without reading messages: from the first batch's
-header, the time index, and the headers behind its last entry while a segment still grows.
+"""First and newest timestamps of segments, found without reading messages: from the first batch's header, the time
+index, and, while a segment still grows, the headers after the index's last entry.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from storage.errors import StorageError
 from storage.format.batches import BATCH_HEADER_SIZE, DELETE_HORIZON_MASK, TIMESTAMP_TYPE_MASK
 from storage.log.reader import batch_records, find_batch
 from storage.log.segment import Segment
-from storage.log.snapshot import LogSnapshot
+from storage.log.snapshot import Log, LogSnapshot
 from storage.log.timestamps import greatest_timestamp
 from storage.types import NO_TIMESTAMP
 
@@ -27,12 +27,12 @@ _V2_TIMES: Final = struct.Struct(
     "q"  # base timestamp, or the delete horizon
     "q"  # max timestamp
 )
-_UNINDEXED_BYTES: Final = 4 << 20  # more than this is not read for a timestamp that no index knows
+_UNINDEXED_BYTES: Final = 4 << 20  # more than this is not read for a timestamp that is not in an index
 
 _lock = threading.Lock()
-# Both go by the Segment: a file that was replaced, truncated or rewritten is another one.
+# The keys are Segments: a file that was replaced, truncated or rewritten is another Segment.
 _first: WeakKeyDictionary[Segment, int] = WeakKeyDictionary()  # of those that hold a batch: it stays the first
-_newest: WeakKeyDictionary[Segment, int] = WeakKeyDictionary()  # of sealed ones: nothing more comes
+_newest: WeakKeyDictionary[Segment, int] = WeakKeyDictionary()  # of sealed ones: nothing is appended to them
 
 
 def first_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
@@ -47,7 +47,7 @@ def first_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
     except (StorageError, OSError):
         return NO_TIMESTAMP
     if segment.batch_size(head) is None:
-        return NO_TIMESTAMP  # and not for good: damage may be repaired
+        return NO_TIMESTAMP  # not remembered: damage may be repaired
     found = _timestamp(head)
     if end > 0:
         with _lock:
@@ -56,7 +56,7 @@ def first_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
 
 
 def first_shown_timestamp(snapshot: LogSnapshot) -> int:
-    """The timestamp of the first message from the log start on: as `first_timestamp`, but not of one below it."""
+    """The timestamp of the first message from the log start on; otherwise as `first_timestamp`."""
     start = snapshot.log_start_offset
     segments = shown_segments(snapshot)
     if segments and segments[0].base_offset >= start:
@@ -73,7 +73,7 @@ def first_shown_timestamp(snapshot: LogSnapshot) -> int:
 
 
 def shown_segments(snapshot: LogSnapshot) -> tuple[Segment, ...]:
-    """The segments that hold something from the log start on; others wait to be removed."""
+    """The segments that hold messages from the log start on; the others are about to be removed."""
     if snapshot.log_start_offset >= snapshot.log_end_offset:
         return ()
     return snapshot.segments[max(snapshot.segment_index(snapshot.log_start_offset), 0) :]
@@ -82,7 +82,7 @@ def shown_segments(snapshot: LogSnapshot) -> tuple[Segment, ...]:
 def newest_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
     """The greatest known timestamp of a segment, -1 where there is none or it cannot be read.
 
-    Of a sealed segment what its time index says, unverified: good enough for a listing or an mtime.
+    For a sealed segment this is the last entry of its time index, unverified: good enough for a listing or an mtime.
     """
     sealed = segment.sealed
     if sealed:
@@ -107,8 +107,15 @@ def newest_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
         return NO_TIMESTAMP
 
 
+def log_mtime_ns(log: Log, snapshot: LogSnapshot) -> int:
+    """The modification time of a partition: that of its last segment, or of its directory where there is none."""
+    if not snapshot.segments:
+        return log.path.stat().st_mtime_ns
+    return mtime_ns(snapshot, snapshot.segments[-1:])
+
+
 def mtime_ns(snapshot: LogSnapshot, segments: Iterable[Segment]) -> int:
-    """The modification time these segments show: the newest message's, or the file's where messages have none."""
+    """The modification time to show for these segments: the newest message's, or the file's if messages have none."""
     chosen = tuple(segments)
     newest = max((newest_timestamp(snapshot, segment) for segment in chosen), default=NO_TIMESTAMP)
     return newest * 1_000_000 if newest != NO_TIMESTAMP else file_mtime_ns(chosen)

@@ -1,7 +1,7 @@
 """Reading without a mount: a partition's messages in a range, in order, as blocks or as the log's own bytes.
 
-A reader goes on where it stopped when it is asked again, so that following a log is reading it over and over. What
-retention or compaction takes away meanwhile is looked for anew.
+A reader that is called again continues where it stopped, so a log is followed by reading it again and again. Segments
+that retention or compaction replaces meanwhile are looked up again.
 """
 
 from __future__ import annotations
@@ -10,16 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kafkafs.selection.range_names import (
-    LastDuration,
-    LastMessages,
-    OffsetsBetween,
-    OffsetsCount,
-    OffsetsFrom,
-    OffsetSpec,
-    SingleOffset,
-    TimeSpec,
-)
+from kafkafs.selection.range_names import LastDuration, LastMessages, OffsetSpec, TimeSpec
 from kafkafs.selection.record_filters import header_rows, key_rows
 from kafkafs.selection.select import Selection, resolve, time_mask
 from storage.client.counting import visible_end
@@ -41,7 +32,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which messages: those in both ranges (None: all), and of these the ones with the key and all the headers."""
+    """The wanted messages: those in both ranges (None: all) that have the key and all the headers."""
 
     offsets: OffsetSpec | None = None
     times: TimeSpec | None = None
@@ -50,14 +41,12 @@ class Wanted:
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def begins_behind(self, snapshot: LogSnapshot) -> bool:
-        """Whether the range of offsets begins above the log end: out of range, unless one waits for it."""
+        """Whether the range of offsets begins above the log end: out of range, unless the reader waits for it."""
         spec = self.offsets
-        if isinstance(spec, SingleOffset):
-            return spec.offset > snapshot.log_end_offset
-        return isinstance(spec, OffsetsBetween | OffsetsFrom | OffsetsCount) and spec.first > snapshot.log_end_offset
+        return spec is not None and not isinstance(spec, LastMessages) and spec.first > snapshot.log_end_offset
 
     def select(self, snapshot: LogSnapshot, now_ms: int, *, follow: bool) -> Selection:
-        """What that is in a log as it is now. Raises OffsetOutOfRange."""
+        """The selection for a log as it is now. Raises OffsetOutOfRange."""
         by_offset = resolve(snapshot, self.offsets, self.isolation, now_ms, find_nth=False)
         if follow and isinstance(self.offsets, LastMessages):
             by_offset = replace(by_offset, end_offset=None, complete=False)
@@ -74,11 +63,11 @@ class Wanted:
 
 
 class PartitionReader:
-    """Reads what is wanted of one log. Not thread-safe.
+    """Reads the wanted messages of one log. Not thread-safe.
 
-    `follow`: what comes later belongs to it too, a range above the log end is waited for, and what is lost meanwhile
-    is told to `note` instead of being an error. `decoder` may be shared with readers that are not read at the same
-    time. `done`: nothing more can come.
+    `follow`: messages that are appended later belong to the range too, a range above the log end is waited for, and a
+    loss is reported to `note` instead of raised. `decoder` may be shared with readers that are not used at the same
+    time. `done`: no more messages can come.
     """
 
     def __init__(
@@ -100,20 +89,20 @@ class PartitionReader:
         self._selection: Selection | None = None
         self._next = 0
         self._left: int | None = None
-        self._may_retry = True  # nothing was given out since `_next` was moved
+        self._may_retry = True  # nothing was yielded since `_next` was moved
         self._decoder = decoder
 
     def blocks(self) -> Iterator[RecordBlock]:
         """The wanted records up to the end of the log as it is now; a block is valid until the next is taken.
 
-        Raises OffsetOutOfRange; what is wrong with damaged data, after the records before it.
+        Raises OffsetOutOfRange; the error of damaged data, after the records before it.
         """
         yield from self._passes(self._blocks)
 
     def raw(self) -> Iterator[memoryview]:
         """The whole batches that hold the ranges, verbatim, in parts of up to a MiB; a part is valid until the next.
 
-        Key and headers are not looked at, batches are not decoded.
+        Key and headers are ignored; batches are not decoded.
         """
         yield from self._passes(self._raw)
 
@@ -123,7 +112,7 @@ class PartitionReader:
         while not self.done:
             snapshot = self._log.snapshot()
             if self._selection is None and self._follow and self._wanted.begins_behind(snapshot):
-                return  # The log has not come so far yet.
+                return  # The log has not reached the range yet.
             selection = self._settle(snapshot)
             if self._next > snapshot.log_end_offset:  # truncated below where the range begins
                 self.done = not self._follow
@@ -142,7 +131,7 @@ class PartitionReader:
             return
 
     def _settle(self, snapshot: LogSnapshot) -> Selection:
-        """Where to go on: the log may have changed at both ends since the last pass."""
+        """Decides where to continue: the log may have changed at both ends since the last pass."""
         if self._selection is None:
             self._selection = self._wanted.select(snapshot, self._now_ms, follow=self._follow)
             self._next = self._selection.start_offset
@@ -192,7 +181,7 @@ class PartitionReader:
         return block
 
     def _raw(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[memoryview]:
-        # The views' own plans: the bytes are the same as theirs.
+        # The plans of the views, so that the bytes are the same as theirs.
         from kafkafs.views.layout import Run
         from kafkafs.views.raw import RawPlan, RawTimePlan
         from kafkafs.views.spans import Cursor, spans_from

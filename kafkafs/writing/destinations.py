@@ -1,6 +1,6 @@
-"""Where lines go: a partition, or a topic whose partitions are chosen as Kafka's producer does.
+"""Where lines go: a partition, or a topic whose partitions are chosen as Kafka's producer chooses them.
 
-Each is one writer's, and not thread-safe.
+Each destination belongs to one writer and is not thread-safe.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from kafkafs.writing.line_parsers import Buffer, Int64s, Parsed
-from kafkafs.writing.resent_lines import Ahead
+from kafkafs.writing.resent_lines import AlreadyAppended
 from storage.append.appender import AppendedLines, Appender
 from storage.append.partition_log import PartitionLog
 from storage.client.partitioner import Partitioner
@@ -25,33 +25,35 @@ from storage.files import names
 from storage.format.record_columns import RecordColumns
 from storage.types import TopicPartition
 
-# Of a line that may yet become a small message: compressed, or with its escapes undone.
+# A line of up to this size may yet become a small message: compressed, or with its escapes undone.
 _LONG_LINE_BYTES: Final = 64 << 20
 # A row whose size cannot be foreseen is appended by itself: 1 KiB and an eighth for compression that gains nothing.
 _SURE_BYTES: Final = 1024
 
 
 class Taken(NamedTuple):
-    """The first `rows` are in the log; `error` says why the next one is not, None for all."""
+    """What became of some rows: the first `rows` of them are in the log. `error`: why the next one is not; None: all
+    are. `beyond`: rows after that one that are in a log all the same."""
 
     rows: int
-    error: Exception | None
+    error: Exception | None = None
+    beyond: frozenset[int] = frozenset()
 
 
 class Destination(Protocol):
     """Where lines go."""
 
     def append(self, parsed: Parsed) -> Taken:
-        """Appends the records in order; `parsed.error` is not looked at."""
+        """Appends the records in order; `parsed.error` is ignored."""
 
     def longest_line(self, *, verbatim: bool) -> int:
-        """No line above so many bytes can become a message; `verbatim`: the line is the message's value."""
+        """No line of more bytes can become a message; `verbatim`: the line is the message's value."""
 
     def forget_refused(self) -> None:
-        """Records that were refused do not come again: the next ones are others, even where they look the same."""
+        """Refused records will not be written again: the next ones are others, even where they look the same."""
 
     def sync(self) -> None:
-        """All that was appended is on disk."""
+        """Everything that was appended is on disk when it returns."""
 
 
 class PartitionTarget:
@@ -59,34 +61,28 @@ class PartitionTarget:
 
     def __init__(self, log: PartitionLog, *, clock: Clock) -> None:
         self.log = log
-        self._appender = Appender(log, clock=clock)
+        self.appender = Appender(log, clock=clock)
         self._unsynced = False
 
     def append(self, parsed: Parsed) -> Taken:
         """See Destination."""
-        return self.append_columns(parsed.columns) if len(parsed.columns) else Taken(0, None)
-
-    def append_columns(self, columns: RecordColumns) -> Taken:
-        """As `append`, of at least one row."""
+        if not len(parsed.columns):
+            return Taken(0)
         self._unsynced = True
-        result = self._appender.append(columns)
+        result = self.appender.append(parsed.columns)
         return Taken(result.taken, None if result.error is None else self._offline_or(result.error))
 
     def append_lines(self, begun: bytearray, data: Buffer) -> AppendedLines | None:
-        """Appends all lines of `data` that end in it as values, `begun` standing before the first.
+        """Appends all lines that end in `data`, as values; `begun` precedes the first.
 
-        None, and nothing done, where only `append` can tell what to do. PartitionOffline, OSError: nothing of them is
-        appended.
+        None, and nothing done, where only `append` can decide what to do. PartitionOffline, OSError: none of the lines
+        is appended.
         """
         self._unsynced = True
         try:
-            return self._appender.append_lines(begun, data)
+            return self.appender.append_lines(begun, data)
         except OSError as error:
             raise self._offline_or(error) from error
-
-    def acceptable(self, columns: RecordColumns) -> tuple[int, InvalidRecord | None]:
-        """See Appender."""
-        return self._appender.acceptable(columns)
 
     def longest_line(self, *, verbatim: bool) -> int:
         """See Destination."""
@@ -102,7 +98,8 @@ class PartitionTarget:
             self._unsynced = False
 
     def _offline_or(self, error: Exception) -> Exception:
-        """What an append is answered: an error of the disk that took the log offline is that, whatever its number."""
+        """The error to report for an append: PartitionOffline if a disk error took the log offline, whatever its
+        number."""
         if isinstance(error, OSError):
             try:
                 self.log.check()
@@ -112,7 +109,7 @@ class PartitionTarget:
 
 
 class TopicTarget:
-    """A topic, of whose `count` partitions those in `here` are here. See Destination."""
+    """A topic of `count` partitions, of which those in `here` are in this directory. See Destination."""
 
     def __init__(self, owned: OwnedDir, topic: str, here: list[int], count: int) -> None:
         self._owned = owned
@@ -121,57 +118,28 @@ class TopicTarget:
         self._here: Int64s = np.array(here, np.int64)
         self._numbers = frozenset(here)
         self._partitioner = Partitioner(count)
-        self._ahead = Ahead()
+        self._already = AlreadyAppended()
 
     def append(self, parsed: Parsed) -> Taken:
-        """See Destination. A disk that fails meanwhile may leave later records of other partitions in their logs: when
-        they come again with the next call they are not appended twice."""
+        """See Destination. When a disk fails, later records of other partitions may already be in their logs: if the
+        next call brings them again, they are not appended twice."""
         columns, asked = parsed.columns, parsed.partition
-        if not len(columns):
-            return Taken(0, None)
-        if not self._ahead:
-            taken, beyond = self._append_all(columns, asked)
-            if beyond:
-                self._ahead.note(columns, taken.rows, beyond)
-            return taken
-        missing = self._ahead.missing(columns)
-        there = set(range(len(columns))).difference(missing.tolist())
-        taken, beyond = Taken(0, None), set()
-        if len(missing):
-            taken, beyond = self._append_all(_selected(columns, missing), None if asked is None else asked[missing])
-        rows = int(missing[taken.rows]) if taken.rows < len(missing) else len(columns)
-        self._ahead.note(columns, rows, there | {int(missing[row]) for row in beyond})
-        return Taken(rows, taken.error)
-
-    def _append_all(self, columns: RecordColumns, asked: Int64s | None) -> tuple[Taken, set[int]]:
-        """To the partitions that are chosen for them, or asked for by them; and which rows beyond those taken are in a
-        log nevertheless."""
-        error: Exception | None
-        chosen, stop, error = self._chosen(columns, asked)
-        if stop == 0:
-            return Taken(0, error), set()
-        if stop == len(columns) and (chosen == chosen[0]).all():
-            taken = self._target(int(chosen[0])).append_columns(columns)
-            return taken if taken.error is not None else Taken(taken.rows, error), set()
-        # What the topic does not take ends it for all partitions: it is looked for before any gets a later row.
-        able, refused = self._any_target(int(chosen[0])).acceptable(columns)
-        if able < stop:
-            stop, error = able, refused
-        # So does a partition that is offline.
-        working, failure = self._working(chosen[:stop])
-        if working < stop:
-            stop, error = working, failure
-        row = 0
-        for end in _groups(columns, stop, self._sure_limit()):
-            taken, beyond = self._append_group(columns, chosen, row, end)
-            row += taken.rows
-            if taken.error is not None:
-                return Taken(row, taken.error), beyond
-        return Taken(row, error), set()
+        there = self._already.rows_of(columns) if self._already else []
+        if not there:
+            taken = self._append_all(columns, asked)
+        else:
+            missing = np.delete(np.arange(len(columns), dtype=np.int64), there)
+            taken = self._append_all(_selected(columns, missing), None if asked is None else asked[missing])
+            rows = int(missing[taken.rows]) if taken.rows < len(missing) else len(columns)
+            beyond = frozenset(there) | {int(missing[row]) for row in taken.beyond}
+            taken = Taken(rows, taken.error, beyond)
+        if taken.beyond or self._already:
+            self._already.note(columns, taken.rows, taken.beyond)
+        return taken
 
     def append_lines(self, begun: bytearray, data: Buffer) -> AppendedLines | None:
         """See PartitionTarget."""
-        if self._ahead:
+        if self._already:
             return None
         sticky = self._partitioner.sticky
         partition = sticky if sticky in self._numbers else int(self._reachable(sticky))
@@ -189,14 +157,82 @@ class TopicTarget:
 
     def forget_refused(self) -> None:
         """See Destination."""
-        self._ahead.forget()
+        self._already.forget()
 
     def sync(self) -> None:
         """See Destination."""
         sync_each(self._targets[partition].sync for partition in sorted(self._targets))
 
+    def _append_all(self, columns: RecordColumns, asked: Int64s | None) -> Taken:
+        """Appends rows to the partitions that they ask for, or that are chosen for them."""
+        if not len(columns):
+            return Taken(0)
+        chosen = self._chosen(columns, asked)
+        possible = self._all_here(chosen)
+        if possible.rows == 0:
+            return possible
+        if possible.error is None and (chosen == chosen[0]).all():
+            return self._target(int(chosen[0])).append(Parsed(columns))
+        # A row that the topic refuses ends the write for all partitions, so it is looked for before a later row is
+        # appended to any. So does a partition that is offline.
+        accepted = Taken(*self._any_target(int(chosen[0])).appender.acceptable(columns))
+        possible = min(possible, accepted, key=_rows)
+        possible = min(possible, self._all_online(chosen[: possible.rows]), key=_rows)
+        row = 0
+        for end in _groups(columns, possible.rows, self._sure_limit()):
+            taken = self._append_group(columns, chosen, row, end)
+            row += taken.rows
+            if taken.error is not None:
+                return taken._replace(rows=row)
+        return Taken(row, possible.error)
+
+    def _append_group(self, columns: RecordColumns, chosen: Int64s, first: int, last: int) -> Taken:
+        """Appends rows [first, last), a batch to each partition. `Taken.rows` counts from `first`, `beyond` from 0."""
+        group = chosen[first:last]
+        done: set[int] = set()
+        numbers, at = np.unique(group, return_index=True)
+        ordered = numbers[np.argsort(at)].tolist()
+        for index, partition in enumerate(ordered):
+            rows = np.flatnonzero(group == partition) + first
+            taken = self._target(partition).append(Parsed(_selected(columns, rows)))
+            done.update(rows[: taken.rows].tolist())
+            if taken.error is not None:
+                missing = [int(rows[taken.rows])] if taken.rows < len(rows) else []
+                missing += [int(np.flatnonzero(group == other)[0]) + first for other in ordered[index + 1 :]]
+                end = min(missing)
+                return Taken(end - first, taken.error, frozenset(row for row in done if row > end))
+        return Taken(last - first)
+
+    def _chosen(self, columns: RecordColumns, asked: Int64s | None) -> Int64s:
+        """Each row's partition."""
+        chosen = self._partitioner.choose(columns)
+        here = np.isin(chosen, self._here)
+        if not here.all():
+            # A producer sends keyless messages to any partition that it can reach.
+            lost = ~here & (columns.key_length < 0)
+            chosen[lost] = self._reachable(chosen[lost])
+        return chosen if asked is None else np.where(asked >= 0, asked, chosen)
+
+    def _all_here(self, chosen: Int64s) -> Taken:
+        """The rows before the first whose partition is not here, and that as the error."""
+        away = ~np.isin(chosen, self._here)
+        if not away.any():
+            return Taken(len(chosen))
+        row = int(away.argmax())
+        return Taken(row, InvalidRecord(f"there is no partition {self._topic}/{int(chosen[row])} here"))
+
+    def _all_online(self, chosen: Int64s) -> Taken:
+        """The rows before the first whose partition is offline, and why it is."""
+        numbers, at = np.unique(chosen, return_index=True)
+        for row, partition in sorted(zip(at.tolist(), numbers.tolist(), strict=True)):
+            try:
+                self._target(partition).log.check()
+            except (StorageError, OSError) as error:
+                return Taken(row, error)
+        return Taken(len(chosen))
+
     def _config(self) -> LogConfig:
-        """The topic's as of now."""
+        """The topic's configuration as of now."""
         for target in self._targets.values():
             return target.log.config
         return self._owned.topic_info(self._topic).config
@@ -210,50 +246,6 @@ class TopicTarget:
 
     def _any_target(self, partition: int) -> PartitionTarget:
         return next(iter(self._targets.values()), None) or self._target(partition)
-
-    def _working(self, chosen: Int64s) -> tuple[int, Exception | None]:
-        """How many rows there are before the first whose partition is offline, and why it is."""
-        numbers, at = np.unique(chosen, return_index=True)
-        for row, partition in sorted(zip(at.tolist(), numbers.tolist(), strict=True)):
-            try:
-                self._target(partition).log.check()
-            except (StorageError, OSError) as error:
-                return row, error
-        return len(chosen), None
-
-    def _append_group(self, columns: RecordColumns, chosen: Int64s, first: int, last: int) -> tuple[Taken, set[int]]:
-        """Rows [first, last), a batch for each partition. The rows before the first that is not in a log are taken; the
-        set names those beyond it that are in one."""
-        group = chosen[first:last]
-        done: set[int] = set()
-        numbers, at = np.unique(group, return_index=True)
-        ordered = numbers[np.argsort(at)].tolist()
-        for index, partition in enumerate(ordered):
-            rows = np.flatnonzero(group == partition) + first
-            taken = self._target(partition).append_columns(_selected(columns, rows))
-            done.update(rows[: taken.rows].tolist())
-            if taken.error is not None:
-                missing = [int(rows[taken.rows])] if taken.rows < len(rows) else []
-                missing += [int(np.flatnonzero(group == other)[0]) + first for other in ordered[index + 1 :]]
-                end = min(missing)
-                return Taken(end - first, taken.error), {row for row in done if row > end}
-        return Taken(last - first, None), set()
-
-    def _chosen(self, columns: RecordColumns, asked: Int64s | None) -> tuple[Int64s, int, InvalidRecord | None]:
-        """Each row's partition, how many rows have one that is here, and what is wrong with the next."""
-        chosen = self._partitioner.choose(columns)
-        here = np.isin(chosen, self._here)
-        if not here.all():
-            # A producer's keyless messages go to any partition that it can reach.
-            lost = ~here & (columns.key_length < 0)
-            chosen[lost] = self._reachable(chosen[lost])
-        if asked is not None:
-            chosen = np.where(asked >= 0, asked, chosen)
-        away = ~np.isin(chosen, self._here)
-        if not away.any():
-            return chosen, len(chosen), None
-        row = int(away.argmax())
-        return chosen, row, InvalidRecord(f"there is no partition {self._topic}/{int(chosen[row])} here")
 
     def _reachable(self, chosen: Int64s | int) -> Int64s:
         """A partition that is here, for each that is not."""
@@ -269,15 +261,15 @@ Target = PartitionTarget | TopicTarget
 
 
 def open_target(owned: OwnedDir, place: str | TopicPartition, *, force: bool = False) -> Target:
-    """A topic, by its name, or a partition.
+    """The target for a topic, given by its name, or for a partition.
 
     NotPermitted where nothing may be appended, UnknownTopicOrPartition, PartitionOffline, OSError; InvalidConfig for a
-    topic whose true number of partitions nobody here knows.
+    topic whose number of partitions in the cluster is not known here.
     """
     topic = place if isinstance(place, str) else place.topic
     info = None
     if owned.log_dir.is_broker or topic in names.INTERNAL_TOPICS or topic == names.CLUSTER_METADATA_TOPIC:
-        # Asked only where the answer may be no: it takes files to read, and `echo >>` opens for each line.
+        # Only where it may be refused: this reads files, and `echo >>` opens the file for each line.
         info = owned.topic_info(topic)
         guest_rules.check_append(info, force=force)
     if isinstance(place, TopicPartition):
@@ -292,7 +284,7 @@ def open_target(owned: OwnedDir, place: str | TopicPartition, *, force: bool = F
 
 
 def sync_each(syncs: Iterable[Callable[[], object]]) -> None:
-    """Calls all of them: one partition that fails keeps no other from the disk. Raises the first error."""
+    """Calls all of them: a partition that fails does not keep others from being synced. Raises the first error."""
     first: Exception | None = None
     for sync in syncs:
         try:
@@ -303,6 +295,10 @@ def sync_each(syncs: Iterable[Callable[[], object]]) -> None:
         raise first
 
 
+def _rows(taken: Taken) -> int:
+    return taken.rows
+
+
 def _longest_line(config: LogConfig, *, verbatim: bool) -> int:
     limit = min(config.max_message_bytes, config.segment_bytes)
     plain = verbatim and config.compression_type in ("producer", "uncompressed")
@@ -310,7 +306,7 @@ def _longest_line(config: LogConfig, *, verbatim: bool) -> int:
 
 
 def _groups(columns: RecordColumns, stop: int, sure_limit: int) -> list[int]:
-    """Ends of groups of rows. A row that may prove too large makes one by itself: no later one precedes it."""
+    """The ends of groups of rows. A row that may prove too large is a group by itself: no later row precedes it."""
     sizes = np.zeros(len(columns), np.int64)
     for lengths in (columns.key_length, columns.value_length, columns.headers_length):
         sizes += np.maximum(lengths, 0)

@@ -1,4 +1,4 @@
-"""Lines parsed: what is written to `@append` files becomes records."""
+"""Parsing lines: what is written to `@append` files becomes records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOW: Final = np.full(1, NO_TIMESTAMP, np.int64)
 
 
 class Parsed(NamedTuple):
-    """Lines as records, up to the first bad one. `partition`: the one each asks for (-1: none); None: none does."""
+    """Lines as records, up to the first bad one. `partition`: which one each asks for (-1: any); None: none asks."""
 
     columns: RecordColumns
     partition: Int64s | None = None
@@ -28,7 +28,7 @@ class Parsed(NamedTuple):
 
 
 Parse = Callable[[Buffer, Int64s, Int64s], Parsed]
-"""From a buffer and its lines' starts and lengths."""
+"""Parses the lines of a buffer, given their starts and lengths."""
 
 
 def parse_txt(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:

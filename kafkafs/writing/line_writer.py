@@ -1,32 +1,32 @@
-"""Bytes written → messages: lines, batches, partitions. What `@append` files and `kafkafs append` share.
+"""From written bytes to messages: lines, batches, partitions. Shared by `@append` files and `kafkafs append`.
 
     writer = LineWriter(open_target(owned, "orders"), parse_txt)
     writer.write(b"one\\ntwo\\nthr")  # two messages, one batch
     writer.sync()                    # a third, and all of it is on disk
 
-A write is taken up to its last complete line. Where a line fails, nothing from that line on is taken. A bad line is one
-that does not parse, or that the topic does not take; any line fails while the disk is full or its partition is offline.
+A write is taken up to its last complete line. Where a line fails, nothing from that line on is taken. A bad line does
+not parse, or the topic refuses it; any line fails while the disk is full or its partition is offline.
 
-FUSE cuts one write(2) into requests and drops the error of all but the first: the caller then gets a short count, and
-writes the rest again. A request does not say which write(2) it belongs to, so what to do with the one that follows a
-failure is decided by its content and by whether the error was told, that is, surely delivered:
+FUSE cuts one write(2) into requests and drops the errors of all but the first: the caller then gets a short count and
+writes the rest again. A request does not say which write(2) it belongs to, so the request after a failure is handled
+according to its content, and to whether the error was told, that is, certainly delivered to the caller:
 
 | error    | the next request        | what happens to it                                                              |
 |----------|-------------------------|---------------------------------------------------------------------------------|
 | either   | the refused bytes again | It continues the line that was begun before them. A bad line fails again, now   |
 |          |                         | told; a line that met a full disk may be taken.                                 |
-| not told | other bytes             | It is refused with the error that is due. Nothing of it is taken.               |
-| told     | other bytes             | The caller has gone on, and the line that was begun is forgotten. If the caller |
+| not told | other bytes             | It is refused with the pending error. Nothing of it is taken.                   |
+| told     | other bytes             | The caller has moved on, and the begun line is forgotten. If the caller had     |
 |          |                         | ended its write within a line, the rest of that line is discarded up to its     |
 |          |                         | newline (`_continues_locked`); otherwise a new line begins.                     |
 
 An error is told when it answers the first request of a write(2): the request before was answered with an error or a
-short count, or was too small to have been cut. A short count alone tells nobody what is wrong. Nor does an error within
-an overlong line that fills a request: whether its caller goes on with the rest of the line or with another line cannot
-be seen before it has come again.
+short count, or was too small to have been cut. A short count alone does not tell the caller the error. Nor does an
+error within an overlong line that fills a request: only the next request shows whether the caller continues with the
+rest of the line or with another line.
 
-`sync` raises an error that has not been told yet, and an error of the disk as long as it keeps bytes that were taken
-from becoming a message.
+`sync` raises an error that has not been told yet, and a disk error as long as it prevents taken bytes from becoming a
+message.
 """
 
 from __future__ import annotations
@@ -49,40 +49,40 @@ _FEW_LINES: Final = 16
 _NO_ROWS: Final = np.zeros(0, np.int64)
 # Errors of a line, not of the disk.
 _BAD_LINES: Final = (InvalidRecord, RecordTooLarge, InvalidConfig)
-# A request carries 32 pages at most, and the first may be used in part. Only after one of this size or more can the
-# next request belong to the same write(2). (A writev(2) of very many small parts is cut earlier; its caller, who
-# writes the rest again, is told all the same.)
+# A request carries at most 32 pages, and the first may be partly used. Only after a request of this size or more can
+# the next one belong to the same write(2). (A writev(2) of very many small parts is cut earlier; its caller, which
+# writes the rest again, gets the error all the same.)
 _CUT_BYTES: Final = (128 << 10) - 4095
 # Two different lines may begin with the same few bytes.
 _NO_COINCIDENCE_BYTES: Final = 3
 
-# What became of a request: how many of its bytes are taken, and why the line after them is not (None: all are).
+# The outcome of a request: how many of its bytes are taken, and why the line after them is not (None: all are).
 _Outcome = tuple[int, Exception | None]
 
 
 @dataclass(slots=True)
 class _Failure:
-    """Bytes that were refused, from the line on that is the reason."""
+    """Refused bytes, from the line that failed on."""
 
     data: bytes
     error: Exception
-    told: bool  # the caller has surely seen the error
+    told: bool  # the caller has certainly got the error
 
     @property
     def ends_within_line(self) -> bool:
-        """Whether the caller ended its write within a line. What fills a request may be the first of several: the
-        kernel has dropped the others, and nobody knows how they ended."""
+        """Whether the caller ended its write within a line. Bytes that fill a request may be the first of several
+        requests: the kernel has dropped the others, and how they ended is unknown."""
         return self.data[-1] != _NEWLINE and len(self.data) < _CUT_BYTES
 
     @property
     def is_within_line(self) -> bool:
-        """Whether the refused line goes on after these bytes."""
+        """Whether the refused line continues after these bytes."""
         return _NEWLINE not in self.data
 
     def comes_again(self, data: Buffer) -> bool:
-        """Whether `data` is what was refused, perhaps cut at another place."""
+        """Whether `data` is the refused bytes again, perhaps cut at another place."""
         if self.told and self.is_within_line and len(data) < len(self.data):
-            return False  # More of the same line, which may well look like its beginning.
+            return False  # More of the same line, which may happen to look like its beginning.
         size = min(len(data), len(self.data))
         return data[:size] == self.data[:size]
 
@@ -93,7 +93,7 @@ class LineWriter:
     def __init__(self, destination: Destination, parse: Parse) -> None:
         # Constant after construction.
         self._parse = parse
-        # Takes lines as they are.
+        # Appends lines without parsing them.
         self._append_lines: Callable[[bytearray, Buffer], AppendedLines | None] | None = None
         if parse is parse_txt and isinstance(destination, Target):
             self._append_lines = destination.append_lines
@@ -103,14 +103,14 @@ class LineWriter:
         self._starts: Int64s = _NO_ROWS
         self._lengths: Int64s = _NO_ROWS
         self._begun = bytearray()  # the line that has no newline yet
-        self._discarding = False  # what comes is the rest of an overlong line; then nothing is begun
-        self._failure: _Failure | None = None  # how the last write ended, unless all of it was taken
+        self._discarding = False  # the next bytes are the rest of an overlong line; then `_begun` is empty
+        self._failure: _Failure | None = None  # of the last write, unless all of it was taken
         self._may_be_cut = False  # the next request may belong to the same write(2) as the last one
 
     def write(self, data: Buffer) -> int:
-        """Takes `data` up to a line that fails; returns how many bytes, all of them when none does.
+        """Takes `data` up to a line that fails; returns how many bytes, all of them if none fails.
 
-        Raises what is wrong when that is none: InvalidRecord, RecordTooLarge, InvalidConfig, PartitionOffline, OSError.
+        Raises the error if no byte is taken: InvalidRecord, RecordTooLarge, InvalidConfig, PartitionOffline, OSError.
         """
         with self._lock:
             if not len(data):
@@ -126,10 +126,10 @@ class LineWriter:
             raise error
 
     def sync(self) -> None:
-        """What follows the last newline becomes a message, and all that was written is on disk when it returns.
+        """An unterminated last line becomes a message, and everything that was written is on disk when it returns.
 
-        Errors as `write`; a bad last line is then gone. Raises too what a write failed with and its caller has not been
-        told, and what still keeps the beginning of a line from becoming a message.
+        Errors as `write`; a bad last line is dropped. Also raises the error of a write that its caller has not been
+        told, and an error that still prevents the beginning of a line from becoming a message.
         """
         with self._lock:
             failure = self._failure
@@ -141,10 +141,10 @@ class LineWriter:
                 raise failure.error
 
     def close(self) -> None:
-        """The end for good: what follows the last newline becomes a message, unless a write failed after it began.
+        """Closes the writer. An unterminated last line becomes a message, unless a write failed after it began.
 
-        Raises what is wrong with that line, or what a write failed with and its caller may not have been told. A second
-        call does nothing.
+        Raises the error of that line, or the error of a write that its caller may not have been told. A second call
+        does nothing.
         """
         with self._lock:
             failure, self._failure = self._failure, None
@@ -157,13 +157,13 @@ class LineWriter:
                 self._begun.clear()
 
     def abandon(self) -> None:
-        """Forgets what follows the last newline, and what was refused."""
+        """Forgets an unterminated last line, and what was refused."""
         with self._lock:
             self._give_up_locked()
 
     def _after_failure_locked(self, failure: _Failure, data: Buffer) -> bool:
         """Decides what `data`, the first request after a failure, continues: see the module's table. True when it is
-        what was refused. Raises the error if it was not told."""
+        the refused bytes again. Raises the error if it was not told."""
         if failure.comes_again(data):
             self._failure = None
             return True
@@ -176,8 +176,8 @@ class LineWriter:
         return False
 
     def _continues_locked(self, failure: _Failure, data: Buffer) -> bool:
-        """Whether `data` continues the line within which refused bytes end. What is known to begin a line does not:
-        lines that were refused with a bad one before them, and JSON that is complete."""
+        """Whether `data` continues the line within which the refused bytes end. Bytes that are known to begin a line do
+        not: lines that were refused after a bad line, and complete JSON."""
         refused, given = failure.data, bytes(data)
         at = refused.find(_NEWLINE) + 1
         while at:
@@ -201,7 +201,8 @@ class LineWriter:
         self._may_be_cut = False
 
     def _give_up_locked(self) -> None:
-        """What was refused does not come again, and what was begun before it is not finished."""
+        """Forgets what was refused, which will not be written again, and the line begun before it, which will not be
+        finished."""
         self._begun.clear()
         self._discarding = False
         if self._failure is not None:
@@ -209,12 +210,13 @@ class LineWriter:
             self._destination.forget_refused()
 
     def _lacks_bytes_locked(self, failure: _Failure) -> bool:
-        """Whether an error of the disk keeps bytes that were taken from becoming a message. (A bad line is refused as
-        a whole, its beginning too.)"""
+        """Whether a disk error prevents bytes that were taken from becoming a message. (A bad line is refused as a
+        whole, including its beginning.)"""
         return bool(self._begun) and not isinstance(failure.error, _BAD_LINES)
 
     def _end_line_locked(self) -> None:
-        """The line that was begun becomes a message. A bad one is gone; after other errors it may still be finished."""
+        """The begun line becomes a message. A bad line is dropped; after other errors the line may still be
+        finished."""
         if not self._begun:
             return
         try:
@@ -225,7 +227,7 @@ class LineWriter:
         self._begun.clear()
 
     def _take_locked(self, data: Buffer) -> _Outcome:
-        """Takes lines up to one that fails. Where nothing is taken the line that was begun stays as it is."""
+        """Takes lines up to one that fails. If nothing is taken, the begun line stays unchanged."""
         skipped = 0
         if self._discarding:
             skipped = bytes(data).find(b"\n") + 1
@@ -241,7 +243,7 @@ class LineWriter:
         return skipped + taken, error
 
     def _take_lines_locked(self, data: Buffer) -> _Outcome:
-        """As `_take_locked`. Raises what is wrong when nothing is taken."""
+        """As `_take_locked`, but raises the error if nothing is taken."""
         if self._append_lines is not None:
             done = self._append_lines(self._begun, data)
             if done is not None:
@@ -265,7 +267,7 @@ class LineWriter:
         return self._keep_rest_locked(data, end)
 
     def _keep_rest_locked(self, data: Buffer, end: int) -> _Outcome:
-        """What follows the last newline, which ends at `end`, is the beginning of a line."""
+        """Keeps the bytes after the last newline, which ends at `end`, as the beginning of a line."""
         self._begun.clear()
         if end < len(data):
             try:
@@ -283,14 +285,15 @@ class LineWriter:
             self._starts, self._lengths = np.empty(size, np.int64), np.empty(size, np.int64)
 
     def _begin_locked(self, part: Buffer) -> None:
-        """Keeps the beginning of a line. RecordTooLarge if no message can be so long: then `part` is not kept."""
+        """Keeps the beginning of a line. RecordTooLarge if it is too long for any message: then `part` is not kept."""
         longest = self._destination.longest_line(verbatim=self._parse is parse_txt)
         if len(self._begun) + len(part) > longest:
             raise RecordTooLarge("message", expected=f"a line of at most {longest} bytes")
         self._begun += part
 
     def _append_locked(self, buffer: Buffer, starts: Int64s, lengths: Int64s) -> tuple[int, Exception | None]:
-        """Appends lines up to one that fails: how many, and why not the next one. Raises that when it is the first."""
+        """Appends lines up to one that fails: how many, and why not the next one. Raises the error if it is the
+        first."""
         parsed = self._parse(buffer, starts, lengths)
         taken = self._destination.append(parsed)
         error = parsed.error if taken.error is None else taken.error

@@ -1,8 +1,8 @@
-"""Lines that come again: what a failed write has put into some partitions already is not put there twice.
+"""Lines that are written again: those that a failed write has already put into some partitions are not appended twice.
 
-A topic's lines go to their partitions batch by batch. When one partition fails, lines behind the first that is missing
-may be in the logs of others. The short write counts the lines before that one only, so a tool that goes on writes the
-others again; then they are known by their order and content.
+A topic's lines go to their partitions batch by batch. When one partition fails, lines after the first missing one may
+be in the logs of others. The short write counts only the lines before that one, so a tool that continues writes the
+others again; they are then recognised by their order and content.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from storage.format.record_columns import RecordColumns
 Content = tuple[bytes | None, bytes | None, bytes]  # key, value, headers
 
 
-class Ahead:
-    """Rows that are in a log, of those that are expected to come next. Not thread-safe."""
+class AlreadyAppended:
+    """The rows that are already in a log, among those that are expected next. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._there: dict[int, Content] = {}  # by number, counted from the next row on
+        self._there: dict[int, Content] = {}  # by number, counted from the next expected row
 
     def __bool__(self) -> bool:
         return bool(self._there)
 
-    def missing(self, columns: RecordColumns) -> npt.NDArray[np.int64]:
-        """The rows that are in no log yet. Rows that are not those expected are all missing, and others forgotten."""
+    def rows_of(self, columns: RecordColumns) -> list[int]:
+        """Those of these rows that are already in a log. If one is not the expected row, none is, and all are
+        forgotten."""
         there = [row for row in self._there if row < len(columns)]
         if any(_content(columns, row) != self._there[row] for row in there):
             self._there.clear()
-            there = []
-        return np.delete(np.arange(len(columns), dtype=np.int64), there)
+            return []
+        return there
 
     def forget(self) -> None:
-        """What comes next is something else, even where it looks the same."""
+        """The next rows are others, even where they look the same."""
         self._there.clear()
 
     def note(self, columns: RecordColumns, count: int, there: Collection[int]) -> None:
-        """The first `count` rows are accounted for; of the others those in `there`, and those known before that have
-        not come yet, are in a log."""
+        """The first `count` rows are done. Of the others, those in `there` are in a log, and so are those noted before
+        that have not come yet."""
         known = {row - count: content for row, content in self._there.items() if row >= max(count, len(columns))}
         self._there = known | {row - count: _content(columns, row) for row in there if row >= count}
 

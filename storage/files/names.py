@@ -222,6 +222,13 @@ _PARTITION_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _NO_PARTITION_NAME = "is not in the form topic-partition; a broker refuses to start beside it"
 
 
+def partition_number(text: str) -> int | None:
+    """A partition's number, written as Kafka writes it (no leading zeros); None when the text is not one."""
+    if not _PARTITION_NUMBER.fullmatch(text) or int(text) > _MAX_PARTITION:
+        return None
+    return int(text)
+
+
 def parse_dir(name: str) -> DirName:
     """What the directory `name` in a log directory is (LocalLog.parseTopicPartitionName, LogManager.loadLogs)."""
     if name == REMOTE_INDEX_CACHE:
@@ -234,15 +241,16 @@ def parse_dir(name: str) -> DirName:
             return DirName(name, DirKind.UNPARSABLE, None, _NO_PARTITION_NAME)
         kind = _MARKS[match[4]]
         bare = name[: name.rindex(".")]
-    topic, dash, number = bare.rpartition("-")
-    if not dash or not topic or not _PARTITION_NUMBER.fullmatch(number) or int(number) > _MAX_PARTITION:
+    topic, _, text = bare.rpartition("-")
+    number = partition_number(text)
+    if not topic or number is None:
         return DirName(name, DirKind.UNPARSABLE, None, _NO_PARTITION_NAME)
     problem = topic_name_problem(topic)
     if problem is not None:
         return DirName(name, DirKind.UNPARSABLE, None, f"holds no valid topic name: {problem}")
     if topic == CLUSTER_METADATA_TOPIC and kind is DirKind.PARTITION:
         kind = DirKind.CLUSTER_METADATA
-    return DirName(name, kind, TopicPartition(topic, int(number)))
+    return DirName(name, kind, TopicPartition(topic, number))
 
 
 def deleted_dir(partition: TopicPartition, unique: str | None = None) -> str:

@@ -122,6 +122,11 @@ class LogDir:
             self._forgotten += 1
             self._mark = mark
 
+    @property
+    def mtime_ns(self) -> int:
+        """The directory's own modification time as of the last refresh, in ns since the epoch."""
+        return self._mark.mtime_ns
+
     def topics(self) -> list[str]:
         """The topics as of the last refresh, ascending."""
         return list(self._topics)

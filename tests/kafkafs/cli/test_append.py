@@ -61,7 +61,7 @@ def test_the_directory_is_shut_down_cleanly(logs: Path) -> None:
 
 def test_a_bad_line(logs: Path) -> None:
     said = append(logs, b'{"value":"a"}\n{"value":"b"}\n{bad\n{"value":"c"}\npart', "t/0", "--format=jsonl", code=4)
-    assert said.startswith("kafkafs: line 3: line is no JSON")
+    assert said.startswith("kafkafs: line 3: line is not valid JSON")
     assert output_of("cat", logs, "t/0") == b"a\nb\n"
 
 

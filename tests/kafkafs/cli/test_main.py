@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import click
 import pytest
 
 from kafkafs.cli import main
-from kafkafs.cli.version import KERNELS
 from storage.errors import LogLocked
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of, process, run
@@ -62,12 +60,6 @@ def test_versions() -> None:
     assert lines[1] == "kernels: compiled"
     assert lines[2].startswith("system: ")
     assert "numpy" in lines[3]
-
-
-def test_all_kernels_are_named() -> None:
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        modules = tomllib.load(file)["tool"]["setuptools"]["ext-modules"]
-    assert sorted(KERNELS) == sorted(module["name"] for module in modules if module["sources"][0].endswith(".py"))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

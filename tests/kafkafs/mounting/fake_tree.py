@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from kafkafs.mounting import operations
-from kafkafs.tree.node import Attributes, Directory, Entry, File, Kind, View
+from kafkafs.tree.node import Attributes, Directory, Entry, File, NodeKind, View
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.views.handle import BytesHandle, Handle
 from storage import errors
@@ -37,7 +37,7 @@ class MemoryFile(File):
         self._keep_cache = keep_cache
 
     def attributes(self) -> Attributes:
-        return Attributes(Kind.FILE, len(self.content), MTIME_NS, 0o444)
+        return Attributes(NodeKind.FILE, len(self.content), MTIME_NS, 0o444)
 
     def xattrs(self) -> Mapping[str, bytes]:
         return {"user.kafka.size": b"%d" % len(self.content), "user.kafka.empty": b""}
@@ -77,7 +77,7 @@ class MemoryDirectory(Directory):
         self.views = views
 
     def attributes(self) -> Attributes:
-        return Attributes(Kind.DIRECTORY, 0, MTIME_NS, 0o555, 2)
+        return Attributes(NodeKind.DIRECTORY, 0, MTIME_NS, 0o555, 2)
 
     def list(self) -> Iterable[Entry]:
         return [Entry(name, view.attributes().kind) for name, view in self.views.items()]

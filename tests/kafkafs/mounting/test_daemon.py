@@ -25,8 +25,8 @@ class Shown:
     def end(self):
         print("end")
 
-def work(onlooker):
-    ready = onlooker.ready
+def work(listener):
+    ready = listener.ready
 {work}
 
 try:
@@ -110,14 +110,14 @@ def test_what_libraries_say_is_shown() -> None:
 def test_what_it_says_and_how_far_it_is_is_shown() -> None:
     result = run(
         """
-        onlooker.progress.begin("recovery", 70)
-        onlooker.progress.advance(7)
-        onlooker.say("größer: " + "x" * 100_000)
-        onlooker.progress.end()
+        listener.progress.begin("recovery", 70)
+        listener.progress.advance(7)
+        listener.say("größer: " + "x" * 100_000)
+        listener.progress.end()
         ready(os.open(os.devnull, os.O_WRONLY))
-        onlooker.progress.begin("too late", 1)
-        onlooker.progress.advance(1)
-        onlooker.say("too late")
+        listener.progress.begin("too late", 1)
+        listener.progress.advance(1)
+        listener.say("too late")
         """
     )
     lines = result.stdout.splitlines()

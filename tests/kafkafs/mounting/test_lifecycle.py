@@ -267,9 +267,9 @@ def test_what_cannot_be_mounted_is_explained(log_dir: Path, mnt: Path, backgroun
         (log_dir, mnt.parent / "missing", 4, b"mkdir"),
         (log_dir, mnt.parent / "file", 4, b"not a directory"),
         (log_dir, mnt.parent / "full", 4, b"not empty"),
-        (log_dir, log_dir / "t-0", 2, b"lies within"),
-        (log_dir, mnt.parent, 2, b"lies within"),
-        (log_dir, log_dir, 2, b"lies within"),
+        (log_dir, log_dir / "t-0", 2, b"is within"),
+        (log_dir, mnt.parent, 2, b"is within"),
+        (log_dir, log_dir, 2, b"is within"),
     ):
         said = mount(source, target, *([] if background else ["-f"]), exit_code=exit_code)
         assert words in said, said

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.node import Kind
+from kafkafs.tree.node import NodeKind
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.directory.owned_dir import Opening, OwnedDir
@@ -123,13 +123,13 @@ def test_what_cannot_be_read_is_in_the_status(tmp_path: Path) -> None:
 def test_kinds(tree: Tree) -> None:
     write(tree, made(tree), b"1\n")
     for path in ("/@groups", "/@groups/g", "/@groups/g/t"):
-        assert tree.lookup(path).attributes().kind is Kind.DIRECTORY
+        assert tree.lookup(path).attributes().kind is NodeKind.DIRECTORY
         assert tree.lookup(path).attributes().mode == 0o755
         with pytest.raises(IsADirectoryError):
             tree.lookup(path).open()
         with pytest.raises(IsADirectoryError):
             tree.lookup(path).open_to_write()
-    assert tree.lookup("/@groups/g/t/0").attributes().kind is Kind.FILE
+    assert tree.lookup("/@groups/g/t/0").attributes().kind is NodeKind.FILE
     assert tree.lookup("/@groups/g/t/0").attributes().mode == 0o644
     with pytest.raises(NotADirectoryError):
         tree.lookup("/@groups/g/t/0").list()

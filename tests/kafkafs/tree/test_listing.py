@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.node import Attributes, Kind
+from kafkafs.tree.node import Attributes, NodeKind
 from kafkafs.tree.tree import Tree
 from tests.support.live_log import START_MS, LiveLog
 from tests.support.reference_views import content, tree_of
@@ -49,9 +49,9 @@ def walk(tree: Tree, path: str = "/") -> Iterator[tuple[str, Attributes]]:
     view = tree.lookup(path)
     attributes = view.attributes()
     yield path, attributes
-    if attributes.kind is Kind.DIRECTORY:
+    if attributes.kind is NodeKind.DIRECTORY:
         for entry in view.list():
-            if path == "/" and entry.kind is Kind.FILE:
+            if path == "/" and entry.kind is NodeKind.FILE:
                 continue
             yield from walk(tree, f"{path.rstrip('/')}/{entry.name}")
 

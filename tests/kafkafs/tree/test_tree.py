@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.node import Kind
+from kafkafs.tree.node import NodeKind
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import OffsetOutOfRange, StorageError, UnknownTopicOrPartition
@@ -47,9 +47,9 @@ def names(tree: Tree, path: str) -> list[str]:
 def test_the_root_lists_our_files_and_all_topics(tree: Tree) -> None:
     assert names(tree, "/") == ["@help", "@status.json", "@metrics", "@groups", "t"]
     root = tree.lookup("/").attributes()
-    assert (root.kind, root.mode, root.nlink) == (Kind.DIRECTORY, 0o555, 4)
+    assert (root.kind, root.mode, root.nlink) == (NodeKind.DIRECTORY, 0o555, 4)
     assert names(tree, "/@groups") == []
-    assert tree.lookup("/@groups").attributes().kind is Kind.DIRECTORY
+    assert tree.lookup("/@groups").attributes().kind is NodeKind.DIRECTORY
 
 
 def test_a_topic_and_a_partition(tree: Tree) -> None:
@@ -63,7 +63,7 @@ def test_a_topic_and_a_partition(tree: Tree) -> None:
         "time",
         "segments",
     ]
-    assert [entry.kind for entry in tree.lookup("/t/0").list()] == [Kind.FILE] * 4 + [Kind.DIRECTORY] * 3
+    assert [entry.kind for entry in tree.lookup("/t/0").list()] == [NodeKind.FILE] * 4 + [NodeKind.DIRECTORY] * 3
     assert tree.lookup("/t/0").attributes().nlink == 5
 
 
@@ -375,7 +375,7 @@ def test_every_name_in_every_fixture_answers() -> None:
             view = tree.lookup(path)
             attributes = view.attributes()
             assert all(isinstance(value, bytes) for value in view.xattrs().values())
-            if attributes.kind is Kind.FILE:
+            if attributes.kind is NodeKind.FILE:
                 view.open().close()
                 continue
             for entry in view.list():

@@ -7,15 +7,14 @@ import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkafs.formats.jsonl_parse import parse_line
-from kafkafs.writing.destinations import Taken, open_target
-from kafkafs.writing.line_parsers import Parsed, keyed_txt, parse_jsonl, parse_txt
+from kafkafs.writing.destinations import open_target
+from kafkafs.writing.line_parsers import keyed_txt, parse_jsonl, parse_txt
 from kafkafs.writing.line_writer import LineWriter
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, NotPermitted, PartitionOffline, RecordTooLarge
@@ -26,42 +25,7 @@ from storage.verify.verify import verify_log_dir
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import NOW_MS, opened
 from tests.support.partitions import partition_for_key
-
-
-class Kept:
-    """A destination that keeps values, refuses some, and fails when told to."""
-
-    def __init__(self, limit: int = 100) -> None:
-        self.values: list[bytes] = []
-        self.calls = 0
-        self.synced = 0
-        self.forgotten = 0
-        self.limit = limit
-        self.failure: OSError | None = None
-
-    def append(self, parsed: Parsed) -> Taken:
-        if self.failure is not None:
-            return Taken(0, self.failure)
-        self.calls += 1
-        columns = parsed.columns
-        for row in range(len(columns)):
-            start, length = int(columns.value_start[row]), int(columns.value_length[row])
-            value = bytes(memoryview(columns.buffer)[start : start + length])
-            if value.startswith(b"BAD"):
-                return Taken(row, InvalidRecord("bad"))
-            if length > self.limit:
-                return Taken(row, RecordTooLarge("long"))
-            self.values.append(value)
-        return Taken(len(columns), None)
-
-    def longest_line(self, *, verbatim: bool) -> int:
-        return self.limit
-
-    def forget_refused(self) -> None:
-        self.forgotten += 1
-
-    def sync(self) -> None:
-        self.synced += 1
+from tests.support.written_lines import NINE, Kept, failing, jsonl, values
 
 
 @pytest.fixture
@@ -245,19 +209,6 @@ def owned(tmp_path: Path) -> Iterator[OwnedDir]:
     assert verify_log_dir(tmp_path / "logs") == []
 
 
-def values(owned: OwnedDir, topic: str) -> list[list[bytes | None]]:
-    """Of each partition."""
-    found = []
-    for partition in owned.log_dir.partitions(topic):
-        snapshot = owned.log(TopicPartition(topic, partition)).snapshot()
-        found.append([block.value(row) for block in read_range(snapshot, 0) for row in range(len(block))])
-    return found
-
-
-def jsonl(*lines: dict[str, Any]) -> bytes:
-    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-
-
 def test_to_a_partition(owned: OwnedDir) -> None:
     writer = LineWriter(open_target(owned, TopicPartition("t", 1)), parse_jsonl)
     writer.write(jsonl({"value": "a", "partition": 2}, {"value": "b", "key": "k"}))
@@ -299,28 +250,6 @@ def test_a_compacted_topic_takes_no_null_key(owned: OwnedDir) -> None:
     assert sum(map(len, values(owned, "compacted"))) == 20
 
 
-def failing(disk: FaultyDisk, *partitions: int) -> None:
-    """Writes to the logs of these partitions of t find the disk full."""
-    logs = {f"t-{partition}" for partition in partitions}
-    disk.fail = lambda what, path: errno.ENOSPC if what.startswith("write 0") and path.parent.name in logs else None
-
-
-@pytest.fixture
-def full(tmp_path: Path) -> Iterator[tuple[OwnedDir, FaultyDisk]]:
-    """A topic of three partitions on a disk that can be full."""
-    path = tmp_path / "full"
-    directory = opened(path)
-    directory.create_topic("t", 3)
-    assert directory.close().clean
-    disk = FaultyDisk(path)
-    directory = opened(path, disk=disk)
-    yield directory, disk
-    disk.fail = lambda _what, _path: None
-    assert not directory.close().errors
-    assert verify_log_dir(path) == []
-
-
-NINE = [jsonl({"value": f"{number}", "partition": number % 3}) for number in range(9)]
 IN_ORDER = [[b"%d" % n for n in range(p, 9, 3)] for p in range(3)]
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import itertools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -18,10 +17,8 @@ from kafkafs.writing.line_parsers import parse_jsonl, parse_txt
 from kafkafs.writing.line_writer import LineWriter
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
-from storage.verify.verify import verify_log_dir
-from tests.kafkafs.writing.test_line_writer import NINE, Kept, failing, jsonl, values
 from tests.support.faults import FaultyDisk
-from tests.support.owned_dirs import opened
+from tests.support.written_lines import NINE, Kept, failing, jsonl, values
 
 REQUEST_BYTES = 12
 CUT_BYTES = 8  # what the first request of a cut write(2) has at least
@@ -271,20 +268,6 @@ def test_a_last_line_that_meets_a_full_disk_can_still_be_finished() -> None:
     kept.failure = None
     assert writer.write(b"ee\n") == 3
     assert kept.values == [b"three"]
-
-
-@pytest.fixture
-def full(tmp_path: Path) -> Iterator[tuple[OwnedDir, FaultyDisk]]:
-    path = tmp_path / "full"
-    directory = opened(path)
-    directory.create_topic("t", 3)
-    assert directory.close().clean
-    disk = FaultyDisk(path)
-    directory = opened(path, disk=disk)
-    yield directory, disk
-    disk.fail = lambda _what, _path: None
-    assert not directory.close().errors
-    assert verify_log_dir(path) == []
 
 
 def test_lines_that_only_look_like_refused_ones_are_appended(full: tuple[OwnedDir, FaultyDisk]) -> None:

@@ -1,0 +1,38 @@
+"""The kernels: modules with hot loops, which Cython compiles. Uncompiled they run as plain Python, 400 times slower.
+
+pyproject.toml lists the same modules for the build; a test compares the two lists.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Final
+
+KERNELS: Final = (
+    "storage.format.decode_kernel",
+    "storage.format.header_kernel",
+    "storage.format.encoder_kernel",
+    "storage.format.fields_kernel",
+    "storage.format.lines_kernel",
+    "storage.format.hashing",
+    "storage.format.checksum_kernel",
+    "storage.format.message_kernel",
+    "storage.format.index_kernel",
+    "storage.format.inflate_kernel",
+    "storage.format.rewrite_kernel",
+    "storage.compaction.offset_map_kernel",
+    "kafkafs.formats.render_kernel",
+    "kafkafs.view_index.measure_kernel",
+)
+
+
+def uncompiled() -> list[str]:
+    """The kernels that run as plain Python in this process. Imports all of them."""
+    return [name for name in KERNELS if not import_module(name).is_compiled()]
+
+
+def loaded() -> dict[str, str]:
+    """The kernels that this process has imported so far, in alphabetical order: `compiled` or `interpreted`."""
+    found = [name for name in sorted(KERNELS) if name in sys.modules]
+    return {name: "compiled" if sys.modules[name].is_compiled() else "interpreted" for name in found}
