@@ -61,7 +61,8 @@ _IGNORED: Final = (
     "producer.cache.timeout",
 )
 _CLIENTS: Final = "kafka."
-_OF_A_TABLE: Final = "location"  # what CREATE TABLE makes of its path
+_PROVIDER: Final = "provider"  # CREATE TABLE adds it to the options
+_OF_A_TABLE: Final = ("columns", "includeheaders")  # the options that say which columns a table has
 _KNOWN: Final = {name.lower(): name for name in (*SOURCE, *SINK, *_IGNORED)}
 
 # What Spark's Kafka source and sink refuse, and why. Source: KafkaSourceProvider.validateGeneralOptions,
@@ -94,11 +95,6 @@ class InvalidOption(ValueError):
 def by_lower_name(options: Mapping[str, str], own: tuple[str, ...], refused: Mapping[str, str]) -> dict[str, str]:
     """The options by their names in lower case; `own`: the names to tell somebody who mistyped one. InvalidOption."""
     given = {name.lower(): value for name, value in options.items()}
-    if _OF_A_TABLE in given:
-        raise InvalidOption(
-            "Spark's catalog keeps no table of this format: use CREATE TEMPORARY VIEW name USING kafkafs OPTIONS (path "
-            "'LOGDIR', …), for each session"
-        )
     for name in given:
         if name in refused:
             raise InvalidOption(f"option {name} is not supported: {refused[name]}")
@@ -108,6 +104,22 @@ def by_lower_name(options: Mapping[str, str], own: tuple[str, ...], refused: Map
         hint = f": is {_KNOWN[near[0]]} meant?" if near else f"; known are {', '.join(own)}"
         raise InvalidOption(f"unknown option {name!r}{hint}")
     return given
+
+
+def table_options(options: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a CREATE TABLE that say which columns the table has, by their names in lower case; None if the
+    options are those of a query. InvalidOption for others: Spark does not pass them on to the table's queries."""
+    given = {name.lower(): value for name, value in options.items()}
+    if _PROVIDER not in given:
+        return None
+    lost = [_KNOWN[name] for name in given if name in _KNOWN and name not in _OF_A_TABLE]
+    if lost or "location" in given:  # a path becomes a location
+        raise InvalidOption(
+            f"Spark does not keep the options of a table of this format ({', '.join(lost or ['path'])}): create it "
+            "without them (CREATE TABLE name USING kafkafs) and name them in each query or view (SELECT * FROM name "
+            "WITH (path 'LOGDIR', subscribe 'TOPIC')), or use CREATE TEMPORARY VIEW name USING kafkafs OPTIONS (…)"
+        )
+    return {name: given[name] for name in _OF_A_TABLE if name in given}
 
 
 def directories(given: Mapping[str, str], where: str) -> tuple[Path, ...]:
@@ -120,7 +132,9 @@ def directories(given: Mapping[str, str], where: str) -> tuple[Path, ...]:
         except ValueError:
             raise InvalidOption(f"option paths takes a JSON list of log directories, not {given['paths']}") from None
     if not texts or not all(text.strip() for text in texts):
-        raise InvalidOption(f"no log directory: name it in {where}, or as option 'path'")
+        raise InvalidOption(
+            f"no log directory: name it in {where}, or as option 'path'; of a table in SQL, in WITH (path 'LOGDIR', …)"
+        )
     return tuple(dict.fromkeys(_local(text) for text in texts))
 
 

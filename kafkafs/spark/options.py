@@ -25,6 +25,7 @@ from kafkafs.spark.option_values import (
     milliseconds,
     one_of,
     positive,
+    table_options,
 )
 from storage.types import Isolation, TopicPartition
 
@@ -148,6 +149,12 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         on_corrupt_batch=one_of(given, "onCorruptBatch", {choice.value: choice for choice in OnCorruptBatch}),
         allow_uncompiled=flag(given, "allowUncompiled", default=False),
     )
+
+
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of a query with these options, or of a table that is created with them. InvalidOption."""
+    of_table = table_options(options)
+    return parse(options).columns if of_table is None else _columns(of_table)
 
 
 def _chosen(given: Mapping[str, str]) -> Topics | TopicPattern | Partitions:

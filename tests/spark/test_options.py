@@ -56,6 +56,17 @@ def test_names_have_no_case_and_those_for_a_client_are_passed_over() -> None:
     )
 
 
+def test_columns_of_a_table_in_the_catalog() -> None:
+    """What CREATE TABLE asks: Spark passes no option on to the queries, so only those about columns are allowed."""
+    created = {"provider": "kafkafs", "owner": "me"}
+    assert parsing.columns_of(created) == parsing.COLUMNS[:-1]
+    assert parsing.columns_of({**created, "includeHeaders": "true"}) == parsing.COLUMNS
+    assert parsing.columns_of({**created, "option.columns": "value", "columns": "value"}) == ("value",)
+    for name, value, named in (("location", "/x", "path"), ("subscribe", "t", "subscribe")):
+        with pytest.raises(InvalidOption, match=rf"does not keep the options .*\({named}\).*WITH \(path 'LOGDIR'"):
+            parsing.columns_of({**created, name: value})
+
+
 def test_what_is_read() -> None:
     assert parse(assign='{"b":[1,0],"a":[3]}').chosen == Partitions(
         (TopicPartition("a", 3), TopicPartition("b", 0), TopicPartition("b", 1))
@@ -92,7 +103,6 @@ def test_bounds_and_which_of_several_counts() -> None:
     ("options", "error"),
     [
         ({"path": " "}, r"no log directory"),
-        ({"location": "/x"}, "use CREATE TEMPORARY VIEW"),
         ({"path": "hdfs://there/logs"}, "is not a directory of this machine"),
         ({"path": "file://there/logs"}, "is not a directory of this machine"),
         ({"paths": "[/x"}, "takes a JSON list"),
