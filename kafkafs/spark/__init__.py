@@ -11,8 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kafkafs.spark.offset_lag import offsets_behind_latest
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["offsets_behind_latest", "register"]
 
 
 def register(spark: SparkSession) -> None:

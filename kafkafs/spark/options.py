@@ -273,3 +273,13 @@ def _isolation(words: set[str]) -> Isolation:
         raise InvalidOption(
             f"option isolation.level: {error} ({' or '.join(level.value for level in Isolation)})"
         ) from None
+
+
+def decoded_offsets(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """The offsets of a stream by partition, from {"topic":{"partition":offset}} as they are in its checkpoint."""
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, partitions in topics.items()
+        if topic != INITIAL
+        for partition, offset in partitions.items()
+    }

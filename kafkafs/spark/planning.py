@@ -57,12 +57,18 @@ class _Piece(NamedTuple):
 
 
 def plan(
-    ranges: Iterable[LogRange], cores: int, *, least_tasks: int | None = None, most_records: int | None = None
+    ranges: Iterable[LogRange],
+    cores: int,
+    *,
+    least_tasks: int | None = None,
+    most_records: int | None = None,
+    separate: bool = False,
 ) -> list[tuple[Split, ...]]:
     """Tasks that together read the ranges, each a list of splits that are not empty; in the order of `ranges`.
 
     About four tasks for each of the `cores`, fewer where little is to be read. `least_tasks`: at least so many, if
-    there are as many offsets; `most_records`: no task has more offsets than that.
+    there are as many offsets; `most_records`: no task has more offsets than that. `separate`: no task reads several
+    logs, unless there are more logs than cores.
     """
     logs = [
         (log_range, list(_pieces(log_range))) for log_range in ranges if log_range.start_offset < log_range.end_offset
@@ -76,6 +82,8 @@ def plan(
     packer = _Packer(max(-(-total_bytes // tasks), 1), min(limits, default=None))
     for log_range, pieces in logs:
         packer.add(log_range.snapshot, pieces)
+        if separate and len(logs) <= cores:
+            packer.close()
     return packer.done()
 
 
@@ -104,14 +112,14 @@ class _Packer:
                 at, position = cut, cut_position
                 if at < piece.end_offset or self._is_full(size_bytes, at - start):
                     self._put(Split(tp, start, at, size_bytes, identity))
-                    self._close()
+                    self.close()
                     start, size_bytes = at, 0
         end = pieces[-1].end_offset
         if start < end:
             self._put(Split(tp, start, end, size_bytes, identity))
 
     def done(self) -> list[tuple[Split, ...]]:
-        self._close()
+        self.close()
         return self._tasks
 
     def _fitting(self, piece: _Piece, start: int, position: int, more_bytes: int, more_records: int) -> tuple[int, int]:
@@ -140,7 +148,8 @@ class _Packer:
         self._bytes += split.size_bytes
         self._records += split.end_offset - split.start_offset
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Ends the task that is being filled, if it has anything."""
         if self._task:
             self._tasks.append(tuple(self._task))
         self._task = []

@@ -120,8 +120,15 @@ class BatchReader(DataSourceReader):
 def tasks_for(
     ranges: Sequence[LogRange], log_dirs: LogDirs, options: SourceOptions, cores: int
 ) -> list[InputPartition]:
-    """The tasks that read the ranges."""
-    tasks = plan(ranges, cores, least_tasks=options.min_partitions, most_records=options.max_records_per_partition)
+    """The tasks that read the ranges. A partition's share is a task of its own where there are enough cores, as it
+    always is with Spark's Kafka source."""
+    tasks = plan(
+        ranges,
+        cores,
+        least_tasks=options.min_partitions,
+        most_records=options.max_records_per_partition,
+        separate=True,
+    )
     places = {log_range.snapshot.tp: log_dirs.place(log_range.snapshot.tp) for log_range in ranges}
     return [Task(splits, tuple(places[split.tp] for split in splits)) for splits in tasks]
 

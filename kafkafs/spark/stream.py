@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from kafkafs.spark.log_dirs import open_log_dirs
 from kafkafs.spark.option_values import InvalidOption
-from kafkafs.spark.options import INITIAL, SourceOptions
+from kafkafs.spark.options import INITIAL, SourceOptions, decoded_offsets
 from kafkafs.spark.planning import LogRange
 from kafkafs.spark.ranges import chosen_partitions, report_loss, starting_offsets, within
 from kafkafs.spark.source import checked, read_task, tasks_for
@@ -75,7 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the batch that begins at `start` ends; `start` itself when there is nothing for one."""
-        begins = _decoded(start)
+        begins = decoded_offsets(start)
         ends = self._latest = self._ends() if self._target is None else self._target
         if self._target is None and self._must_wait(begins, ends):
             return start
@@ -91,7 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encoded
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begins, ends = _decoded(end.get(INITIAL, start)), _decoded(end)
+        begins, ends = decoded_offsets(end.get(INITIAL, start)), decoded_offsets(end)
         report = report_loss(self._options.fail_on_data_loss)
         log_dirs = open_log_dirs(self._options.paths)
         if gone := sorted(begins.keys() - ends.keys()):
@@ -159,12 +159,3 @@ def _encoded(offsets: _Offsets) -> dict[str, Any]:
     for tp, offset in sorted(offsets.items()):
         topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
     return topics
-
-
-def _decoded(topics: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(topic, int(partition)): int(offset)
-        for topic, partitions in topics.items()
-        if topic != INITIAL
-        for partition, offset in partitions.items()
-    }

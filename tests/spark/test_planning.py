@@ -53,6 +53,14 @@ def test_little_is_one_task(tmp_path: Path) -> None:
     ]
 
 
+def test_a_log_is_a_task_of_its_own_where_there_are_as_many_cores(tmp_path: Path) -> None:
+    logs = snapshots(tmp_path, [b"one", b"two"], [b"three"], [])
+    tasks = plan(map(whole, logs), cores=2, separate=True)
+    assert [[split.tp.partition for split in task] for task in tasks] == [[0], [1]]
+    tasks = plan(map(whole, logs), cores=1, separate=True)
+    assert [[split.tp.partition for split in task] for task in tasks] == [[0, 1]]
+
+
 @pytest.mark.usefixtures("small_tasks")
 def test_tasks_of_equal_size_cut_behind_batches(tmp_path: Path) -> None:
     logs = snapshots(tmp_path, indexed(200), indexed(3), indexed(77))

@@ -193,7 +193,7 @@ def test_ranges(spark: SparkSession, built: BuiltLogDir) -> None:
 
 def test_tasks(spark: SparkSession, built: BuiltLogDir) -> None:
     whole = read(spark, built.path, subscribe="t")
-    assert whole.rdd.getNumPartitions() == 1
+    assert whole.rdd.getNumPartitions() == 2, "a partition each, for the session has as many cores"
     many_tasks = read(spark, built.path, subscribe="t", minPartitions=4)
     assert many_tasks.rdd.getNumPartitions() == 4
     short = read(spark, built.path, subscribe="t", maxRecordsPerPartition=7)

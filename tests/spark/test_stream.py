@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kafkafs.spark import offsets_behind_latest
 from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.directory.owned_dir import OwnedDir
@@ -24,6 +25,8 @@ StreamingQueryException = pytest.importorskip("pyspark.errors").StreamingQueryEx
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 TIMEOUT = 120
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -43,13 +46,22 @@ class Query:
     options: dict[str, object]
     batches: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     fail_in: int | None = None
+    progress: list[StreamingQueryProgress] = field(default_factory=list)
 
     def run(self, **trigger: object) -> None:
         """Until there is nothing more."""
         texts = {name: str(value) for name, value in {"subscribe": "t", **self.options}.items()}
         frame = self.spark.readStream.format("kafkafs").options(**texts).load(str(self.log_dir))
         writer = frame.select("partition", "offset").writeStream.option("checkpointLocation", str(self.checkpoint))
-        run_to_end(writer.trigger(**(trigger or {"availableNow": True})).foreachBatch(self._take).start, TIMEOUT)
+        writer = writer.trigger(**(trigger or {"availableNow": True})).foreachBatch(self._take)
+        started: list[StreamingQuery] = []
+
+        def start() -> StreamingQuery:
+            started.append(writer.start())
+            return started[-1]
+
+        run_to_end(start, TIMEOUT)
+        self.progress = started[-1].recentProgress
 
     def _take(self, frame: DataFrame, number: int) -> None:
         self.batches[number] = sorted(tuple(row) for row in frame.collect())
@@ -104,6 +116,18 @@ def test_batches_are_bounded_and_shared_out(spark: SparkSession, built: BuiltLog
     assert stream.batches[0] == pairs(0, range(6)) + pairs(1, range(2))
     assert max(map(len, stream.batches.values())) <= 8
     assert stream.rows == pairs(0, range(30)) + pairs(1, range(10))
+
+
+def test_offsets_behind_latest(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
+    """What Spark's Kafka source has in its metrics, from a progress."""
+    stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=8)
+    stream.run()
+    behind = [offsets_behind_latest(progress.sources[0]) for progress in stream.progress if progress.numInputRows]
+    assert behind[0] == {
+        "minOffsetsBehindLatest": "8", "maxOffsetsBehindLatest": "24", "avgOffsetsBehindLatest": "16.0"
+    }  # fmt: skip
+    assert set(behind[-1].values()) == {"0", "0.0"}
+    assert offsets_behind_latest({"endOffset": None, "latestOffset": None}) == {}
 
 
 def test_a_batch_that_was_not_done_is_replayed_as_it_was(
