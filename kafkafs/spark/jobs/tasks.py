@@ -34,6 +34,12 @@ EXPECTED: Final = (StorageError, OSError, UncompiledKernels)
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _LACKING: Final = re.compile("No module named '(?:kafkafs|storage|pyarrow)")
 
+
+
+class SparkFailed(StorageError):
+    """Spark gave up a job; what our own code finds wrong comes back as a value instead."""
+
+
 # The place of what is for the driver.
 TO_DRIVER: Final = -1
 
@@ -43,7 +49,7 @@ def run_tasks(
 ) -> list[R]:
     """`work` of each task, one Spark task each, in order. `what` is shown in Spark's UI.
 
-    UncompiledKernels; the first StorageError or OSError that `work` raised; StorageError when Spark itself gave up.
+    UncompiledKernels; the first StorageError or OSError that `work` raised; SparkFailed.
     """
     if not tasks:
         return []
@@ -214,7 +220,7 @@ def _job(spark: SparkSession, what: str) -> Iterator[SparkContext]:
         reason = _reason(error)
         lacking = _LACKING.search(reason)
         advice = None if lacking is None else f"The workers' Python has none. {mending(context.pythonExec)}"
-        raise StorageError(f"Spark gave up: {what}", found=reason, advice=advice) from error
+        raise SparkFailed(f"Spark gave up: {what}", found=reason, advice=advice) from error
     finally:
         context.setJobDescription("")
 
