@@ -22,6 +22,8 @@ _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kaf
 PYTHON = _CACHE / f"pyspark-{VERSION}" / "bin" / "python"
 SCRIPT = Path(__file__).with_name("spark_queries.py")
 _JAR_DIR = _CACHE / f"spark-kafka-{VERSION}"
+# Spark's functions for Avro, which its distribution lacks.
+AVRO_JAR = _JAR_DIR / f"spark-avro_2.13-{VERSION}.jar"
 
 HAVE_SPARK_KAFKA = PYTHON.exists() and (_JAR_DIR / f"spark-sql-kafka-0-10_2.13-{VERSION}.jar").is_file()
 requires_spark_kafka = pytest.mark.skipif(
