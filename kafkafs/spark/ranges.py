@@ -73,16 +73,12 @@ def report_absent(absent: Sequence[TopicPartition], log_dirs: LogDirs, *, fail: 
 
 
 def chosen_partitions(log_dirs: LogDirs, options: SourceOptions) -> list[TopicPartition]:
-    """The partitions that are here of those that the query reads, ascending. InvalidOption where the query names one
-    that is not; DataLoss for others that the cluster has."""
+    """The partitions of the query that are here, ascending. InvalidOption where the query names a topic that is not here
+    or, with failOnDataLoss, a partition; DataLoss, with failOnDataLoss, for others that the cluster has."""
     chosen = options.chosen
     here = log_dirs.topics()
     if isinstance(chosen, Partitions):
-        wanted = {tp: tp.topic in here and tp.partition in log_dirs.partitions(tp.topic) for tp in chosen.partitions}
-        missing = [str(tp) for tp, found in wanted.items() if not found]
-        if missing:
-            raise InvalidOption(f"option assign: {', '.join(missing)} {_are(missing)} not in {log_dirs}")
-        return list(chosen.partitions)
+        return _assigned(chosen, here, log_dirs, fail=options.fail_on_data_loss)
     absent = log_dirs.absent()
     if isinstance(chosen, TopicPattern):
 
@@ -100,6 +96,23 @@ def chosen_partitions(log_dirs: LogDirs, options: SourceOptions) -> list[TopicPa
             raise InvalidOption(f"option subscribe: {', '.join(missing)} {_are(missing)} not in {log_dirs}")
     report_absent(absent, log_dirs, fail=options.fail_on_data_loss)
     return [TopicPartition(topic, partition) for topic in topics for partition in log_dirs.partitions(topic)]
+
+
+def _assigned(chosen: Partitions, here: Sequence[str], log_dirs: LogDirs, *, fail: bool) -> list[TopicPartition]:
+    """With failOnDataLoss=false a partition that is missing from a topic that is here is left out, as Spark's Kafka
+    source leaves it out in any case, without a warning."""
+    found = [tp for tp in chosen.partitions if tp.topic in here and tp.partition in log_dirs.partitions(tp.topic)]
+    missing = sorted(set(chosen.partitions) - set(found))
+    if not missing:
+        return found
+    text = f"option assign: {_list(missing)} {_are(missing)} not in {log_dirs}"
+    known = {*here, *(tp.topic for tp in log_dirs.absent())}
+    if any(tp.topic not in known for tp in missing):
+        raise InvalidOption(text)
+    if fail:
+        raise InvalidOption(f"{text}. Option failOnDataLoss=false reads the others")
+    _warn_once(f"{text}. Going on with the others (failOnDataLoss is false)")
+    return found
 
 
 def batch_ranges(log_dirs: LogDirs, options: SourceOptions) -> list[LogRange]:

@@ -40,7 +40,11 @@ def stream_reader(
     """The reader of `spark.readStream.format("kafkafs")`. InvalidOption, UncompiledKernels."""
     parsed = checked(options, schema)
     if parsed.ending is not None:
-        raise InvalidOption("a streaming query has no end: endingOffsets, endingTimestamp … are for batch queries")
+        raise InvalidOption(
+            "a streaming query has no end: endingOffsets, endingTimestamp and endingOffsetsByTimestamp are for batch "
+            "queries. This is found when the query starts, because Spark asks for a stream's reader only then: at load "
+            "nothing tells a stream from a batch"
+        )
     return StreamReader(parsed, cores, SystemClock() if clock is None else clock)
 
 

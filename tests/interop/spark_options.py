@@ -68,6 +68,7 @@ CASES: Final[dict[str, dict[str, str]]] = {
     "pattern_without_internal_topics": {"subscribePattern": ".*", "kafka.exclude.internal.topics": "false"},
     "assign": {"assign": '{"clicks":[0,2]}'},
     "assign_missing_partition": {"assign": '{"clicks":[0,9]}'},
+    "assign_missing_partition_without_failing": {"assign": '{"clicks":[0,9]}', "failOnDataLoss": "false"},
     "assign_no_json": {"assign": "clicks"},
     "assign_twice_the_same": {"assign": '{"clicks":[0,0]}'},
     "assign_strings": {"assign": '{"clicks":["0"]}'},

@@ -54,6 +54,11 @@ def test_partitions_that_are_not_here_are_named(
     with pytest.raises(PySparkException, match="DataLoss: t/0 is known to the cluster and not in"):
         count(spark, second, **chosen)
     assert count(spark, first, assign='{"t":[0]}') == {0: 5}, "nobody asked for more"
+    with pytest.raises(PySparkException, match=r"assign: t/1 is not in .*failOnDataLoss=false reads the others"):
+        count(spark, first, assign='{"t":[0,1]}')
+    assert count(spark, first, assign='{"t":[0,1]}', failOnDataLoss="false") == {0: 5}
+    with pytest.raises(PySparkException, match=r"assign: u/0 is not in"):
+        count(spark, first, assign='{"t":[0],"u":[0]}', failOnDataLoss="false")
 
     def stream(**options: str) -> None:
         frame = spark.readStream.format("kafkafs").options(**chosen, **options).load(str(first))
