@@ -73,8 +73,8 @@ def report_absent(absent: Sequence[TopicPartition], log_dirs: LogDirs, *, fail: 
 
 
 def chosen_partitions(log_dirs: LogDirs, options: SourceOptions) -> list[TopicPartition]:
-    """The partitions of the query that are here, ascending. InvalidOption where the query names a topic that is not here
-    or, with failOnDataLoss, a partition; DataLoss, with failOnDataLoss, for others that the cluster has."""
+    """The partitions of the query that are here, ascending. InvalidOption where the query names a topic that is not
+    here or, with failOnDataLoss, a partition; DataLoss, with failOnDataLoss, for others that the cluster has."""
     chosen = options.chosen
     here = log_dirs.topics()
     if isinstance(chosen, Partitions):
