@@ -39,7 +39,7 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class TopicNames:
     """`subscribe`: these topics, with all partitions that are here."""
 
     names: tuple[str, ...]
@@ -107,7 +107,7 @@ class SourceOptions:
     """
 
     paths: tuple[Path, ...]
-    chosen: Topics | TopicPattern | Partitions
+    chosen: TopicNames | TopicPattern | Partitions
     columns: tuple[str, ...]
     starting: Bound | None = None
     ending: Bound | None = None
@@ -157,7 +157,7 @@ def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
     return parse(options).columns if of_table is None else _columns(of_table)
 
 
-def _chosen(given: Mapping[str, str]) -> Topics | TopicPattern | Partitions:
+def _chosen(given: Mapping[str, str]) -> TopicNames | TopicPattern | Partitions:
     choices = [name for name in _CHOICES if name.lower() in given]
     if len(choices) != 1:
         found = f"{' and '.join(choices)} exclude each other" if choices else "none is given"
@@ -174,7 +174,7 @@ def _chosen(given: Mapping[str, str]) -> Topics | TopicPattern | Partitions:
         names = tuple(sorted({name.strip() for name in text.split(",")} - {""}))
         if not names:
             raise InvalidOption(f"option subscribe names no topic: {text!r}")
-        return Topics(names)
+        return TopicNames(names)
     try:
         return TopicPattern(java_pattern.compiled(text.strip()))
     except java_pattern.UnknownPattern as error:

@@ -61,7 +61,7 @@ _PLANNED_ONCE = (
 
 
 @dataclass(frozen=True)
-class Task(InputPartition):
+class ReadTask(InputPartition):
     """What one task reads, in this order, and of which of the query's directories each."""
 
     splits: tuple[Split, ...]
@@ -130,7 +130,7 @@ def tasks_for(
         separate=True,
     )
     places = {log_range.snapshot.tp: log_dirs.place(log_range.snapshot.tp) for log_range in ranges}
-    return [Task(splits, tuple(places[split.tp] for split in splits)) for splits in tasks]
+    return [ReadTask(splits, tuple(places[split.tp] for split in splits)) for splits in tasks]
 
 
 def read_task(task: InputPartition, options: SourceOptions, advice: str = "") -> Iterator[pa.RecordBatch]:
@@ -139,11 +139,11 @@ def read_task(task: InputPartition, options: SourceOptions, advice: str = "") ->
     from kafkafs.spark.rows import arrow_batches
 
     require_compiled(options.allow_uncompiled)
-    blocks = _blocks(task if isinstance(task, Task) else Task((), ()), options, advice)
+    blocks = _blocks(task if isinstance(task, ReadTask) else ReadTask((), ()), options, advice)
     return arrow_batches(blocks, options.columns)
 
 
-def _blocks(task: Task, options: SourceOptions, advice: str) -> Iterator[tuple[TopicPartition, RecordBlock]]:
+def _blocks(task: ReadTask, options: SourceOptions, advice: str) -> Iterator[tuple[TopicPartition, RecordBlock]]:
     report = report_loss(options.fail_on_data_loss)
     decoder = Decoder()
 

@@ -52,7 +52,7 @@ def stage(
     """
     if attempt:
         _clear_earlier(path, write, attempt)
-    task = _Task(path, write, attempt, compression, force=force)
+    task = _TaskWriter(path, write, attempt, compression, force=force)
     try:
         for batch in batches:
             if batch.num_rows:
@@ -109,7 +109,7 @@ class _Rows:
             yield name, np.flatnonzero(numbers == number)
 
 
-class _Task:
+class _TaskWriter:
     """The staged files of one task."""
 
     def __init__(self, path: Path, write: WriteId, attempt: str, compression: str | None, *, force: bool) -> None:
@@ -119,14 +119,14 @@ class _Task:
         self._compression = compression
         self._force = force
         self._log_dir = LogDir.open_read_only(path)
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _TopicWriter] = {}
         self.content = Content()
 
     def add(self, rows: _Rows) -> None:
         for name, chosen in rows.by_topic():
             topic = self._topics.get(name)
             if topic is None:
-                topic = self._topics[name] = _Topic(
+                topic = self._topics[name] = _TopicWriter(
                     self._log_dir, name, self._write, self._attempt, self._compression, force=self._force
                 )
             records = rows.records if len(chosen) == len(rows.records) else rows_of(rows.records, chosen)
@@ -142,7 +142,7 @@ class _Task:
             topic.discard()
 
 
-class _Topic:
+class _TopicWriter:
     """A task's messages for one topic."""
 
     def __init__(

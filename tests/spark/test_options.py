@@ -18,8 +18,8 @@ from kafkafs.spark.options import (
     Partitions,
     SourceOptions,
     Timestamps,
+    TopicNames,
     TopicPattern,
-    Topics,
 )
 from storage.types import Isolation, TopicPartition
 
@@ -33,7 +33,7 @@ def parse(**options: str) -> SourceOptions:
 
 def test_defaults() -> None:
     options = parse()
-    assert options == SourceOptions((Path("/log"),), Topics(("t",)), parsing.COLUMNS[:-1])
+    assert options == SourceOptions((Path("/log"),), TopicNames(("t",)), parsing.COLUMNS[:-1])
     assert options.fail_on_data_loss
 
 
@@ -45,7 +45,7 @@ def test_names_have_no_case_and_those_for_a_client_are_passed_over() -> None:
     )  # fmt: skip
     assert options == SourceOptions(
         (Path("/log"),),
-        Topics(("a", "b")),
+        TopicNames(("a", "b")),
         parsing.COLUMNS,
         min_partitions=7,
         max_records_per_partition=8,

@@ -68,7 +68,7 @@ def test_a_write_that_fails_a_hundred_times_leaves_one_attempts_files(
         with pytest.raises(RecordTooLarge):
             run(then_too_large())
         with monkeypatch.context() as killed:
-            killed.setattr("kafkafs.spark.staged_task._Topic.discard", _kill)
+            killed.setattr("kafkafs.spark.staged_task._TopicWriter.discard", _kill)
             with pytest.raises(Killed):
                 run(then_too_large())
         left = staged(path)

@@ -50,7 +50,7 @@ _COMMITTED: Final = ".json"
 
 
 @dataclass(frozen=True, slots=True)
-class StagedFile:
+class ExportFile:
     """A written file: `staged`, its name in the set's staging directory; `path`, relative to the export's directory."""
 
     staged: str
@@ -94,7 +94,7 @@ class ExportSet:
     """A committed set, or one about to be. `form`: None in a set of long ago, whose form was not noted."""
 
     number: int
-    files: tuple[StagedFile, ...]
+    files: tuple[ExportFile, ...]
     ranges: tuple[ExportedRange, ...]
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
     form: Form | None = None
@@ -142,7 +142,7 @@ class ExportSet:
             return ExportSet(
                 number=document["set"],
                 form=None if form is None else Form(bool(form["headers"]), str(form["isolation"])),
-                files=tuple(StagedFile(**file) for file in document["files"]),
+                files=tuple(ExportFile(**file) for file in document["files"]),
                 ranges=tuple(
                     ExportedRange(
                         TopicPartition(covered["topic"], covered["partition"]),
@@ -205,7 +205,7 @@ class CommitList:
         return staging
 
     def commit(
-        self, files: Iterable[StagedFile], ranges: Iterable[ExportedRange], form: Form | None = None
+        self, files: Iterable[ExportFile], ranges: Iterable[ExportedRange], form: Form | None = None
     ) -> ExportSet:
         """Commits what lies staged: steps 2 to 7. `form`: None for that of what is there.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkafs.spark.jobs import quarantine
-from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportSet, Form, Position, StagedFile
+from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportFile, ExportSet, Form, Position
 from kafkafs.spark.jobs.export_layout import QUARANTINE
 from kafkafs.spark.jobs.parquet_files import COMPRESSIONS, DayFiles
 from kafkafs.spark.jobs.quarantine import BadBytes
@@ -76,7 +76,7 @@ class ExportOptions:
         return (*columns, "headers") if self.headers else columns
 
 
-class Lost(NamedTuple):
+class LostMessages(NamedTuple):
     """Messages that were removed before they were exported."""
 
     tp: TopicPartition
@@ -94,7 +94,7 @@ class Exported:
     messages: int
     size_bytes: int
     quarantined: tuple[BadBytes, ...]
-    lost: tuple[Lost, ...]
+    lost: tuple[LostMessages, ...]
     absent: tuple[TopicPartition, ...]
     undated: Mapping[TopicPartition, int]
     positions: dict[TopicPartition, int]
@@ -115,9 +115,9 @@ class ExportTask:
 class Outcome(NamedTuple):
     """What a worker wrote, and found."""
 
-    files: list[StagedFile]
+    files: list[ExportFile]
     damage: list[BadBytes]
-    lost: list[Lost]
+    lost: list[LostMessages]
     undated: Counter[TopicPartition]
 
 
@@ -126,7 +126,7 @@ class _Fresh(NamedTuple):
 
     log_range: LogRange
     topic_id: str | None
-    lost: list[Lost]
+    lost: list[LostMessages]
 
 
 def export(
@@ -216,7 +216,7 @@ class _Noted:
         self._next_offset = split.start_offset
         self._open = 0  # `bad` from here on: the next message tells the last offset that may be in them
         self.bad: list[BadBytes] = []
-        self.lost: list[Lost] = []
+        self.lost: list[LostMessages] = []
 
     def passed(self, block: RecordBlock) -> None:
         """A block's records were read."""
@@ -228,7 +228,7 @@ class _Noted:
     def loss(self, tp: TopicPartition, offsets: OffsetRange, why: str) -> None:
         if not self._options.allow_loss:
             raise _lost(tp, offsets, why)
-        self.lost.append(Lost(tp, offsets))
+        self.lost.append(LostMessages(tp, offsets))
 
     def damage(self, tp: TopicPartition, damage: Damage) -> None:
         if not self._options.keep_damage:
@@ -257,7 +257,7 @@ def _fresh(
         before = positions.get(tp)
         start = snapshot.log_start_offset if before is None else before.next_offset
         end = visible_end(snapshot, options.isolation)
-        lost: list[Lost] = []
+        lost: list[LostMessages] = []
         if before is not None and before.topic_id != topic_id and None not in (before.topic_id, topic_id):
             raise StorageError(
                 f"topic {tp.topic} was removed and made anew since it was exported",
@@ -278,7 +278,7 @@ def _fresh(
             gone = OffsetRange(start, snapshot.log_start_offset)
             if not options.allow_loss:
                 raise _lost(tp, gone, f"the log begins at {snapshot.log_start_offset}")
-            lost.append(Lost(tp, gone))
+            lost.append(LostMessages(tp, gone))
             start = gone.end
         if start < end:
             found[tp] = _Fresh(LogRange(snapshot, start, end), topic_id, lost)
@@ -337,7 +337,9 @@ class _Total:
             messages=sum(file.rows for file in data),
             size_bytes=sum(file.size_bytes for file in data),
             quarantined=tuple(quarantine.merged(self._damage)),
-            lost=tuple(Lost(part.tp, gone) for done in self._sets for part in done.ranges for gone in part.lost),
+            lost=tuple(
+                LostMessages(part.tp, gone) for done in self._sets for part in done.ranges for gone in part.lost
+            ),
             absent=absent,
             undated=dict(self._undated),
             positions={tp: position.next_offset for tp, position in positions.items()},

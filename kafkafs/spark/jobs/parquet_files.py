@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from kafkafs.spark.jobs.commits import StagedFile
+from kafkafs.spark.jobs.commits import ExportFile
 from kafkafs.spark.jobs.export_layout import NO_DAY, data_file, days_of
 from kafkafs.spark.rows import MOST_MILLISECONDS, arrow_batches
 from storage.types import NO_TIMESTAMP
@@ -65,7 +65,7 @@ class DayFiles:
         # Changed by each block.
         self._open: OrderedDict[int, _DayFile] = OrderedDict()  # the day written last at the end
         self._held = 0
-        self.files: list[StagedFile] = []
+        self.files: list[ExportFile] = []
         self.beyond = 0
 
     def add(self, block: RecordBlock) -> None:
@@ -80,7 +80,7 @@ class DayFiles:
         for day in np.unique(days).tolist():
             self._add(day, block.select(days == day))
 
-    def close(self) -> list[StagedFile]:
+    def close(self) -> list[ExportFile]:
         """Finishes and syncs all files. OSError."""
         while self._open:
             self._close_one()
@@ -130,7 +130,7 @@ class DayFiles:
         rows, size = file.close()
         del self._open[day]
         path = data_file(self._tp, day, file.first_offset, file.last_offset)
-        self.files.append(StagedFile(file.name, path, rows, size))
+        self.files.append(ExportFile(file.name, path, rows, size))
 
 
 class _DayFile:
@@ -145,7 +145,7 @@ class _DayFile:
         self._path = staging / self.name
         self._compression = compression
         self._batches: list[pa.RecordBatch] = []
-        self._writer: StagedWriter | None = None
+        self._writer: ParquetFileWriter | None = None
         self._rows = 0
 
     def add(self, batches: Iterable[pa.RecordBatch], first_offset: int, last_offset: int) -> None:
@@ -162,7 +162,7 @@ class _DayFile:
     def write_row_group(self) -> None:
         table = pa.Table.from_batches(self._batches)
         if self._writer is None:
-            self._writer = StagedWriter(
+            self._writer = ParquetFileWriter(
                 self._disk,
                 self._path,
                 table.schema,
@@ -187,7 +187,7 @@ class _DayFile:
         return self._rows, self._writer.close()
 
 
-class StagedWriter:
+class ParquetFileWriter:
     """A Parquet file through a Disk; `options` are those of pyarrow's ParquetWriter."""
 
     def __init__(self, disk: Disk, path: Path, schema: pa.Schema, **options: object) -> None:

@@ -15,9 +15,9 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from kafkafs.spark.jobs.commits import StagedFile
+from kafkafs.spark.jobs.commits import ExportFile
 from kafkafs.spark.jobs.export_layout import quarantine_file
-from kafkafs.spark.jobs.parquet_files import StagedWriter
+from kafkafs.spark.jobs.parquet_files import ParquetFileWriter
 from storage.errors import SegmentGone
 from storage.files.log_file import LogFile
 from storage.types import TopicPartition
@@ -67,7 +67,7 @@ def merged(found: Iterable[BadBytes]) -> list[BadBytes]:
     return sorted(merged.values(), key=lambda bad: (bad.tp, bad.first_offset, bad.position))
 
 
-def stage(disk: Disk, staging: Path, found: Iterable[BadBytes], compression: str) -> list[StagedFile]:
+def stage(disk: Disk, staging: Path, found: Iterable[BadBytes], compression: str) -> list[ExportFile]:
     """Writes the table's files, one a partition, with the bytes as they are now. OSError."""
     by_partition: dict[TopicPartition, list[BadBytes]] = {}
     for bad in merged(found):
@@ -75,7 +75,7 @@ def stage(disk: Disk, staging: Path, found: Iterable[BadBytes], compression: str
     files = []
     for tp, rows in by_partition.items():
         name = f"{uuid4().hex}.parquet"
-        writer = StagedWriter(disk, staging / name, _SCHEMA, compression=compression)
+        writer = ParquetFileWriter(disk, staging / name, _SCHEMA, compression=compression)
         count = 0
         try:
             for row in rows:
@@ -86,7 +86,7 @@ def stage(disk: Disk, staging: Path, found: Iterable[BadBytes], compression: str
             writer.abandon()
             raise
         path = quarantine_file(tp, rows[0].first_offset, max(row.last_offset for row in rows))
-        files.append(StagedFile(name, path, count, writer.close()))
+        files.append(ExportFile(name, path, count, writer.close()))
     return files
 
 

@@ -88,7 +88,7 @@ _DAMAGED: Final = ("", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _StatsTask:
     log_dir: Path
     splits: tuple[Split, ...]
     isolation: Isolation
@@ -116,7 +116,7 @@ def stats(
         spark,
         _count,
         _added,
-        [_Task(source, splits, isolation, keep_damage) for splits in tasks],
+        [_StatsTask(source, splits, isolation, keep_damage) for splits in tasks],
         f"stats of {source.name}",
         allow_uncompiled=allow_uncompiled,
     )
@@ -125,7 +125,7 @@ def stats(
     return Stats(tuple(hours), int(damaged.sums[0]) if damaged is not None else 0)
 
 
-def _count(task: _Task) -> dict[_Key, _Part]:
+def _count(task: _StatsTask) -> dict[_Key, _Part]:
     """What a worker does: the parts of its splits."""
     logs = LogDir.open_read_only(task.log_dir)
     decoder = Decoder()

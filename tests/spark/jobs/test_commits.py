@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportSet, Position, StagedFile, committed_sets
+from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportFile, ExportSet, Position, committed_sets
 from storage.errors import CorruptCheckpoint, LogLocked
 from storage.files.disk import RealDisk, opened
 from storage.files.disk_protocol import Disk
@@ -20,9 +20,9 @@ TP = TopicPartition("orders", 0)
 SETS = 3  # each with two files, in two directories
 
 
-def set_files(number: int) -> list[StagedFile]:
+def set_files(number: int) -> list[ExportFile]:
     return [
-        StagedFile(f"staged-{number}-{slot}", f"topic=orders/day={slot}/part-{number}", 10, len(content(number, slot)))
+        ExportFile(f"staged-{number}-{slot}", f"topic=orders/day={slot}/part-{number}", 10, len(content(number, slot)))
         for slot in range(2)
     ]
 

@@ -30,8 +30,8 @@ from tests.support.owned_dirs import HastyDisk, StandingClock, close_clean, tree
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Several tasks and places even for these small logs.
-SMALL = CompactOptions(keys_per_scan=10, keys_per_place=20, task_bytes=10_000)
+# Several tasks and buckets even for these small logs.
+SMALL = CompactOptions(keys_per_scan=10, keys_per_bucket=20, task_bytes=10_000)
 
 
 def on_spark(spark: SparkSession, owned: OwnedDir, tp: TopicPartition = TP, disk: RealDisk | None = None) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafkafs.spark.jobs import parquet_files
-from kafkafs.spark.jobs.commits import StagedFile
+from kafkafs.spark.jobs.commits import ExportFile
 from kafkafs.spark.jobs.parquet_files import DayFiles
 from storage.files.disk import RealDisk
 from storage.format.record_columns import Record
@@ -24,7 +24,7 @@ DAY_MS = 86_400_000
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "timestampType")
 
 
-def write_files(tmp_path: Path, records: list[Record], disk: RealDisk | None = None) -> list[StagedFile]:
+def write_files(tmp_path: Path, records: list[Record], disk: RealDisk | None = None) -> list[ExportFile]:
     """The records through a log, one batch for each hundred, into files in tmp_path/staged."""
     if not (tmp_path / "log").exists():
         build_log_dir(tmp_path / "log", {"t": [[Batch(records[at : at + 100]) for at in range(0, len(records), 100)]]})
@@ -39,7 +39,7 @@ def write_files(tmp_path: Path, records: list[Record], disk: RealDisk | None = N
         raise
 
 
-def table_of(tmp_path: Path, files: list[StagedFile]) -> list[Row]:
+def table_of(tmp_path: Path, files: list[ExportFile]) -> list[Row]:
     for file in files:
         target = tmp_path / "out" / file.path
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkafs.spark.jobs.compact import _check, _Made, _Scanned
+from kafkafs.spark.jobs.compact import _check_nothing_lost, _CopiedTask, _Scanned
 from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, packed, run_tasks, scatter
 from storage.compaction.cleaned_transactions import Passed
 from storage.errors import CorruptBatch, StorageError
@@ -63,10 +63,10 @@ def test_why_spark_gave_up(spark: SparkSession) -> None:
 
 def test_what_does_not_arrive_is_noticed() -> None:
     scanned = [_Scanned(0, Passed(), 5), _Scanned(9, Passed(), 7)]
-    _check(scanned, [_Made([], 2, 12, 3), _Made([], 1, 0, 0)])
-    for wrong in ([_Made([], 3, 11, 3)], [_Made([], 2, 12, 3)]):
-        with pytest.raises(StorageError, match="arrived"):
-            _check(scanned, wrong)
+    _check_nothing_lost(scanned, [_CopiedTask([], 2, 12, 3), _CopiedTask([], 1, 0, 0)])
+    for wrong in ([_CopiedTask([], 3, 11, 3)], [_CopiedTask([], 2, 12, 3)]):
+        with pytest.raises(StorageError, match="a shuffle lost offsets"):
+            _check_nothing_lost(scanned, wrong)
 
 
 def test_packed() -> None:
