@@ -1,4 +1,4 @@
-"""Which offsets a query reads of which logs: its options against the logs as they are now.
+"""Which offsets of which logs a query reads: its options applied to the logs as they are now.
 
 Source: KafkaOffsetReaderAdmin. Times are looked up as ListOffsets does.
 """
@@ -38,11 +38,11 @@ logger = logging.getLogger("kafkafs.spark")
 
 
 class DataLoss(RuntimeError):
-    """Messages that the query should have read are not in the log any more."""
+    """Messages that the query should have read are no longer in the log."""
 
 
 def report_loss(fail: bool) -> Callable[[str], None]:
-    """What is done about lost messages: DataLoss, or a warning in the log of the process."""
+    """A function that reports lost messages: it raises DataLoss, or logs a warning."""
 
     def report(text: str) -> None:
         if fail:
@@ -54,12 +54,12 @@ def report_loss(fail: bool) -> Callable[[str], None]:
 
 @lru_cache(maxsize=64)
 def _warn_once(text: str) -> None:
-    """A streaming query finds the same again and again."""
+    """Once, because a streaming query finds the same problem in each micro-batch."""
     logger.warning("%s", text)
 
 
 def report_absent(absent: Sequence[TopicPartition], log_dirs: LogDirs, *, fail: bool) -> None:
-    """Tells of partitions that the query reads and no directory has. DataLoss if it is to fail."""
+    """Reports partitions that the query reads and no directory has: DataLoss if `fail`, otherwise a warning."""
     if not absent:
         return
     listed = ", ".join(map(str, absent[:_LISTED])) + (f" and {len(absent) - _LISTED} more" * (len(absent) > _LISTED))
@@ -116,13 +116,13 @@ def _assigned(chosen: Partitions, here: Sequence[str], log_dirs: LogDirs, *, fai
 
 
 def batch_ranges(log_dirs: LogDirs, options: SourceOptions) -> list[LogRange]:
-    """What a batch query reads. InvalidOption; DataLoss for offsets that are not there."""
+    """The ranges that a batch query reads. InvalidOption; DataLoss for offsets that are missing."""
     if options.starting == EveryOffset(LATEST) or _has(options.starting, LATEST):
         raise InvalidOption("startingOffsets of a batch query cannot be latest")
     if options.ending == EveryOffset(EARLIEST) or _has(options.ending, EARLIEST):
         raise InvalidOption("endingOffsets of a batch query cannot be earliest")
     if options.max_offsets_per_trigger is not None:
-        logger.warning("option maxOffsetsPerTrigger means nothing to a batch query")
+        logger.warning("option maxOffsetsPerTrigger has no effect in a batch query")
     snapshots = [log_dirs.log(tp).snapshot() for tp in chosen_partitions(log_dirs, options)]
     starts = _offsets(snapshots, options.starting or EveryOffset(EARLIEST), options, "starting")
     ends = _offsets(snapshots, options.ending or EveryOffset(LATEST), options, "ending")
@@ -137,7 +137,7 @@ def batch_ranges(log_dirs: LogDirs, options: SourceOptions) -> list[LogRange]:
 
 
 def within(snapshot: LogSnapshot, start: int, end: int, options: SourceOptions) -> LogRange:
-    """What the log still has of these offsets, as far as the isolation shows it; what it has not is reported."""
+    """The part of these offsets that the log still has and the isolation level shows; the rest is reported as lost."""
     report = report_loss(options.fail_on_data_loss)
     first, visible = snapshot.log_start_offset, visible_end(snapshot, options.isolation)
     if start < first and start < end:
@@ -150,7 +150,7 @@ def within(snapshot: LogSnapshot, start: int, end: int, options: SourceOptions) 
 
 
 def starting_offsets(log_dirs: LogDirs, options: SourceOptions) -> dict[TopicPartition, int]:
-    """Where a new streaming query begins: at the log ends, unless the options say otherwise."""
+    """The offsets at which a new streaming query begins: the log ends, unless the options say otherwise."""
     snapshots = [log_dirs.log(tp).snapshot() for tp in chosen_partitions(log_dirs, options)]
     return _offsets(snapshots, options.starting or EveryOffset(LATEST), options, "starting")
 
@@ -173,7 +173,7 @@ def _offset(snapshot: LogSnapshot, bound: Bound, options: SourceOptions, which: 
         if which == "starting" and not options.latest_if_none_later:
             raise InvalidOption(
                 f"no message of {snapshot.tp} has a timestamp of {timestamp_ms} or later "
-                "(startingOffsetsByTimestampStrategy=latest begins at the log's end then)"
+                "(with startingOffsetsByTimestampStrategy=latest the query begins at the log's end)"
             )
         offset = LATEST
     else:

@@ -1,4 +1,4 @@
-"""Reading with a batch query: what it reads is settled when it is planned, and read by tasks as Arrow batches.
+"""Reading in a batch query: planning decides which offsets are read; tasks read them as Arrow batches.
 
 Spark plans a DataFrame, or a temporary view USING kafkafs, at the first action, and keeps the plan: both are snapshots
 from then on. A view on a catalog table `WITH (path …)` is stored as text, and planned for each query. There is no
@@ -62,7 +62,7 @@ _PLANNED_ONCE = (
 
 @dataclass(frozen=True)
 class ReadTask(InputPartition):
-    """What one task reads, in this order, and of which of the query's directories each."""
+    """The splits that one task reads, in this order, and the number of the query's directory for each."""
 
     splits: tuple[Split, ...]
     places: tuple[int, ...]
@@ -83,7 +83,8 @@ def batch_reader(options: Mapping[str, str], schema: StructType, cores: int) -> 
 
 
 def checked(options: Mapping[str, str], schema: StructType) -> SourceOptions:
-    """The parsed options, if their columns are those that the query expects and the kernels are fit for a job."""
+    """The parsed options, if their columns are those of the query and the kernels are compiled. InvalidOption,
+    UncompiledKernels."""
     parsed = parse(options)
     if schema != _schema(parsed.columns):
         raise InvalidOption(
@@ -95,7 +96,7 @@ def checked(options: Mapping[str, str], schema: StructType) -> SourceOptions:
 
 
 class BatchReader(DataSourceReader):
-    """Plans in the driver's Python, travels to the workers and reads there."""
+    """Plans in a Python process next to the driver; a copy of it reads in each worker."""
 
     def __init__(self, options: SourceOptions, cores: int) -> None:
         self._options = options
@@ -103,7 +104,7 @@ class BatchReader(DataSourceReader):
         self._start = WorkerStart()
 
     def partitions(self) -> Sequence[InputPartition]:
-        # A hundred thousand segments are as many objects and no garbage: looking for some costs half as much again.
+        # A hundred thousand segments make as many objects and no garbage: collecting would add half to the time.
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -153,7 +154,7 @@ def _blocks(task: ReadTask, options: SourceOptions, advice: str) -> Iterator[tup
     def on_damage(tp: TopicPartition, damage: Damage) -> None:
         if options.on_corrupt_batch is OnCorruptBatch.FAIL:
             raise damage.error
-        logger.warning("skipped what does not read of %s (onCorruptBatch is skip): %s", tp, damage.error)
+        logger.warning("skipped damage in %s (onCorruptBatch is skip): %s", tp, damage.error)
 
     log_dirs = open_log_dirs(options.paths)
     for split, place in zip(task.splits, task.places, strict=True):

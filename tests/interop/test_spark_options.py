@@ -44,7 +44,7 @@ BETTER: Final[dict[str, list[tuple[str, int]] | str]] = {
     # Spark's source ignores them, so `misspelt` reads from another offset than the query means.
     "include_timestamp": "unknown option 'includetimestamp'",
     "unknown": "unknown option 'foobar'",
-    "misspelt": "is startingOffsets meant",
+    "misspelt": "did you mean startingOffsets",
 }
 
 

@@ -113,7 +113,7 @@ def test_what_does_not_belong_together_is_refused(spark: SparkSession, tmp_path:
         count(spark, [str(one), str(other)], subscribe="t")
     properties.write_text(as_it_was)
     (other / "t-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
-    with pytest.raises(PySparkException, match="topic t is not the same one in all log directories"):
+    with pytest.raises(PySparkException, match="topic t is not the same in all log directories"):
         count(spark, [str(one), str(other)], subscribe="t")
 
 

@@ -161,7 +161,7 @@ REFUSED: list[tuple[Callable[[SparkSession], DataFrame], dict[str, object], str]
     (lambda spark: spark.range(1).selectExpr("'x' AS value", "-2 AS partition"), {"topic": "t"}, "below 0; found -2"),
     (lambda spark: spark.range(1).selectExpr("'x' AS value"), {"topic": "u"}, "without a key"),
     (lambda spark: spark.range(1).selectExpr("repeat('x', 2000000) AS value"), {"topic": "t"}, "max.message.bytes"),
-    (lambda spark: spark.range(1).selectExpr("'x' AS value"), {"topik": "t"}, "is topic meant"),
+    (lambda spark: spark.range(1).selectExpr("'x' AS value"), {"topik": "t"}, "did you mean topic"),
 ]
 
 

@@ -135,7 +135,7 @@ def test_the_topic_was_made_again(built: BuiltPartition, tmp_path: Path, begun: 
     shutil.copytree(again.path, built.path)
     read += [offset for block in blocks for offset in block.offset.tolist()]
     assert read == list(range(5, 10 if begun else 5))
-    assert lost == [(OffsetRange(len(read) + 5, 45), "the topic was deleted and made again since it was planned")]
+    assert lost == [(OffsetRange(len(read) + 5, 45), "the topic was deleted and created again after planning")]
 
 
 def test_the_partition_is_gone(built: BuiltPartition) -> None:

@@ -28,7 +28,7 @@ def python_that_says(path: Path, answer: str) -> Path:
     [
         (f"{VERSION} False", "has no kafkafs.*-m pip install 'kafkafs.*PYSPARK_PYTHON="),
         ("", "has no kafkafs"),
-        ("2.7 True", "is version 2.7, and this one is"),
+        ("2.7 True", "has version 2.7, but this one has"),
     ],
 )
 def test_another_python(tmp_path: Path, answer: str, error: str) -> None:
@@ -41,7 +41,7 @@ def test_another_python(tmp_path: Path, answer: str, error: str) -> None:
 def test_a_python_that_will_do(tmp_path: Path) -> None:
     check_python(session(sys.executable))
     check_python(session(python_that_says(tmp_path / "python", f"{VERSION} True")))
-    with pytest.raises(WrongWorkerPython, match="is not here"):
+    with pytest.raises(WrongWorkerPython, match="does not exist here"):
         check_python(session(tmp_path / "none"))
 
 
