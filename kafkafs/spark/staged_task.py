@@ -44,11 +44,11 @@ def stage(
     compression: str | None = None,
     force: bool = False,
 ) -> tuple[tuple[StagedFile, ...], Content]:
-    """Stages all batches; `columns` are those that are written, `topic` goes before the column of that name. `attempt`:
-    which one at this write it is; what earlier ones left goes first. Also gives what the rows are, if the write may
-    come again. `compression`: of topics that leave it to producers, none by default.
+    """Stages all batches; returns the files and, if the write may be repeated, a digest of the rows.
 
-    UnknownTopicOrPartition, InvalidRecord, RecordTooLarge, NotPermitted, OSError: nothing is left of it.
+    `columns`: those that are written; `topic` overrides the column of that name. `attempt`: identifies this attempt at
+    the write; files of earlier attempts are removed first. `compression`: for topics that leave it to producers, none
+    by default. UnknownTopicOrPartition, InvalidRecord, RecordTooLarge, NotPermitted, OSError: no file is left.
     """
     if attempt:
         _clear_earlier(path, write, attempt)
@@ -63,12 +63,12 @@ def stage(
         raise
 
 
-# What this process has cleared: an attempt's own batches have no earlier ones. A worker runs one task at a time.
+# What this process has cleared: later batches of an attempt need no clearing. A worker runs one task at a time.
 _cleared: set[tuple[Path, str, str]] = set()
 
 
 def _clear_earlier(path: Path, write: WriteId, attempt: str) -> None:
-    """Once for each attempt. What cannot be removed now is in nobody's way."""
+    """Removes the files of earlier attempts, once for each attempt. Files that cannot be removed now do no harm."""
     what = (path, write.id, attempt)
     if what not in _cleared:
         with contextlib.suppress(StorageError, OSError):
@@ -77,7 +77,7 @@ def _clear_earlier(path: Path, write: WriteId, attempt: str) -> None:
 
 
 class _Rows:
-    """The rows of an Arrow batch: their records, topics and wanted partitions (-1: none)."""
+    """The rows of an Arrow batch: their records, topics and requested partitions (-1: none)."""
 
     def __init__(self, batch: pa.RecordBatch, columns: Sequence[str], topic: str | None) -> None:
         def column(name: str) -> pa.Array | None:
@@ -92,7 +92,7 @@ class _Rows:
         self.partitions: Int64s | None = None
         if wanted is not None and wanted.null_count < len(wanted):
             if pc.min(wanted).as_py() < 0:
-                raise InvalidRecord("a message wants a partition below 0", found=pc.min(wanted).as_py())
+                raise InvalidRecord("a message requests a partition below 0", found=pc.min(wanted).as_py())
             self.partitions = wanted.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
     def by_topic(self) -> Iterator[tuple[str, Int64s]]:
@@ -151,7 +151,7 @@ class _TopicWriter:
         try:
             self._info = log_dir.topic_info(name)
         except UnknownTopicOrPartition as error:
-            error.advice = f"`kafkafs topics create {log_dir.path} {name}` makes it"
+            error.advice = f"`kafkafs topics create {log_dir.path} {name}` creates it"
             raise
         guest_rules.check_append(self._info, force=force)
         self._config = self._info.config
@@ -177,9 +177,9 @@ class _TopicWriter:
             return wanted
         if self._partitioner is None:
             raise UnknownTopicOrPartition(
-                f"how many partitions {self._info.topic} has is not known here",
+                f"the number of partitions of {self._info.topic} is not known here",
                 path=self._path,
-                advice="A column 'partition' says where each message goes",
+                advice="Name each message's partition in a column 'partition'",
             )
         chosen = self._partitioner.choose(records)
         return chosen if wanted is None else np.where(wanted < 0, chosen, wanted)
@@ -189,7 +189,7 @@ class _TopicWriter:
         if writer is None:
             tp = TopicPartition(self._info.topic, number)
             if number not in self._here:
-                raise UnknownTopicOrPartition(f"no partition {tp} here", path=self._path)
+                raise UnknownTopicOrPartition(f"there is no partition {tp} here", path=self._path)
             writer = self._writers[number] = StagedWriter(
                 RealDisk(),
                 self._path,

@@ -204,7 +204,7 @@ def test_tasks(spark: SparkSession, built: BuiltLogDir) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"subscribe": "t", "startingOffset": "latest"}, "unknown option 'startingoffset': did you mean startingOffsets"),
+        ({"subscribe": "t", "startingOffset": "latest"}, "unknown option 'startingoffset': did you mean startingOf"),
         ({"subscribe": "t", "startingOffsets": "latest"}, "startingOffsets of a batch query cannot be latest"),
         ({"subscribe": "t", "endingOffsets": '{"t":{"0":-2,"1":5}}'}, "cannot be earliest"),
         ({"subscribe": "t,u"}, "subscribe: u is not in"),

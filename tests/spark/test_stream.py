@@ -235,7 +235,7 @@ def test_a_partition_that_went(spark: SparkSession, built: BuiltLogDir, tmp_path
     (built["t", 1].path).rename(tmp_path / "gone")
     append(built, T0, 1)
     if fail:
-        with pytest.raises(StreamingQueryException, match="missing since the last batch, with messages that were not read: t/1"):
+        with pytest.raises(StreamingQueryException, match=r"missing since the last batch, .*: t/1"):
             stream.run()
         return
     stream.run()
