@@ -106,7 +106,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._columns = columns
         self._start = WorkerStart()
-        # Without a transaction each attempt is a write of its own, which a repetition is not recognized as.
+        # Without a transaction, every attempt counts as a new write.
         unique = str(uuid.uuid4())
         self._write, self._attempt = WriteId(unique, None), ""
         if options.transaction is not None:

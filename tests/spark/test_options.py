@@ -118,7 +118,7 @@ def test_bounds_and_which_of_several_counts() -> None:
         ({"subscribe": "  "}, "subscribe is empty"),
         ({"subscribe": ",,"}, "names no topic"),
         ({"subscribePattern": "a("}, "a group is not closed, at position 2"),
-        ({"subscribePattern": r"\p{InGreek}"}, "the property InGreek is Java's alone"),
+        ({"subscribePattern": r"\p{InGreek}"}, "the property InGreek has no equivalent in Python"),
         ({"assign": "{}"}, "names no partition"),
         ({"assign": "[1]"}, "takes a JSON object"),
         ({"assign": '{"t":[true]}'}, "takes a JSON object"),

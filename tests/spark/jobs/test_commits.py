@@ -157,7 +157,7 @@ def test_positions_go_on_in_the_last_set(tmp_path: Path) -> None:
 
 def test_one_export_at_a_time(tmp_path: Path) -> None:
     commits = CommitList(tmp_path)
-    with pytest.raises(LogLocked, match="another export writes here"):
+    with pytest.raises(LogLocked, match="another export is writing here"):
         CommitList(tmp_path)
     commits.close()
     CommitList(tmp_path).close()
