@@ -141,7 +141,7 @@ def within(snapshot: LogSnapshot, start: int, end: int, options: SourceOptions) 
     report = report_loss(options.fail_on_data_loss)
     first, visible = snapshot.log_start_offset, visible_end(snapshot, options.isolation)
     if start < first and start < end:
-        report(f"messages {start} to {min(first, end) - 1} of {snapshot.tp} are gone: the log begins at {first}")
+        report(f"messages {start} to {min(first, end) - 1} of {snapshot.tp} are missing: the log begins at {first}")
     if end > visible:
         stable = "its last stable offset is" if visible < snapshot.log_end_offset else "the log ends at"
         report(f"{snapshot.tp} has no messages {max(start, visible)} to {end - 1}: {stable} {visible}")

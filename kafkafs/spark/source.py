@@ -149,7 +149,7 @@ def _blocks(task: ReadTask, options: SourceOptions, advice: str) -> Iterator[tup
     decoder = Decoder()
 
     def on_loss(tp: TopicPartition, lost: OffsetRange, why: str) -> None:
-        report(f"messages {lost.start} to {lost.end - 1} of {tp} are gone: {why}{advice}")
+        report(f"messages {lost.start} to {lost.end - 1} of {tp} are missing: {why}{advice}")
 
     def on_damage(tp: TopicPartition, damage: Damage) -> None:
         if options.on_corrupt_batch is OnCorruptBatch.FAIL:

@@ -1,4 +1,4 @@
-"""`kafkafs spark …` as processes: how they end when they are interrupted."""
+"""`kafkafs spark …` as processes: interruption, and where Spark's own messages go."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.commands import run
 
 @pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
 def test_interrupted_while_spark_starts(tmp_path: Path) -> None:
-    """Nothing of Spark stays behind."""
+    """No process of Spark remains."""
     command = [sys.executable, "-m", "kafkafs", "spark", "stats", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
@@ -45,7 +45,7 @@ def spark_command(*arguments: Path | str, **environment: str) -> subprocess.Comp
 
 @pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
 def test_what_spark_says_goes_to_a_log(tmp_path: Path) -> None:
-    """A file that is left only where Spark failed; then the error names it."""
+    """The file remains only if Spark failed; then the error names it."""
     path = build_log_dir(tmp_path / "log", {"orders": [[b"x"]]}).path
     temporary = tmp_path / "tmp"
     temporary.mkdir()

@@ -1,4 +1,4 @@
-"""The examples are run as tests, in the session of all tests here."""
+"""The examples are run as tests, in the session of the tests here."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def examples_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("examples_path")
 def test_merge(spark: SparkSession) -> None:
-    """What is merged, and that the statements are Spark's SQL: a table to merge into needs Delta or Iceberg."""
+    """The merged rows, and the syntax of the statements: a table to merge into would need Delta or Iceberg."""
     import spark_merge
 
     rows = [(b"a", b"1", 0, 0), (b"a", b"2", 0, 5), (b"b", b"3", 1, 1), (b"b", None, 1, 2), (None, b"4", 1, 3)]
@@ -105,7 +105,7 @@ def test_merge(spark: SparkSession) -> None:
 @pytest.mark.usefixtures("examples_path")
 @pytest.mark.skipif(not AVRO_JAR.is_file(), reason=f"no {AVRO_JAR.name} in {AVRO_JAR.parent}: tests/run.sh fetches it")
 def test_avro(spark: SparkSession, tmp_path: Path) -> None:
-    """In a Spark of its own: jars are named when it starts."""
+    """In a new Spark: jars are named when it starts."""
     record = json.dumps({"type": "record", "name": "order", "fields": [{"name": "id", "type": "long"}]})
     values = [b"\0\0\0\0\x07" + bytes([2 * number]) for number in range(3)]
     path = build_log_dir(tmp_path / "log", {"t": [[*values, b"plain text", b"\0\0\0\1\0\x02"]]}, broker=False).path

@@ -50,7 +50,7 @@ def test_partitions_that_are_not_here_are_named(
     with pytest.raises(PySparkException, match=f"DataLoss: {NAMED}"):
         count(spark, first, **chosen)
     assert count(spark, first, failOnDataLoss="false", **chosen) == {0: 5}
-    # Without metadata only the numbers tell.
+    # Without metadata, absent partitions are found by their numbers.
     with pytest.raises(PySparkException, match="DataLoss: t/0 is known to the cluster and not in"):
         count(spark, second, **chosen)
     assert count(spark, first, assign='{"t":[0]}') == {0: 5}, "nobody asked for more"
@@ -93,7 +93,7 @@ def test_a_topic_that_is_wholly_elsewhere(spark: SparkSession, parted: tuple[Pat
 def test_of_replicas_one_is_read(
     spark: SparkSession, tmp_path: Path, epochs: tuple[bytes, bytes], read: int
 ) -> None:
-    """A shorter replica of a later leader has what counts: the other one's end would be truncated."""
+    """A shorter replica from a later leader is read: the end of the other one would be truncated."""
     paths = []
     for name, messages, checkpoint in zip("ab", (5, 9), epochs, strict=True):
         built = build_log_dir(tmp_path / name, {"t": [[Batch(many(messages))]]})

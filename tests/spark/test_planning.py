@@ -1,4 +1,4 @@
-"""Tasks from logs: they cover the ranges without a gap, are cut at index entries, and of about equal size."""
+"""Dividing logs into tasks: they cover the ranges without gaps, divided at index entries, of similar sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def whole(snapshot: LogSnapshot) -> LogRange:
 
 
 def covered(tasks: list[tuple[Split, ...]]) -> dict[int, list[tuple[int, int]]]:
-    """By partition: (start, end) of its splits in the order of the tasks, touching ones joined."""
+    """By partition: (start, end) of its splits in the order of the tasks, adjacent ones joined."""
     found: dict[int, list[tuple[int, int]]] = {}
     for split in (split for task in tasks for split in task):
         assert split.start_offset < split.end_offset

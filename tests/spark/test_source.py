@@ -1,4 +1,4 @@
-"""spark.read.format("kafkafs"): what real consumers read, and what the options promise."""
+"""spark.read.format("kafkafs"): it reads what real consumers read, as the options say."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read(spark: SparkSession, path: Path, **options: object) -> DataFrame:
 
 
 def records(table: pa.Table) -> dict[TopicPartition, list[Golden]]:
-    """The rows by partition, in the order in which they came."""
+    """The rows by partition, in the order of the table."""
     found: dict[TopicPartition, list[Golden]] = defaultdict(list)
     columns = table.set_column(5, "timestamp", table.column("timestamp").cast("int64")).to_pydict()
     headers = columns.pop("headers")
@@ -107,7 +107,7 @@ def built(tmp_path: Path) -> BuiltLogDir:
 
 
 def offsets(frame: DataFrame) -> dict[int, list[int]]:
-    """By partition, in the order in which they come."""
+    """The offsets by partition, in the order of the rows."""
     found: dict[int, list[int]] = defaultdict(list)
     for partition, offset in frame.select("partition", "offset").collect():
         found[partition].append(offset)
@@ -115,7 +115,7 @@ def offsets(frame: DataFrame) -> dict[int, list[int]]:
 
 
 def test_filters_of_one_frame_do_not_meet(spark: SparkSession, built: BuiltLogDir) -> None:
-    """What goes wrong where a filter is pushed to a Python source (pyspark 4.2, 4.3): it stays for the next query."""
+    """This fails if filters are pushed to a Python source (pyspark 4.2, 4.3): a filter stays for the next query."""
     frame = read(spark, built.path, subscribe="t")
     first, second = frame.filter("partition = 0 and offset < 5"), frame.filter("partition = 1")
     assert (first.count(), frame.count(), second.count()) == (5, 40, 10)
@@ -223,7 +223,7 @@ def test_wrong_options(spark: SparkSession, built: BuiltLogDir, options: dict[st
 
 @pytest.fixture
 def long(tmp_path: Path) -> BuiltLogDir:
-    """Six segments, each more than an Arrow batch and than what the sockets between Python and Spark hold."""
+    """Six segments, each larger than an Arrow batch and than the buffers of the sockets between Python and Spark."""
     items = [item for _ in range(6) for item in (Batch(many(rows.MOST_ROWS, 150)), ROLL)]
     return build_log_dir(tmp_path / "log", {"t": [items]}, broker=False)
 
@@ -260,8 +260,8 @@ def test_retention_during_a_read(spark: SparkSession, long: BuiltLogDir, fail: b
 
     left = read(spark, long.path, subscribe="t", columns="value,offset", failOnDataLoss=fail).rdd.mapPartitions(retain)
     if fail:
-        # Of the task under way, or of another, or of its second attempt, for which all of its range is gone.
-        error = r"DataLoss: messages [0-9]0* to [0-9]9999 of t/0 are gone: .* load the DataFrame or .* anew"
+        # Raised by the running task, or by another, or by a second attempt, whose range is missing completely.
+        error = r"DataLoss: messages [0-9]0* to [0-9]9999 of t/0 are missing: .* load the DataFrame or .* anew"
         with pytest.raises(Exception, match=error):
             left.collect()
         return
@@ -273,7 +273,7 @@ def test_retention_during_a_read(spark: SparkSession, long: BuiltLogDir, fail: b
 
 
 def test_the_number_of_cores_travels_with_the_data_source(spark: SparkSession) -> None:
-    """The processes that plan have no context to ask."""
+    """The processes that plan have no Spark context that knows it."""
     registered = data_source_for(spark)
     assert registered.cores == spark.sparkContext.defaultParallelism == 2
     assert b"cores" in cloudpickle.dumps(registered)

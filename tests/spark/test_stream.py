@@ -1,4 +1,4 @@
-"""spark.readStream.format("kafkafs"): each message once, in batches that can be replayed; what happens to lost ones."""
+"""spark.readStream.format("kafkafs"): each message once, in batches that can be replayed; reports of lost ones."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Stopped(Exception):
-    """What a test's sink raises instead of finishing its batch."""
+    """Raised by a test's sink instead of finishing its batch."""
 
 
 @dataclass
 class Query:
-    """A query with its checkpoint, run again and again. `batches`: what each showed, (partition, offset) in order."""
+    """A query with its checkpoint, run again and again. `batches`: the (partition, offset) pairs of each, in order."""
 
     spark: SparkSession
     log_dir: Path
@@ -49,7 +49,7 @@ class Query:
     progress: list[StreamingQueryProgress] = field(default_factory=list)
 
     def run(self, **trigger: object) -> None:
-        """Until there is nothing more."""
+        """Runs the query until there is nothing more to read."""
         texts = {name: str(value) for name, value in {"subscribe": "t", **self.options}.items()}
         frame = self.spark.readStream.format("kafkafs").options(**texts).load(str(self.log_dir))
         writer = frame.select("partition", "offset").writeStream.option("checkpointLocation", str(self.checkpoint))
@@ -119,7 +119,7 @@ def test_batches_are_bounded_and_shared_out(spark: SparkSession, built: BuiltLog
 
 
 def test_offsets_behind_latest(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
-    """What Spark's Kafka source has in its metrics, from a progress."""
+    """The metrics of Spark's Kafka source, computed from a progress."""
     stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=8)
     stream.run()
     behind = [offsets_behind_latest(progress.sources[0]) for progress in stream.progress if progress.numInputRows]
@@ -146,7 +146,7 @@ def test_a_batch_that_was_not_done_is_replayed_as_it_was(
 
 
 def test_the_beginning_stays_where_it_was(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
-    """A query from the latest offset that is stopped in its first batch: "latest" is another offset afterwards."""
+    """A query from the latest offset that is stopped in its first batch: afterwards "latest" is another offset."""
     from kafkafs.spark import stream as source
 
     options = {"path": str(built.path), "subscribe": "t"}
@@ -163,7 +163,7 @@ def test_the_beginning_stays_where_it_was(spark: SparkSession, built: BuiltLogDi
     assert again == {"t": {"0": 35, "1": 10}}
     ((split,),) = (task.splits for task in restarted.partitions(again, end))
     assert (split.tp, split.start_offset, split.end_offset) == (T0, 30, 33)
-    # From then on as any other offset; only the first batch's end has it.
+    # Only the end of the first batch has it; later offsets do not.
     following = restarted.latestOffset(end, restarted.getDefaultReadLimit())
     assert following == {"t": {"0": 35, "1": 10}}
     ((split,),) = (task.splits for task in restarted.partitions(end, following))
@@ -191,7 +191,7 @@ def test_too_few_messages_wait_for_more_but_not_for_ever(built: BuiltLogDir) -> 
     assert reader.latestOffset(second, limit) == second
     clock.time_ms += 10_000
     assert reader.latestOffset(second, limit) == {"t": {"0": 35, "1": 11}}
-    # What is there when a query runs for what is there is all there will be.
+    # With Trigger.AvailableNow nothing more will arrive.
     append(built, T0, 1)
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset({"t": {"0": 35, "1": 11}}, limit) == {"t": {"0": 36, "1": 11}}
@@ -221,7 +221,7 @@ def test_messages_lost_to_retention(spark: SparkSession, built: BuiltLogDir, tmp
         built["t", 0].log(0).with_suffix(suffix).unlink()
     stream.fail_in = None
     if fail:
-        with pytest.raises(StreamingQueryException, match="messages 6 to 9 of t/0 are gone: the log begins at 10"):
+        with pytest.raises(StreamingQueryException, match="messages 6 to 9 of t/0 are missing: the log begins at 10"):
             stream.run()
         return
     stream.run()

@@ -1,4 +1,4 @@
-"""The workers' Python, compared with this one before anything is done for nothing."""
+"""The check of the workers' Python before any work is done in vain."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_python_that_will_do(tmp_path: Path) -> None:
 
 
 def test_what_is_asked(tmp_path: Path) -> None:
-    """Of this Python under another name: it has all that it takes."""
+    """Another name of this Python, which has everything that is needed."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Values that tasks give each other, by way of Spark's shuffles, and errors on the way."""
+"""Values that tasks pass to each other through Spark's shuffles, and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def multiples(number: int) -> Iterator[tuple[int, int]]:
-    """By their remainder."""
+    """Yields multiples, in buckets by their remainder."""
     for factor in range(4):
         yield number * factor % 3, number * factor
     if number == 5:
@@ -43,7 +43,7 @@ def test_there_and_back(spark: SparkSession) -> None:
 def test_errors(spark: SparkSession) -> None:
     with pytest.raises(CorruptBatch, match="five"):
         scatter(spark, multiples, [1, 5], 3, "test")
-    # Of a task that was done again, because what it had given was lost.
+    # From a task that was repeated because its output was lost.
     found = spark.sparkContext.parallelize([(0, 1), (0, CorruptBatch("five"))]).partitionBy(2, int)
     with pytest.raises(StorageError, match="Spark gave up"):
         gather(spark, found, to_one_or_two, named, ["small", "great"], "test")
@@ -54,7 +54,7 @@ def failing(number: int) -> int:
 
 
 def test_why_spark_gave_up(spark: SparkSession) -> None:
-    """The last line of the worker's trace, not the first one of all that Spark wraps it in."""
+    """The last line of the worker's traceback, not the first line of Spark's message around it."""
     with pytest.raises(StorageError, match="Spark gave up: test; found RuntimeError: the reason"):
         run_tasks(spark, failing, [1], "test")
     with pytest.raises(StorageError, match=r"No module named 'kafkafs'.* -m pip install 'kafkafs"):
