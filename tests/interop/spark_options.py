@@ -1,8 +1,7 @@
-"""Options of batch queries, tried one after the other on Spark's own Kafka source and on ours (test_spark_options.py).
+"""Options of batch queries, for Spark's own Kafka source and for ours (test_spark_options.py).
 
-All read the topics that `produce` makes: `clicks` (three partitions of PER_PARTITION messages, a second apart),
-`orders`, `tx` (transactions, some of them aborted), `acct` (compacted), `empty`; and whatever internal topics there
-are.
+They read the topics that `produce` creates: `clicks` (three partitions of PER_PARTITION messages, a second apart),
+`orders`, `tx` (transactions, some of them aborted), `acct` (compacted), `empty`; and the broker's internal topics.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ def _json(partitions: dict[str, object]) -> str:
 
 
 def _at(seconds: int) -> int:
-    """The time of so many seconds after the first message."""
+    """The time this many seconds after the first message."""
     return START + seconds * 1000
 
 
 _LONG_AFTER: Final = str(_at(10_000_000))
-# What is not there is waited for, as long as these say.
+# How long Spark's source waits for what does not exist.
 _IMPATIENT: Final = {
     "fetchOffset.numRetries": "1",
     "kafka.default.api.timeout.ms": "8000",
@@ -181,7 +180,7 @@ CASES: Final = {**_CHOICES, **{name: {"subscribe": "clicks", **options} for name
 
 
 def produce(client: Client) -> None:
-    """The topics that the cases read."""
+    """Creates the topics that the cases read."""
     client.create_topic("clicks", 3, {"retention.ms": -1})
     for partition in range(3):
         messages = [
@@ -200,7 +199,7 @@ def produce(client: Client) -> None:
     client.create_topic("tx", 1, {"retention.ms": -1})
     for commit in (True, False, True):
         client.transactions("tx", [(commit, [Message(b"%d" % number, timestamp=START) for number in range(9)])])
-    # Spark's source waits two minutes for what follows a marker, where nothing does.
+    # Without a message after the last marker, Spark's source waits two minutes for one.
     client.produce("tx", [Message(b"plain", timestamp=START)] * 3)
     client.create_topic("acct", 1, {"cleanup.policy": "compact", "retention.ms": -1})
     client.produce("acct", [Message(None if n % 7 == 0 else b"%d" % n, b"%d" % (n % 10)) for n in range(100)])

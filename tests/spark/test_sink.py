@@ -320,7 +320,7 @@ def test_a_write_that_was_killed_in_its_commit_and_is_run_again(
         _begin(logs, told)
         caplog.clear()
         batch_writer({"path": str(logs), "topic": "t"}, frame.schema, overwrite=False)
-        assert ("its messages will be there twice" in caplog.text) == (not options)
+        assert ("its messages will be written twice" in caplog.text) == (not options)
         write(frame, logs, topic="t", **options)
         assert sum(len(messages(logs, "t", partition)) for partition in range(3)) == again
 
