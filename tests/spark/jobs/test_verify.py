@@ -91,7 +91,7 @@ def test_uncompiled_kernels_are_refused(spark: SparkSession, tmp_path: Path, mon
     """All these use run_tasks or reduce_tasks; test_compact tests the other functions."""
     a_log(tmp_path)
     monkeypatch.setattr("storage.format.decode_kernel.is_compiled", lambda: False)
-    with pytest.raises(UncompiledKernels, match=r"storage\.format\.kernel"):
+    with pytest.raises(UncompiledKernels, match=r"storage\.format\.decode_kernel"):
         run_tasks(spark, len, ["task"], "test")
     assert run_tasks(spark, len, ["task"], "test", allow_uncompiled=True) == [4]
     for job in (["verify", tmp_path], ["stats", tmp_path], ["export", tmp_path, tmp_path.with_name("out")]):
