@@ -1,4 +1,4 @@
-"""How many messages a topic has a day, and how large they are: a batch query over a log's files, without a broker.
+"""The number and size of a topic's messages for each day: a batch query over a log's files, without a broker.
 
     python examples/spark_batch.py [LOGDIR [TOPIC]]
 """
@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from kafkafs.spark import register
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers want kafkafs too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers need kafkafs too
 arguments = sys.argv[1:]
 log_dir = arguments[0] if arguments else str(Path(__file__).parent / "sample-log")
 topic = arguments[1] if len(arguments) > 1 else "orders"
@@ -23,7 +23,7 @@ register(spark)
 messages = (
     spark.read.format("kafkafs")
     .option("subscribe", topic)
-    .option("columns", "value,timestamp")  # what is not named here is not read
+    .option("columns", "value,timestamp")  # other columns are not read
     .load(log_dir)
 )
 days = (

@@ -3,8 +3,8 @@
 
     python examples/spark_export.py [LOGDIR [DIRECTORY]]
 
-Without arguments: the sample log, to a temporary directory. Needs Java and `pip install 'kafkafs[spark]'`. Run it again
-on the same DIRECTORY, and only what has come since is exported. On the command line:
+Without arguments: the sample log, to a temporary directory. Needs Java and `pip install 'kafkafs[spark]'`. A second run
+with the same DIRECTORY exports only new messages. On the command line:
 
     kafkafs spark export LOGDIR DIRECTORY
 """
@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession, functions
 
 from kafkafs.spark.jobs.export import export
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers want kafkafs too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers need kafkafs too
 SAMPLE = Path(__file__).resolve().parent / "sample-log"
 
 
@@ -35,7 +35,7 @@ def main(log_dir: Path, directory: Path) -> None:
     )
     done = export(spark, log_dir, directory)
     sys.stdout.write(f"{done.messages} messages in {done.files} files\n")
-    # The directories' columns are named: topics that are all numbers would be read as such.
+    # The schema is given, because topics whose names are all numbers would otherwise be read as numbers.
     columns = "topic string, day date, partition int, offset bigint, timestamp timestamp, key binary, value binary"
     table = spark.read.schema(columns).parquet(str(directory))
     (

@@ -1,9 +1,9 @@
-"""Keeps a table of a topic's messages: a streaming query that goes on, each time it is run, where it stopped.
+"""Maintains a table of a topic's messages: a streaming query that continues, each time it is run, where it stopped.
 
     python examples/spark_stream.py LOGDIR TOPIC OUTPUT
 
-OUTPUT/messages gets Parquet files, OUTPUT/checkpoint remembers how far they go: no message is written twice or left
-out, however the query ends. Leave out `.trigger(availableNow=True)` and it runs until it is stopped.
+OUTPUT/messages gets Parquet files, and OUTPUT/checkpoint records how far they go: no message is written twice or
+omitted, however the query ends. Without `.trigger(availableNow=True)` it runs until it is stopped.
 """
 
 import os
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from kafkafs.spark import register
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers want kafkafs too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers need kafkafs too
 log_dir, topic, output = sys.argv[1:]
 
 spark = SparkSession.builder.appName(f"{topic} to Parquet").getOrCreate()

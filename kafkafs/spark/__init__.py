@@ -1,24 +1,28 @@
-"""Kafka log directories in Spark: `register(spark)` makes the format `kafkafs` known to a session.
+"""Kafka log directories in Spark: `register(spark)` adds the format `kafkafs` to a session.
 
     from kafkafs.spark import register
     register(spark)
     spark.read.format("kafkafs").option("subscribe", "clicks").load("/var/lib/kafka")
 
-Needs the extra `spark`. Reading takes no lock and changes nothing; no broker is asked.
+Needs the extra `spark`. Reading takes no lock, changes nothing and needs no broker.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kafkafs.spark.offset_lag import offsets_behind_latest
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["offsets_behind_latest", "register"]
 
 
 def register(spark: SparkSession) -> None:
     """Makes `kafkafs` a format of `spark.read`, `readStream`, `write` and `writeStream` in this session.
 
-    WrongWorkerPython when the Python of the workers on this machine cannot run it.
+    WrongWorkerPython if the Python that the workers on this machine use cannot run it.
     """
     from kafkafs.spark.data_source import data_source_for
     from kafkafs.spark.worker_checks import check_python

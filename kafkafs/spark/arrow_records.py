@@ -1,6 +1,6 @@
-"""Arrow batches → RecordColumns: what the sink writes, without a Python object for a record.
+"""Arrow batches → RecordColumns, for the sink, without a Python object for each record.
 
-Keys, values and headers lie in buffers of their own in Arrow; they are laid one behind the other once, and never again.
+Arrow has keys, values and headers in separate buffers; they are concatenated once and not copied again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_VARINT_BYTES = 5
 
 
 class _Bytes:
-    """A column of strings or bytes: where each row's lie in `data`; length -1 is null."""
+    """A column of strings or bytes: the start and length of each row in `data`; length -1 is null."""
 
     def __init__(self, array: pa.Array) -> None:
         wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
@@ -99,7 +99,7 @@ def rows_of(columns: RecordColumns, rows: Int64s) -> RecordColumns:
 
 
 def _encoded_headers(key: pa.Array, value: pa.Array) -> tuple[NDArray[np.uint8], Int64s]:
-    """Headers as format v2 stores them, back to back, and where each ends: name and value, each behind its length."""
+    """Headers as format v2 stores them, back to back (name and value, each after its length), and where each ends."""
     if key.null_count:
         raise InvalidRecord("a header has no key")
     names, values = _Bytes(key), _Bytes(value)
@@ -133,6 +133,6 @@ def _put_varints(out: NDArray[np.uint8], at: Int64s, numbers: Int64s, sizes: Int
 def _put_bytes(out: NDArray[np.uint8], at: Int64s, column: _Bytes) -> None:
     lengths = np.maximum(column.lengths, 0)
     source = np.frombuffer(column.data, np.uint8)
-    # A null may have bytes in the buffer: only those of the others are wanted.
+    # A null may have bytes in the buffer; they are not copied.
     within = np.arange(int(lengths.sum())) - np.repeat(lengths.cumsum() - lengths, lengths)
     out[np.repeat(at, lengths) + within] = source[np.repeat(column.starts, lengths) + within]

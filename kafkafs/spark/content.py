@@ -1,7 +1,7 @@
-"""What the rows of a write are, in a number: to tell a micro-batch that comes again from another one of its number.
+"""A digest of the rows of a write: it distinguishes a replayed micro-batch from a different one with the same number.
 
-Tasks share a batch out in another way each time, a null key has no partition of its own, and timestamps are of the time
-of writing: so it is a sum over the rows, of topic, key, value and headers alone.
+It is a sum over the rows, of topic, key, value and headers only: a replay divides the rows among tasks differently,
+chooses other partitions for null keys, and has other timestamps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Int64s = NDArray[np.int64]
     UInt64s = NDArray[np.uint64]
 
-# Remembered on disk, as sums: these numbers never change. Odd ones, of no meaning.
+# Sums of these are stored on disk, so these numbers never change. They are arbitrary odd numbers.
 _OF_VALUES: Final = np.uint64(0x9E3779B97F4A7C15)
 _OF_KEYS: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 _OF_HEADERS: Final = np.uint64(0x165667B19E3779F9)
@@ -30,7 +30,7 @@ _MIXED: Final = np.uint64(0xD6E8FEB86659FD93)
 
 
 def content_of(records: RecordColumns, topic: str) -> Content:
-    """Of records for one topic."""
+    """The digest of records for one topic."""
     rows = len(records)
     total = np.full(rows, zlib.crc32(topic.encode()), np.uint64)
     hashes = np.empty((rows, 2), np.uint64)
@@ -42,7 +42,7 @@ def content_of(records: RecordColumns, topic: str) -> Content:
         is_header = factor is _OF_HEADERS
         if is_header and not lengths.any():
             continue
-        # A null has hash 0, and so have no headers, which are none.
+        # A null value or key has hash 0, and so has a record without headers.
         present = np.where(lengths > 0, lengths, -1) if is_header else lengths
         siphash_columns(records.buffer, _of_each(starts, rows), _of_each(present, rows), 0, 0, hashes)
         total += hashes[:, 0] * factor

@@ -1,6 +1,6 @@
-"""What Spark asks of a Python data source: hands each question to the module that answers it.
+"""The Python data source that Spark calls; each method delegates to the module that does the work.
 
-Spark makes and questions it in Python processes beside the driver, never in the process that registered it.
+Spark creates and calls it in Python processes next to the driver, never in the process that registered it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORMAT = "kafkafs"
 
 
 class KafkafsDataSource(DataSource):
-    """The format `kafkafs`. `cores`: how many tasks the session runs at once; 0 where it could not tell."""
+    """The format `kafkafs`. `cores`: the number of tasks that the session runs at once; 0 if unknown."""
 
     cores: int = 0
 
@@ -59,12 +59,12 @@ class KafkafsDataSource(DataSource):
 
 
 def data_source_for(spark: SparkSession) -> type[KafkafsDataSource]:
-    """The data source with the session's number of cores, which the processes that plan cannot ask for.
+    """The data source with the session's number of cores, which the processes that plan cannot find out.
 
-    A class that no module holds: so it travels to them whole, with its number.
+    The class belongs to no module, so that it is pickled by value, with the number.
     """
     try:
         cores = int(spark.sparkContext.defaultParallelism)
-    except Exception:  # noqa: BLE001 - Spark Connect has no context, and its own way of saying so
+    except Exception:  # noqa: BLE001 - Spark Connect has no context, and raises errors of its own
         return KafkafsDataSource
     return type(KafkafsDataSource.__name__, (KafkafsDataSource,), {"cores": cores})

@@ -1,7 +1,7 @@
 """Record headers → an Arrow column of lists of (key, value), null where a record has none.
 
-The decoder has checked that they parse. Headers of many records are walked together: the first of each, then the second
-of each that has one; the few records with very many headers one by one.
+The decoder has checked that they parse. Headers of many records are read together: the first header of each record,
+then the second of each that has one; the few records with very many headers are read one by one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Int64s = NDArray[np.int64]
 
 _TOGETHER: Final = 64
-_CONTINUATION: Final = 0xC0, 0x80  # mask and value of a byte that goes on with a UTF-8 character
+_CONTINUATION: Final = 0xC0, 0x80  # mask and value of a byte that continues a UTF-8 character
 
 
 class HeaderSpans(NamedTuple):
@@ -44,7 +44,7 @@ class HeaderColumn:
         self._parts: list[tuple[pa.Array, pa.Array]] = []
 
     def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
-        """Takes the headers of the block's records as the rows from `row` on."""
+        """Adds the headers of the block's records as the rows from `row` on."""
         self._counts[row : row + len(block)] = block.headers_count
         spans = header_spans(block)
         if not len(spans.key_start):
@@ -72,7 +72,7 @@ class HeaderColumn:
 
 
 def header_spans(block: RecordBlock) -> HeaderSpans:
-    """Where the headers of a block's records lie."""
+    """The positions of the headers of a block's records."""
     counts = block.headers_count
     total = int(counts.sum())
     columns = np.zeros((4, total), np.int64)
@@ -91,7 +91,7 @@ def header_spans(block: RecordBlock) -> HeaderSpans:
 
 
 def _read_headers(data: NDArray[np.uint8], at: Int64s, columns: Int64s, slots: Int64s) -> Int64s:
-    """Puts the headers that begin at these positions into the columns' slots; where they end."""
+    """Writes the spans of the headers that begin at these positions to the columns' slots; returns where they end."""
     length, start = _varints(data, at)
     columns[0, slots], columns[1, slots] = start, length
     length, start = _varints(data, start + length)
@@ -134,13 +134,13 @@ def _byte_strings(data: NDArray[np.uint8], ends: Int64s, valid: NDArray[np.bool_
 
 
 def _texts(data: NDArray[np.uint8], ends: Int64s) -> pa.Array:
-    """Header keys as text; what is no UTF-8 in them is replaced, as Kafka's consumer does."""
+    """Header keys as text; bytes that are not valid UTF-8 are replaced, as Kafka's consumer does."""
     raw = data.tobytes()
     starts = np.append(0, ends[:-1])
     mask, value = _CONTINUATION
     begins = data[starts[starts < ends]]
     try:
-        # Valid together, and none begins within a character: each is valid.
+        # If all together are valid, and none begins within a character, each is valid.
         whole = not ((begins & mask) == value).any() and raw.decode() is not None
     except UnicodeDecodeError:
         whole = False

@@ -1,9 +1,9 @@
-"""Regular expressions of `subscribePattern`: Java's, as Spark's Kafka source takes them, made into Python's.
+"""Translates regular expressions of `subscribePattern`, which are Java's as in Spark's Kafka source, to Python's.
 
-Both languages share most of their syntax, and some of what they share means something else. Only names of topics are
-ever searched, which are of 65 characters: a class of characters is therefore worked out here, and becomes the set of
-those it holds. What has no counterpart in Python is an error: a pattern that is understood in another way than Java's
-reads other topics than the query means, or none. Source: java.util.regex.Pattern (JDK 17).
+The two languages share most of their syntax, but some shared syntax has different meanings. The searched texts are
+topic names, which consist of 65 characters: so a character class is evaluated here, and becomes the set of those
+characters that it contains. Syntax without a counterpart in Python is an error: a pattern with another meaning than in
+Java would read other topics than the query means, or none. Source: java.util.regex.Pattern (JDK 17).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Final
 
-# Of names of topics (names.topic_name_problem).
+# The characters of topic names (names.topic_name_problem).
 ALPHABET: Final = frozenset(string.ascii_letters + string.digits + "._-")
 
 _QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{[0-9]{1,9}(?:,(?:[0-9]{1,9})?)?\})[?+]?")
 _NAME: Final = "[a-zA-Z][a-zA-Z0-9]*"
 _GROUP: Final = re.compile(rf"\((?:\?(?:<({_NAME})>|[:=!>]|<[=!]|([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)])))?")
-# Flags that make no difference to names of one line of ASCII: lines (d, m, s) and Unicode's cases (u).
+# Flags without effect on a single line of ASCII: about lines (d, m, s) and the case of Unicode letters (u).
 _WITHOUT_EFFECT: Final = "dmsu"
 _CLASSES: Final[dict[str, Callable[[str], bool]]] = {
     "d": str.isdigit,
@@ -62,11 +62,11 @@ _OCTAL: Final = re.compile("0([0-3]?[0-7]{1,2})")
 
 
 class UnknownPattern(ValueError):
-    """A regular expression that is malformed, or that Java has and Python has not."""
+    """A regular expression that is malformed, or that Java supports and Python does not."""
 
 
 def compiled(text: str) -> re.Pattern[str]:
-    """What finds in a name of a topic what Java's Pattern finds there. UnknownPattern."""
+    """A pattern that finds the same matches in topic names as Java's Pattern. UnknownPattern."""
     translation = _Translation(text)
     python = translation.whole()
     try:
@@ -76,7 +76,7 @@ def compiled(text: str) -> re.Pattern[str]:
 
 
 class _Translation:
-    """One expression, read once from left to right."""
+    """The translation of one expression, which is read once from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -92,7 +92,7 @@ class _Translation:
         return "".join(out)
 
     def _element(self) -> str:
-        """What stands next: an atom with its quantifier, or one end of a group or alternative."""
+        """The next element: an atom with its quantifier, or one end of a group or alternative."""
         char = self._text[self._at]
         if char == "(":
             return self._group()
@@ -100,11 +100,11 @@ class _Translation:
             self._at += 1
             return char
         if char in "^$":
-            # Before an end of line is the end: names have none.
+            # In Java, $ also matches before a final line terminator, but names have none.
             self._at += 1
             return char + self._quantifier()
         if char in "*+?{":
-            raise self._wrong(f"nothing stands before {char!r} that it could repeat")
+            raise self._wrong(f"there is nothing before {char!r} that it could repeat")
         if char == ")":
             if len(self._ignoring_case) == 1:
                 raise self._wrong("a ) has no (")
@@ -119,7 +119,7 @@ class _Translation:
         elif char == "\\":
             quoted = self._quoted()
             if quoted is not None:
-                # A quantifier is of the last character.
+                # A quantifier applies to the last character only.
                 return re.escape(quoted) + (self._quantifier() if quoted else "")
             atom = self._escape()
         else:
@@ -149,7 +149,7 @@ class _Translation:
         case = ("i" in (on or "") or case) and "i" not in (off or "")
         if end == ")":
             if "i" in (on or "") + (off or "") and self._at:
-                raise self._unknown(f"{found.group()} elsewhere than at the beginning")
+                raise self._unknown(f"{found.group()} after the beginning of the pattern")
             self._at = found.end()
             self._ignoring_case[-1] = case
             return "(?i)" if case and len(self._ignoring_case) == 1 else ""
@@ -161,7 +161,7 @@ class _Translation:
     # Escapes
 
     def _quoted(self) -> str | None:
-        """The characters of \\Q…\\E; None where something else stands."""
+        """The characters of \\Q…\\E; None if the next element is another one."""
         if not self._text.startswith("\\Q", self._at):
             return None
         end = self._text.find("\\E", self._at)
@@ -170,7 +170,7 @@ class _Translation:
         return quoted
 
     def _escape(self) -> str:
-        """An escape outside of a class."""
+        """An escape outside a class."""
         rest = self._text[self._at + 1 :]
         if rest[:1] in ("A", "b", "B"):
             self._at += 2
@@ -190,7 +190,7 @@ class _Translation:
         return re.escape(found) if isinstance(found, str) else self._set_of(found)
 
     def _escaped(self) -> str | frozenset[str]:
-        """An escape that stands for a character, or for a set of them."""
+        """The character, or the set of characters, that an escape denotes."""
         start, rest = self._at, self._text[self._at + 1 :]
         letter = rest[:1]
         if not letter:
@@ -235,7 +235,7 @@ class _Translation:
         self._at += 1
         negated = self._text.startswith("^", self._at)
         self._at += negated
-        found: frozenset[str] | None = None  # of what stands before the last &&
+        found: frozenset[str] | None = None  # the part before the last &&
         part: set[str] = set()
         first = True
         while first or not self._text.startswith("]", self._at):
@@ -255,7 +255,7 @@ class _Translation:
         return ALPHABET - whole if negated else whole
 
     def _item(self) -> frozenset[str]:
-        """A character, a range, an escape or a class within a class."""
+        """The characters of an element of a class: a character, a range, an escape or a nested class."""
         if self._text[self._at] == "[":
             return self._class()
         quoted = self._quoted()
@@ -288,7 +288,7 @@ class _Translation:
 
     @staticmethod
     def _set_of(chars: frozenset[str]) -> str:
-        """Case is settled already, also where the rest disregards it."""
+        """A class of exactly these characters, even where case is ignored: the set has both cases if needed."""
         return f"(?-i:[{re.escape(''.join(sorted(chars)))}])" if chars else "(?!)"
 
     # Errors
@@ -298,8 +298,8 @@ class _Translation:
 
     def _unknown(self, what: str) -> UnknownPattern:
         return UnknownPattern(
-            f"{what} is Java's alone or means something else there, at position {self._at} of {self._text!r}: "
-            "write it in another way, or name the topics with subscribe"
+            f"{what} has no equivalent in Python or another meaning there, at position {self._at} of {self._text!r}: "
+            "write the pattern differently, or name the topics with subscribe"
         )
 
 

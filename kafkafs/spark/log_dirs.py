@@ -1,8 +1,8 @@
 """The log directories that a query reads as if they were one: those of one broker, or of several brokers of a cluster.
 
-A partition that lies in several of them (its replicas) is read once: from the replica whose last leader epoch is the
-highest, of these from the longest, of these from the first. The choice is made where a query is planned and goes to the
-tasks with what they read: two replicas may differ where a broker has not yet truncated its own.
+A partition that is in several of them (its replicas) is read once: from the replica with the highest last leader epoch,
+then the longest, then the first. The choice is made during planning and sent to the tasks with their splits, because
+replicas differ while a broker has not yet truncated its own.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class LogDirs:
-    """Log directories, read-only. `refresh` first, then the rest is as of then; not thread-safe."""
+    """Log directories, read-only, as of the last `refresh`; not thread-safe."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """InvalidOption for directories that do not belong together; OSError."""
+        """InvalidOption if the directories belong to different clusters; OSError."""
         self.directories = [LogDir.open_read_only(path) for path in paths]
         self._check_cluster()
 
@@ -34,26 +34,26 @@ class LogDirs:
         return ", ".join(str(directory.path) for directory in self.directories)
 
     def refresh(self) -> None:
-        """Lists all directories anew where partitions came or went. OSError."""
+        """Lists the directories again in which partitions were added or removed. OSError."""
         for directory in self.directories:
             directory.refresh()
 
     def topics(self) -> list[str]:
-        """The topics of all of them, ascending."""
+        """The topics in all directories, ascending."""
         return sorted({topic for directory in self.directories for topic in directory.topics()})
 
     def partitions(self, topic: str) -> list[int]:
-        """A topic's partitions that are in any of them, ascending."""
+        """A topic's partitions that are in any directory, ascending."""
         having = (directory for directory in self.directories if topic in directory.topics())
         return sorted({number for directory in having for number in directory.partitions(topic)})
 
     def absent(self) -> list[TopicPartition]:
-        """The partitions that one of the directories knows of and none has: see LogDir.absent."""
+        """The partitions that one of the directories knows and none has, ascending: see LogDir.absent."""
         missing = {tp for directory in self.directories for tp in directory.absent()}
         return sorted(tp for tp in missing if not self._having(tp))
 
     def log(self, tp: TopicPartition) -> Log:
-        """A partition's log, of several that to be read. UnknownTopicOrPartition, InvalidOption."""
+        """A partition's log, from the replica that is read. UnknownTopicOrPartition, InvalidOption."""
         return self.directories[self.place(tp)].log(tp)
 
     def place(self, tp: TopicPartition) -> int:
@@ -91,7 +91,7 @@ class LogDirs:
             if properties is not None and properties.cluster_id is not None:
                 found.setdefault(properties.cluster_id, directory.path)
         if len(found) > 1:
-            each = " and ".join(f"{path} is of cluster {cluster}" for cluster, path in found.items())
+            each = " and ".join(f"{path} belongs to cluster {cluster}" for cluster, path in found.items())
             raise InvalidOption(f"log directories of different clusters cannot be read as one: {each}")
 
     def _check_topic_ids(self, topic: str, having: Sequence[int]) -> None:
@@ -102,7 +102,7 @@ class LogDirs:
                 found.setdefault(topic_id, self.directories[place].path)
         if len(found) > 1:
             each = " and ".join(f"{path} has id {topic_id}" for topic_id, path in found.items())
-            raise InvalidOption(f"topic {topic} is not the same one in all log directories: {each}")
+            raise InvalidOption(f"topic {topic} is not the same in all log directories: {each}")
 
 
 @lru_cache(maxsize=4)
@@ -111,8 +111,8 @@ def _opened(paths: tuple[Path, ...]) -> LogDirs:
 
 
 def open_log_dirs(paths: tuple[Path, ...]) -> LogDirs:
-    """The log directories as they are now. Kept by the process, so that the next task finds its logs opened and
-    measured. InvalidOption, OSError."""
+    """The log directories as they are now. The process keeps them, so that its next task finds the logs already open.
+    InvalidOption, OSError."""
     log_dirs = _opened(paths)
     log_dirs.refresh()
     return log_dirs

@@ -1,7 +1,7 @@
-"""What the options of the source and those of the sink have in common: their names, and the values that they take.
+"""What the options of the source and of the sink have in common: their names and the parsing of values.
 
-A query may hand both the same options, as it may with Spark's Kafka source and sink: what only the other one knows is
-passed over. Other than there, a name that neither knows is refused: it is a mistake that nobody would notice.
+As with Spark's Kafka source and sink, a query may pass the same options to both: each ignores those of the other.
+Unlike there, an unknown name is refused, because nobody would notice the mistake.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, TypeVar
 
-# As they are documented; Spark compares them without regard to case.
+# As documented; Spark ignores the case of names.
 SOURCE: Final = (
     "path",
     "subscribe",
@@ -51,7 +51,7 @@ SINK: Final = (
     "includeHeaders",
     "checkpointLocation",
 )
-# Of Spark's Kafka source, for its clients alone.
+# Options of Spark's Kafka source that only affect its clients.
 _IGNORED: Final = (
     "groupIdPrefix",
     "fetchOffset.numRetries",
@@ -61,7 +61,8 @@ _IGNORED: Final = (
     "producer.cache.timeout",
 )
 _CLIENTS: Final = "kafka."
-_OF_A_TABLE: Final = "location"  # what CREATE TABLE makes of its path
+_PROVIDER: Final = "provider"  # CREATE TABLE adds it to the options
+_OF_A_TABLE: Final = ("columns", "includeheaders")  # the options that say which columns a table has
 _KNOWN: Final = {name.lower(): name for name in (*SOURCE, *SINK, *_IGNORED)}
 
 # What Spark's Kafka source and sink refuse, and why. Source: KafkaSourceProvider.validateGeneralOptions,
@@ -88,31 +89,42 @@ _T = TypeVar("_T")
 
 
 class InvalidOption(ValueError):
-    """An option that is unknown, missing, malformed, or that another one forbids."""
+    """An option that is unknown, missing, malformed, or excluded by another one."""
 
 
 def by_lower_name(options: Mapping[str, str], own: tuple[str, ...], refused: Mapping[str, str]) -> dict[str, str]:
-    """The options by their names in lower case; `own`: the names to tell somebody who mistyped one. InvalidOption."""
+    """The options by their names in lower case. InvalidOption, which lists the names `own` if one is mistyped."""
     given = {name.lower(): value for name, value in options.items()}
-    if _OF_A_TABLE in given:
-        raise InvalidOption(
-            "Spark's catalog keeps no table of this format: use CREATE TEMPORARY VIEW name USING kafkafs OPTIONS (path "
-            "'LOGDIR', …), for each session"
-        )
     for name in given:
         if name in refused:
             raise InvalidOption(f"option {name} is not supported: {refused[name]}")
         if name in _KNOWN or name.startswith(_CLIENTS) or name == "paths":
             continue
         near = get_close_matches(name, _KNOWN, 1)
-        hint = f": is {_KNOWN[near[0]]} meant?" if near else f"; known are {', '.join(own)}"
+        hint = f": did you mean {_KNOWN[near[0]]}?" if near else f"; the known options are {', '.join(own)}"
         raise InvalidOption(f"unknown option {name!r}{hint}")
     return given
 
 
+def table_options(options: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a CREATE TABLE that say which columns the table has, by their names in lower case; None if the
+    options are those of a query. InvalidOption for others: Spark does not pass them on to the table's queries."""
+    given = {name.lower(): value for name, value in options.items()}
+    if _PROVIDER not in given:
+        return None
+    lost = [_KNOWN[name] for name in given if name in _KNOWN and name not in _OF_A_TABLE]
+    if lost or "location" in given:  # a path becomes a location
+        raise InvalidOption(
+            f"Spark does not keep the options of a table of this format ({', '.join(lost or ['path'])}): create it "
+            "without them (CREATE TABLE name USING kafkafs) and name them in each query or view (SELECT * FROM name "
+            "WITH (path 'LOGDIR', subscribe 'TOPIC')), or use CREATE TEMPORARY VIEW name USING kafkafs OPTIONS (…)"
+        )
+    return {name: given[name] for name in _OF_A_TABLE if name in given}
+
+
 def directories(given: Mapping[str, str], where: str) -> tuple[Path, ...]:
-    """The log directories that `path` or `paths` (of a `load` of several) name, each once; at least one. `where`: the
-    calls that name them. InvalidOption."""
+    """The log directories in `path`, or in `paths` (a `load` of several), each once; at least one. `where`: the calls
+    that name them, for the error. InvalidOption."""
     texts = [given["path"]] if "path" in given else []
     if "paths" in given:
         try:
@@ -120,24 +132,26 @@ def directories(given: Mapping[str, str], where: str) -> tuple[Path, ...]:
         except ValueError:
             raise InvalidOption(f"option paths takes a JSON list of log directories, not {given['paths']}") from None
     if not texts or not all(text.strip() for text in texts):
-        raise InvalidOption(f"no log directory: name it in {where}, or as option 'path'")
+        raise InvalidOption(
+            f"no log directory: name it in {where}, or as option 'path'; of a table in SQL, in WITH (path 'LOGDIR', …)"
+        )
     return tuple(dict.fromkeys(_local(text) for text in texts))
 
 
 def _local(text: str) -> Path:
-    """A path, or a URI of this machine's files as Hadoop writes it: percent signs in it are themselves."""
+    """The path in a path or in a `file:` URI as Hadoop writes it, in which percent signs are not escapes."""
     found = _URI.match(text)
     if found is None:
         return Path(text).absolute()
     if found["scheme"].lower() != "file" or found["host"] not in (None, "", "localhost"):
         raise InvalidOption(
-            f"{text} is not a directory of this machine: a log directory is read as files, so mount it, or copy it here"
+            f"{text} is not a directory on this machine: a log directory is read as files, so mount it or copy it here"
         )
     return Path(found["path"])
 
 
 def positive(given: Mapping[str, str], name: str) -> int | None:
-    """A positive number, if there is one. InvalidOption."""
+    """The value of an option that takes a positive number; None if it is not given. InvalidOption."""
     text = given.get(name.lower())
     if text is None:
         return None
@@ -147,27 +161,27 @@ def positive(given: Mapping[str, str], name: str) -> int | None:
 
 
 def milliseconds(given: Mapping[str, str], name: str, default: int) -> int:
-    """A time as Spark writes it, `15m`. InvalidOption."""
+    """The value, in milliseconds, of an option that takes a duration as Spark writes it (`15m`). InvalidOption."""
     text = given.get(name.lower())
     if text is None:
         return default
     found = re.fullmatch("([0-9]{1,12}) *([a-z]*)", text.strip().lower())
     if found is None or found[2] not in _UNITS_MS:
-        raise InvalidOption(f"option {name} takes a time like 500ms, 30s or 15m, not {text!r}")
+        raise InvalidOption(f"option {name} takes a duration like 500ms, 30s or 15m, not {text!r}")
     return int(int(found[1]) * _UNITS_MS[found[2]])
 
 
 def flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """true or false. InvalidOption."""
+    """The value of an option that is true or false. InvalidOption."""
     word = given.get(name.lower(), str(default)).strip().lower()
     if word not in ("true", "false"):
-        raise InvalidOption(f"option {name} is true or false, not {given[name.lower()]!r}")
+        raise InvalidOption(f"option {name} must be true or false, not {given[name.lower()]!r}")
     return word == "true"
 
 
 def one_of(given: Mapping[str, str], name: str, choices: Mapping[str, _T]) -> _T:
-    """The choice by its word; the first is the default. InvalidOption."""
+    """The value that `choices` has for an option's word; the first is the default. InvalidOption."""
     word = given.get(name.lower(), next(iter(choices))).strip().lower()
     if word not in choices:
-        raise InvalidOption(f"option {name} is {' or '.join(choices)}, not {given[name.lower()]!r}")
+        raise InvalidOption(f"option {name} must be {' or '.join(choices)}, not {given[name.lower()]!r}")
     return choices[word]

@@ -1,7 +1,7 @@
-"""The options of a query, read and checked: those of Spark's Kafka source, with its meanings, and a few of ours.
+"""Parsing of a query's options: those of Spark's Kafka source, with the same meanings, and a few of our own.
 
-What only means something to a broker's client (`kafka.bootstrap.servers`, `groupIdPrefix`, …) is accepted and ignored,
-so that a query can be pointed at files by its format and path alone. Source: KafkaSourceProvider.
+Options that only matter to a broker's client (`kafka.bootstrap.servers`, `groupIdPrefix`, …) are accepted and ignored,
+so that a query needs only another format and path to read files. Source: KafkaSourceProvider.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from kafkafs.spark.option_values import (
     milliseconds,
     one_of,
     positive,
+    table_options,
 )
 from storage.types import Isolation, TopicPartition
 
 EARLIEST: Final = -2  # KafkaOffsetRangeLimit
 LATEST: Final = -1
-# A stream's first offset has this beside the topics (`stream`): no topic's name.
+# A key next to the topics in a stream's first offset (`stream`). It is not a valid topic name.
 INITIAL: Final = "@initial"
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
@@ -38,15 +39,15 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 
 @dataclass(frozen=True, slots=True)
-class Topics:
-    """`subscribe`: these topics, with all partitions that are here."""
+class TopicNames:
+    """`subscribe`: these topics, with all their partitions that are here."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """`subscribePattern`: the topics in whose names it finds something, Kafka's internal ones apart."""
+    """`subscribePattern`: the topics whose names it finds a match in, except Kafka's internal ones."""
 
     pattern: re.Pattern[str]
 
@@ -90,7 +91,7 @@ Bound = EveryOffset | Offsets | EveryTimestamp | Timestamps
 
 
 class OnCorruptBatch(Enum):
-    """What a task does when a batch fails its checks."""
+    """What a task does with a batch that fails its checks."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -98,15 +99,15 @@ class OnCorruptBatch(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query reads, and how. `paths`: the log directories, one mostly. `starting` and `ending` are None where the
-    options do not say.
+    """What a query reads, and how. `paths`: the log directories, usually one. `starting` and `ending` are None if the
+    options do not give them.
 
-    `min_offsets_per_trigger`: a micro-batch waits for so many, but no longer than `max_trigger_delay_ms` after the one
-    before it. `latest_if_none_later`: a starting time after all messages means the log's end; otherwise it is an error.
+    `min_offsets_per_trigger`: a micro-batch waits for this many, but at most `max_trigger_delay_ms` after the previous
+    one. `latest_if_none_later`: a starting time after all messages means the log's end; otherwise it is an error.
     """
 
     paths: tuple[Path, ...]
-    chosen: Topics | TopicPattern | Partitions
+    chosen: TopicNames | TopicPattern | Partitions
     columns: tuple[str, ...]
     starting: Bound | None = None
     ending: Bound | None = None
@@ -123,7 +124,7 @@ class SourceOptions:
 
 
 def parse(options: Mapping[str, str]) -> SourceOptions:
-    """The options as Spark hands them over, whatever the case of their names. InvalidOption."""
+    """The options as Spark passes them; the case of their names does not matter. InvalidOption."""
     given = by_lower_name(options, SOURCE, REFUSED_BY_SOURCE)
     isolations = {given[name].lower() for name in ("isolation.level", "kafka.isolation.level") if name in given}
     if len(isolations) > 1:
@@ -150,11 +151,17 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     )
 
 
-def _chosen(given: Mapping[str, str]) -> Topics | TopicPattern | Partitions:
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of a query with these options, or of a table that is created with them. InvalidOption."""
+    of_table = table_options(options)
+    return parse(options).columns if of_table is None else _columns(of_table)
+
+
+def _chosen(given: Mapping[str, str]) -> TopicNames | TopicPattern | Partitions:
     choices = [name for name in _CHOICES if name.lower() in given]
     if len(choices) != 1:
         found = f"{' and '.join(choices)} exclude each other" if choices else "none is given"
-        raise InvalidOption(f"exactly one of the options {', '.join(_CHOICES)} says what is read: {found}")
+        raise InvalidOption(f"exactly one of the options {', '.join(_CHOICES)} is needed: {found}")
     text = given[choices[0].lower()]
     if choices[0] == "assign":
         assigned = _partition_lists(text)
@@ -167,7 +174,7 @@ def _chosen(given: Mapping[str, str]) -> Topics | TopicPattern | Partitions:
         names = tuple(sorted({name.strip() for name in text.split(",")} - {""}))
         if not names:
             raise InvalidOption(f"option subscribe names no topic: {text!r}")
-        return Topics(names)
+        return TopicNames(names)
     try:
         return TopicPattern(java_pattern.compiled(text.strip()))
     except java_pattern.UnknownPattern as error:
@@ -184,15 +191,15 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
     for part in text.split(","):
         column = by_name.get(part.strip().lower())
         if column is None:
-            raise InvalidOption(f"option columns: {part.strip()!r} is none of {', '.join(COLUMNS)}")
+            raise InvalidOption(f"option columns: {part.strip()!r} is not one of {', '.join(COLUMNS)}")
         if column in columns:
-            raise InvalidOption(f"option columns has {column} twice")
+            raise InvalidOption(f"option columns names {column} twice")
         columns.append(column)
     return tuple(columns)
 
 
 def _bound(given: Mapping[str, str], which: str) -> Bound | None:
-    """`starting` or `ending`; of several options the one that counts for Spark."""
+    """The bound that the options `starting…` or `ending…` give; of several the one that Spark would use."""
     timestamp = given.get(f"{which}timestamp")
     if timestamp is not None:
         if not re.fullmatch("[0-9]{1,18}", timestamp.strip()):
@@ -203,7 +210,7 @@ def _bound(given: Mapping[str, str], which: str) -> Bound | None:
     if text is not None:
         times = _numbers_by_partition(name, text, '{"topicA":{"0":1763683200000}}')
         if any(time < 0 for time in times.values()):
-            raise InvalidOption(f"option {name} takes epoch milliseconds, none below 0: {text}")
+            raise InvalidOption(f"option {name} takes epoch milliseconds, not below 0: {text}")
         return Timestamps(times)
     name = f"{which}Offsets"
     text = given.get(name.lower())
@@ -215,7 +222,9 @@ def _bound(given: Mapping[str, str], which: str) -> Bound | None:
     offsets = _numbers_by_partition(name, text, '"earliest", "latest" or {"topicA":{"0":23,"1":-1}}')
     for tp, offset in offsets.items():
         if offset < EARLIEST:
-            raise InvalidOption(f"option {name}: {offset} of {tp} is no offset (-1 is the latest, -2 the earliest)")
+            raise InvalidOption(
+                f"option {name}: {offset} for {tp} is not a valid offset (-1 is the latest, -2 the earliest)"
+            )
     return Offsets(offsets)
 
 
@@ -266,3 +275,13 @@ def _isolation(words: set[str]) -> Isolation:
         raise InvalidOption(
             f"option isolation.level: {error} ({' or '.join(level.value for level in Isolation)})"
         ) from None
+
+
+def decoded_offsets(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """A stream's offsets by partition, from {"topic":{"partition":offset}} as its checkpoint has them."""
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, partitions in topics.items()
+        if topic != INITIAL
+        for partition, offset in partitions.items()
+    }

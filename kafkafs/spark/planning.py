@@ -1,7 +1,7 @@
-"""From logs to tasks: which offsets each task reads. Pure but for the indexes where a log is cut.
+"""Dividing logs into tasks: which offsets each task reads. Reads no files except offset indexes.
 
-Tasks are of equal size in file bytes, and each is a list of splits in log order. A log is cut behind a batch that its
-offset index names. An index that lies makes unequal tasks, never wrong ones: any offset is a right place to cut.
+Tasks have equal sizes in file bytes, and each is a list of splits in log order. A log is divided after a batch that its
+offset index names. A wrong index makes tasks unequal, never wrong: a log may be divided at any offset.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from storage.log.snapshot import LogSnapshot
     from storage.types import TopicPartition
 
-# A task costs Spark some 27 ms, so that one below a few MiB is mostly that; several a core even out what takes longer.
+# A task costs Spark about 27 ms, most of the time of a task of a few MiB; several per core even out slower ones.
 TASKS_PER_CORE: Final = 4
 LEAST_TASK_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Offsets of a log from `start_offset` (included) to `end_offset` (excluded), both within the snapshot's."""
+    """Offsets of a log from `start_offset` (included) to `end_offset` (excluded), both within the snapshot."""
 
     snapshot: LogSnapshot
     start_offset: int
@@ -34,8 +34,8 @@ class LogRange:
 class Split:
     """Offsets of a partition from `start_offset` (included) to `end_offset` (excluded).
 
-    `size_bytes`: about what they take in the log's files. `identity`: of the log that they are offsets of; the same
-    ones of a topic that was made again since are other messages.
+    `size_bytes`: approximately, in the log's files. `identity`: of the log; in a topic that was deleted and created
+    again, the same offsets are other messages.
     """
 
     tp: TopicPartition
@@ -46,7 +46,7 @@ class Split:
 
 
 class _Piece(NamedTuple):
-    """The part of a range that lies in one segment, with file positions as far as the index tells them."""
+    """The part of a range in one segment, with file positions as precise as the index."""
 
     segment: Segment
     log_end: int  # position
@@ -57,12 +57,18 @@ class _Piece(NamedTuple):
 
 
 def plan(
-    ranges: Iterable[LogRange], cores: int, *, least_tasks: int | None = None, most_records: int | None = None
+    ranges: Iterable[LogRange],
+    cores: int,
+    *,
+    least_tasks: int | None = None,
+    most_records: int | None = None,
+    separate: bool = False,
 ) -> list[tuple[Split, ...]]:
     """Tasks that together read the ranges, each a list of splits that are not empty; in the order of `ranges`.
 
-    About four tasks for each of the `cores`, fewer where little is to be read. `least_tasks`: at least so many, if
-    there are as many offsets; `most_records`: no task has more offsets than that.
+    About four tasks for each of the `cores`, fewer if there is little to read. `least_tasks`: at least this many, if
+    there are as many offsets; `most_records`: no task has more offsets. `separate`: no task reads several
+    logs, unless there are more logs than cores.
     """
     logs = [
         (log_range, list(_pieces(log_range))) for log_range in ranges if log_range.start_offset < log_range.end_offset
@@ -76,11 +82,13 @@ def plan(
     packer = _Packer(max(-(-total_bytes // tasks), 1), min(limits, default=None))
     for log_range, pieces in logs:
         packer.add(log_range.snapshot, pieces)
+        if separate and len(logs) <= cores:
+            packer.close()
     return packer.done()
 
 
 class _Packer:
-    """Fills one task after the other up to `target_bytes` and `most_records`."""
+    """Fills one task after another up to `target_bytes` and `most_records`."""
 
     def __init__(self, target_bytes: int, most_records: int | None) -> None:
         self._target_bytes = target_bytes
@@ -91,7 +99,7 @@ class _Packer:
         self._records = 0
 
     def add(self, snapshot: LogSnapshot, pieces: list[_Piece]) -> None:
-        """One log's pieces, ascending."""
+        """Adds one log's pieces, ascending."""
         tp, identity = snapshot.tp, snapshot.identity
         start = pieces[0].start_offset
         size_bytes = 0
@@ -104,18 +112,19 @@ class _Packer:
                 at, position = cut, cut_position
                 if at < piece.end_offset or self._is_full(size_bytes, at - start):
                     self._put(Split(tp, start, at, size_bytes, identity))
-                    self._close()
+                    self.close()
                     start, size_bytes = at, 0
         end = pieces[-1].end_offset
         if start < end:
             self._put(Split(tp, start, end, size_bytes, identity))
 
     def done(self) -> list[tuple[Split, ...]]:
-        self._close()
+        self.close()
         return self._tasks
 
     def _fitting(self, piece: _Piece, start: int, position: int, more_bytes: int, more_records: int) -> tuple[int, int]:
-        """Up to where (offset, position) the task can take the piece, on top of what is held back for it."""
+        """Where (offset, position) the part of the piece ends that fits into the task, in addition to the records and
+        bytes of the same log that were not added yet."""
         end, end_position = piece.end_offset, piece.end_position
         room = self._target_bytes - self._bytes - more_bytes
         if end_position - position > room:
@@ -125,7 +134,7 @@ class _Packer:
         if self._most_records is not None:
             most = start + self._most_records - self._records - more_records
             if most < end:
-                # Interpolated: it only weighs the task.
+                # Interpolated: the position only affects the sizes of tasks.
                 end_position = position + (end_position - position) * (most - start) // (end - start)
                 end = most
         return end, end_position
@@ -140,7 +149,8 @@ class _Packer:
         self._bytes += split.size_bytes
         self._records += split.end_offset - split.start_offset
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Ends the task that is being filled, if it has anything."""
         if self._task:
             self._tasks.append(tuple(self._task))
         self._task = []
@@ -148,7 +158,8 @@ class _Packer:
 
 
 def _pieces(log_range: LogRange) -> Iterator[_Piece]:
-    """The range, segment by segment. Offsets in a gap go with the segment before it, below the first with that."""
+    """The range, segment by segment. Offsets in a gap belong to the segment before it, and offsets below the first
+    segment to that one."""
     snapshot, start, end = log_range.snapshot, log_range.start_offset, log_range.end_offset
     segments = snapshot.segments
     index = max(snapshot.segment_index(start), 0)

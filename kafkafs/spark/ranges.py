@@ -1,4 +1,4 @@
-"""Which offsets a query reads of which logs: its options against the logs as they are now.
+"""Which offsets of which logs a query reads: its options applied to the logs as they are now.
 
 Source: KafkaOffsetReaderAdmin. Times are looked up as ListOffsets does.
 """
@@ -38,11 +38,11 @@ logger = logging.getLogger("kafkafs.spark")
 
 
 class DataLoss(RuntimeError):
-    """Messages that the query should have read are not in the log any more."""
+    """Messages that the query should have read are no longer in the log."""
 
 
 def report_loss(fail: bool) -> Callable[[str], None]:
-    """What is done about lost messages: DataLoss, or a warning in the log of the process."""
+    """A function that reports lost messages: it raises DataLoss, or logs a warning."""
 
     def report(text: str) -> None:
         if fail:
@@ -54,12 +54,12 @@ def report_loss(fail: bool) -> Callable[[str], None]:
 
 @lru_cache(maxsize=64)
 def _warn_once(text: str) -> None:
-    """A streaming query finds the same again and again."""
+    """Once, because a streaming query finds the same problem in each micro-batch."""
     logger.warning("%s", text)
 
 
 def report_absent(absent: Sequence[TopicPartition], log_dirs: LogDirs, *, fail: bool) -> None:
-    """Tells of partitions that the query reads and no directory has. DataLoss if it is to fail."""
+    """Reports partitions that the query reads and no directory has: DataLoss if `fail`, otherwise a warning."""
     if not absent:
         return
     listed = ", ".join(map(str, absent[:_LISTED])) + (f" and {len(absent) - _LISTED} more" * (len(absent) > _LISTED))
@@ -73,16 +73,12 @@ def report_absent(absent: Sequence[TopicPartition], log_dirs: LogDirs, *, fail: 
 
 
 def chosen_partitions(log_dirs: LogDirs, options: SourceOptions) -> list[TopicPartition]:
-    """The partitions that are here of those that the query reads, ascending. InvalidOption where the query names one
-    that is not; DataLoss for others that the cluster has."""
+    """The partitions of the query that are here, ascending. InvalidOption where the query names a topic that is not
+    here or, with failOnDataLoss, a partition; DataLoss, with failOnDataLoss, for others that the cluster has."""
     chosen = options.chosen
     here = log_dirs.topics()
     if isinstance(chosen, Partitions):
-        wanted = {tp: tp.topic in here and tp.partition in log_dirs.partitions(tp.topic) for tp in chosen.partitions}
-        missing = [str(tp) for tp, found in wanted.items() if not found]
-        if missing:
-            raise InvalidOption(f"option assign: {', '.join(missing)} {_are(missing)} not in {log_dirs}")
-        return list(chosen.partitions)
+        return _assigned(chosen, here, log_dirs, fail=options.fail_on_data_loss)
     absent = log_dirs.absent()
     if isinstance(chosen, TopicPattern):
 
@@ -102,14 +98,31 @@ def chosen_partitions(log_dirs: LogDirs, options: SourceOptions) -> list[TopicPa
     return [TopicPartition(topic, partition) for topic in topics for partition in log_dirs.partitions(topic)]
 
 
+def _assigned(chosen: Partitions, here: Sequence[str], log_dirs: LogDirs, *, fail: bool) -> list[TopicPartition]:
+    """With failOnDataLoss=false a partition that is missing from a topic that is here is left out, as Spark's Kafka
+    source leaves it out in any case, without a warning."""
+    found = [tp for tp in chosen.partitions if tp.topic in here and tp.partition in log_dirs.partitions(tp.topic)]
+    missing = sorted(set(chosen.partitions) - set(found))
+    if not missing:
+        return found
+    text = f"option assign: {_list(missing)} {_are(missing)} not in {log_dirs}"
+    known = {*here, *(tp.topic for tp in log_dirs.absent())}
+    if any(tp.topic not in known for tp in missing):
+        raise InvalidOption(text)
+    if fail:
+        raise InvalidOption(f"{text}. Option failOnDataLoss=false reads the others")
+    _warn_once(f"{text}. Going on with the others (failOnDataLoss is false)")
+    return found
+
+
 def batch_ranges(log_dirs: LogDirs, options: SourceOptions) -> list[LogRange]:
-    """What a batch query reads. InvalidOption; DataLoss for offsets that are not there."""
+    """The ranges that a batch query reads. InvalidOption; DataLoss for offsets that are missing."""
     if options.starting == EveryOffset(LATEST) or _has(options.starting, LATEST):
         raise InvalidOption("startingOffsets of a batch query cannot be latest")
     if options.ending == EveryOffset(EARLIEST) or _has(options.ending, EARLIEST):
         raise InvalidOption("endingOffsets of a batch query cannot be earliest")
     if options.max_offsets_per_trigger is not None:
-        logger.warning("option maxOffsetsPerTrigger means nothing to a batch query")
+        logger.warning("option maxOffsetsPerTrigger has no effect in a batch query")
     snapshots = [log_dirs.log(tp).snapshot() for tp in chosen_partitions(log_dirs, options)]
     starts = _offsets(snapshots, options.starting or EveryOffset(EARLIEST), options, "starting")
     ends = _offsets(snapshots, options.ending or EveryOffset(LATEST), options, "ending")
@@ -124,11 +137,11 @@ def batch_ranges(log_dirs: LogDirs, options: SourceOptions) -> list[LogRange]:
 
 
 def within(snapshot: LogSnapshot, start: int, end: int, options: SourceOptions) -> LogRange:
-    """What the log still has of these offsets, as far as the isolation shows it; what it has not is reported."""
+    """The part of these offsets that the log still has and the isolation level shows; the rest is reported as lost."""
     report = report_loss(options.fail_on_data_loss)
     first, visible = snapshot.log_start_offset, visible_end(snapshot, options.isolation)
     if start < first and start < end:
-        report(f"messages {start} to {min(first, end) - 1} of {snapshot.tp} are gone: the log begins at {first}")
+        report(f"messages {start} to {min(first, end) - 1} of {snapshot.tp} are missing: the log begins at {first}")
     if end > visible:
         stable = "its last stable offset is" if visible < snapshot.log_end_offset else "the log ends at"
         report(f"{snapshot.tp} has no messages {max(start, visible)} to {end - 1}: {stable} {visible}")
@@ -137,7 +150,7 @@ def within(snapshot: LogSnapshot, start: int, end: int, options: SourceOptions) 
 
 
 def starting_offsets(log_dirs: LogDirs, options: SourceOptions) -> dict[TopicPartition, int]:
-    """Where a new streaming query begins: at the log ends, unless the options say otherwise."""
+    """The offsets at which a new streaming query begins: the log ends, unless the options say otherwise."""
     snapshots = [log_dirs.log(tp).snapshot() for tp in chosen_partitions(log_dirs, options)]
     return _offsets(snapshots, options.starting or EveryOffset(LATEST), options, "starting")
 
@@ -160,7 +173,7 @@ def _offset(snapshot: LogSnapshot, bound: Bound, options: SourceOptions, which: 
         if which == "starting" and not options.latest_if_none_later:
             raise InvalidOption(
                 f"no message of {snapshot.tp} has a timestamp of {timestamp_ms} or later "
-                "(startingOffsetsByTimestampStrategy=latest begins at the log's end then)"
+                "(with startingOffsetsByTimestampStrategy=latest the query begins at the log's end)"
             )
         offset = LATEST
     else:

@@ -1,6 +1,6 @@
-"""Blocks of records → Arrow batches with the columns of Spark's Kafka source. No Python object for a record.
+"""Blocks of records → Arrow batches with the columns of Spark's Kafka source, without a Python object for each record.
 
-Keys and values are gathered from a block straight into the memory that the Arrow batch is then made of.
+Keys and values are copied from a block directly into the memory of the Arrow batch.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     _Numbers = NDArray[np.signedinteger]
     _Fill = Callable[[TopicPartition, RecordBlock, _Numbers], None]
 
-# A batch is closed at the least, and never grows beyond the most: of rows, and of bytes of keys, values and headers
-# (what else a row takes stays far below the 8 MiB that are left of 64).
+# A batch ends when it reaches one of the lower limits, and never exceeds an upper one: of rows, and of bytes of keys,
+# values and headers (the other columns stay far below the remaining 8 MiB of 64).
 LEAST_ROWS: Final = 10_000
 MOST_ROWS: Final = 20_000
 LEAST_BYTES: Final = 32 << 20
@@ -54,8 +54,8 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 def arrow_batches(
     parts: Iterable[tuple[TopicPartition, RecordBlock]], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The records of blocks as batches of 10,000 to 20,000 rows; fewer at the end, and where rows are large, so that
-    none exceeds 64 MiB but by a single row. Each batch owns its memory.
+    """The records of blocks as batches of 10,000 to 20,000 rows; fewer at the end, and if rows are large, so that only
+    a batch of a single row exceeds 64 MiB. Each batch owns its memory.
 
     OverflowError for a timestamp that microseconds cannot express, as from Spark's Kafka source.
     """
@@ -77,19 +77,19 @@ def arrow_batches(
 
 
 class _Column(Protocol):
-    """A column of the batch that is being built."""
+    """A column of the batch being built."""
 
     size_bytes: int
 
     def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
-        """Takes the block's records as the rows from `row` on."""
+        """Adds the block's records as the rows from `row` on."""
 
     def finish(self, rows: int) -> pa.Array:
         """The first `rows` rows; the next `add` begins a new array."""
 
 
 class _Builder:
-    """Batches of one schema, one after the other."""
+    """Builds batches of one schema, one after another."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.rows = 0
@@ -101,10 +101,10 @@ class _Builder:
         return sum(column.size_bytes for column in self._columns)
 
     def fitting(self, block: RecordBlock, start: int) -> int:
-        """How far the block's records from `start` on fit in; `start` itself if none does and the batch has rows."""
+        """The row up to which the block's records from `start` on fit; `start` if none fits and the batch has rows."""
         end = min(len(block), start + MOST_ROWS - self.rows)
         size_bytes = self.size_bytes
-        # A block's records do not take more than its buffer, but that may hold other blocks' records too.
+        # A block's records are not larger than its buffer, which may also hold other blocks' records.
         if size_bytes + len(block.buffer) <= MOST_BYTES:
             return end
         totals = _record_bytes(block, start, end).cumsum()
@@ -123,7 +123,7 @@ class _Builder:
 
 
 def _record_bytes(block: RecordBlock, start: int, end: int) -> NDArray[np.int64]:
-    """What keys, values and headers of rows [start, end) take, at least as much as they do."""
+    """An upper bound for the bytes of keys, values and headers in each row of [start, end)."""
     sizes = np.maximum(block.key_length[start:end], 0) + np.maximum(block.value_length[start:end], 0)
     for row in np.flatnonzero(block.headers_count[start:end]).tolist():
         sizes[row] += sum(len(name) + len(value or b"") for name, value in block.headers(start + row))
@@ -179,7 +179,7 @@ class _BytesColumn:
             validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
         data = pa.py_buffer(self._data[: self.size_bytes])
         offsets = pa.py_buffer(self._offsets[: rows + 1])
-        # The next batch will be about as large.
+        # The next batch will probably have about the same size.
         self._expected_bytes = self.size_bytes + self.size_bytes // 8
         self._data = np.empty(0, np.uint8)
         self._begin()
@@ -187,7 +187,7 @@ class _BytesColumn:
 
 
 class _TopicColumn:
-    """The topic, the same for many rows."""
+    """The topics; consecutive rows usually have the same."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -243,8 +243,8 @@ def _timestamps(tp: TopicPartition, block: RecordBlock, out: _Numbers) -> None:
     if int(milliseconds.max()) > MOST_MILLISECONDS or int(milliseconds.min()) < -MOST_MILLISECONDS:
         row = int(((milliseconds > MOST_MILLISECONDS) | (milliseconds < -MOST_MILLISECONDS)).argmax())
         raise OverflowError(
-            f"timestamp {milliseconds[row]} of offset {block.offset[row]} in {tp} is too far away for Spark "
-            "(option columns reads without timestamps)"
+            f"timestamp {milliseconds[row]} of offset {block.offset[row]} in {tp} is out of Spark's range "
+            "(leave the timestamps out with option columns)"
         )
     np.multiply(milliseconds, 1000, out=out)
 

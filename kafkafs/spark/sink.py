@@ -1,10 +1,10 @@
-"""`df.write` and `df.writeStream` in the format `kafkafs`: messages appended to a log directory, by the rules
-of Spark's Kafka sink.
+"""`df.write` and `df.writeStream` in the format `kafkafs`: messages are appended to a log directory, by the rules of
+Spark's Kafka sink.
 
-Each task stages its messages beside the partitions' segments, already encoded (staged_task.py); one process then gives
-them their offsets (storage.staged_writes.commit). A micro-batch is known by its query's id and its number, so that none
-is written twice. Its id is only to be had where tasks run: the commit, another process with another writer, gets it
-with their messages.
+Each task stages its messages, already encoded, next to the partitions' segments (staged_task.py); then one process
+assigns their offsets (storage.staged_writes.commit). A micro-batch is identified by its query's id and its number, so
+that none is written twice. Only tasks can find out the query's id: the commit, in another process with another writer,
+receives it in the tasks' commit messages.
 """
 
 from __future__ import annotations
@@ -47,38 +47,38 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _QUERY_ID: Final = "sql.streaming.queryId"
-_RUN_ID: Final = "spark.jobGroup.id"  # of a query: another one each time it is started (StreamExecution)
+_RUN_ID: Final = "spark.jobGroup.id"  # of a query: new each time it is started (StreamExecution)
 _BATCH_ID: Final = "streaming.sql.batchId"
 _COMPRESSION: Final = "kafka.compression.type"
-# As Kafka's producers name them; what stands in a topic's configuration.
+# Producers' names of codecs, and those of a topic's configuration.
 _CODECS: Final[dict[str, str | None]] = {
     "none": None, "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "zstd": "zstd",
 }  # fmt: skip
 _LOCK_POLL_S: Final = 0.02
-_FITS_A_NAME: Final = re.compile("[0-9A-Za-z-]{1,64}")  # of a staged file
+_FITS_A_NAME: Final = re.compile("[0-9A-Za-z-]{1,64}")  # what may be part of a staged file's name
 
 logger = logging.getLogger("kafkafs.spark")
 
 _T = TypeVar("_T")
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-# KafkaWriter: the attributes that it takes, and of which types; others are ignored.
+# The columns that are written, and their types (KafkaWriter); others are ignored.
 _TYPES: Final[dict[str, tuple[DataType, ...]]] = {
     "topic": (StringType(),),
     "key": (StringType(), BinaryType()),
     "value": (StringType(), BinaryType()),
     "headers": (ArrayType(_HEADER),),
     "partition": (IntegerType(),),
-    "timestamp": (TimestampType(),),  # ours: a topic that is copied keeps its times
+    "timestamp": (TimestampType(),),  # an addition to Spark's: a copied topic keeps its timestamps
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where a query writes, and how. `topic`: for all its messages, else the column names it. `force`: see
-    guest_rules.check_append. `lock_timeout_ms`: so long a commit waits for another one to end.
-    `drop_changed_replay`: a write that comes again with other rows is no error. `transaction`: how a single write is
-    known when it comes again. `compression`: of topics that leave it to producers."""
+    """Where a query writes, and how. `topic`: of all messages; if None, a column names it. `force`: see
+    guest_rules.check_append. `lock_timeout_ms`: how long a commit waits for another one. `drop_changed_replay`: a
+    repeated write with other rows is dropped, and not an error. `transaction`: identifies a single write, so that a
+    repetition is recognized. `compression`: for topics that leave it to producers."""
 
     path: Path
     topic: str | None = None
@@ -100,13 +100,13 @@ class StagedMessage(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One `df.write`: pickled by the process that plans, used by tasks and by the one that commits."""
+    """The writer of one `df.write`: pickled by the process that plans, used by the tasks and by the commit."""
 
     def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._columns = columns
         self._start = WorkerStart()
-        # A write that nobody can know again has an id of its own. Of one that can be known, this is an attempt.
+        # Without a transaction, every attempt counts as a new write.
         unique = str(uuid.uuid4())
         self._write, self._attempt = WriteId(unique, None), ""
         if options.transaction is not None:
@@ -123,7 +123,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a streaming query: made anew for each micro-batch, and again for its commit."""
+    """The writer of a streaming query: Spark creates one for each micro-batch, and another one for its commit."""
 
     def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -135,12 +135,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _staged(self._options, self._columns, write, run, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        write = _told(messages, batchId)
+        write = _write_of(messages, batchId)
         if write is not None:
             _commit(self._options, write, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        write = _told(messages, batchId)
+        write = _write_of(messages, batchId)
         if write is not None:
             commit.abort(RealDisk(), self._options.path, write, _files(messages))
 
@@ -154,16 +154,16 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     """The writer of `df.writeStream.format("kafkafs")`. InvalidOption, LogLocked."""
     parsed, columns = _checked(options, schema, overwrite)
     if parsed.transaction is not None:
-        raise InvalidOption("txnAppId and txnVersion are for df.write: a streaming query is known by its own id")
+        raise InvalidOption("txnAppId and txnVersion are for df.write: a streaming query has an id of its own")
     return StreamWriter(parsed, columns)
 
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
-    """The options as Spark hands them over, whatever the case of their names. InvalidOption."""
+    """The options as Spark passes them; the case of their names does not matter. InvalidOption."""
     given = by_lower_name(options, SINK, REFUSED_BY_SINK)
     path, *more = directories(given, "save(path) or start(path)")
     if more:
-        raise InvalidOption("a query writes to one log directory")
+        raise InvalidOption(f"a query writes to one log directory, and {1 + len(more)} are given")
     timeout = given.get("locktimeoutms", "10000").strip()
     if not timeout.isdecimal():
         raise InvalidOption(f"option lockTimeoutMs takes a number of milliseconds, not {timeout!r}")
@@ -180,7 +180,7 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _transaction(given: Mapping[str, str]) -> WriteId | None:
-    """txnAppId and txnVersion, as Delta has them: of an application's writes one of each version, ascending."""
+    """txnAppId and txnVersion, as in Delta: each version of an application's data is written once; versions ascend."""
     application, version = given.get("txnappid", "").strip(), given.get("txnversion")
     if version is None and "txnappid" not in given:
         return None
@@ -194,10 +194,10 @@ def _transaction(given: Mapping[str, str]) -> WriteId | None:
 
 
 def check_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
-    """The columns of a query that are written. InvalidOption, in the words of Spark's Kafka sink (KafkaWriter)."""
+    """The columns of a query that are written. InvalidOption, worded as by Spark's Kafka sink (KafkaWriter)."""
     fields = {field.name: field.dataType for field in schema.fields if field.name in _TYPES}
     if "timestamp" in fields and not isinstance(fields["timestamp"], TimestampType):
-        del fields["timestamp"]  # as Spark's Kafka sink passes over every one
+        del fields["timestamp"]  # ignored, as Spark's Kafka sink ignores any column of this name
     if topic is None and "topic" not in fields:
         raise InvalidOption(
             "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
@@ -215,46 +215,46 @@ def check_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
 
 
 def _same_type(found: DataType, wanted: DataType) -> bool:
-    """Whether they are the same, whatever they say of nulls."""
+    """Whether they are the same, except for the nullability of their parts."""
     return found.simpleString() == wanted.simpleString()
 
 
 def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> tuple[SinkOptions, tuple[str, ...]]:
     if overwrite:
-        raise InvalidOption("a log is only ever appended to: use mode append")
+        raise InvalidOption("a log can only be appended to: use mode append")
     parsed = parse(options)
     require_compiled(parsed.allow_uncompiled)
     columns = check_columns(schema, parsed.topic)
     if not parsed.path.is_dir():
-        raise FileNotFoundError(f"no log directory {parsed.path}: `kafkafs topics create` makes one")
-    # Before any work is done for nothing; the commit looks again.
+        raise FileNotFoundError(f"there is no log directory {parsed.path}: `kafkafs topics create` creates one")
+    # Checked before tasks do work in vain; the commit checks again.
     _when_free(parsed, lambda: _refuse_held(parsed.path))
     _warn_of_pending(parsed.path)
     return parsed, columns
 
 
 def _warn_of_pending(path: Path) -> None:
-    """Tells of single writes that another job began to commit, and did not live to tell of: they are carried out."""
-    with suppress(CorruptCheckpoint):  # the commit says so
+    """Warns of single writes whose commit a killed job had begun: they will be completed."""
+    with suppress(CorruptCheckpoint):  # the commit will raise it
         for pending in commit_ledger.read(path).pending:
             if pending.write.batch is None:
                 shares = ", ".join(f"{sum(file.records for file in part.files)} to {part.tp}" for part in pending.parts)
                 logger.warning(
-                    "%s: the write of a job that was killed had begun, with messages %s: it is carried out now. If "
-                    "this is that job, run again, its messages will be there twice: options txnAppId and txnVersion "
-                    "make a write known that comes again",
+                    "%s: a job was killed while its write was being committed, with messages %s: the write is "
+                    "completed now. If this is the same job, run again, its messages will be written twice: with the "
+                    "options txnAppId and txnVersion a repeated write is recognized",
                     path,
                     shares,
                 )
 
 
 def _micro_batch() -> tuple[WriteId, str]:
-    """The micro-batch of this task, and the run of its query."""
+    """The write of this task's micro-batch, and the id of its query's run."""
     context = TaskContext.get()
     query = context.getLocalProperty(_QUERY_ID) if context is not None else None
     batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
     if context is None or query is None or batch is None:
-        raise RuntimeError("Spark does not tell this task its query and micro-batch: a replay could not be known")
+        raise RuntimeError("Spark did not give this task its query and micro-batch: a replay could not be recognized")
     return WriteId(query, int(batch)), context.getLocalProperty(_RUN_ID) or ""
 
 
@@ -283,7 +283,7 @@ def _commit(options: SinkOptions, write: WriteId, messages: Sequence[WriterCommi
         commit.commit(owned, write, files, content=content, force=options.force)
     except commit.ReplayDiffers as error:
         if not options.drop_changed_replay:
-            error.advice = f"{error.advice}: option onChangedReplay=drop passes over what it writes the second time"
+            error.advice = f"{error.advice}: option onChangedReplay=drop ignores what it writes the second time"
             raise
         logger.warning("%s. It is dropped (onChangedReplay is drop)", error)
         commit.discard(owned, files)
@@ -291,8 +291,8 @@ def _commit(options: SinkOptions, write: WriteId, messages: Sequence[WriterCommi
         owned.close()
 
 
-def _told(messages: Sequence[WriterCommitMessage | None], batch: int) -> WriteId | None:
-    """Which write it is: None when no task ended well. ValueError."""
+def _write_of(messages: Sequence[WriterCommitMessage | None], batch: int) -> WriteId | None:
+    """The write that the tasks staged; None if no task succeeded. ValueError."""
     queries = {message.write.id for message in messages if isinstance(message, StagedMessage)}
     if len(queries) > 1:
         raise ValueError(f"tasks of several queries in one micro-batch: {sorted(queries)}")
@@ -300,7 +300,7 @@ def _told(messages: Sequence[WriterCommitMessage | None], batch: int) -> WriteId
 
 
 def _files(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
-    """In the order of the tasks, which is that of the query's partitions."""
+    """The staged files in the order of the tasks, which is the order of the query's partitions."""
     return [file for message in messages if isinstance(message, StagedMessage) for file in message.files]
 
 
@@ -319,7 +319,8 @@ def _refuse_held(path: Path) -> None:
 
 
 def _when_free(options: SinkOptions, act: Callable[[], _T]) -> _T:
-    """Does something that wants the lock free: commits of other queries hold it for moments, a mount for good."""
+    """Calls `act` until it does not raise LogLocked, or `lock_timeout_ms` have passed: commits of other queries hold
+    the lock for moments, a mount for as long as it runs."""
     deadline = time.monotonic() + options.lock_timeout_ms / 1000
     while True:
         try:

@@ -1,7 +1,8 @@
-"""Reading with a batch query: what it reads is settled when it is planned, and read by tasks as Arrow batches.
+"""Reading in a batch query: planning decides which offsets are read; tasks read them as Arrow batches.
 
-Spark plans once for a DataFrame and what is made from it, at the first action: from then on it is a snapshot. There is
-no pushFilters here: Spark keeps a filter that was pushed to a Python source for the next query on the same DataFrame,
+Spark plans a DataFrame, or a temporary view USING kafkafs, at the first action, and keeps the plan: both are snapshots
+from then on. A view on a catalog table `WITH (path …)` is stored as text, and planned for each query. There is no
+pushFilters here: Spark keeps a filter that was pushed to a Python source for the next query on the same DataFrame,
 which then silently lacks rows (pyspark 4.2 and 4.3).
 """
 
@@ -28,7 +29,7 @@ from pyspark.sql.types import (
 from kafkafs.spark.kernels import require_compiled
 from kafkafs.spark.log_dirs import LogDirs, open_log_dirs
 from kafkafs.spark.option_values import InvalidOption
-from kafkafs.spark.options import OnCorruptBatch, SourceOptions, parse
+from kafkafs.spark.options import OnCorruptBatch, SourceOptions, columns_of, parse
 from kafkafs.spark.planning import LogRange, Split, plan
 from kafkafs.spark.ranges import batch_ranges, logger, report_loss
 from kafkafs.spark.split_reader import read_split
@@ -53,22 +54,27 @@ _TYPES: dict[str, DataType] = {
     "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
 
+_PLANNED_ONCE = (
+    ". Spark plans a DataFrame or a temporary view once: if that was long ago, load the DataFrame or create the view "
+    "anew"
+)
+
 
 @dataclass(frozen=True)
-class Task(InputPartition):
-    """What one task reads, in this order, and of which of the query's directories each."""
+class ReadTask(InputPartition):
+    """The splits that one task reads, in this order, and the number of the query's directory for each."""
 
     splits: tuple[Split, ...]
     places: tuple[int, ...]
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
-    """The columns of a query with these options, types as in Spark's Kafka source. InvalidOption."""
-    return _schema(parse(options))
+    """The columns of a query or table with these options, types as in Spark's Kafka source. InvalidOption."""
+    return _schema(columns_of(options))
 
 
-def _schema(options: SourceOptions) -> StructType:
-    return StructType([StructField(name, _TYPES[name]) for name in options.columns])
+def _schema(columns: Sequence[str]) -> StructType:
+    return StructType([StructField(name, _TYPES[name]) for name in columns])
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType, cores: int) -> DataSourceReader:
@@ -77,16 +83,20 @@ def batch_reader(options: Mapping[str, str], schema: StructType, cores: int) -> 
 
 
 def checked(options: Mapping[str, str], schema: StructType) -> SourceOptions:
-    """The parsed options, if their columns are those that the query expects and the kernels are fit for a job."""
+    """The parsed options, if their columns are those of the query and the kernels are compiled. InvalidOption,
+    UncompiledKernels."""
     parsed = parse(options)
-    if schema != _schema(parsed):
-        raise InvalidOption("the schema is given by the source and cannot be set; option columns chooses columns")
+    if schema != _schema(parsed.columns):
+        raise InvalidOption(
+            f"the schema is given by the source and cannot be set: expected columns {', '.join(parsed.columns)}, found "
+            f"{', '.join(schema.fieldNames())}; option columns chooses columns"
+        )
     require_compiled(parsed.allow_uncompiled)
     return parsed
 
 
 class BatchReader(DataSourceReader):
-    """Plans in the driver's Python, travels to the workers and reads there."""
+    """Plans in a Python process next to the driver; a copy of it reads in each worker."""
 
     def __init__(self, options: SourceOptions, cores: int) -> None:
         self._options = options
@@ -94,7 +104,7 @@ class BatchReader(DataSourceReader):
         self._start = WorkerStart()
 
     def partitions(self) -> Sequence[InputPartition]:
-        # A hundred thousand segments are as many objects and no garbage: looking for some costs half as much again.
+        # A hundred thousand segments make as many objects and no garbage: collecting would add half to the time.
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -105,37 +115,46 @@ class BatchReader(DataSourceReader):
                 gc.enable()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_task(partition, self._options)
+        return read_task(partition, self._options, _PLANNED_ONCE)
 
 
 def tasks_for(
     ranges: Sequence[LogRange], log_dirs: LogDirs, options: SourceOptions, cores: int
 ) -> list[InputPartition]:
-    """The tasks that read the ranges."""
-    tasks = plan(ranges, cores, least_tasks=options.min_partitions, most_records=options.max_records_per_partition)
+    """The tasks that read the ranges. A partition's share is a task of its own where there are enough cores, as it
+    always is with Spark's Kafka source."""
+    tasks = plan(
+        ranges,
+        cores,
+        least_tasks=options.min_partitions,
+        most_records=options.max_records_per_partition,
+        separate=True,
+    )
     places = {log_range.snapshot.tp: log_dirs.place(log_range.snapshot.tp) for log_range in ranges}
-    return [Task(splits, tuple(places[split.tp] for split in splits)) for splits in tasks]
+    return [ReadTask(splits, tuple(places[split.tp] for split in splits)) for splits in tasks]
 
 
-def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """What a task reads; nothing if it is not one of ours, as the one that Spark makes up for an empty plan."""
+def read_task(task: InputPartition, options: SourceOptions, advice: str = "") -> Iterator[pa.RecordBatch]:
+    """What a task reads; nothing for a task that is not one of ours (Spark makes one up for an empty plan). `advice`:
+    added to the message about lost messages."""
     from kafkafs.spark.rows import arrow_batches
 
     require_compiled(options.allow_uncompiled)
-    return arrow_batches(_blocks(task if isinstance(task, Task) else Task((), ()), options), options.columns)
+    blocks = _blocks(task if isinstance(task, ReadTask) else ReadTask((), ()), options, advice)
+    return arrow_batches(blocks, options.columns)
 
 
-def _blocks(task: Task, options: SourceOptions) -> Iterator[tuple[TopicPartition, RecordBlock]]:
+def _blocks(task: ReadTask, options: SourceOptions, advice: str) -> Iterator[tuple[TopicPartition, RecordBlock]]:
     report = report_loss(options.fail_on_data_loss)
     decoder = Decoder()
 
     def on_loss(tp: TopicPartition, lost: OffsetRange, why: str) -> None:
-        report(f"messages {lost.start} to {lost.end - 1} of {tp} are gone: {why}")
+        report(f"messages {lost.start} to {lost.end - 1} of {tp} are missing: {why}{advice}")
 
     def on_damage(tp: TopicPartition, damage: Damage) -> None:
         if options.on_corrupt_batch is OnCorruptBatch.FAIL:
             raise damage.error
-        logger.warning("skipped what does not read of %s (onCorruptBatch is skip): %s", tp, damage.error)
+        logger.warning("skipped damage in %s (onCorruptBatch is skip): %s", tp, damage.error)
 
     log_dirs = open_log_dirs(options.paths)
     for split, place in zip(task.splits, task.places, strict=True):

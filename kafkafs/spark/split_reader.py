@@ -1,7 +1,7 @@
-"""Reading a split: the records in a range of offsets that was planned a while ago, in another process.
+"""Reading a split: the records in a range of offsets that another process planned earlier.
 
-Retention, compaction or truncation may have changed the log since. What is left of the range is read; what is lost of
-it, or does not read, is told to the caller, who decides whether that is an error.
+Retention, compaction or truncation may have changed the log since. What is left of the range is read; lost offsets and
+damage are reported to the caller, which decides whether they are errors.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ def read_split(
     on_damage: OnDamage,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
 ) -> Iterator[RecordBlock]:
-    """The split's records as a consumer sees them, in offset order; a block is valid until the next is taken.
+    """The split's records as a consumer sees them, in offset order; each block is valid until the next is requested.
 
-    `on_loss(tp, offsets, why)`: these offsets are not in the log any more. `on_damage(tp, damage)`: a batch, or bytes
-    that are none, did not read. Both may raise; otherwise reading goes on behind. Other StorageErrors are raised.
+    `on_loss(tp, offsets, why)`: these offsets are no longer in the log. `on_damage(tp, damage)`: a batch, or bytes that
+    are not a batch, could not be read. Both may raise; otherwise reading continues after that. Other StorageErrors are
+    raised.
     """
     position, end, rereads = split.start_offset, split.end_offset, Rereads()
     while position < end:
@@ -49,7 +50,7 @@ def read_split(
             return
         planned, found = split.identity, snapshot.identity
         if planned is not None and found is not None and not planned.may_be_seen_elsewhere_as(found):
-            on_loss(split.tp, OffsetRange(position, end), "the topic was deleted and made again since it was planned")
+            on_loss(split.tp, OffsetRange(position, end), "the topic was deleted and created again after planning")
             return
         if position < snapshot.log_start_offset:
             lost = OffsetRange(position, min(snapshot.log_start_offset, end))
@@ -64,9 +65,9 @@ def read_split(
         try:
             for block in read_range(snapshot, position, end, isolation=isolation, decoder=decoder):
                 if len(block):
-                    behind = int(block.offset[-1]) + 1
+                    following = int(block.offset[-1]) + 1
                     yield block
-                    position = behind
+                    position = following
                 if block.damage is not None:
                     on_damage(split.tp, block.damage)
             return

@@ -44,15 +44,15 @@ def stage(
     compression: str | None = None,
     force: bool = False,
 ) -> tuple[tuple[StagedFile, ...], Content]:
-    """Stages all batches; `columns` are those that are written, `topic` goes before the column of that name. `attempt`:
-    which one at this write it is; what earlier ones left goes first. Also gives what the rows are, if the write may
-    come again. `compression`: of topics that leave it to producers, none by default.
+    """Stages all batches; returns the files and, if the write may be repeated, a digest of the rows.
 
-    UnknownTopicOrPartition, InvalidRecord, RecordTooLarge, NotPermitted, OSError: nothing is left of it.
+    `columns`: those that are written; `topic` overrides the column of that name. `attempt`: identifies this attempt at
+    the write; files of earlier attempts are removed first. `compression`: for topics that leave it to producers, none
+    by default. UnknownTopicOrPartition, InvalidRecord, RecordTooLarge, NotPermitted, OSError: no file is left.
     """
     if attempt:
         _clear_earlier(path, write, attempt)
-    task = _Task(path, write, attempt, compression, force=force)
+    task = _TaskWriter(path, write, attempt, compression, force=force)
     try:
         for batch in batches:
             if batch.num_rows:
@@ -63,12 +63,12 @@ def stage(
         raise
 
 
-# What this process has cleared: an attempt's own batches have no earlier ones. A worker runs one task at a time.
+# What this process has cleared: later batches of an attempt need no clearing. A worker runs one task at a time.
 _cleared: set[tuple[Path, str, str]] = set()
 
 
 def _clear_earlier(path: Path, write: WriteId, attempt: str) -> None:
-    """Once for each attempt. What cannot be removed now is in nobody's way."""
+    """Removes the files of earlier attempts, once for each attempt. Files that cannot be removed now do no harm."""
     what = (path, write.id, attempt)
     if what not in _cleared:
         with contextlib.suppress(StorageError, OSError):
@@ -77,7 +77,7 @@ def _clear_earlier(path: Path, write: WriteId, attempt: str) -> None:
 
 
 class _Rows:
-    """The rows of an Arrow batch: their records, topics and wanted partitions (-1: none)."""
+    """The rows of an Arrow batch: their records, topics and requested partitions (-1: none)."""
 
     def __init__(self, batch: pa.RecordBatch, columns: Sequence[str], topic: str | None) -> None:
         def column(name: str) -> pa.Array | None:
@@ -92,7 +92,7 @@ class _Rows:
         self.partitions: Int64s | None = None
         if wanted is not None and wanted.null_count < len(wanted):
             if pc.min(wanted).as_py() < 0:
-                raise InvalidRecord("a message wants a partition below 0", found=pc.min(wanted).as_py())
+                raise InvalidRecord("a message requests a partition below 0", found=pc.min(wanted).as_py())
             self.partitions = wanted.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
     def by_topic(self) -> Iterator[tuple[str, Int64s]]:
@@ -109,7 +109,7 @@ class _Rows:
             yield name, np.flatnonzero(numbers == number)
 
 
-class _Task:
+class _TaskWriter:
     """The staged files of one task."""
 
     def __init__(self, path: Path, write: WriteId, attempt: str, compression: str | None, *, force: bool) -> None:
@@ -119,14 +119,14 @@ class _Task:
         self._compression = compression
         self._force = force
         self._log_dir = LogDir.open_read_only(path)
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _TopicWriter] = {}
         self.content = Content()
 
     def add(self, rows: _Rows) -> None:
         for name, chosen in rows.by_topic():
             topic = self._topics.get(name)
             if topic is None:
-                topic = self._topics[name] = _Topic(
+                topic = self._topics[name] = _TopicWriter(
                     self._log_dir, name, self._write, self._attempt, self._compression, force=self._force
                 )
             records = rows.records if len(chosen) == len(rows.records) else rows_of(rows.records, chosen)
@@ -142,7 +142,7 @@ class _Task:
             topic.discard()
 
 
-class _Topic:
+class _TopicWriter:
     """A task's messages for one topic."""
 
     def __init__(
@@ -151,7 +151,7 @@ class _Topic:
         try:
             self._info = log_dir.topic_info(name)
         except UnknownTopicOrPartition as error:
-            error.advice = f"`kafkafs topics create {log_dir.path} {name}` makes it"
+            error.advice = f"`kafkafs topics create {log_dir.path} {name}` creates it"
             raise
         guest_rules.check_append(self._info, force=force)
         self._config = self._info.config
@@ -177,9 +177,9 @@ class _Topic:
             return wanted
         if self._partitioner is None:
             raise UnknownTopicOrPartition(
-                f"how many partitions {self._info.topic} has is not known here",
+                f"the number of partitions of {self._info.topic} is not known here",
                 path=self._path,
-                advice="A column 'partition' says where each message goes",
+                advice="Name each message's partition in a column 'partition'",
             )
         chosen = self._partitioner.choose(records)
         return chosen if wanted is None else np.where(wanted < 0, chosen, wanted)
@@ -189,7 +189,7 @@ class _Topic:
         if writer is None:
             tp = TopicPartition(self._info.topic, number)
             if number not in self._here:
-                raise UnknownTopicOrPartition(f"no partition {tp} here", path=self._path)
+                raise UnknownTopicOrPartition(f"there is no partition {tp} here", path=self._path)
             writer = self._writers[number] = StagedFileWriter(
                 RealDisk(),
                 self._path,

@@ -1,10 +1,10 @@
-"""Reading with a streaming query. Its offsets are those of Spark's Kafka source, {"topic":{"partition":offset}}: what
-is read next of each partition.
+"""Reading in a streaming query. Its offsets have the form of Spark's Kafka source, {"topic":{"partition":offset}}, and
+name the message that is read next.
 
-The first batch's end carries, under "@initial", where the query began. A new query that was stopped before that batch
-was done asks for its beginning again, and "latest" would be another one by then: what had come until the stop would be
-passed over in silence. Spark's own source keeps a file for this beside the checkpoint, which a Python source does not
-get to know.
+The end offset of the first batch also holds, under "@initial", where the query began. If a new query is stopped before
+it finishes that batch, Spark asks for the initial offset again, and "latest" would by then be a later one: messages
+that arrived before the stop would be skipped silently. Spark's Kafka source writes a file in the checkpoint for this; a
+Python source does not learn where the checkpoint is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from kafkafs.spark.log_dirs import open_log_dirs
 from kafkafs.spark.option_values import InvalidOption
-from kafkafs.spark.options import INITIAL, SourceOptions
+from kafkafs.spark.options import INITIAL, SourceOptions, decoded_offsets
 from kafkafs.spark.planning import LogRange
 from kafkafs.spark.ranges import chosen_partitions, report_loss, starting_offsets, within
 from kafkafs.spark.source import checked, read_task, tasks_for
@@ -40,12 +40,16 @@ def stream_reader(
     """The reader of `spark.readStream.format("kafkafs")`. InvalidOption, UncompiledKernels."""
     parsed = checked(options, schema)
     if parsed.ending is not None:
-        raise InvalidOption("a streaming query has no end: endingOffsets, endingTimestamp … are for batch queries")
+        raise InvalidOption(
+            "a streaming query has no end: endingOffsets, endingTimestamp and endingOffsetsByTimestamp are for batch "
+            "queries. This is found when the query starts, because Spark asks for a stream's reader only then: at load "
+            "nothing tells a stream from a batch"
+        )
     return StreamReader(parsed, cores, SystemClock() if clock is None else clock)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in a Python process beside the driver as long as the query runs; a copy of it reads in the workers."""
+    """Plans in a Python process next to the driver while the query runs; a copy of it reads in each worker."""
 
     def __init__(self, options: SourceOptions, cores: int, clock: Clock) -> None:
         # Constant after construction.
@@ -54,10 +58,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock
         self._start = WorkerStart()
         # Changes with the calls.
-        self._first: dict[str, Any] | None = None  # where this process was told to begin, if it was
+        self._first: dict[str, Any] | None = None  # the initial offset, if this process was asked for it
         self._target: dict[TopicPartition, int] | None = None  # of Trigger.AvailableNow
         self._latest: dict[TopicPartition, int] = {}
-        self._last_batch_ms: int | None = None  # when the last one was planned, if any
+        self._last_batch_ms: int | None = None  # when a batch was last planned
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         self._first = _encoded(starting_offsets(open_log_dirs(self._options.paths), self._options))
@@ -74,8 +78,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _encoded(self._latest) if self._latest else None
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the batch that begins at `start` ends; `start` itself when there is nothing for one."""
-        begins = _decoded(start)
+        """The end of the batch that begins at `start`; `start` itself if there is nothing to read."""
+        begins = decoded_offsets(start)
         ends = self._latest = self._ends() if self._target is None else self._target
         if self._target is None and self._must_wait(begins, ends):
             return start
@@ -91,23 +95,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encoded
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begins, ends = _decoded(end.get(INITIAL, start)), _decoded(end)
+        begins, ends = decoded_offsets(end.get(INITIAL, start)), decoded_offsets(end)
         report = report_loss(self._options.fail_on_data_loss)
         log_dirs = open_log_dirs(self._options.paths)
         if gone := sorted(begins.keys() - ends.keys()):
-            report(f"{', '.join(map(str, gone))} gone, with what was not read of it")
+            report(f"missing since the last batch, with messages that were not read: {', '.join(map(str, gone))}")
         ranges: list[LogRange] = []
         for tp, last in sorted(ends.items()):
             try:
                 snapshot = log_dirs.log(tp).snapshot()
             except UnknownTopicOrPartition:
                 if begins.get(tp, 0) < last:
-                    report(f"{tp} is gone, with messages {begins.get(tp, 0)} to {last - 1}")
+                    report(f"{tp} no longer exists, with messages {begins.get(tp, 0)} to {last - 1}")
                 continue
-            # A partition that came later is read from its first message on, which is 0 if nothing was lost.
+            # A new partition is read from its first message, which is at 0 if nothing was lost.
             first = begins.get(tp, 0)
             if first > last:
-                report(f"{tp} was read up to {first} and ends at {last}: it was truncated, or is another one now")
+                report(f"{tp} was read up to {first} but ends at {last}: it was truncated or created again")
                 continue
             ranges.append(within(snapshot, first, last, self._options))
         return tasks_for(ranges, log_dirs, self._options, self._cores)
@@ -121,8 +125,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {tp: visible_end(log_dirs.log(tp).snapshot(), self._options.isolation) for tp in found}
 
     def _must_wait(self, begins: _Offsets, ends: _Offsets) -> bool:
-        """Whether there is too little for a batch, and there was one not long ago (delayBatch of Spark's source). Not
-        asked with Trigger.AvailableNow: what is too little then stays so."""
+        """Whether there are too few offsets for a batch and the last batch was recent (delayBatch of Spark's source).
+        Not called with Trigger.AvailableNow, where no more offsets will arrive."""
         least, now_ms = self._options.min_offsets_per_trigger, self._clock.now_ms()
         if least is None:
             return False
@@ -134,7 +138,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _limited(self, begins: _Offsets, ends: _Offsets, most: int) -> dict[TopicPartition, int]:
-        """The limit shared out by what each partition has, at least one offset each (rateLimit of Spark's source)."""
+        """Ends that divide the limit in proportion to each partition's unread offsets, at least one offset each
+        (rateLimit of Spark's source)."""
         waiting = self._waiting(begins, ends)
         total = sum(waiting.values())
         if total <= most:
@@ -145,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _waiting(self, begins: _Offsets, ends: _Offsets) -> dict[TopicPartition, int]:
-        """How many offsets of each partition are not read yet, where there are any; of one that came since, all."""
+        """The number of unread offsets in each partition that has any; in a new partition, all are unread."""
         log_dirs = open_log_dirs(self._options.paths)
         starts = dict(begins)
         for tp in ends.keys() - begins.keys():
@@ -154,17 +159,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _encoded(offsets: _Offsets) -> dict[str, Any]:
-    """Sorted: Spark compares offsets by their text."""
+    """Offsets as JSON; sorted, because Spark compares the text."""
     topics: dict[str, Any] = {}
     for tp, offset in sorted(offsets.items()):
         topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
     return topics
-
-
-def _decoded(topics: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(topic, int(partition)): int(offset)
-        for topic, partitions in topics.items()
-        if topic != INITIAL
-        for partition, offset in partitions.items()
-    }

@@ -1,4 +1,4 @@
-"""The Python that Spark's workers run: it must have kafkafs, which plans, reads and writes there."""
+"""The check of the Python that Spark's workers run: it needs kafkafs, which plans, reads and writes in the workers."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ _TIMEOUT_S: Final = 60
 
 
 class WrongWorkerPython(RuntimeError):
-    """The workers' Python lacks kafkafs, or is of another version than this one."""
+    """The workers' Python lacks kafkafs, or its version differs from this one's."""
 
 
 def mending(python: str) -> str:
-    """How workers whose Python lacks kafkafs get it. `python`: what runs them."""
+    """Advice for workers whose Python, the executable `python`, lacks kafkafs."""
     return (
-        f"Install it there (`{python} -m pip install 'kafkafs[spark]'`), or have the workers run a Python that has it: "
+        f"Install it there (`{python} -m pip install 'kafkafs[spark]'`), or let the workers run a Python that has it: "
         f"PYSPARK_PYTHON={sys.executable}, or --conf spark.pyspark.python={sys.executable}"
     )
 
 
 def check_python(spark: SparkSession) -> None:
-    """Asks the Python that the workers of a session on this machine will run, if it is another one than this.
+    """Checks the Python that the workers of a session on this machine will use, if it is not this one, by running it.
 
-    Nothing is asked of a cluster: its machines may not even be there yet; a task that fails says so. WrongWorkerPython.
+    A cluster is not checked: its machines may not be running yet, and a task that fails reports it. WrongWorkerPython.
     """
     try:
         master, python = str(spark.sparkContext.master), str(spark.sparkContext.pythonExec)
-    except Exception:  # noqa: BLE001 - Spark Connect has no context, and its own way of saying so
+    except Exception:  # noqa: BLE001 - Spark Connect has no context, and raises errors of its own
         return
     found = shutil.which(python)
     if not master.startswith("local") or found == sys.executable:
         return
     if found is None:
-        raise WrongWorkerPython(f"Spark's workers are to run {python}, which is not here. {mending(python)}")
+        raise WrongWorkerPython(f"Spark's workers would run {python}, which does not exist here. {mending(python)}")
     answer = subprocess.run([found, "-c", _ASK], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     version, _, has_all = answer.stdout.strip().partition(" ")
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -50,5 +50,5 @@ def check_python(spark: SparkSession) -> None:
         raise WrongWorkerPython(f"the Python of Spark's workers, {found}, has no kafkafs. {mending(found)}")
     if version != own:
         raise WrongWorkerPython(
-            f"the Python of Spark's workers, {found}, is version {version}, and this one is {own}. {mending(found)}"
+            f"the Python of Spark's workers, {found}, has version {version}, but this one has {own}. {mending(found)}"
         )

@@ -1,11 +1,11 @@
-"""What a task costs beside its work, in the Python worker that runs it: two waits of Spark's that need not be.
+"""Removes two delays that Spark adds to every task in a Python worker.
 
-- Spark's JVM sends a task in two pieces over a connection without TCP_NODELAY, so that the second leaves only when the
-  first is acknowledged; the kernel puts that off by 40 ms, hoping for an answer to send along (tcp(7), TCP_QUICKACK).
-  The first piece holds what is run: its being unpickled is the moment to acknowledge.
-- pyspark.daemon collects garbage after every task, through all objects of all imported modules: some 20 ms.
+- Spark's JVM sends a task in two pieces over a connection without TCP_NODELAY, so the second is sent only when the
+  first is acknowledged; the kernel delays that by 40 ms, to send it with an answer (tcp(7), TCP_QUICKACK). The first
+  piece holds the function: the acknowledgement is sent while the function is unpickled.
+- pyspark.daemon collects garbage after every task, through all objects of all imported modules: about 20 ms.
 
-Over Unix sockets (`spark.python.unix.domain.socket.enabled`) there is only the second.
+Over Unix sockets (`spark.python.unix.domain.socket.enabled`) there is only the second delay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _begun = False  # whether this process has run a task
 
 
 class WorkerStart:
-    """Held by what Spark sends to its workers: unpickled there, it does away with the waits. Of no effect elsewhere."""
+    """An attribute of objects that Spark sends to its workers: unpickling it there removes the delays. It has no effect
+    elsewhere."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _start, ()
@@ -37,7 +38,7 @@ class WorkerStart:
 
 @dataclass(frozen=True, slots=True)
 class Started(Generic[P, R]):
-    """A function that takes a WorkerStart along to the workers."""
+    """A function that is sent to the workers together with a WorkerStart."""
 
     work: Callable[P, R]
     start: WorkerStart = field(default_factory=WorkerStart)
@@ -51,17 +52,17 @@ def _start() -> WorkerStart:
     if TaskContext.get() is not None:
         _acknowledge()
         if _begun and not gc.get_freeze_count():
-            # What the first task imported stays: later collections need not look at it.
+            # What the first task imported is never freed: later collections need not examine it.
             gc.freeze()
         _begun = True
     return WorkerStart()
 
 
 def _acknowledge() -> None:
-    """Sends the acknowledgements that this process's connections within the machine hold back."""
-    # Spark keeps its socket to itself, so it is looked for; a duplicate is closed without harm to it.
+    """Sends the delayed acknowledgements of this process's connections within the machine."""
+    # Spark does not expose its socket, so all are examined; closing a duplicate does not affect the original.
     for entry in os.scandir("/proc/self/fd"):
-        # One that the listing itself had, a socket that listens or is closed: nothing waits for those.
+        # Raised for the listing's own descriptor, and for listening or closed sockets: none of these matter.
         with suppress(OSError):
             if stat.S_ISSOCK(entry.stat().st_mode):
                 with socket.socket(fileno=os.dup(int(entry.name))) as connection:
@@ -70,7 +71,7 @@ def _acknowledge() -> None:
 
 
 def _is_within_machine(connection: socket.socket) -> bool:
-    """Whether it is a TCP connection to another process here. OSError when it is none to anybody."""
+    """Whether it is a TCP connection to another process on this machine. OSError if it is not connected."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
         return False
     return ip_address(connection.getpeername()[0]).is_loopback

@@ -1,7 +1,7 @@
-"""Spark's own Kafka source: its jars and the older pyspark that they go with, as tests/run.sh fetched them.
+"""Spark's own Kafka source, to compare ours with: its jars and the older pyspark for them, which tests/run.sh fetches.
 
-The newest release that Maven has whole is 4.0.0, which does not run on the pyspark that Python data sources want. So
-that pyspark has an environment of its own.
+The newest release that Maven has completely is 4.0.0, which does not run on the pyspark that kafkafs needs. So its
+pyspark has an environment of its own.
 """
 
 from __future__ import annotations
@@ -9,19 +9,25 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.interop.kafka import REQUIRED
+from tests.interop.kafka import REQUIRED, Broker
+
+Answer = dict[str, Any]
+Answers = dict[str, Answer]
 
 VERSION = "4.0.0"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkafs"
 PYTHON = _CACHE / f"pyspark-{VERSION}" / "bin" / "python"
 SCRIPT = Path(__file__).with_name("spark_queries.py")
 _JAR_DIR = _CACHE / f"spark-kafka-{VERSION}"
+# Spark's functions for Avro, which its distribution lacks.
+AVRO_JAR = _JAR_DIR / f"spark-avro_2.13-{VERSION}.jar"
 
 HAVE_SPARK_KAFKA = PYTHON.exists() and (_JAR_DIR / f"spark-sql-kafka-0-10_2.13-{VERSION}.jar").is_file()
 requires_spark_kafka = pytest.mark.skipif(
@@ -35,15 +41,33 @@ def jars() -> list[str]:
     return sorted(str(path) for path in _JAR_DIR.glob("*.jar"))
 
 
-def ask(
+def ask_both(
+    broker: Broker, queries: Mapping[str, Mapping[str, str]], directory: Path
+) -> tuple[Answers, Answers]:
+    """The answers of Spark's own Kafka source, from the broker, and of ours, from its files. The options are the same:
+    ours ignores those for Kafka's clients."""
+    client = {"kafka.bootstrap.servers": broker.address}
+    theirs = _ask(PYTHON, "kafka", queries, client, directory, jars())
+    return theirs, _ask(sys.executable, "kafkafs", queries, {**client, "path": str(broker.log_dir)}, directory)
+
+
+def assert_same(theirs: Answer, ours: Answer, name: str) -> None:
+    """The same schema and rows, or both an error."""
+    assert ours.get("error") is None or theirs.get("error") is not None, f"{name}: {ours['error']}"
+    assert ("error" in ours) == ("error" in theirs), name
+    assert ours.get("schema") == theirs.get("schema"), name
+    assert ours.get("rows") == theirs.get("rows"), name
+
+
+def _ask(
     python: str | Path,
     source: str,
     queries: Mapping[str, Mapping[str, str]],
     more: Mapping[str, str],
     directory: Path,
     jars: Sequence[str] = (),
-) -> dict[str, Any]:
-    """The answers of a Spark of its own to all queries, by name: see spark_queries.py. `more`: options of them all."""
+) -> Answers:
+    """The answers of a new Spark to all queries, by name: see spark_queries.py. `more`: options for all of them."""
     asked, answers = directory / f"{source}-queries.json", directory / f"{source}-answers.json"
     asked.write_text(json.dumps([{**more, **options} for options in queries.values()]))
     command = [str(python), str(SCRIPT), source, str(asked), str(answers), *jars]

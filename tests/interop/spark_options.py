@@ -1,8 +1,7 @@
-"""Options of batch queries, tried one after the other on Spark's own Kafka source and on ours (test_spark_options.py).
+"""Options of batch queries, for Spark's own Kafka source and for ours (test_spark_options.py).
 
-All read the topics that `produce` makes: `clicks` (three partitions of PER_PARTITION messages, a second apart),
-`orders`, `tx` (transactions, some of them aborted), `acct` (compacted), `empty`; and whatever internal topics there
-are.
+They read the topics that `produce` creates: `clicks` (three partitions of PER_PARTITION messages, a second apart),
+`orders`, `tx` (transactions, some of them aborted), `acct` (compacted), `empty`; and the broker's internal topics.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ def _json(partitions: dict[str, object]) -> str:
 
 
 def _at(seconds: int) -> int:
-    """The time of so many seconds after the first message."""
+    """The time this many seconds after the first message."""
     return START + seconds * 1000
 
 
 _LONG_AFTER: Final = str(_at(10_000_000))
-# What is not there is waited for, as long as these say.
+# How long Spark's source waits for what does not exist.
 _IMPATIENT: Final = {
     "fetchOffset.numRetries": "1",
     "kafka.default.api.timeout.ms": "8000",
@@ -35,8 +34,8 @@ _IMPATIENT: Final = {
 }
 _SOME_TIMES: Final = _json({"0": _at(3000), "1": _at(0), "2": _at(5000)})
 
-CASES: Final[dict[str, dict[str, str]]] = {
-    # Which topics and partitions.
+# Which topics and partitions are read.
+_CHOICES: Final[dict[str, dict[str, str]]] = {
     "subscribe_one": {"subscribe": "clicks"},
     "subscribe_two": {"subscribe": "clicks,orders"},
     "subscribe_with_blanks": {"subscribe": " clicks , orders "},
@@ -68,124 +67,120 @@ CASES: Final[dict[str, dict[str, str]]] = {
     "pattern_without_internal_topics": {"subscribePattern": ".*", "kafka.exclude.internal.topics": "false"},
     "assign": {"assign": '{"clicks":[0,2]}'},
     "assign_missing_partition": {"assign": '{"clicks":[0,9]}'},
+    "assign_missing_partition_without_failing": {"assign": '{"clicks":[0,9]}', "failOnDataLoss": "false"},
     "assign_no_json": {"assign": "clicks"},
     "assign_twice_the_same": {"assign": '{"clicks":[0,0]}'},
     "assign_strings": {"assign": '{"clicks":["0"]}'},
     "assign_and_subscribe": {"assign": '{"clicks":[0,2]}', "subscribe": "clicks"},
     "no_topic_option": {},
+}
+# Of `clicks`, unless they name another topic.
+_OTHERS: Final[dict[str, dict[str, str]]] = {
     # From which offset, up to which one.
-    "starting_earliest": {"subscribe": "clicks", "startingOffsets": "earliest"},
-    "starting_in_capitals": {"subscribe": "clicks", "startingOffsets": "EARLIEST"},
-    "starting_latest": {"subscribe": "clicks", "startingOffsets": "latest"},
-    "starting_offsets": {"subscribe": "clicks", "startingOffsets": _json({"0": 10, "1": -2, "2": 1990})},
-    "starting_one_latest": {"subscribe": "clicks", "startingOffsets": _json({"0": 10, "1": -1, "2": 1990})},
-    "starting_one_missing": {"subscribe": "clicks", "startingOffsets": _json({"0": 10, "1": -2})},
-    "starting_one_too_many": {"subscribe": "clicks", "startingOffsets": _json({"0": 10, "1": -2, "2": 0, "3": 0})},
-    "starting_below_minus_two": {"subscribe": "clicks", "startingOffsets": _json({"0": -3, "1": -2, "2": 0})},
-    "starting_beyond": {"subscribe": "clicks", **_IMPATIENT, "startingOffsets": _json({"0": 99999, "1": -2, "2": 0})},
+    "starting_earliest": {"startingOffsets": "earliest"},
+    "starting_in_capitals": {"startingOffsets": "EARLIEST"},
+    "starting_latest": {"startingOffsets": "latest"},
+    "starting_offsets": {"startingOffsets": _json({"0": 10, "1": -2, "2": 1990})},
+    "starting_one_latest": {"startingOffsets": _json({"0": 10, "1": -1, "2": 1990})},
+    "starting_one_missing": {"startingOffsets": _json({"0": 10, "1": -2})},
+    "starting_one_too_many": {"startingOffsets": _json({"0": 10, "1": -2, "2": 0, "3": 0})},
+    "starting_below_minus_two": {"startingOffsets": _json({"0": -3, "1": -2, "2": 0})},
+    "starting_beyond": {**_IMPATIENT, "startingOffsets": _json({"0": 99999, "1": -2, "2": 0})},
     "starting_beyond_without_failing": {
-        "subscribe": "clicks",
         **_IMPATIENT,
         "startingOffsets": _json({"0": 99999, "1": -2, "2": 0}),
         "failOnDataLoss": "false",
     },
-    "starting_is_a_word": {"subscribe": "clicks", "startingOffsets": "foo"},
-    "starting_is_a_number": {"subscribe": "clicks", "startingOffsets": "5"},
-    "ending_offsets": {"subscribe": "clicks", "endingOffsets": _json({"0": 10, "1": -1, "2": 1990})},
-    "ending_one_earliest": {"subscribe": "clicks", "endingOffsets": _json({"0": 10, "1": -2, "2": 1990})},
-    "ending_earliest": {"subscribe": "clicks", "endingOffsets": "earliest"},
-    "ending_beyond": {"subscribe": "clicks", **_IMPATIENT, "endingOffsets": _json({"0": 5000, "1": -1, "2": 1990})},
+    "starting_is_a_word": {"startingOffsets": "foo"},
+    "starting_is_a_number": {"startingOffsets": "5"},
+    "ending_offsets": {"endingOffsets": _json({"0": 10, "1": -1, "2": 1990})},
+    "ending_one_earliest": {"endingOffsets": _json({"0": 10, "1": -2, "2": 1990})},
+    "ending_earliest": {"endingOffsets": "earliest"},
+    "ending_beyond": {**_IMPATIENT, "endingOffsets": _json({"0": 5000, "1": -1, "2": 1990})},
     "ending_beyond_without_failing": {
-        "subscribe": "clicks",
         **_IMPATIENT,
         "endingOffsets": _json({"0": 5000, "1": -1, "2": 1990}),
         "failOnDataLoss": "false",
     },
     "starting_behind_ending": {
-        "subscribe": "clicks",
         "startingOffsets": _json({"0": 100, "1": 0, "2": 0}),
         "endingOffsets": _json({"0": 50, "1": 10, "2": 10}),
     },
     "starting_behind_ending_without_failing": {
-        "subscribe": "clicks",
         "startingOffsets": _json({"0": 100, "1": 0, "2": 0}),
         "endingOffsets": _json({"0": 50, "1": 10, "2": 10}),
         "failOnDataLoss": "false",
     },
     # From which time, up to which one.
-    "time_starting": {"subscribe": "clicks", "startingTimestamp": str(_at(3000))},
-    "time_both": {"subscribe": "clicks", "startingTimestamp": str(_at(3000)), "endingTimestamp": str(_at(4000))},
-    "time_starting_beyond": {"subscribe": "clicks", "startingTimestamp": _LONG_AFTER},
+    "time_starting": {"startingTimestamp": str(_at(3000))},
+    "time_both": {"startingTimestamp": str(_at(3000)), "endingTimestamp": str(_at(4000))},
+    "time_starting_beyond": {"startingTimestamp": _LONG_AFTER},
     "time_starting_beyond_latest": {
-        "subscribe": "clicks",
         "startingTimestamp": _LONG_AFTER,
         "startingOffsetsByTimestampStrategy": "latest",
     },
     "time_starting_beyond_error": {
-        "subscribe": "clicks",
         "startingTimestamp": _LONG_AFTER,
         "startingOffsetsByTimestampStrategy": "error",
     },
     "time_strategy_is_unknown": {
-        "subscribe": "clicks",
         "startingTimestamp": str(START),
         "startingOffsetsByTimestampStrategy": "foo",
     },
-    "time_ending_beyond": {"subscribe": "clicks", "endingTimestamp": _LONG_AFTER},
-    "time_zero": {"subscribe": "clicks", "startingTimestamp": "0"},
-    "time_negative": {"subscribe": "clicks", "startingTimestamp": "-5"},
-    "time_is_a_date": {"subscribe": "clicks", "startingTimestamp": "2025-11-21"},
-    "times_starting": {"subscribe": "clicks", "startingOffsetsByTimestamp": _SOME_TIMES},
-    "times_starting_one_missing": {"subscribe": "clicks", "startingOffsetsByTimestamp": _json({"0": _at(3000)})},
-    "times_ending": {"subscribe": "clicks", "endingOffsetsByTimestamp": _SOME_TIMES},
+    "time_ending_beyond": {"endingTimestamp": _LONG_AFTER},
+    "time_zero": {"startingTimestamp": "0"},
+    "time_negative": {"startingTimestamp": "-5"},
+    "time_is_a_date": {"startingTimestamp": "2025-11-21"},
+    "times_starting": {"startingOffsetsByTimestamp": _SOME_TIMES},
+    "times_starting_one_missing": {"startingOffsetsByTimestamp": _json({"0": _at(3000)})},
+    "times_ending": {"endingOffsetsByTimestamp": _SOME_TIMES},
     "time_and_offsets": {
-        "subscribe": "clicks",
         "startingTimestamp": str(_at(3000)),
         "startingOffsets": _json({"0": 10, "1": -2, "2": 1990}),
     },
     # How much at once.
-    "min_partitions": {"subscribe": "clicks", "minPartitions": "10"},
-    "min_partitions_zero": {"subscribe": "clicks", "minPartitions": "0"},
-    "min_partitions_is_a_word": {"subscribe": "clicks", "minPartitions": "x"},
-    "max_records": {"subscribe": "clicks", "maxRecordsPerPartition": "100"},
+    "min_partitions": {"minPartitions": "10"},
+    "min_partitions_zero": {"minPartitions": "0"},
+    "min_partitions_is_a_word": {"minPartitions": "x"},
+    "max_records": {"maxRecordsPerPartition": "100"},
     "max_records_and_min_partitions": {
-        "subscribe": "clicks",
         "maxRecordsPerPartition": "1000",
         "minPartitions": "9",
     },
-    "max_offsets_per_trigger_in_a_batch": {"subscribe": "clicks", "maxOffsetsPerTrigger": "10"},
-    "min_offsets_per_trigger_in_a_batch": {"subscribe": "clicks", "minOffsetsPerTrigger": "10"},
-    "max_trigger_delay_in_a_batch": {"subscribe": "clicks", "maxTriggerDelay": "5s"},
+    "max_offsets_per_trigger_in_a_batch": {"maxOffsetsPerTrigger": "10"},
+    "min_offsets_per_trigger_in_a_batch": {"minOffsetsPerTrigger": "10"},
+    "max_trigger_delay_in_a_batch": {"maxTriggerDelay": "5s"},
     # Everything else.
-    "headers": {"subscribe": "clicks", "includeHeaders": "true"},
-    "headers_yes": {"subscribe": "clicks", "includeHeaders": "yes"},
-    "fail_on_data_loss_maybe": {"subscribe": "clicks", "failOnDataLoss": "maybe"},
+    "headers": {"includeHeaders": "true"},
+    "headers_yes": {"includeHeaders": "yes"},
+    "fail_on_data_loss_maybe": {"failOnDataLoss": "maybe"},
     "read_committed": {"subscribe": "tx", "kafka.isolation.level": "read_committed"},
     "read_uncommitted": {"subscribe": "tx"},
     "isolation_is_unknown": {"subscribe": "tx", "kafka.isolation.level": "foo"},
-    "group_id_prefix": {"subscribe": "clicks", "groupIdPrefix": "me"},
-    "kafka_group_id": {"subscribe": "clicks", "kafka.group.id": "me"},
-    "kafka_bootstrap_servers": {"subscribe": "clicks"},
-    "kafka_auto_offset_reset": {"subscribe": "clicks", "kafka.auto.offset.reset": "earliest"},
-    "kafka_key_deserializer": {"subscribe": "clicks", "kafka.key.deserializer": "org.foo"},
-    "kafka_enable_auto_commit": {"subscribe": "clicks", "kafka.enable.auto.commit": "true"},
-    "kafka_interceptors": {"subscribe": "clicks", "kafka.interceptor.classes": "org.foo"},
-    "kafka_max_poll_records": {"subscribe": "clicks", "kafka.max.poll.records": "10"},
+    "group_id_prefix": {"groupIdPrefix": "me"},
+    "kafka_group_id": {"kafka.group.id": "me"},
+    "kafka_bootstrap_servers": {},
+    "kafka_auto_offset_reset": {"kafka.auto.offset.reset": "earliest"},
+    "kafka_key_deserializer": {"kafka.key.deserializer": "org.foo"},
+    "kafka_enable_auto_commit": {"kafka.enable.auto.commit": "true"},
+    "kafka_interceptors": {"kafka.interceptor.classes": "org.foo"},
+    "kafka_max_poll_records": {"kafka.max.poll.records": "10"},
     "fetch_retries": {
-        "subscribe": "clicks",
         "fetchOffset.numRetries": "3",
         "fetchOffset.retryIntervalMs": "10",
         "kafkaConsumer.pollTimeoutMs": "1000",
     },
-    "the_sinks_topic": {"subscribe": "clicks", "topic": "orders"},
-    "include_timestamp": {"subscribe": "clicks", "includeTimestamp": "true"},
-    "unknown": {"subscribe": "clicks", "fooBar": "1"},
-    "misspelt": {"subscribe": "clicks", "startingOfsets": "latest"},
+    "the_sinks_topic": {"topic": "orders"},
+    "include_timestamp": {"includeTimestamp": "true"},
+    "unknown": {"fooBar": "1"},
+    "misspelt": {"startingOfsets": "latest"},
 }
+
+CASES: Final = {**_CHOICES, **{name: {"subscribe": "clicks", **options} for name, options in _OTHERS.items()}}
 
 
 def produce(client: Client) -> None:
-    """The topics that the cases read."""
+    """Creates the topics that the cases read."""
     client.create_topic("clicks", 3, {"retention.ms": -1})
     for partition in range(3):
         messages = [
@@ -204,7 +199,7 @@ def produce(client: Client) -> None:
     client.create_topic("tx", 1, {"retention.ms": -1})
     for commit in (True, False, True):
         client.transactions("tx", [(commit, [Message(b"%d" % number, timestamp=START) for number in range(9)])])
-    # Spark's source waits two minutes for what follows a marker, where nothing does.
+    # Without a message after the last marker, Spark's source waits two minutes for one.
     client.produce("tx", [Message(b"plain", timestamp=START)] * 3)
     client.create_topic("acct", 1, {"cleanup.policy": "compact", "retention.ms": -1})
     client.produce("acct", [Message(None if n % 7 == 0 else b"%d" % n, b"%d" % (n % 10)) for n in range(100)])

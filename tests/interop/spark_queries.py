@@ -1,10 +1,10 @@
-"""Batch queries in a Spark of one's own: run by the Python that has the pyspark of the source that is asked.
+"""Runs batch queries in a new Spark, with the Python that has the pyspark of the queried source.
 
     python spark_queries.py FORMAT QUERIES.json ANSWERS.json [JAR…]
 
 QUERIES is a list of options; ANSWERS gets, for each, its schema and its rows by topic, partition and offset (bytes in
-base64, timestamps in epoch milliseconds), or the error that it ended in. Stands alone: Spark's own Kafka source runs on
-an older pyspark, in an environment without kafkafs.
+base64, timestamps in epoch milliseconds), or its error. Imports nothing else of the tests: Spark's own Kafka source
+runs on an older pyspark, in an environment without kafkafs.
 """
 
 from __future__ import annotations

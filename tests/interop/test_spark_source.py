@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import time
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
-from tests.interop.spark_kafka import PYTHON, ask, jars, requires_spark_kafka
+from tests.interop.spark_kafka import ask_both, assert_same, requires_spark_kafka
 
 pytest.importorskip("pyspark", reason="no pyspark: install the extra `spark`")
 pytestmark = [requires_kafka, requires_spark_kafka]
@@ -113,7 +112,7 @@ def topics(client: Client, broker: Broker) -> None:
     client.produce("sp-log", [Message(b"x", timestamp=5)] * 3)
     log = LogDir.open_read_only(broker.log_dir).log(TopicPartition("sp-a", 2))
     deadline = time.monotonic() + 120
-    while log.snapshot().log_start_offset != DELETED:  # the broker writes it down now and then
+    while log.snapshot().log_start_offset != DELETED:  # the broker writes its checkpoint periodically
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -121,19 +120,14 @@ def topics(client: Client, broker: Broker) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("topics")
 def test_the_same_queries_give_the_same_rows(broker: Broker, tmp_path: Path) -> None:
-    theirs = ask(PYTHON, "kafka", QUERIES, {"kafka.bootstrap.servers": broker.address}, tmp_path, jars())
-    # Their options are ours: what is for their clients alone is passed over.
-    files = {"kafka.bootstrap.servers": broker.address, "path": str(broker.log_dir)}
-    ours = ask(sys.executable, "kafkafs", QUERIES, files, tmp_path)
+    theirs, ours = ask_both(broker, QUERIES, tmp_path)
     failed = {name for name, answer in theirs.items() if "error" in answer}
     assert failed == ERRORS
-    assert {name for name, answer in ours.items() if "error" in answer} == failed
-    for name in QUERIES.keys() - failed:
-        assert ours[name]["schema"] == theirs[name]["schema"], name
-        assert ours[name]["rows"] == theirs[name]["rows"], name
+    for name in QUERIES:
+        assert_same(theirs[name], ours[name], name)
     assert not theirs["nothing"]["rows"]
     assert len(theirs["everything"]["rows"]) == 400 + 800 + 1200 - DELETED + 4 * 9 + 4 + 3
     assert len(theirs["committed"]["rows"]) == len(theirs["everything"]["rows"]) - 2 * 9 - 3
     mine = [TopicPartition("sp-a", number) for number in range(3)]
     found = verify_log_dir(broker.log_dir, mine)
-    assert [one for one in found if one.severity is not Severity.NOTE] == []  # it is running
+    assert [one for one in found if one.severity is not Severity.NOTE] == []  # notes: the broker is running

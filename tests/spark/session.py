@@ -1,4 +1,4 @@
-"""Spark sessions for tests: local, quick to start, and nothing to see in a browser."""
+"""Spark sessions for tests: local, quick to start, and without a web interface."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def start_session(directory: Path, *, cores: int = 2, **settings: str) -> SparkS
         pytest.skip("no Java: Spark does not run")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # Three attempts at a task, as a cluster has them: one that loses its worker is begun anew.
+    # Three attempts at a task: a task that loses its worker is repeated, as on a cluster.
     builder = SparkSession.builder.master(f"local[{cores}, 3]").appName("kafkafs-tests")
     for name, value in {
         "spark.driver.memory": "1g",
@@ -53,9 +53,9 @@ def start_session(directory: Path, *, cores: int = 2, **settings: str) -> SparkS
 
 
 def with_patience(run: Callable[[], None]) -> None:
-    """Runs what runs a streaming query with a checkpoint, and again when Spark gave up on a Python worker that had not
-    connected within ten seconds, which is fixed (PythonWorkerFactory.createSimpleWorker): it takes a busy machine
-    longer to start one."""
+    """Calls `run`, which runs a streaming query with a checkpoint, and repeats it when Spark gave up because a Python
+    worker did not connect within ten seconds. That time is fixed (PythonWorkerFactory.createSimpleWorker), and a busy
+    machine needs longer to start a worker."""
     from pyspark.errors import StreamingQueryException
 
     for attempts_left in (2, 1, 0):
@@ -69,7 +69,7 @@ def with_patience(run: Callable[[], None]) -> None:
 
 
 def run_to_end(start: Callable[[], StreamingQuery], timeout_s: int) -> None:
-    """Runs a streaming query, with patience, until it has nothing more to do; whatever ends it else is raised."""
+    """Runs a streaming query, with patience, until it has nothing more to do; raises its error if it fails."""
 
     def run() -> None:
         query = start()
@@ -82,7 +82,7 @@ def run_to_end(start: Callable[[], StreamingQuery], timeout_s: int) -> None:
 
 
 def wait_for_tasks(spark: SparkSession) -> None:
-    """Until no task runs: those of a job that was given up go on for some seconds, and nothing waits for them."""
+    """Waits until no task runs: tasks of a failed job continue for some seconds, and Spark does not wait for them."""
     scheduler = spark.sparkContext._jsc.sc().taskScheduler()  # no Python interface tells
     deadline = time.monotonic() + 120
     while True:

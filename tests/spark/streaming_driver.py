@@ -1,5 +1,5 @@
 """A Spark driver that copies the topic `in` of one log directory to `out` of another, with a checkpoint, and ends when
-all is copied. To be killed: `streaming_driver.py PLACE MESSAGES_A_BATCH`."""
+everything is copied. Tests kill it: `streaming_driver.py PLACE MESSAGES_A_BATCH`."""
 
 from __future__ import annotations
 

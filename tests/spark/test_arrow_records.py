@@ -1,4 +1,4 @@
-"""Arrow batches as records to be encoded: every type, slice and null that Spark may hand over."""
+"""Arrow batches as records to be encoded: every type, slice and null that Spark may pass."""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""`kafkafs spark …` as processes: how they end when they are interrupted."""
+"""`kafkafs spark …` as processes: interruption, and where Spark's own messages go."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +21,7 @@ from tests.support.commands import run
 
 @pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
 def test_interrupted_while_spark_starts(tmp_path: Path) -> None:
-    """Nothing of Spark stays behind."""
+    """No process of Spark remains."""
     command = [sys.executable, "-m", "kafkafs", "spark", "stats", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
@@ -32,6 +35,37 @@ def test_interrupted_while_spark_starts(tmp_path: Path) -> None:
     assert "Traceback" not in errors
     _, alive = psutil.wait_procs(started, timeout=60)
     assert not alive
+
+
+def spark_command(*arguments: Path | str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kafkafs", "spark", *map(str, arguments)]
+    environ = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environ, check=False)
+
+
+@pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
+def test_what_spark_says_goes_to_a_log(tmp_path: Path) -> None:
+    """The file remains only if Spark failed; then the error names it."""
+    path = build_log_dir(tmp_path / "log", {"orders": [[b"x"]]}).path
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    done = spark_command("stats", path, "--master", "local[1]", "--json", TMPDIR=str(temporary))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["hours"][0]["messages"] == 1
+    assert not list(temporary.glob("kafkafs-spark-*"))
+    done = spark_command("stats", path, "--master", "local[1]", TMPDIR=str(temporary), PYSPARK_PYTHON="/bin/false")
+    (log,) = temporary.glob("kafkafs-spark-*.log")
+    assert done.returncode == 4
+    assert re.fullmatch(rf"kafkafs: Spark gave up: .*Spark's own messages are in {log}\n", done.stderr)
+    assert "ERROR" in log.read_text()
+
+
+def test_spark_does_not_start(tmp_path: Path) -> None:
+    path = build_log_dir(tmp_path / "log", {"orders": [[b"x"]]}).path
+    done = spark_command("stats", path, JAVA_HOME=str(tmp_path), TMPDIR=str(tmp_path))
+    assert done.returncode == 4
+    assert re.fullmatch(r"kafkafs: Spark does not start; found .*java.*\. It needs Java 17 or 21\n", done.stderr)
+    assert not list(tmp_path.glob("kafkafs-spark-*"))
 
 
 @pytest.mark.parametrize("command", ["stats", "verify", "export"])

@@ -1,4 +1,4 @@
-"""What a micro-batch consists of, in a number: the same however it is shared out, another one where a row differs."""
+"""The digest of a micro-batch: it does not depend on how tasks divide the rows, and changes if a row differs."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ def test_each_difference_shows() -> None:
 
 
 def test_the_number_is_always_the_same() -> None:
-    """It is remembered on disk."""
+    """The digest is stored on disk."""
     assert of(ROWS) == Content(10, 17989956795884016002)

@@ -1,7 +1,9 @@
-"""The examples are run as tests, in the session of all tests here."""
+"""The examples are run as tests, in the session of the tests here."""
 
 from __future__ import annotations
 
+import json
+import os
 import runpy
 import shutil
 import subprocess
@@ -12,7 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from storage.verify.verify import verify_log_dir
+from tests.interop.spark_kafka import AVRO_JAR
 from tests.spark.session import with_patience
+from tests.support.builders import build_log_dir
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,3 +50,77 @@ def test_stream(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: 
         assert spark.read.parquet(str(messages)).distinct().count() == expected
         assert spark.read.parquet(str(messages)).count() == expected
     assert not verify_log_dir(log_dir)
+
+
+def test_lag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run(monkeypatch, "spark_lag.py")
+    rows = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in capsys.readouterr().out.splitlines()[3:]]
+    listed = subprocess.run(
+        [sys.executable, "-m", "kafkafs", "groups", str(SAMPLE), "--json"], capture_output=True, check=True, timeout=60
+    )
+    assert len(rows) > 1
+    for group in json.loads(listed.stdout)["groups"]:
+        assert sum(int(row[5]) for row in rows if row and row[0] == group["group"]) == group["lag"]
+
+
+def test_submit(tmp_path: Path) -> None:
+    """With the settings that spark-submit has, not with the command's own."""
+    submit = Path(sys.executable).with_name("spark-submit")
+    command = [submit, "--master", "local[2]", "--conf", "spark.log.level=WARN", EXAMPLES / "spark_submit.py"]
+    done = subprocess.run(
+        [*command, "stats", SAMPLE, "orders", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'Setting Spark log level to "WARN"' in done.stderr
+    assert sum(hour["messages"] for hour in json.loads(done.stdout)["hours"]) == 700
+
+
+@pytest.fixture
+def examples_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples as modules."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
+@pytest.mark.usefixtures("examples_path")
+def test_merge(spark: SparkSession) -> None:
+    """The merged rows, and the syntax of the statements: a table to merge into would need Delta or Iceberg."""
+    import spark_merge
+
+    rows = [(b"a", b"1", 0, 0), (b"a", b"2", 0, 5), (b"b", b"3", 1, 1), (b"b", None, 1, 2), (None, b"4", 1, 3)]
+    schema = "key binary, value binary, partition int, offset bigint"
+    batch = spark.createDataFrame(rows, schema).selectExpr("*", "current_timestamp() AS timestamp")
+    found = spark_merge.latest_by_key(batch).select("key", "value", "offset").orderBy("key").collect()
+    assert [tuple(row) for row in found] == [(b"a", b"2", 5), (b"b", None, 2)]
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    for statement in (spark_merge.CREATE, spark_merge.MERGE):
+        parser.parsePlan(statement.format(table="orders", changes="changes"))
+
+
+@pytest.mark.usefixtures("examples_path")
+@pytest.mark.skipif(not AVRO_JAR.is_file(), reason=f"no {AVRO_JAR.name} in {AVRO_JAR.parent}: tests/run.sh fetches it")
+def test_avro(spark: SparkSession, tmp_path: Path) -> None:
+    """In a new Spark: jars are named when it starts."""
+    record = json.dumps({"type": "record", "name": "order", "fields": [{"name": "id", "type": "long"}]})
+    values = [b"\0\0\0\0\x07" + bytes([2 * number]) for number in range(3)]
+    path = build_log_dir(tmp_path / "log", {"t": [[*values, b"plain text", b"\0\0\0\1\0\x02"]]}, broker=False).path
+    (tmp_path / "order.avsc").write_text(record)
+    submit = Path(sys.executable).with_name("spark-submit")
+    arguments = [EXAMPLES / "spark_avro.py", path, "t", tmp_path / "order.avsc", "7"]
+    done = subprocess.run(
+        [submit, "--master", "local[1]", "--jars", AVRO_JAR, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "SPARK_LOCAL_IP": "127.0.0.1"},
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if "|" in line]
+    assert rows[:4] == [["schemaId", "count"], ["NULL", "1"], ["7", "3"], ["256", "1"]]
+    assert [(row[1], row[3]) for row in rows[5:]] == [("0", "0"), ("1", "1"), ("2", "2")]

@@ -1,4 +1,4 @@
-"""Patterns of topics: what Java's Pattern finds in a name we find there, or we say that we do not know the pattern."""
+"""Patterns of topics: matches are those of Java's Pattern, or the pattern is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 NAMES = ["clicks", "click", "Clicks", "orders", "a.b", "a-b", "a_b", "x1", "tx", "42", "aab", "abab", "ORDERS.v2", "."]
 
-# As a query has them; Java compiles all of these.
+# Java compiles all of these.
 KNOWN = [
     "click", "^click$", "cl.*", "clicks|tx", "a.b", r"a\.b", "s$", "^x", "", "()", "(a)(b)?", "(?:a|x).", "[a-c]+$",
     "[^a-z]", "[]a]", "[a-]", "[-a]b", "[a-z&&[^x]]+$", "^[a-z&&[^aeiou]]+$", "[a-z&&c&&b-d]", "[^a-z&&[a-c]]",
@@ -25,7 +25,7 @@ KNOWN = [
     r"\h", r"\H", r"\_", r"\-", "[.]", "]", "}", "^$", "[a-z]{2}?$", r"[\Qab\E]x*1", "a|", r"\d+", r"^\D+$", r"\W",
     r"^\S+$", "#", "a b", "(?i)x(1)", "[+--]", r"\p{L}+\p{Nd}", "((a)(b))", "(a|b)+$", "é|tx", "(?i)[^a-z]$",
 ]  # fmt: skip
-# Malformed; what Java knows and we do not; what Python knows and Java does not, or takes for something else.
+# Malformed patterns, and syntax that only one of Java and Python has, or that has another meaning in the other.
 REFUSED = [
     "(cl", "cl)", "[a", "*a", "a**", "a{,3}", "a{", "{", "(?P<n>a)", "(?#note)a", "(a)?(?(1)b|c)", r"\G", r"\R", r"\X",
     r"\N{DIGIT ONE}", "(?x)a b", "(?U)a", "a(?i)b", r"\p{InGreek}", r"\p{Unheard}", r"\y", "a\\", "[b-a]", "[a&&]",

@@ -1,4 +1,4 @@
-"""Jobs refuse to run uncompiled, unless told."""
+"""Jobs refuse to run with uncompiled kernels unless that is allowed."""
 
 from __future__ import annotations
 

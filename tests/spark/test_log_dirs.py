@@ -50,10 +50,15 @@ def test_partitions_that_are_not_here_are_named(
     with pytest.raises(PySparkException, match=f"DataLoss: {NAMED}"):
         count(spark, first, **chosen)
     assert count(spark, first, failOnDataLoss="false", **chosen) == {0: 5}
-    # Without metadata only the numbers tell.
+    # Without metadata, absent partitions are found by their numbers.
     with pytest.raises(PySparkException, match="DataLoss: t/0 is known to the cluster and not in"):
         count(spark, second, **chosen)
     assert count(spark, first, assign='{"t":[0]}') == {0: 5}, "nobody asked for more"
+    with pytest.raises(PySparkException, match=r"assign: t/1 is not in .*failOnDataLoss=false reads the others"):
+        count(spark, first, assign='{"t":[0,1]}')
+    assert count(spark, first, assign='{"t":[0,1]}', failOnDataLoss="false") == {0: 5}
+    with pytest.raises(PySparkException, match=r"assign: u/0 is not in"):
+        count(spark, first, assign='{"t":[0],"u":[0]}', failOnDataLoss="false")
 
     def stream(**options: str) -> None:
         frame = spark.readStream.format("kafkafs").options(**chosen, **options).load(str(first))
@@ -88,7 +93,7 @@ def test_a_topic_that_is_wholly_elsewhere(spark: SparkSession, parted: tuple[Pat
 def test_of_replicas_one_is_read(
     spark: SparkSession, tmp_path: Path, epochs: tuple[bytes, bytes], read: int
 ) -> None:
-    """A shorter replica of a later leader has what counts: the other one's end would be truncated."""
+    """A shorter replica from a later leader is read: the end of the other one would be truncated."""
     paths = []
     for name, messages, checkpoint in zip("ab", (5, 9), epochs, strict=True):
         built = build_log_dir(tmp_path / name, {"t": [[Batch(many(messages))]]})
@@ -108,7 +113,7 @@ def test_what_does_not_belong_together_is_refused(spark: SparkSession, tmp_path:
         count(spark, [str(one), str(other)], subscribe="t")
     properties.write_text(as_it_was)
     (other / "t-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
-    with pytest.raises(PySparkException, match="topic t is not the same one in all log directories"):
+    with pytest.raises(PySparkException, match="topic t is not the same in all log directories"):
         count(spark, [str(one), str(other)], subscribe="t")
 
 

@@ -18,8 +18,8 @@ from kafkafs.spark.options import (
     Partitions,
     SourceOptions,
     Timestamps,
+    TopicNames,
     TopicPattern,
-    Topics,
 )
 from storage.types import Isolation, TopicPartition
 
@@ -33,7 +33,7 @@ def parse(**options: str) -> SourceOptions:
 
 def test_defaults() -> None:
     options = parse()
-    assert options == SourceOptions((Path("/log"),), Topics(("t",)), parsing.COLUMNS[:-1])
+    assert options == SourceOptions((Path("/log"),), TopicNames(("t",)), parsing.COLUMNS[:-1])
     assert options.fail_on_data_loss
 
 
@@ -45,7 +45,7 @@ def test_names_have_no_case_and_those_for_a_client_are_passed_over() -> None:
     )  # fmt: skip
     assert options == SourceOptions(
         (Path("/log"),),
-        Topics(("a", "b")),
+        TopicNames(("a", "b")),
         parsing.COLUMNS,
         min_partitions=7,
         max_records_per_partition=8,
@@ -54,6 +54,17 @@ def test_names_have_no_case_and_those_for_a_client_are_passed_over() -> None:
         on_corrupt_batch=OnCorruptBatch.SKIP,
         allow_uncompiled=True,
     )
+
+
+def test_columns_of_a_table_in_the_catalog() -> None:
+    """What CREATE TABLE asks: Spark passes no option on to the queries, so only those about columns are allowed."""
+    created = {"provider": "kafkafs", "owner": "me"}
+    assert parsing.columns_of(created) == parsing.COLUMNS[:-1]
+    assert parsing.columns_of({**created, "includeHeaders": "true"}) == parsing.COLUMNS
+    assert parsing.columns_of({**created, "option.columns": "value", "columns": "value"}) == ("value",)
+    for name, value, named in (("location", "/x", "path"), ("subscribe", "t", "subscribe")):
+        with pytest.raises(InvalidOption, match=rf"does not keep the options .*\({named}\).*WITH \(path 'LOGDIR'"):
+            parsing.columns_of({**created, name: value})
 
 
 def test_what_is_read() -> None:
@@ -92,45 +103,44 @@ def test_bounds_and_which_of_several_counts() -> None:
     ("options", "error"),
     [
         ({"path": " "}, r"no log directory"),
-        ({"location": "/x"}, "use CREATE TEMPORARY VIEW"),
-        ({"path": "hdfs://there/logs"}, "is not a directory of this machine"),
-        ({"path": "file://there/logs"}, "is not a directory of this machine"),
+        ({"path": "hdfs://there/logs"}, "is not a directory on this machine"),
+        ({"path": "file://there/logs"}, "is not a directory on this machine"),
         ({"paths": "[/x"}, "takes a JSON list"),
-        ({"subscrib": "t"}, "unknown option 'subscrib': is subscribe meant"),
-        ({"zzz": "t"}, "unknown option 'zzz'; known are path"),
+        ({"subscrib": "t"}, "unknown option 'subscrib': did you mean subscribe"),
+        ({"zzz": "t"}, "unknown option 'zzz'; the known options are path"),
         ({"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "2"}, "is greater than maxOffsetsPerTrigger"),
-        ({"maxTriggerDelay": "soon"}, "takes a time like 500ms, 30s or 15m"),
+        ({"maxTriggerDelay": "soon"}, "takes a duration like 500ms, 30s or 15m"),
         ({"kafka.auto.offset.reset": "earliest"}, "startingOffsets says where a query begins"),
         ({"kafka.Interceptor.Classes": "x"}, "is not supported"),
         ({"startingTimestamp": "-5"}, "takes epoch milliseconds"),
-        ({"startingOffsetsByTimestamp": '{"t":{"0":-5}}'}, "none below 0"),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":-5}}'}, "not below 0"),
         ({"subscribe": "t", "assign": "{}"}, "subscribe and assign exclude each other"),
         ({"subscribe": "  "}, "subscribe is empty"),
         ({"subscribe": ",,"}, "names no topic"),
         ({"subscribePattern": "a("}, "a group is not closed, at position 2"),
-        ({"subscribePattern": r"\p{InGreek}"}, "the property InGreek is Java's alone"),
+        ({"subscribePattern": r"\p{InGreek}"}, "the property InGreek has no equivalent in Python"),
         ({"assign": "{}"}, "names no partition"),
         ({"assign": "[1]"}, "takes a JSON object"),
         ({"assign": '{"t":[true]}'}, "takes a JSON object"),
         ({"assign": '{"t":[-1]}'}, "takes a JSON object"),
         ({"assign": '{"t":0}'}, "takes a JSON object"),
-        ({"columns": "value,valu"}, "'valu' is none of key, value"),
-        ({"columns": ""}, "'' is none of"),
-        ({"columns": "value,VALUE"}, "has value twice"),
+        ({"columns": "value,valu"}, "'valu' is not one of key, value"),
+        ({"columns": ""}, "'' is not one of"),
+        ({"columns": "value,VALUE"}, "names value twice"),
         ({"startingOffsets": "first"}, 'startingOffsets takes "earliest", "latest" or {"topicA"'),
         ({"startingOffsets": '{"t":{"0":1.5}}'}, "startingOffsets takes"),
         ({"startingOffsets": '{"t":{"0":true}}'}, "startingOffsets takes"),
         ({"startingOffsets": '{"t":{"x":1}}'}, "startingOffsets takes"),
         ({"startingOffsets": '{"t":[1]}'}, "startingOffsets takes"),
         ({"startingOffsets": '{"t":{"0":9223372036854775808}}'}, "startingOffsets takes"),
-        ({"endingOffsets": '{"t":{"0":-3}}'}, "-3 of t/0 is no offset"),
+        ({"endingOffsets": '{"t":{"0":-3}}'}, "-3 for t/0 is not a valid offset"),
         ({"endingTimestamp": "now"}, "endingTimestamp takes epoch milliseconds"),
         ({"endingOffsetsByTimestamp": "5"}, "endingOffsetsByTimestamp takes"),
-        ({"startingOffsetsByTimestampStrategy": "earliest"}, "is error or latest"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "must be error or latest"),
         ({"minPartitions": "0"}, "minPartitions takes a positive number"),
         ({"maxRecordsPerPartition": "-1"}, "takes a positive number"),
-        ({"failOnDataLoss": "yes"}, "is true or false"),
-        ({"onCorruptBatch": "ignore"}, "is fail or skip"),
+        ({"failOnDataLoss": "yes"}, "must be true or false"),
+        ({"onCorruptBatch": "ignore"}, "must be fail or skip"),
         ({"isolation.level": "read"}, "isolation.level: 'read'"),
         ({"isolation.level": "read_committed", "kafka.isolation.level": "read_uncommitted"}, "differ"),
     ],

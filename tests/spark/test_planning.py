@@ -1,4 +1,4 @@
-"""Tasks from logs: they cover the ranges without a gap, are cut at index entries, and of about equal size."""
+"""Dividing logs into tasks: they cover the ranges without gaps, divided at index entries, of similar sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def whole(snapshot: LogSnapshot) -> LogRange:
 
 
 def covered(tasks: list[tuple[Split, ...]]) -> dict[int, list[tuple[int, int]]]:
-    """By partition: (start, end) of its splits in the order of the tasks, touching ones joined."""
+    """By partition: (start, end) of its splits in the order of the tasks, adjacent ones joined."""
     found: dict[int, list[tuple[int, int]]] = {}
     for split in (split for task in tasks for split in task):
         assert split.start_offset < split.end_offset
@@ -51,6 +51,14 @@ def test_little_is_one_task(tmp_path: Path) -> None:
     assert plan(map(whole, logs), cores=2) == [
         (Split(logs[0].tp, 0, 2, logs[0].active_end), Split(logs[1].tp, 0, 1, logs[1].active_end))
     ]
+
+
+def test_a_log_is_a_task_of_its_own_where_there_are_as_many_cores(tmp_path: Path) -> None:
+    logs = snapshots(tmp_path, [b"one", b"two"], [b"three"], [])
+    tasks = plan(map(whole, logs), cores=2, separate=True)
+    assert [[split.tp.partition for split in task] for task in tasks] == [[0], [1]]
+    tasks = plan(map(whole, logs), cores=1, separate=True)
+    assert [[split.tp.partition for split in task] for task in tasks] == [[0, 1]]
 
 
 @pytest.mark.usefixtures("small_tasks")

@@ -112,7 +112,7 @@ def test_large_rows_make_short_batches(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_batches_own_their_memory(tmp_path: Path) -> None:
-    """Each is complete when it comes, and stays so while others are made."""
+    """Each batch is complete when it is yielded, and does not change while others are built."""
     build_log_dir(tmp_path, {"t": [[Batch(many(15_000, 64), codec=Codec.ZSTD) for _ in range(4)]]})
     batches, copies = [], []
     for batch in arrow_batches(parts(tmp_path), ALL):

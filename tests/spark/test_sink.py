@@ -41,7 +41,7 @@ Message = tuple[bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Iterator[Path]:
-    """A log directory with the topics t (three partitions) and u; sound at the end, and nothing staged left."""
+    """A log directory with the topics t (three partitions) and u; at the end it must be sound, without staged files."""
     path = tmp_path / "logs"
     owned = OwnedDir.open(path, Opening(create=True))
     owned.create_topic("t", 3)
@@ -95,7 +95,7 @@ def test_order_within_a_task_and_topics_and_partitions_by_row(spark: SparkSessio
 
 
 def test_a_column_of_timestamps(spark: SparkSession, logs: Path) -> None:
-    """As a topic that is copied has it; a message without one is of now."""
+    """A copied topic keeps its timestamps; a message without one gets the current time."""
     rows = [(f"v{n}", None if n == 3 else START_MS + n) for n in range(8)]
     frame = spark.createDataFrame(rows, "value string, ms bigint").coalesce(1)
     frame = frame.selectExpr("value", "timestamp_millis(ms) AS timestamp")
@@ -112,7 +112,7 @@ def test_a_column_of_timestamps(spark: SparkSession, logs: Path) -> None:
 
 @pytest.mark.parametrize(("given", "found"), [({}, 0), ({"kafka.compression.type": "zstd"}, 4)])
 def test_compression_as_a_producer_would(spark: SparkSession, logs: Path, given: dict[str, str], found: int) -> None:
-    """Where the topic leaves it to producers; one that names a codec has its way."""
+    """The option counts if the topic leaves the codec to producers; otherwise the topic's codec does."""
     owned = OwnedDir.open(logs)
     owned.create_topic("gzipped", 1, {"compression.type": "gzip"})
     owned.close()
@@ -161,13 +161,13 @@ REFUSED: list[tuple[Callable[[SparkSession], DataFrame], dict[str, object], str]
     (lambda spark: spark.range(1).selectExpr("'x' AS value", "-2 AS partition"), {"topic": "t"}, "below 0; found -2"),
     (lambda spark: spark.range(1).selectExpr("'x' AS value"), {"topic": "u"}, "without a key"),
     (lambda spark: spark.range(1).selectExpr("repeat('x', 2000000) AS value"), {"topic": "t"}, "max.message.bytes"),
-    (lambda spark: spark.range(1).selectExpr("'x' AS value"), {"topik": "t"}, "is topic meant"),
+    (lambda spark: spark.range(1).selectExpr("'x' AS value"), {"topik": "t"}, "did you mean topic"),
 ]
 
 
 @pytest.mark.parametrize("number", range(len(REFUSED)))
 def test_what_is_refused(spark: SparkSession, logs: Path, number: int) -> None:
-    """Nothing is written, not even what other tasks had ready."""
+    """Nothing is written, not even the messages that other tasks had staged."""
     make, options, error = REFUSED[number]
     with pytest.raises(PySparkException, match=error):
         write(make(spark), logs, **options)
@@ -191,7 +191,7 @@ def test_a_directory_that_is_held_is_refused_by_name(spark: SparkSession, logs: 
 
 @requires_fuse
 def test_a_directory_that_a_mount_serves_is_refused_by_name(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
-    """A mount that may write holds the directory for good; one that only reads does not."""
+    """A mount that may write holds the lock as long as it runs; a read-only mount does not."""
     frame = spark.range(1).selectExpr("'x' AS value")
     with mounted(logs, tmp_path / "mnt", read_only=False) as mount:
         with pytest.raises(PySparkException, match=rf"held by .*kafkafs mount .*\(process {mount.pid}\)"):
@@ -220,7 +220,7 @@ def test_partitions_with_replicas_take_force(spark: SparkSession, tmp_path: Path
 
 
 def test_a_task_that_fails_leaves_nothing(spark: SparkSession, logs: Path) -> None:
-    """It fails when it is half done, at each attempt; Spark kills its worker, which has no moment to clear up."""
+    """Each attempt fails halfway; Spark kills its worker, which cannot remove anything."""
     frame = spark.range(0, 40_000, 1, 1).selectExpr(
         "cast(id AS string) AS value", "if(id = 39000, raise_error('broken'), 'k') AS key"
     )
@@ -232,8 +232,8 @@ def test_a_task_that_fails_leaves_nothing(spark: SparkSession, logs: Path) -> No
 
 
 def test_one_task_of_two_that_fails(spark: SparkSession, logs: Path) -> None:
-    """The other had staged its own, or is still at it when Spark gives the write up: what it stages behind that stays,
-    and is never committed."""
+    """The other task has staged its messages, or still does so when Spark gives up the write: what it stages after that
+    remains, and is never committed."""
     frame = spark.range(0, 40_000, 1, 2).selectExpr(
         "cast(id AS string) AS value", "if(id = 39000, raise_error('broken'), 'k') AS key"
     )
@@ -251,8 +251,8 @@ def test_one_task_of_two_that_fails(spark: SparkSession, logs: Path) -> None:
 
 
 def test_a_worker_lost_in_the_middle_of_a_write(spark: SparkSession, logs: Path) -> None:
-    """Spark runs its task again; what the lost one had staged is never committed, and removed after a week."""
-    # Each task stands still for a while when it has written some of its messages.
+    """Spark repeats the task; what the lost attempt had staged is never committed, and is removed after a week."""
+    # Each task pauses after it has written some of its messages.
     frame = spark.range(0, 200_000, 1, 2).selectExpr(
         "lpad(cast(id AS string), 100, '0') AS value",
         "if(id % 100000 = 90000, reflect('java.lang.Thread', 'sleep', 8000L), 'k') AS key",
@@ -275,7 +275,7 @@ def test_a_worker_lost_in_the_middle_of_a_write(spark: SparkSession, logs: Path)
 
 
 def _kill_one_that_stages(logs: Path, written: Event) -> bool:
-    """Kills one of Spark's workers that have a staged file of `logs` open (one of another test may still be ending)."""
+    """Kills a worker that has a staged file of `logs` open (one of another test may still be running)."""
     while not written.wait(0.02):
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
@@ -287,7 +287,7 @@ def _kill_one_that_stages(logs: Path, written: Event) -> bool:
 
 
 def test_a_write_that_comes_again_under_its_version(spark: SparkSession, logs: Path) -> None:
-    """Once, as Delta does it; versions ascend; another application has its own; other rows are an error."""
+    """It is written once, as by Delta; versions ascend, separately for each application; other rows are an error."""
     frame = spark.range(20).selectExpr("cast(id AS string) AS key", "cast(id AS string) AS value")
 
     def total() -> int:
@@ -309,7 +309,7 @@ def test_a_write_that_comes_again_under_its_version(spark: SparkSession, logs: P
 def test_a_write_that_was_killed_in_its_commit_and_is_run_again(
     spark: SparkSession, logs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is carried out by the next opening: with a version it is there once, without one twice, which is told."""
+    """The next opening completes it: with a version messages are written once, without one twice, with a warning."""
     from kafkafs.spark.sink import batch_writer
 
     frame = spark.range(10).selectExpr("cast(id AS string) AS key", "cast(id AS string) AS value").coalesce(1)
@@ -320,13 +320,13 @@ def test_a_write_that_was_killed_in_its_commit_and_is_run_again(
         _begin(logs, told)
         caplog.clear()
         batch_writer({"path": str(logs), "topic": "t"}, frame.schema, overwrite=False)
-        assert ("its messages will be there twice" in caplog.text) == (not options)
+        assert ("its messages will be written twice" in caplog.text) == (not options)
         write(frame, logs, topic="t", **options)
         assert sum(len(messages(logs, "t", partition)) for partition in range(3)) == again
 
 
 def _begin(logs: Path, told: StagedMessage) -> None:
-    """What is on the disk when a commit is killed before it has appended anything."""
+    """Leaves on disk what a commit leaves that is killed before it has appended anything."""
     owned = OwnedDir.open(logs)
     begun = []
 
@@ -343,7 +343,7 @@ def _begin(logs: Path, told: StagedMessage) -> None:
 
 
 class Killed(Exception):
-    """The process is gone."""
+    """Raised instead of ending the process."""
 
 
 def test_foreach_batch_with_a_version_writes_each_batch_once(

@@ -67,7 +67,7 @@ def appended(path: Path, first: int, count: int) -> None:
 
 
 def values(path: Path) -> list[int]:
-    """What a reader sees in `out`, damaged or not whole batches being an error; in order within a key's partition."""
+    """What a reader sees in `out`, in order within each partition; damaged or incomplete batches are an error."""
     log_dir = LogDir.open_read_only(path)
     found = []
     for partition in range(PARTITIONS):
@@ -81,8 +81,8 @@ def values(path: Path) -> list[int]:
 @pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
 @pytest.mark.timeout(480 + 180 * ROUNDS)
 def test_a_query_killed_at_random_points_writes_each_message_once(tmp_path: Path) -> None:
-    """Each round more messages come, and the driver, its JVM and its workers are killed at some moment; the next round
-    begins where it was. What a reader sees meanwhile is never more than once, nor some of a partition's micro-batch."""
+    """Each round adds messages and kills the driver, its JVM and its workers at a random moment; the next round
+    continues. Meanwhile a reader never sees a message twice, or only a part of a partition's micro-batch."""
     made(tmp_path / "source", "in", 2)
     made(tmp_path / "sink", "out", PARTITIONS)
     chance = random.Random(int(os.environ.get("KAFKAFS_STREAM_SEED", "6")))
@@ -92,7 +92,7 @@ def test_a_query_killed_at_random_points_writes_each_message_once(tmp_path: Path
         total += BATCHES * BATCH
         with _driver(tmp_path) as driver:
             _wait_for_start(driver, tmp_path / "driver.log")
-            # At first it plans, then come the micro-batches, of a second or so each; more are waiting than can be done.
+            # It plans, and then runs micro-batches of about a second each; there are more than it can finish.
             time.sleep(chance.uniform(0, 8))
         seen = values(tmp_path / "sink")
         assert len(seen) == len(set(seen)), f"round {number}"
@@ -111,7 +111,7 @@ def test_a_query_killed_at_random_points_writes_each_message_once(tmp_path: Path
 
 
 def _check_order(path: Path, partition: int) -> None:
-    """Each key's messages are in the order in which they were in the source."""
+    """Each key's messages are in the order of the source."""
     last: dict[bytes | None, int] = {}
     for block in read_range(LogDir.open_read_only(path).log(TopicPartition("out", partition)).snapshot(), 0):
         for row in range(len(block)):
@@ -122,7 +122,7 @@ def _check_order(path: Path, partition: int) -> None:
 
 @contextmanager
 def _driver(place: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver in a session of its own; what it says goes to `driver.log`. In the end it is killed if it still runs."""
+    """A driver in a new session, which writes its output to `driver.log`. At the end it is killed if it still runs."""
     with (place / "driver.log").open("wb") as log:
         driver = subprocess.Popen(
             [sys.executable, str(DRIVER), str(place), str(BATCH)],
@@ -147,12 +147,12 @@ def _wait_for_start(driver: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def test_a_commit_that_fails_after_its_append(spark: SparkSession, tmp_path: Path) -> None:
-    """The messages are in the log, Spark was not told: it plays the micro-batch again, and nothing is written twice."""
+    """The messages are in the log, but Spark does not know: it replays the batch, and nothing is written twice."""
     made(tmp_path / "source", "in", 2)
     made(tmp_path / "sink", "out", PARTITIONS)
     appended(tmp_path / "source", 0, 1000)
     _run(spark, tmp_path)
-    # What the checkpoint holds when the driver dies between the sink's commit and its own.
+    # What the checkpoint holds if the driver dies between the sink's commit and its own.
     done = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
     done[-1].unlink()
     for checksum in (tmp_path / "checkpoint" / "commits").glob(".*.crc"):
@@ -169,7 +169,7 @@ def test_a_commit_that_fails_after_its_append(spark: SparkSession, tmp_path: Pat
 
 
 def test_a_checkpoint_that_is_put_back_and_plans_other_batches(spark: SparkSession, tmp_path: Path) -> None:
-    """Dropped, as it was, the batch's further rows would be nowhere."""
+    """If the batch were silently dropped, its additional rows would be lost."""
     made(tmp_path / "source", "in", 2)
     made(tmp_path / "sink", "out", PARTITIONS)
     appended(tmp_path / "source", 0, 3 * BATCH)
@@ -188,7 +188,7 @@ def test_a_checkpoint_that_is_put_back_and_plans_other_batches(spark: SparkSessi
 
 
 def test_a_query_that_fails_again_and_again_leaves_one_attempts_files(spark: SparkSession, tmp_path: Path) -> None:
-    """One task meets a record that is too large when the other has staged most of its own."""
+    """One task finds a record that is too large when the other has staged most of its messages."""
     made(tmp_path / "source", "in", 2)
     made(tmp_path / "sink", "out", PARTITIONS)
     appended(tmp_path / "source", 0, 40_000)
@@ -201,7 +201,7 @@ def test_a_query_that_fails_again_and_again_leaves_one_attempts_files(spark: Spa
         assert len({file.unique[:12] for file in staged if file}) <= 1, "of one run"
         sizes.append(len(staged))
     assert max(sizes) <= 2 * PARTITIONS
-    # What is left goes when it is asked for.
+    # `recover` removes what is left.
     done = CliRunner().invoke(main, ["recover", str(tmp_path / "sink")])
     assert done.exit_code == 0, done.output
     assert (f"{sizes[-1]} staged files that belong to no write" in done.output) == bool(sizes[-1])
@@ -218,7 +218,7 @@ def _failing(spark: SparkSession, place: Path) -> StreamingQuery:
         .load(str(place / "source"))
         .selectExpr(
             "key",
-            # The first task waits until the other one has staged, and fails; the other one is still at it then.
+            # The first task waits until the other one has staged messages, and fails while the other one continues.
             "if(offset = 19999, if(partition = 0, concat(repeat('x', 2000000), "
             "coalesce(reflect('java.lang.Thread', 'sleep', 1000L), '')), "
             "coalesce(reflect('java.lang.Thread', 'sleep', 4000L), 'slept')), cast(value AS string)) AS value",

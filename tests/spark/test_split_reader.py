@@ -1,4 +1,4 @@
-"""What a split reads when the log is no more what it was when the split was planned."""
+"""Reading a split when the log has changed since planning."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def built(tmp_path: Path) -> BuiltPartition:
 
 
 class Reading:
-    """Reads a split, and what it was told meanwhile."""
+    """Reads a split; returns also the reported losses and damage."""
 
     def __init__(self, built: BuiltPartition, start: int, end: int, isolation: str = "read_uncommitted") -> None:
         self.lost: list[tuple[OffsetRange, str]] = []
@@ -113,7 +113,7 @@ def test_truncation(built: BuiltPartition) -> None:
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_the_topic_was_made_again(built: BuiltPartition, tmp_path: Path, begun: bool) -> None:
-    """Messages of the same offsets in another topic of that name are not what was planned."""
+    """Messages with the same offsets in a new topic of that name are not the planned ones."""
     snapshot = LogDir.open_read_only(built.path.parent).log(TP).snapshot()
     planned = plan([LogRange(snapshot, 5, 45)], cores=1)[0][0]
     assert planned.identity is not None
@@ -135,7 +135,7 @@ def test_the_topic_was_made_again(built: BuiltPartition, tmp_path: Path, begun: 
     shutil.copytree(again.path, built.path)
     read += [offset for block in blocks for offset in block.offset.tolist()]
     assert read == list(range(5, 10 if begun else 5))
-    assert lost == [(OffsetRange(len(read) + 5, 45), "the topic was deleted and made again since it was planned")]
+    assert lost == [(OffsetRange(len(read) + 5, 45), "the topic was deleted and created again after planning")]
 
 
 def test_the_partition_is_gone(built: BuiltPartition) -> None:

@@ -1,4 +1,4 @@
-"""spark.readStream.format("kafkafs"): each message once, in batches that can be replayed; what happens to lost ones."""
+"""spark.readStream.format("kafkafs"): each message once, in batches that can be replayed; reports of lost ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kafkafs.spark import offsets_behind_latest
 from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.directory.owned_dir import OwnedDir
@@ -24,18 +25,20 @@ StreamingQueryException = pytest.importorskip("pyspark.errors").StreamingQueryEx
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 TIMEOUT = 120
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Stopped(Exception):
-    """What a test's sink raises instead of finishing its batch."""
+    """Raised by a test's sink instead of finishing its batch."""
 
 
 @dataclass
 class Query:
-    """A query with its checkpoint, run again and again. `batches`: what each showed, (partition, offset) in order."""
+    """A query with its checkpoint, run again and again. `batches`: the (partition, offset) pairs of each, in order."""
 
     spark: SparkSession
     log_dir: Path
@@ -43,13 +46,22 @@ class Query:
     options: dict[str, object]
     batches: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     fail_in: int | None = None
+    progress: list[StreamingQueryProgress] = field(default_factory=list)
 
     def run(self, **trigger: object) -> None:
-        """Until there is nothing more."""
+        """Runs the query until there is nothing more to read."""
         texts = {name: str(value) for name, value in {"subscribe": "t", **self.options}.items()}
         frame = self.spark.readStream.format("kafkafs").options(**texts).load(str(self.log_dir))
         writer = frame.select("partition", "offset").writeStream.option("checkpointLocation", str(self.checkpoint))
-        run_to_end(writer.trigger(**(trigger or {"availableNow": True})).foreachBatch(self._take).start, TIMEOUT)
+        writer = writer.trigger(**(trigger or {"availableNow": True})).foreachBatch(self._take)
+        started: list[StreamingQuery] = []
+
+        def start() -> StreamingQuery:
+            started.append(writer.start())
+            return started[-1]
+
+        run_to_end(start, TIMEOUT)
+        self.progress = started[-1].recentProgress
 
     def _take(self, frame: DataFrame, number: int) -> None:
         self.batches[number] = sorted(tuple(row) for row in frame.collect())
@@ -106,6 +118,18 @@ def test_batches_are_bounded_and_shared_out(spark: SparkSession, built: BuiltLog
     assert stream.rows == pairs(0, range(30)) + pairs(1, range(10))
 
 
+def test_offsets_behind_latest(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
+    """The metrics of Spark's Kafka source, computed from a progress."""
+    stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=8)
+    stream.run()
+    behind = [offsets_behind_latest(progress.sources[0]) for progress in stream.progress if progress.numInputRows]
+    assert behind[0] == {
+        "minOffsetsBehindLatest": "8", "maxOffsetsBehindLatest": "24", "avgOffsetsBehindLatest": "16.0"
+    }  # fmt: skip
+    assert set(behind[-1].values()) == {"0", "0.0"}
+    assert offsets_behind_latest({"endOffset": None, "latestOffset": None}) == {}
+
+
 def test_a_batch_that_was_not_done_is_replayed_as_it_was(
     spark: SparkSession, built: BuiltLogDir, tmp_path: Path
 ) -> None:
@@ -122,7 +146,7 @@ def test_a_batch_that_was_not_done_is_replayed_as_it_was(
 
 
 def test_the_beginning_stays_where_it_was(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
-    """A query from the latest offset that is stopped in its first batch: "latest" is another offset afterwards."""
+    """A query from the latest offset that is stopped in its first batch: afterwards "latest" is another offset."""
     from kafkafs.spark import stream as source
 
     options = {"path": str(built.path), "subscribe": "t"}
@@ -139,7 +163,7 @@ def test_the_beginning_stays_where_it_was(spark: SparkSession, built: BuiltLogDi
     assert again == {"t": {"0": 35, "1": 10}}
     ((split,),) = (task.splits for task in restarted.partitions(again, end))
     assert (split.tp, split.start_offset, split.end_offset) == (T0, 30, 33)
-    # From then on as any other offset; only the first batch's end has it.
+    # Only the end of the first batch has it; later offsets do not.
     following = restarted.latestOffset(end, restarted.getDefaultReadLimit())
     assert following == {"t": {"0": 35, "1": 10}}
     ((split,),) = (task.splits for task in restarted.partitions(end, following))
@@ -167,7 +191,7 @@ def test_too_few_messages_wait_for_more_but_not_for_ever(built: BuiltLogDir) -> 
     assert reader.latestOffset(second, limit) == second
     clock.time_ms += 10_000
     assert reader.latestOffset(second, limit) == {"t": {"0": 35, "1": 11}}
-    # What is there when a query runs for what is there is all there will be.
+    # With Trigger.AvailableNow nothing more will arrive.
     append(built, T0, 1)
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset({"t": {"0": 35, "1": 11}}, limit) == {"t": {"0": 36, "1": 11}}
@@ -197,7 +221,7 @@ def test_messages_lost_to_retention(spark: SparkSession, built: BuiltLogDir, tmp
         built["t", 0].log(0).with_suffix(suffix).unlink()
     stream.fail_in = None
     if fail:
-        with pytest.raises(StreamingQueryException, match="messages 6 to 9 of t/0 are gone: the log begins at 10"):
+        with pytest.raises(StreamingQueryException, match="messages 6 to 9 of t/0 are missing: the log begins at 10"):
             stream.run()
         return
     stream.run()
@@ -211,7 +235,7 @@ def test_a_partition_that_went(spark: SparkSession, built: BuiltLogDir, tmp_path
     (built["t", 1].path).rename(tmp_path / "gone")
     append(built, T0, 1)
     if fail:
-        with pytest.raises(StreamingQueryException, match="t/1 gone"):
+        with pytest.raises(StreamingQueryException, match=r"missing since the last batch, .*: t/1"):
             stream.run()
         return
     stream.run()

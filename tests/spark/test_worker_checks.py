@@ -1,4 +1,4 @@
-"""The workers' Python, compared with this one before anything is done for nothing."""
+"""The check of the workers' Python before any work is done in vain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def python_that_says(path: Path, answer: str) -> Path:
     [
         (f"{VERSION} False", "has no kafkafs.*-m pip install 'kafkafs.*PYSPARK_PYTHON="),
         ("", "has no kafkafs"),
-        ("2.7 True", "is version 2.7, and this one is"),
+        ("2.7 True", "has version 2.7, but this one has"),
     ],
 )
 def test_another_python(tmp_path: Path, answer: str, error: str) -> None:
@@ -41,12 +41,12 @@ def test_another_python(tmp_path: Path, answer: str, error: str) -> None:
 def test_a_python_that_will_do(tmp_path: Path) -> None:
     check_python(session(sys.executable))
     check_python(session(python_that_says(tmp_path / "python", f"{VERSION} True")))
-    with pytest.raises(WrongWorkerPython, match="is not here"):
+    with pytest.raises(WrongWorkerPython, match="does not exist here"):
         check_python(session(tmp_path / "none"))
 
 
 def test_what_is_asked(tmp_path: Path) -> None:
-    """Of this Python under another name: it has all that it takes."""
+    """Another name of this Python, which has everything that is needed."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)

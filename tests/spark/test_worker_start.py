@@ -1,4 +1,4 @@
-"""What a worker of Spark does when a task arrives: acknowledges at once, and keeps its modules out of collections."""
+"""What a Spark worker does when a task arrives: it acknowledges at once, and excludes its modules from collections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def connections() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def is_quick(connection: socket.socket) -> bool:
-    """Whether what comes is acknowledged at once."""
+    """Whether received data is acknowledged at once."""
     return bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
 
 
@@ -67,7 +67,7 @@ def test_only_in_a_task(connections: tuple[socket.socket, socket.socket], monkey
 
 
 def test_modules_are_kept_from_the_second_task_on() -> None:
-    """In a process of its own, since freezing is for good."""
+    """In a new process, because freezing cannot be undone."""
     program = (
         "import gc, pickle; from kafkafs.spark import worker_start as start; "
         "start.TaskContext.get = object; sent = pickle.dumps(start.WorkerStart()); "
@@ -78,7 +78,7 @@ def test_modules_are_kept_from_the_second_task_on() -> None:
 
 
 def _state(_task: int) -> tuple[int, bool]:
-    """Of a worker: how many tasks it has begun, and whether modules are kept."""
+    """The number of tasks that a worker has begun, and whether its modules are frozen."""
     _BEGUN.append(None)
     return len(_BEGUN), gc.get_freeze_count() > 0
 
@@ -87,7 +87,7 @@ _BEGUN: list[None] = []
 
 
 def test_in_spark_workers(spark: SparkSession) -> None:
-    """That it acknowledges there cannot be seen afterwards: a connection that has waited once is quick as well."""
+    """The acknowledgement itself cannot be observed afterwards: a connection that was delayed once is fast, too."""
     later = [frozen for number, frozen in run_tasks(spark, _state, range(8), "test") if number > 1]
     assert later
     assert all(later)

@@ -1,1 +1,1 @@
-"""The pipeline's jobs: export, stats, verify, compact. Each is a function here and a command of `kafkafs spark`."""
+"""Spark jobs: export, stats, verify, compact. Each is a function here and a command of `kafkafs spark`."""

@@ -4,27 +4,26 @@ A *set* is what one round of tasks wrote: files, and for each partition the offs
 export's directory:
 
     _export/.lock                  one export at a time
-    _export/sets/<number>.json     a committed set; the last one tells where each partition goes on
+    _export/sets/<number>.json     a committed set; the last one has each partition's next offset
     _export/sets/<number>.pending  the set that is being committed
     _export/staging/<number>/      files of the set that is being written
 
-How a set is committed, and what the next opening finds after a crash (kill or power loss):
+How a set is committed, and what the next opening does after a crash (kill or power loss) in each step:
 
-1. tasks stage their files and sync each          → `staging`: dropped
-2. the staging directory is synced, the directories of the final names are made and synced
-                                                  → the same, and perhaps empty directories
-3. `<number>.pending` is written and synced       → the set will be: every step below is done again
-4. each staged file is renamed to its final name  → those still staged are renamed
-5. directories renamed into are synced            → the same
-6. `<number>.pending` is renamed to `.json`, synced → committed
-7. the staging directory is removed               → removed
+1. tasks stage their files and sync each          → removes the staged files
+2. the staging directory is synced, the directories of the final names are created and synced
+                                                  → the same; empty directories may remain
+3. `<number>.pending` is written and synced       → repeats all steps below: the set will be committed
+4. each staged file is renamed to its final name  → renames the files that are still staged
+5. the directories of the final names are synced  → the same
+6. `<number>.pending` is renamed to `.json`, synced → nothing: the set is committed
+7. the staging directory is removed               → removes it
 
-Only in step 4 can somebody who lists directories, and does not ask the list, see a part of a set: for as long as its
-renames take, or from a crash there to the next opening. Every file that can be seen is whole at any time, and no
-message is in two of them.
+A reader that lists directories instead of reading this list can see a part of a set only during step 4, or from a crash
+in it until the next opening. Every visible file is complete at any time, and no message is in two of them.
 
-A pending set of which a file is neither staged nor in place (somebody removed it) is dropped: its other files go too,
-and its offsets are exported anew.
+A pending set with a file that is neither staged nor in place (somebody removed it) is dropped: its other files are
+removed, and its offsets are exported again.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ _COMMITTED: Final = ".json"
 
 
 @dataclass(frozen=True, slots=True)
-class StagedFile:
-    """A written file: `staged`, its name in the set's staging directory; `path`, relative to the export's directory."""
+class ExportFile:
+    """A written file. `staged`: its name in the staging directory; `path`: relative to the export's directory."""
 
     staged: str
     path: str
@@ -60,7 +59,7 @@ class StagedFile:
 
 
 class Position(NamedTuple):
-    """Where a partition goes on, and the id (None: unknown) of the topic it was of."""
+    """A partition's next offset, and its topic's id (None: unknown) when it was exported."""
 
     next_offset: int
     topic_id: str | None
@@ -69,7 +68,7 @@ class Position(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ExportedRange:
     """Offsets of a partition that a set covers, from `start` to `end` (excluded). `lost`: those among them that were
-    gone before they could be read."""
+    removed before they could be read."""
 
     tp: TopicPartition
     start: int
@@ -79,8 +78,8 @@ class ExportedRange:
 
 
 class Form(NamedTuple):
-    """What all files of an export have in common: whether they have the column of headers, and which isolation (its
-    text) they were read with."""
+    """What all files of an export have in common: whether they have a column of headers, and the isolation level (its
+    text) with which they were read."""
 
     headers: bool
     isolation: str
@@ -91,16 +90,16 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExportSet:
-    """A committed set, or one about to be. `form`: None in a set of long ago, whose form was not noted."""
+    """A set that is or will be committed. `form`: None in sets of older versions, which did not store it."""
 
     number: int
-    files: tuple[StagedFile, ...]
+    files: tuple[ExportFile, ...]
     ranges: tuple[ExportedRange, ...]
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
     form: Form | None = None
 
     def to_json(self) -> bytes:
-        """As it is stored."""
+        """The content of the set's file."""
         document = {
             "format": _FORMAT,
             "set": self.number,
@@ -136,13 +135,13 @@ class ExportSet:
             document: dict[str, Any] = json.loads(path.read_bytes())
             if document["format"] != _FORMAT:
                 raise CorruptCheckpoint(
-                    "unknown format of a set", path=path, expected=_FORMAT, found=document["format"]
+                    "the set has an unknown format", path=path, expected=_FORMAT, found=document["format"]
                 )
             form = document.get("form")
             return ExportSet(
                 number=document["set"],
                 form=None if form is None else Form(bool(form["headers"]), str(form["isolation"])),
-                files=tuple(StagedFile(**file) for file in document["files"]),
+                files=tuple(ExportFile(**file) for file in document["files"]),
                 ranges=tuple(
                     ExportedRange(
                         TopicPartition(covered["topic"], covered["partition"]),
@@ -159,20 +158,20 @@ class ExportSet:
                 },
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptCheckpoint("a set of the export does not parse", path=path, found=repr(error)) from None
+            raise CorruptCheckpoint("a set of the export cannot be parsed", path=path, found=repr(error)) from None
 
 
 def committed_sets(directory: Path) -> list[ExportSet]:
-    """The committed sets, oldest first: for readers who want whole sets and nothing else. Takes no lock."""
+    """The committed sets, oldest first: for readers that need complete sets only. Takes no lock."""
     sets = directory / BOOKS / "sets"
     return [ExportSet.load(sets / name) for name in sorted(_names(sets)) if name.endswith(_COMMITTED)]
 
 
 class CommitList:
-    """An export's directory, held for writing. Opening it finishes or drops what a crash left. Not thread-safe."""
+    """An export's directory, locked for writing. Opening it finishes or drops what a crash left. Not thread-safe."""
 
     def __init__(self, directory: Path, disk: Disk | None = None) -> None:
-        """Makes the directory if need be. LogLocked while another export holds it; CorruptCheckpoint; OSError."""
+        """Creates the directory if necessary. LogLocked while another export holds it; CorruptCheckpoint; OSError."""
         self.directory = directory
         self.disk: Disk = RealDisk() if disk is None else disk
         self._books = directory / BOOKS
@@ -183,10 +182,10 @@ class CommitList:
         try:
             self._lock = DirLock(self.disk, self._books)
         except LogLocked as error:
-            raise LogLocked("another export writes here", path=directory, found=error.found) from None
+            raise LogLocked("another export is writing here", path=directory, found=error.found) from None
         try:
             self.positions: dict[TopicPartition, Position] = {}
-            self.form: Form | None = None  # of what is there
+            self.form: Form | None = None  # of the exported files
             self._number = 1
             self._recover()
         except BaseException:
@@ -194,22 +193,22 @@ class CommitList:
             raise
 
     def close(self) -> None:
-        """Lets go of the directory."""
+        """Releases the directory's lock."""
         self._lock.release()
 
     def begin(self) -> Path:
-        """The staging directory of the next set, made and empty."""
+        """Creates the staging directory of the next set, which is empty."""
         staging = self._staging / f"{self._number:012}"
         self._remove_staging()
         self._make_directories([staging])
         return staging
 
     def commit(
-        self, files: Iterable[StagedFile], ranges: Iterable[ExportedRange], form: Form | None = None
+        self, files: Iterable[ExportFile], ranges: Iterable[ExportedRange], form: Form | None = None
     ) -> ExportSet:
-        """Commits what lies staged: steps 2 to 7. `form`: None for that of what is there.
+        """Commits the staged files: steps 2 to 7. `form`: None for the form of the earlier sets.
 
-        OSError: before step 3 nothing happened, after it the next opening goes on.
+        OSError: before step 3 nothing was committed; after it the next opening completes the commit.
         """
         covered = tuple(ranges)
         positions = dict(self.positions)
@@ -271,7 +270,7 @@ class CommitList:
         self.disk.sync_dir(self._sets)
 
     def _remove_staging(self) -> None:
-        """Everything staged goes. A task that was given up may still write there: then the next opening removes it."""
+        """Removes everything staged. A task that Spark gave up may still write there; the next opening removes that."""
         for name in _names(self._staging):
             staging = self._staging / name
             for file in _names(staging):

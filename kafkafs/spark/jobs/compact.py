@@ -1,19 +1,20 @@
-"""Compaction of a partition that has more keys than one offset map takes, by the workers; the owner swaps.
+"""Compaction of a partition with more keys than one offset map holds: Spark's workers copy, the owner swaps.
 
-1. each task reads stretches of the log: hashes of keys with their offsets, and what is to know of transactions
-2. a shuffle brings equal hashes together: which records are the latest of their keys
-3. a second shuffle brings their offsets to the tasks that copy the groups of segments
-4. the owner, which is the driver, puts the copies in place
+1. Tasks scan stretches of the log: hashes of keys with their offsets, and what must be known of transactions.
+2. A shuffle brings equal hashes together: this finds the latest record of each key.
+3. A second shuffle brings the latest records' offsets to the tasks that copy the groups of segments.
+4. The owner, which is the driver, puts the copies in place.
 
-What a worker does and what a crash leaves is `storage.compaction.divided_pass`'s and `key_scan`'s. No task holds more
-keys than `places` were made for, and none holds values.
+What a worker does, and what a crash leaves, is described in `storage.compaction.divided_pass` and `key_scan`. No task
+holds more keys than a bucket may have, and none holds values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -30,25 +31,25 @@ if TYPE_CHECKING:
     from storage.compaction.cleaned_transactions import Passed
     from storage.compaction.compaction import CompactionResult
     from storage.compaction.divided_pass import Copied, DividedPass, Elsewhere, GroupCopy
-    from storage.compaction.offset_map import Int64s
+    from storage.compaction.offset_map import Int64s, Secret
     from storage.directory.owned_dir import OwnedDir
     from storage.files.disk_protocol import Disk
     from storage.log.log_dir import LogDir
     from storage.types import TopicPartition
 
-_KEYS_PER_PLACE: Final = 2_000_000  # about 150 MB in the task that has them
-_KEYS_PER_SCAN: Final = 400_000  # the more, the less of a key that is often updated is shuffled
+_KEYS_PER_BUCKET: Final = 2_000_000  # about 150 MB in the task that holds them
+_KEYS_PER_SCAN: Final = 400_000  # the more, the less is shuffled of keys that are updated often
 _TASK_BYTES: Final = 256 << 20
-_LEAST_KEYS: Final = 100_000  # of a place: below, a task takes longer
+_LEAST_KEYS: Final = 100_000  # of a bucket: with fewer, starting its task takes longer than its work
 
 
 @dataclass(frozen=True, slots=True)
 class CompactOptions:
-    """How the work is cut: keys that a task may hold in each half of the shuffle, and bytes of log for a task; a group
-    of segments is not cut."""
+    """How the work is divided: keys that a task may hold, before and after the first shuffle, and bytes of log for a
+    task; a group of segments is never divided."""
 
     keys_per_scan: int = _KEYS_PER_SCAN
-    keys_per_place: int = _KEYS_PER_PLACE
+    keys_per_bucket: int = _KEYS_PER_BUCKET
     task_bytes: int = _TASK_BYTES
     allow_uncompiled: bool = False
 
@@ -65,10 +66,10 @@ def compact(
     disk: Disk | None = None,
 ) -> CompactionResult:
     """One pass over a partition, up to its first uncleanable offset, and the cleaner's checkpoint after it: what
-    `storage.compaction.directory_compaction.compact_partition` does when its map takes all keys.
+    `storage.compaction.directory_compaction.compact_partition` does when its map holds all keys.
 
-    The workers must see the directory under the same name, and `disk` goes to them. What was replaced is the caller's
-    to unlink (`files`). Whatever fails, the log is as it was. StorageError, OSError, UncompiledKernels.
+    The workers must see the directory under the same path, and use `disk`. The caller unlinks the replaced files
+    (`files`). If anything fails, the log stays as it was. StorageError, OSError, UncompiledKernels.
     """
     return compact_divided(owned, tp, _on_workers(spark, options, RealDisk() if disk is None else disk))
 
@@ -76,97 +77,109 @@ def compact(
 def preview(
     spark: SparkSession, log_dir: LogDir, tp: TopicPartition, options: CompactOptions = _DEFAULT
 ) -> CompactionResult:
-    """What `compact` would do, changing nothing. Errors as there."""
+    """What `compact` would do, without changing anything. Errors as there."""
     return preview_divided(log_dir, tp, _on_workers(spark, options, RealDisk()))
 
 
 def _on_workers(spark: SparkSession, options: CompactOptions, disk: Disk) -> Elsewhere:
-    """Has a pass done by Spark's workers."""
+    """A function that has Spark's workers do a pass."""
 
-    def elsewhere(work: DividedPass) -> list[Copied]:
-        name = str(work.occasion.snapshot.tp)
+    def run(work: DividedPass) -> list[Copied]:
+        name, slow = str(work.occasion.snapshot.tp), options.allow_uncompiled
         cores = int(spark.sparkContext.defaultParallelism)
-        secret, places = work.secret, _places(work.records(), cores, options)
-
-        def scan(stretches: Iterable[Stretch]) -> Iterator[tuple[int, Any]]:
-            for stretch in stretches:
-                keys, given = KeyScan(stretch, secret, most_keys=options.keys_per_scan), 0
-                for chunk in keys.chunks():
-                    given += len(chunk.offsets)
-                    yield from spread(chunk, places)
-                yield TO_DRIVER, _Scanned(stretch.start_offset, keys.passed(), given)
-
+        buckets = _bucket_count(work.records(), cores, options)
+        scan = partial(_scan, secret=work.secret, buckets=buckets, most_keys=options.keys_per_scan)
         stretches = _stretches(work, cores, options)
-        slow = options.allow_uncompiled
-        found, scanned = scatter(spark, scan, stretches, places, f"keys of {name}", allow_uncompiled=slow)
-        tasks = _tasks(work.copies((one.start_offset, one.passed) for one in scanned), cores, options)
-        starts = np.array([task[0].start_offset for task in tasks], np.int64)
+        keys, scans = scatter(spark, scan, stretches, buckets, f"keys of {name}", allow_uncompiled=slow)
+        tasks = _copy_tasks(work.copies((scan.start_offset, scan.passed) for scan in scans), cores, options)
+        find_latest = partial(_find_latest, secret=work.secret, starts=[task[0].start_offset for task in tasks])
+        copy = partial(_copy, disk=disk)
+        copies = gather(spark, keys, find_latest, copy, tasks, f"compact {name}", allow_uncompiled=slow)
+        _check_nothing_lost(scans, copies)
+        return [copied for one in copies for copied in one.copied]
 
-        def choose(chunks: Iterator[KeyChunk]) -> Iterator[tuple[int, _Chosen]]:
-            held = list(chunks)
-            latest = latest_offsets(held, secret)
-            taken = sum(len(chunk.offsets) for chunk in held)
-            for number, offsets in enumerate(np.split(latest, latest.searchsorted(starts[1:]))):
-                if number == 0 or len(offsets):
-                    yield number, _Chosen(offsets, *((taken, len(latest)) if number == 0 else (0, 0)))
-
-        def copy(task: Sequence[GroupCopy], chosen: Iterator[_Chosen]) -> Iterator[_Made]:
-            parts = list(chosen)
-            latest = np.sort(np.concatenate([np.empty(0, np.int64), *(part.offsets for part in parts)]))
-            copied = []
-            for group in task:
-                first, last = latest.searchsorted((group.start_offset, group.part.end_offset)).tolist()
-                copied.append(group.run(latest[first:last], disk))
-            yield _Made(copied, len(latest), sum(part.taken for part in parts), sum(part.given for part in parts))
-
-        made = gather(spark, found, choose, copy, tasks, f"compact {name}", allow_uncompiled=slow)
-        _check(scanned, made)
-        return [copied for one in made for copied in one.copied]
-
-    return elsewhere
+    return run
 
 
 class _Scanned(NamedTuple):
-    """What is to know of a stretch. `given`: how many offsets its keys came with."""
+    """What the driver learns of a stretch. `sent`: the number of offsets that its keys were sent with."""
 
     start_offset: int
     passed: Passed
-    given: int
+    sent: int
 
 
-class _Chosen(NamedTuple):
-    """Offsets that are to stay, from one place to one task; with those for the first task, how many the place has
-    `taken` from the stretches, and `given` to all tasks."""
+class _Latest(NamedTuple):
+    """Offsets of records that stay, from one bucket for one copying task. The message for the first task also counts
+    the offsets that the bucket `received` from all stretches and `sent` to all tasks; the others have 0."""
 
     offsets: Int64s
-    taken: int
-    given: int
+    received: int
+    sent: int
 
 
-class _Made(NamedTuple):
-    """What a task has made. `latest`: how many offsets it had; `taken`, `given`: what places have told it."""
+class _CopiedTask(NamedTuple):
+    """What a copying task did. `offsets`: how many it received; `received`, `sent`: the sums of its `_Latest`."""
 
     copied: list[Copied]
-    latest: int
-    taken: int
-    given: int
+    offsets: int
+    received: int
+    sent: int
 
 
-def _check(scanned: Iterable[_Scanned], made: Sequence[_Made]) -> None:
-    """An offset that got lost on the way would be a message that gets lost."""
-    sent = sum(one.given for one in scanned), sum(one.given for one in made)
-    arrived = sum(one.taken for one in made), sum(one.latest for one in made)
-    if sent != arrived:
-        raise StorageError("not all that was shuffled has arrived", expected=sent, found=arrived)
+def _scan(
+    stretches: Iterable[Stretch], *, secret: Secret, buckets: int, most_keys: int
+) -> Iterator[tuple[int, KeyChunk | _Scanned]]:
+    """Step 1, in a worker: chunks of keys for the buckets, and a `_Scanned` of each stretch for the driver."""
+    for stretch in stretches:
+        keys, sent = KeyScan(stretch, secret, most_keys=most_keys), 0
+        for chunk in keys.chunks():
+            sent += len(chunk.offsets)
+            yield from spread(chunk, buckets)
+        yield TO_DRIVER, _Scanned(stretch.start_offset, keys.passed(), sent)
 
 
-def _places(records: int, cores: int, options: CompactOptions) -> int:
-    """Into how many parts the keys are shuffled."""
-    return max(-(-records // options.keys_per_place), min(cores, -(-records // _LEAST_KEYS)), 1)
+def _find_latest(
+    chunks: Iterator[KeyChunk], *, secret: Secret, starts: Sequence[int]
+) -> Iterator[tuple[int, _Latest]]:
+    """Step 2, in a worker that has all keys of a bucket: the offsets that stay, for each task that begins at one of
+    `starts`."""
+    held = list(chunks)
+    latest = latest_offsets(held, secret)
+    by_task = np.split(latest, latest.searchsorted(np.array(starts[1:], np.int64)))
+    yield 0, _Latest(by_task[0], sum(len(chunk.offsets) for chunk in held), len(latest))
+    for number, offsets in enumerate(by_task[1:], 1):
+        if len(offsets):
+            yield number, _Latest(offsets, 0, 0)
+
+
+def _copy(task: Sequence[GroupCopy], found: Iterator[_Latest], *, disk: Disk) -> Iterator[_CopiedTask]:
+    """Step 3, in a worker: copies of groups with the records that stay."""
+    parts = list(found)
+    latest = np.sort(np.concatenate([np.empty(0, np.int64), *(part.offsets for part in parts)]))
+    copied = []
+    for group in task:
+        first, last = latest.searchsorted((group.start_offset, group.part.end_offset)).tolist()
+        copied.append(group.run(latest[first:last], disk))
+    received, sent = sum(part.received for part in parts), sum(part.sent for part in parts)
+    yield _CopiedTask(copied, len(latest), received, sent)
+
+
+def _check_nothing_lost(scans: Iterable[_Scanned], copies: Sequence[_CopiedTask]) -> None:
+    """StorageError: an offset that was lost on the way would be a lost message."""
+    sent = sum(one.sent for one in scans), sum(one.sent for one in copies)
+    received = sum(one.received for one in copies), sum(one.offsets for one in copies)
+    if sent != received:
+        raise StorageError("a shuffle lost offsets, so nothing was compacted", expected=sent, found=received)
+
+
+def _bucket_count(records: int, cores: int, options: CompactOptions) -> int:
+    """How many parts the keys are divided into by their hashes."""
+    return max(-(-records // options.keys_per_bucket), min(cores, -(-records // _LEAST_KEYS)), 1)
 
 
 def _stretches(work: DividedPass, cores: int, options: CompactOptions) -> list[list[Stretch]]:
-    """What each task reads for its keys."""
+    """What each task scans."""
     ranges = [LogRange(work.occasion.snapshot, group.start, group.end) for group in work.groups]
     tasks = plan(ranges, cores)
     total = sum(split.size_bytes for splits in tasks for split in splits)
@@ -176,7 +189,7 @@ def _stretches(work: DividedPass, cores: int, options: CompactOptions) -> list[l
     return [[work.stretch(split.start_offset, split.end_offset) for split in splits] for splits in tasks]
 
 
-def _tasks(copies: Sequence[GroupCopy], cores: int, options: CompactOptions) -> list[list[GroupCopy]]:
+def _copy_tasks(copies: Sequence[GroupCopy], cores: int, options: CompactOptions) -> list[list[GroupCopy]]:
     """What each task copies."""
     sizes = [copy.size for copy in copies]
     target = max(sum(sizes) // (cores * TASKS_PER_CORE), LEAST_TASK_BYTES)

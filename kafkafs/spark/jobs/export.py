@@ -1,9 +1,9 @@
 """Export of logs to Parquet, partitioned by topic and day: written by the workers, committed by the driver.
 
-Each run goes on where the last committed set ended, partition by partition, up to where the log ended (under
-read_committed: up to the last stable offset) when the run began. It is done in sets of a bounded number of tasks, each
-committed by itself (`commits`): whatever is killed, the next run repeats at most one set, and no message is exported
-twice. `layout` has the names of the files.
+Each run continues in each partition where the last committed set ended, up to the end that the log had when the run
+began (under read_committed: the last stable offset). A run consists of sets with a bounded number of tasks, each
+committed separately (`commits`): whatever is killed, the next run repeats at most one set, and no message is exported
+twice. `export_layout` has the names of the files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkafs.spark.jobs import quarantine
-from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportSet, Form, Position, StagedFile
+from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportFile, ExportSet, Form, Position
 from kafkafs.spark.jobs.export_layout import QUARANTINE
 from kafkafs.spark.jobs.parquet_files import COMPRESSIONS, DayFiles
 from kafkafs.spark.jobs.quarantine import BadBytes
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from storage.files.disk_protocol import Disk
     from storage.format.block import Damage, RecordBlock
 
-# A task's share of a log in file bytes, at most: what is repeated when a worker dies, and about the size of a file.
+# The largest share of a log for a task, in file bytes: it is repeated if a worker dies, and is about a file's size.
 _TASK_BYTES: Final = 256 << 20
 _TASKS_PER_CORE_AND_SET: Final = 8
 
@@ -45,11 +45,10 @@ _TASKS_PER_CORE_AND_SET: Final = 8
 class ExportOptions:
     """How to export.
 
-    `keep_damage`: batches that fail their checks go to the quarantine table, instead of failing the export;
-    `allow_loss`: the same with messages that retention removed before they were exported (they are noted in the set),
-    and with partitions that the cluster has and the directory lacks.
-    `headers`: a column of that name, as Spark's Kafka source has with includeHeaders. A directory has it in all its
-    files or in none, and all of one isolation.
+    `keep_damage`: batches that fail their checks go to the quarantine table and do not fail the export. `allow_loss`:
+    neither do messages that retention removed before they were exported (the set records them), and partitions that the
+    cluster has and the directory lacks. `headers`: adds a column of that name, as includeHeaders does in Spark's Kafka
+    source. All files of a directory have it or none has, and all have the same isolation level.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -62,7 +61,7 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         if self.compression not in COMPRESSIONS:
-            raise ValueError(f"no compression {self.compression!r}; there are {', '.join(COMPRESSIONS)}")
+            raise ValueError(f"unknown compression {self.compression!r}; expected one of {', '.join(COMPRESSIONS)}")
 
     @property
     def form(self) -> Form:
@@ -71,12 +70,12 @@ class ExportOptions:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of the files, in order: those of Spark's Kafka source but the topic, which is a directory."""
+        """The files' columns, in order: those of Spark's Kafka source, except the topic, which is a directory."""
         columns = ("key", "value", "partition", "offset", "timestamp", "timestampType")
         return (*columns, "headers") if self.headers else columns
 
 
-class Lost(NamedTuple):
+class LostMessages(NamedTuple):
     """Messages that were removed before they were exported."""
 
     tp: TopicPartition
@@ -85,16 +84,16 @@ class Lost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What a run has done, all its sets together. `absent`: partitions that the cluster has and the directory
-    lacks. `undated`: messages whose timestamp microseconds cannot express, so
-    that the column has null. `seconds`: of the whole run."""
+    """The result of a run, for all its sets together. `absent`: partitions that the cluster has and the directory
+    lacks. `undated`: the number of messages whose timestamp microseconds cannot express, so that the column has null.
+    `seconds`: of the whole run."""
 
     sets: int
     files: int
     messages: int
     size_bytes: int
     quarantined: tuple[BadBytes, ...]
-    lost: tuple[Lost, ...]
+    lost: tuple[LostMessages, ...]
     absent: tuple[TopicPartition, ...]
     undated: Mapping[TopicPartition, int]
     positions: dict[TopicPartition, int]
@@ -103,7 +102,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
-    """What a worker is to write, and where."""
+    """What a worker writes, and where."""
 
     log_dir: Path
     staging: Path
@@ -113,20 +112,20 @@ class ExportTask:
 
 
 class Outcome(NamedTuple):
-    """What a worker wrote, and found."""
+    """What a worker wrote and found."""
 
-    files: list[StagedFile]
+    files: list[ExportFile]
     damage: list[BadBytes]
-    lost: list[Lost]
+    lost: list[LostMessages]
     undated: Counter[TopicPartition]
 
 
 class _Fresh(NamedTuple):
-    """What of a partition is not exported yet. `lost`: what is gone before it."""
+    """The part of a partition that is not exported yet. `lost`: messages before it that were removed."""
 
     log_range: LogRange
     topic_id: str | None
-    lost: list[Lost]
+    lost: list[LostMessages]
 
 
 def export(
@@ -139,18 +138,23 @@ def export(
     absent: Iterable[TopicPartition] | None = None,
     disk: Disk | None = None,
 ) -> Exported:
-    """Exports what is new in the partitions (None: all but those of internal topics) to Parquet below `directory`.
-    `absent`: partitions that should be among them and are not here; None: where all are exported, LogDir.absent.
+    """Exports new messages of the partitions (None: all except those of internal topics) to Parquet below `directory`.
+    `absent`: partitions that should be among them but are not here; None: LogDir.absent if all are exported.
 
-    Both directories must be seen by the driver and the workers under the same names, and `disk` goes to both.
-    StorageError: damage and lost messages that `options` do not allow, a topic that was made anew since, LogLocked
-    while another export writes there; OSError, of a worker's too.
+    The driver and the workers must see both directories under the same paths; both use `disk`. StorageError: damage
+    and lost messages that `options` do not allow, a topic that was created again since the last run, LogLocked while
+    another export writes there; OSError, also of a worker.
     """
     began = time.monotonic()
     options = ExportOptions() if options is None else options
     source, target = Path(log_dir).absolute(), Path(directory).absolute()
     if target.resolve().is_relative_to(source.resolve()):
-        raise NotPermitted("an export cannot lie within the log directory", path=target)
+        raise NotPermitted(
+            "an export cannot be inside the log directory",
+            path=target,
+            expected=f"a path outside {source}",
+            advice="Choose another directory",
+        )
     logs = LogDir.open_read_only(source)
     chosen = list(_all_partitions(logs) if partitions is None else partitions)
     missing = _all_absent(logs) if absent is None and partitions is None else tuple(absent or ())
@@ -182,13 +186,13 @@ def export(
 
 
 def export_splits(task: ExportTask) -> Outcome:
-    """What a worker does: writes the files of some splits into the staging directory. StorageError; OSError."""
+    """Writes the files of some splits to the staging directory, in a worker. StorageError; OSError."""
     outcome = Outcome([], [], [], Counter())
     logs = LogDir.open_read_only(task.log_dir)
     decoder = Decoder()
     options = task.options
     for split in task.splits:
-        noted = _Noted(split, options)
+        noted = _SplitProblems(split, options)
         files = DayFiles(task.disk, task.staging, split.tp, options.columns, options.compression)
         blocks = read_split(
             logs, split, decoder, on_loss=noted.loss, on_damage=noted.damage, isolation=options.isolation
@@ -207,19 +211,19 @@ def export_splits(task: ExportTask) -> Outcome:
     return outcome
 
 
-class _Noted:
-    """What was damaged or lost in a split, where the options allow that."""
+class _SplitProblems:
+    """The damage and lost messages in a split, if the options allow them."""
 
     def __init__(self, split: Split, options: ExportOptions) -> None:
         self._split = split
         self._options = options
         self._next_offset = split.start_offset
-        self._open = 0  # `bad` from here on: the next message tells the last offset that may be in them
+        self._open = 0  # index in `bad`: the next message limits the last offset of these
         self.bad: list[BadBytes] = []
-        self.lost: list[Lost] = []
+        self.lost: list[LostMessages] = []
 
     def passed(self, block: RecordBlock) -> None:
-        """A block's records were read."""
+        """Called after a block's records were read."""
         last = int(block.offset[0]) - 1
         self.bad[self._open :] = [replace(bad, last_offset=last) for bad in self.bad[self._open :]]
         self._open = len(self.bad)
@@ -228,7 +232,7 @@ class _Noted:
     def loss(self, tp: TopicPartition, offsets: OffsetRange, why: str) -> None:
         if not self._options.allow_loss:
             raise _lost(tp, offsets, why)
-        self.lost.append(Lost(tp, offsets))
+        self.lost.append(LostMessages(tp, offsets))
 
     def damage(self, tp: TopicPartition, damage: Damage) -> None:
         if not self._options.keep_damage:
@@ -249,7 +253,7 @@ def _plan(fresh: dict[TopicPartition, _Fresh], cores: int, task_bytes: int) -> l
 def _fresh(
     logs: LogDir, chosen: Iterable[TopicPartition], positions: dict[TopicPartition, Position], options: ExportOptions
 ) -> dict[TopicPartition, _Fresh]:
-    """What is to be exported of each partition, by name; the ranges are not empty."""
+    """The part of each partition that is not exported yet; partitions without new messages are left out."""
     found: dict[TopicPartition, _Fresh] = {}
     for tp in sorted(chosen):
         snapshot = logs.log(tp).snapshot()
@@ -257,10 +261,10 @@ def _fresh(
         before = positions.get(tp)
         start = snapshot.log_start_offset if before is None else before.next_offset
         end = visible_end(snapshot, options.isolation)
-        lost: list[Lost] = []
+        lost: list[LostMessages] = []
         if before is not None and before.topic_id != topic_id and None not in (before.topic_id, topic_id):
             raise StorageError(
-                f"topic {tp.topic} was removed and made anew since it was exported",
+                f"topic {tp.topic} was deleted and created again after it was exported",
                 path=logs.path / tp.dir_name,
                 expected=f"topic id {before.topic_id}",
                 found=topic_id,
@@ -268,17 +272,17 @@ def _fresh(
             )
         if start > snapshot.log_end_offset:
             raise OffsetOutOfRange(
-                f"the log of {tp} ends before what was exported of it",
+                f"the log of {tp} ends before the last exported message",
                 path=logs.path / tp.dir_name,
                 offset=start,
                 expected=f"at most {snapshot.log_end_offset}",
-                advice="It was truncated or is another log: export it to another directory",
+                advice="It was truncated or replaced: export it to another directory",
             )
         if start < snapshot.log_start_offset:
             gone = OffsetRange(start, snapshot.log_start_offset)
             if not options.allow_loss:
                 raise _lost(tp, gone, f"the log begins at {snapshot.log_start_offset}")
-            lost.append(Lost(tp, gone))
+            lost.append(LostMessages(tp, gone))
             start = gone.end
         if start < end:
             found[tp] = _Fresh(LogRange(snapshot, start, end), topic_id, lost)
@@ -293,7 +297,7 @@ def _commit(
     fresh: dict[TopicPartition, _Fresh],
     options: ExportOptions,
 ) -> ExportSet:
-    """Commits a set: the files of its tasks, and the quarantine table of what was damaged."""
+    """Commits a set: the files of its tasks, and the quarantine table of their damage."""
     files = [file for outcome in outcomes for file in outcome.files]
     damage = [bad for outcome in outcomes for bad in outcome.damage]
     lost = [lost for outcome in outcomes for lost in outcome.lost]
@@ -313,7 +317,7 @@ def _commit(
 
 
 class _Total:
-    """What all sets of a run come to."""
+    """The sums over all sets of a run."""
 
     def __init__(self) -> None:
         self._sets: list[ExportSet] = []
@@ -337,7 +341,9 @@ class _Total:
             messages=sum(file.rows for file in data),
             size_bytes=sum(file.size_bytes for file in data),
             quarantined=tuple(quarantine.merged(self._damage)),
-            lost=tuple(Lost(part.tp, gone) for done in self._sets for part in done.ranges for gone in part.lost),
+            lost=tuple(
+                LostMessages(part.tp, gone) for done in self._sets for part in done.ranges for gone in part.lost
+            ),
             absent=absent,
             undated=dict(self._undated),
             positions={tp: position.next_offset for tp, position in positions.items()},
@@ -347,21 +353,21 @@ class _Total:
 
 def _lost(tp: TopicPartition, offsets: OffsetRange, why: str) -> OffsetOutOfRange:
     return OffsetOutOfRange(
-        f"messages of {tp} went before they were exported",
+        f"messages of {tp} were removed before they were exported",
         offset=offsets.start,
-        found=f"offsets {offsets.start} to {offsets.end - 1} are gone: {why}",
-        advice="Allow data loss to export what is left",
+        found=f"offsets {offsets.start} to {offsets.end - 1} missing: {why}",
+        advice="Allow data loss to export the rest",
     )
 
 
 def _other_form(there: Form | None, wanted: Form, path: Path) -> NotPermitted:
-    """Readers take a table's columns from any of its files: mixed, headers would be there or not by chance."""
+    """Readers take a table's columns from any of its files: in a mixture, headers would be read or not by chance."""
     return NotPermitted(
-        "what was exported here has another form",
+        "the earlier exports to this directory have another form",
         path=path,
         expected=there,
         found=wanted,
-        advice="Export it as it was begun, or to another directory",
+        advice="Export in the same form, or to another directory",
     )
 
 
@@ -370,7 +376,7 @@ def _absent(missing: Sequence[TopicPartition], path: Path) -> UnknownTopicOrPart
     return UnknownTopicOrPartition(
         f"{', '.join(map(str, missing))} {are} known to the cluster and not in this directory",
         path=path,
-        advice="Each log directory can be exported to the same place; allow data loss to go on without",
+        advice="Each log directory can be exported to the same place; allow data loss to go on without them",
     )
 
 
@@ -379,7 +385,7 @@ def _all_absent(logs: LogDir) -> tuple[TopicPartition, ...]:
 
 
 def _all_partitions(logs: LogDir) -> Iterator[TopicPartition]:
-    """All but those of internal topics."""
+    """All partitions except those of internal topics."""
     for topic in logs.topics():
         if not topic.startswith("__"):
             yield from (TopicPartition(topic, partition) for partition in logs.partitions(topic))

@@ -1,12 +1,12 @@
-"""Names in an export's directory, and which day a message is of: pure.
+"""The names of files in an export's directory, and the day of a message. Pure functions.
 
     topic=orders/day=2026-11-20/part-00000-00000000000000000000-00000000000000004999.parquet
     topic=orders/day=__HIVE_DEFAULT_PARTITION__/…    messages without a timestamp; `day` reads as null
     _quarantine/topic=orders/…                       batches that failed their checks
     _export/…                                        the commit list and what is staged (`commits`)
 
-Directories are Hive's, which Spark, pyarrow and DuckDB read as columns `topic` and `day`; whatever begins with `_` or
-`.` none of them sees. A file is named by its partition and its first and last offset, both included.
+Directories have Hive's layout, which Spark, pyarrow and DuckDB read as columns `topic` and `day`; they ignore names
+that begin with `_` or `.`. A file is named by its partition and its first and last offset, both included.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BOOKS: Final = "_export"
 def days_of(timestamps: Int64s) -> Int64s:
     """The UTC day of each timestamp (epoch milliseconds), in days since 1970.
 
-    NO_DAY without a timestamp, and where the year is none of four digits: no reader knows such a date.
+    NO_DAY without a timestamp, or if the year does not have four digits, which no reader supports.
     """
     days = timestamps // DAY_MS
     unknown = (timestamps == NO_TIMESTAMP) | (days < _FIRST_DAY) | (days > _LAST_DAY)
@@ -50,12 +50,12 @@ def day_name(day: int) -> str:
 
 
 def data_file(tp: TopicPartition, day: int, first_offset: int, last_offset: int) -> str:
-    """Where a file with messages of one partition and day lies, relative to the export's directory."""
+    """The path of a file with messages of one partition and day, relative to the export's directory."""
     return f"topic={tp.topic}/day={day_name(day)}/{_name(tp, first_offset, last_offset)}"
 
 
 def quarantine_file(tp: TopicPartition, first_offset: int, last_offset: int) -> str:
-    """Where what failed its checks among these offsets lies, relative to the export's directory."""
+    """The path of a file with the damage found among these offsets, relative to the export's directory."""
     return f"{QUARANTINE}/topic={tp.topic}/{_name(tp, first_offset, last_offset)}"
 
 

@@ -1,7 +1,7 @@
-"""Records → Parquet files by day, as a task writes them: staged, synced, and named by the offsets in them.
+"""Records → Parquet files by day, written by a task: staged, synced, and named by the offsets in them.
 
-Values and keys are not dictionary-encoded (they hardly repeat, and trying costs a third of the time); offsets and
-timestamps are deltas, which makes them almost free.
+Values and keys are not dictionary-encoded (they rarely repeat, and trying takes a third of the time); offsets and
+timestamps are delta-encoded, which makes them very small.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from kafkafs.spark.jobs.commits import StagedFile
+from kafkafs.spark.jobs.commits import ExportFile
 from kafkafs.spark.jobs.export_layout import NO_DAY, data_file, days_of
 from kafkafs.spark.rows import MOST_MILLISECONDS, arrow_batches
 from storage.types import NO_TIMESTAMP
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 COMPRESSIONS: Final = ("snappy", "zstd", "lz4", "gzip", "none")
 
-# Of Arrow memory before encoding: what a row group holds, and what all files of a task may hold back together.
+# Arrow memory before encoding: of a row group, and of all unwritten batches of a task's files together.
 ROW_GROUP_BYTES: Final = 64 << 20
 HELD_BYTES: Final = 256 << 20
 OPEN_FILES: Final = 64
@@ -42,10 +42,10 @@ _STATISTICS: Final = ("partition", "offset", "timestamp", "timestampType")
 
 
 class DayFiles:
-    """The files of one run of offsets of one partition, a file or more for each day. To be closed, or abandoned.
+    """The files of one range of offsets of one partition, one or more for each day. Must be closed or abandoned.
 
-    `columns`: as `rows` knows them. Days may come in any order; where they are too many to keep all files
-    open, a day gets several files. A timestamp that microseconds cannot express is null: `beyond` counts such messages.
+    `columns`: names of `rows`. Days may come in any order; if there are too many to keep all files open, a day gets
+    several files. A timestamp that microseconds cannot express becomes null: `beyond` counts such messages.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class DayFiles:
         # Changed by each block.
         self._open: OrderedDict[int, _DayFile] = OrderedDict()  # the day written last at the end
         self._held = 0
-        self.files: list[StagedFile] = []
+        self.files: list[ExportFile] = []
         self.beyond = 0
 
     def add(self, block: RecordBlock) -> None:
-        """Takes a block's records; the block may be recycled afterwards. OSError."""
+        """Adds a block's records; the block may be reused afterwards. OSError."""
         if not len(block):
             return
         days = days_of(block.timestamp)
@@ -80,14 +80,14 @@ class DayFiles:
         for day in np.unique(days).tolist():
             self._add(day, block.select(days == day))
 
-    def close(self) -> list[StagedFile]:
+    def close(self) -> list[ExportFile]:
         """Finishes and syncs all files. OSError."""
         while self._open:
             self._close_one()
         return self.files
 
     def abandon(self) -> None:
-        """Lets go of the files as they are: whoever gave the staging directory removes them."""
+        """Closes the files as they are; the owner of the staging directory removes them."""
         for file in self._open.values():
             file.abandon()
         self._open.clear()
@@ -124,17 +124,17 @@ class DayFiles:
             row += batch.num_rows
 
     def _close_one(self) -> None:
-        """The file that was not written to for longest."""
+        """Closes the file that was written to least recently."""
         day, file = next(iter(self._open.items()))
         self._held -= file.held_bytes
         rows, size = file.close()
         del self._open[day]
         path = data_file(self._tp, day, file.first_offset, file.last_offset)
-        self.files.append(StagedFile(file.name, path, rows, size))
+        self.files.append(ExportFile(file.name, path, rows, size))
 
 
 class _DayFile:
-    """One file that is being written: a row group is held back until it is large enough."""
+    """One file being written: batches are kept in memory until a row group is large enough."""
 
     def __init__(self, disk: Disk, staging: Path, compression: str) -> None:
         # A name that no other attempt at the same task has.
@@ -145,7 +145,7 @@ class _DayFile:
         self._path = staging / self.name
         self._compression = compression
         self._batches: list[pa.RecordBatch] = []
-        self._writer: StagedWriter | None = None
+        self._writer: ParquetFileWriter | None = None
         self._rows = 0
 
     def add(self, batches: Iterable[pa.RecordBatch], first_offset: int, last_offset: int) -> None:
@@ -162,7 +162,7 @@ class _DayFile:
     def write_row_group(self) -> None:
         table = pa.Table.from_batches(self._batches)
         if self._writer is None:
-            self._writer = StagedWriter(
+            self._writer = ParquetFileWriter(
                 self._disk,
                 self._path,
                 table.schema,
@@ -180,15 +180,15 @@ class _DayFile:
             self._writer.abandon()
 
     def close(self) -> tuple[int, int]:
-        """(rows, bytes) of the file, which is synced."""
+        """Finishes and syncs the file; returns its (rows, bytes). OSError."""
         if self._batches:
             self.write_row_group()
         assert self._writer is not None
         return self._rows, self._writer.close()
 
 
-class StagedWriter:
-    """A Parquet file through a Disk; `options` are those of pyarrow's ParquetWriter."""
+class ParquetFileWriter:
+    """Writes a Parquet file through a Disk; `options`: of pyarrow's ParquetWriter."""
 
     def __init__(self, disk: Disk, path: Path, schema: pa.Schema, **options: object) -> None:
         self._file = disk.open(path, create=True)
@@ -200,7 +200,7 @@ class StagedWriter:
             raise
 
     def write(self, table: pa.Table) -> None:
-        """A row group."""
+        """Writes a row group. OSError."""
         self._writer.write_table(table, row_group_size=max(len(table), 1))
 
     def abandon(self) -> None:
@@ -210,7 +210,7 @@ class StagedWriter:
         self._file.close()
 
     def close(self) -> int:
-        """Writes the footer and syncs; the file's size in bytes. OSError: the file is closed all the same."""
+        """Writes the footer and syncs; returns the file's size in bytes. OSError: the file is closed nevertheless."""
         try:
             self._writer.close()
             self._file.sync()
@@ -222,11 +222,11 @@ class StagedWriter:
 
 
 class _Sink(io.RawIOBase):
-    """A DiskFile as the stream that pyarrow writes to."""
+    """A stream for pyarrow that writes to a DiskFile."""
 
     def __init__(self, file: DiskFile) -> None:
         super().__init__()
-        self.abandoned = False  # what pyarrow still wants to write then is for nobody
+        self.abandoned = False  # then what pyarrow still writes is discarded
         self._file = file
         self._position = 0
 

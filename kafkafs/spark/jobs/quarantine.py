@@ -1,8 +1,8 @@
-"""The quarantine table of an export: the bytes that did not pass their checks, and where they stood.
+"""The quarantine table of an export: the bytes that failed their checks, and their positions.
 
 Columns: topic (from the directory), partition, file, position, size (bytes), firstOffset, lastOffset (both included:
-the offsets that may have been in there), error, raw. Bytes beyond a row's limit go on in the next row, at a position of
-its own; `raw` is null where the file had gone before it was read again.
+the offsets that may have been in them), error, raw. Bytes beyond a row's limit continue in the next row, with its own
+position; `raw` is null if the file was removed before it could be read again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from kafkafs.spark.jobs.commits import StagedFile
+from kafkafs.spark.jobs.commits import ExportFile
 from kafkafs.spark.jobs.export_layout import quarantine_file
-from kafkafs.spark.jobs.parquet_files import StagedWriter
+from kafkafs.spark.jobs.parquet_files import ParquetFileWriter
 from storage.errors import SegmentGone
 from storage.files.log_file import LogFile
 from storage.types import TopicPartition
@@ -45,7 +45,7 @@ _SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class BadBytes:
-    """Bytes of the file `path` from `position` to `end` (excluded) that hold no sound batch, and the offsets that may
+    """Bytes of the file `path` from `position` to `end` (excluded) that hold no valid batch, and the offsets that may
     have been in them, both included."""
 
     tp: TopicPartition
@@ -58,7 +58,7 @@ class BadBytes:
 
 
 def merged(found: Iterable[BadBytes]) -> list[BadBytes]:
-    """Each once, by partition and offset: what lies where a log was cut in two is found by the tasks on both sides."""
+    """Each once, by partition and offset: damage where a log was divided is found by the tasks on both sides."""
     merged: dict[tuple[str, int], BadBytes] = {}
     for bad in found:
         other = merged.setdefault((bad.path, bad.position), bad)
@@ -67,15 +67,15 @@ def merged(found: Iterable[BadBytes]) -> list[BadBytes]:
     return sorted(merged.values(), key=lambda bad: (bad.tp, bad.first_offset, bad.position))
 
 
-def stage(disk: Disk, staging: Path, found: Iterable[BadBytes], compression: str) -> list[StagedFile]:
-    """Writes the table's files, one a partition, with the bytes as they are now. OSError."""
+def stage(disk: Disk, staging: Path, found: Iterable[BadBytes], compression: str) -> list[ExportFile]:
+    """Writes the table's files, one for each partition, with the bytes as they are now. OSError."""
     by_partition: dict[TopicPartition, list[BadBytes]] = {}
     for bad in merged(found):
         by_partition.setdefault(bad.tp, []).append(bad)
     files = []
     for tp, rows in by_partition.items():
         name = f"{uuid4().hex}.parquet"
-        writer = StagedWriter(disk, staging / name, _SCHEMA, compression=compression)
+        writer = ParquetFileWriter(disk, staging / name, _SCHEMA, compression=compression)
         count = 0
         try:
             for row in rows:
@@ -86,7 +86,7 @@ def stage(disk: Disk, staging: Path, found: Iterable[BadBytes], compression: str
             writer.abandon()
             raise
         path = quarantine_file(tp, rows[0].first_offset, max(row.last_offset for row in rows))
-        files.append(StagedFile(name, path, count, writer.close()))
+        files.append(ExportFile(name, path, count, writer.close()))
     return files
 
 

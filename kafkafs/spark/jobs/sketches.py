@@ -1,8 +1,8 @@
-"""What many tasks can count apart and add up afterwards: distinct keys, and how sizes are distributed. Pure.
+"""Summaries that tasks compute separately and that can be merged: distinct keys, and the distribution of sizes. Pure.
 
-Distinct keys: the least hashes ever seen (k minimum values; Bar-Yossef et al. 2002). Up to K of them the count is
-exact but for equal hashes of different keys (32 bits: one in 4 million of a thousand keys' pairs); beyond, its standard
-error is 1 / sqrt(K - 2), 2.2 %. Sizes: buckets, eight to each doubling, so a quantile is right within 9 %.
+Distinct keys: the smallest hashes seen (k minimum values; Bar-Yossef et al. 2002). Up to K keys the count is exact,
+except for equal hashes of different keys (32 bits: the chance for a pair is one in 4 billion); beyond that its standard
+error is 1 / sqrt(K - 2), 2.2 %. Sizes: eight buckets for each doubling, so a quantile is accurate to 9 %.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ BUCKETS: Final = 1 + 31 * _BUCKETS_PER_DOUBLING + 1  # 0; 1 to 2^31
 
 
 def least_hashes(*parts: UInt32s) -> UInt32s:
-    """The K least different hashes of all parts, ascending."""
+    """The K smallest distinct hashes of all parts, ascending."""
     return np.unique(np.concatenate(parts))[:K]
 
 
 def distinct(hashes: UInt32s) -> int:
-    """About how many different keys gave these least hashes."""
+    """An estimate of the number of distinct keys from their smallest hashes."""
     seen: float = len(hashes)
     if len(hashes) == K:
         seen = (K - 1) / ((int(hashes[-1]) + 1) / _HASHES)
-    # Different keys share a hash: as balls thrown into so many urns.
+    # Corrects for different keys with equal hashes (balls thrown into _HASHES urns).
     return round(-_HASHES * math.log1p(-min(seen, _HASHES - 1) / _HASHES))
 
 
 def size_counts(sizes: Int64s) -> Int64s:
-    """How many of the sizes (bytes, from 0 to 2^31) fall into each of BUCKETS buckets."""
+    """The number of sizes (bytes, from 0 to 2^31) in each of BUCKETS buckets."""
     with np.errstate(divide="ignore"):
         buckets = np.floor(np.log2(sizes) * _BUCKETS_PER_DOUBLING) + 1
     return np.bincount(np.maximum(buckets, 0).astype(np.int64), minlength=BUCKETS)
 
 
 def quantile(counts: Int64s, share: float) -> int:
-    """The size that `share` (0 to 1) of the sizes do not exceed, as far as the buckets tell: their middle."""
+    """The size that `share` (0 to 1) of the sizes do not exceed: the middle of its bucket."""
     bucket = int(np.searchsorted(np.cumsum(counts), max(math.ceil(share * int(counts.sum())), 1)))
     return 0 if bucket == 0 else round(2 ** ((bucket - 0.5) / _BUCKETS_PER_DOUBLING))

@@ -1,4 +1,4 @@
-"""What is in the logs, by topic and hour: messages, bytes, sizes, keys, compression. One scan, by the workers."""
+"""Statistics of logs by topic and hour: messages, bytes, sizes, keys, compression. The workers scan the logs once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from storage.format.block import Damage, RecordBlock
 
 HOUR_MS: Final = 3_600_000
-# The milliseconds that have a date with a year of four digits.
+# The timestamps, in milliseconds, whose year has four digits.
 CALENDAR_MS: Final = range(-62_135_596_800_000, 253_402_300_800_000)
 _NO_HOUR: Final = -(2**62)
 _QUANTILES: Final = (0.5, 0.9, 0.99)
@@ -37,10 +37,11 @@ _QUANTILES: Final = (0.5, 0.9, 0.99)
 class HourStats:
     """Messages of a topic in one hour (UTC).
 
-    `hour_ms`: where it begins, None for messages without a timestamp. `key_bytes`, `value_bytes`: of the messages
-    themselves; `log_bytes`: what they take in the log, a batch's overhead shared among its messages; `raw_bytes`: what
-    that would be without compression. Sizes are of key and value together, quantiles within 9 %. `distinct_keys`:
-    about (2 %) how many different keys, over all partitions. `tombstones`: messages whose value is null.
+    `hour_ms`: its beginning, None for messages without a timestamp. `key_bytes`, `value_bytes`: of the messages
+    themselves; `log_bytes`: their share of the log, in which a batch's overhead is divided among its messages;
+    `raw_bytes`: the same without compression. Sizes are of key and value together; quantiles are accurate to 9 %.
+    `distinct_keys`: the number of different keys in all partitions, accurate to about 2 %. `tombstones`: messages
+    whose value is null.
     """
 
     topic: str
@@ -61,20 +62,20 @@ class HourStats:
 
     @property
     def compression_ratio(self) -> float:
-        """Bytes without compression to bytes with; 1 where nothing is compressed."""
+        """The ratio of bytes without compression to bytes with it; 1 if nothing is compressed."""
         return self.raw_bytes / self.log_bytes if self.log_bytes else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """All hours, by topic and time; `damaged`: how many places did not read and are not counted."""
+    """All hours, by topic and time; `damaged`: the number of damaged places, which are not counted."""
 
     hours: tuple[HourStats, ...]
     damaged: int
 
 
 class _Part(NamedTuple):
-    """What is counted, in a form that adds up. `sums`: as `_hour` takes them apart."""
+    """Partial counts that can be merged. `sums`: in the order in which `_hour` unpacks them."""
 
     sums: NDArray[np.float64]
     least_size: int
@@ -88,7 +89,7 @@ _DAMAGED: Final = ("", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _StatsTask:
     log_dir: Path
     splits: tuple[Split, ...]
     isolation: Isolation
@@ -104,7 +105,7 @@ def stats(
     keep_damage: bool = False,
     allow_uncompiled: bool = False,
 ) -> Stats:
-    """Counts what the partitions hold now. StorageError: damage, unless `keep_damage`; OSError."""
+    """Statistics of the partitions as they are now. StorageError: damage, unless `keep_damage`; OSError."""
     source = Path(log_dir).absolute()
     logs = LogDir.open_read_only(source)
     ranges = []
@@ -116,7 +117,7 @@ def stats(
         spark,
         _count,
         _added,
-        [_Task(source, splits, isolation, keep_damage) for splits in tasks],
+        [_StatsTask(source, splits, isolation, keep_damage) for splits in tasks],
         f"stats of {source.name}",
         allow_uncompiled=allow_uncompiled,
     )
@@ -125,8 +126,8 @@ def stats(
     return Stats(tuple(hours), int(damaged.sums[0]) if damaged is not None else 0)
 
 
-def _count(task: _Task) -> dict[_Key, _Part]:
-    """What a worker does: the parts of its splits."""
+def _count(task: _StatsTask) -> dict[_Key, _Part]:
+    """The partial counts of a task's splits, in a worker."""
     logs = LogDir.open_read_only(task.log_dir)
     decoder = Decoder()
     parts: dict[_Key, _Part] = {}
@@ -149,7 +150,7 @@ def _count(task: _Task) -> dict[_Key, _Part]:
 
 
 def _gone(_tp: TopicPartition, _offsets: OffsetRange, _why: str) -> None:
-    """What retention removed since the plan is no more in the log, and not in its statistics."""
+    """Ignores messages that retention removed after planning: they are no longer in the log."""
 
 
 def _parts(block: RecordBlock) -> Iterator[tuple[int, _Part]]:
@@ -178,16 +179,16 @@ def _part(columns: NDArray[np.float64], sizes: NDArray[np.int64], hashes: NDArra
 
 
 def _shares(block: RecordBlock) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """For each record: its share of its batch in the log, and of what that is without compression."""
+    """For each record, its share of its batch's bytes in the log, and of the batch's bytes without compression."""
     batches, slots, counts = np.unique(block.batch, return_inverse=True, return_counts=True)
     table = block.table
     stored = table.size[batches].astype(np.float64)
-    # Of a batch that a range cuts, only some records are here.
+    # If a range divides a batch, only some of its records are here.
     per_record = stored / np.maximum(table.count[batches], counts)
     log_bytes = per_record[slots]
     if not (table.codec[batches] != 0).any():
         return log_bytes, log_bytes
-    # The block's buffer is then what its batches decompress to, headers apart.
+    # With compression, the block's buffer holds what its batches decompress to, without their headers.
     total = len(block.buffer) + BATCH_HEADER_SIZE * len(batches)
     sizes = np.maximum(block.key_length, 0) + np.maximum(block.value_length, 0) + 1.0
     return log_bytes, sizes * (total / sizes.sum())

@@ -1,4 +1,4 @@
-"""Statistics as a picture: messages, bytes and compression ratio over time, a line for each topic. Needs matplotlib."""
+"""A plot of statistics: messages, bytes and compression ratio over time, a line for each topic. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-# Above the others stands what most people look for.
+# The first panel shows what most people look for.
 _PANELS: Final[tuple[tuple[str, Callable[[HourStats], float]], ...]] = (
     ("messages an hour", lambda hour: hour.messages),
     ("MiB of log an hour", lambda hour: hour.log_bytes / 2**20),
@@ -26,8 +26,8 @@ _PANELS: Final[tuple[tuple[str, Callable[[HourStats], float]], ...]] = (
 
 
 def draw(hours: Sequence[HourStats], path: Path) -> None:
-    """Writes a PNG. Messages without a timestamp have no place in it. OSError."""
-    # Of labels that begin with an underscore, as internal topics do, matplotlib makes no legend: hence a blank.
+    """Writes a PNG. Messages without a timestamp are left out. OSError."""
+    # matplotlib ignores labels that begin with an underscore, as names of internal topics do: a blank goes first.
     topics: dict[str, dict[int, HourStats]] = {}
     for hour in hours:
         if hour.hour_ms is not None and hour.hour_ms in CALENDAR_MS:
@@ -51,7 +51,7 @@ def draw(hours: Sequence[HourStats], path: Path) -> None:
 
 
 def _line(by_hour: dict[int, HourStats], value: Callable[[HourStats], float]) -> tuple[list[datetime], list[float]]:
-    """Points by time; where hours have no message the line is broken (nan)."""
+    """Points by time; the line is interrupted (nan) where hours have no messages."""
     times, values, before = [], [], None
     for start, hour in sorted(by_hour.items()):
         if before is not None and start > before + HOUR_MS:

@@ -1,7 +1,8 @@
-"""Running tasks on Spark: plain functions over plain values, a task each; results and errors come back as values.
+"""Running plain functions over plain values as Spark tasks; results and expected errors come back as values.
 
-A worker that dies, or a task that is killed, is Spark's to repeat (`spark.task.maxFailures`). What our own code finds
-wrong is not: it comes back as the outcome, so that the driver can say it in one line, with the right exit code.
+Spark repeats a task whose worker died or that was killed (`spark.task.maxFailures`). It does not repeat a task in which
+our own code found something wrong: that error is the task's outcome, so that the driver can report it in one line, with
+the right exit code.
 """
 
 from __future__ import annotations
@@ -28,22 +29,28 @@ K = TypeVar("K")
 T = TypeVar("T")
 R = TypeVar("R")
 
-# What comes back as a value.
+# The errors that come back as values.
 EXPECTED: Final = (StorageError, OSError, UncompiledKernels)
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _LACKING: Final = re.compile("No module named '(?:kafkafs|storage|pyarrow)")
 
-# The place of what is for the driver.
+
+
+class SparkFailed(StorageError):
+    """Spark gave up a job, for another reason than one of EXPECTED."""
+
+
+# The number of the bucket that goes to the driver.
 TO_DRIVER: Final = -1
 
 
 def run_tasks(
     spark: SparkSession, work: Callable[[T], R], tasks: Sequence[T], what: str, *, allow_uncompiled: bool = False
 ) -> list[R]:
-    """`work` of each task, one Spark task each, in order. `what` is shown in Spark's UI.
+    """The results of `work` for each task, in order, each in a Spark task of its own. Spark's UI shows `what`.
 
-    UncompiledKernels; the first StorageError or OSError that `work` raised; StorageError when Spark itself gave up.
+    UncompiledKernels; the first StorageError or OSError that `work` raised; SparkFailed.
     """
     if not tasks:
         return []
@@ -63,7 +70,7 @@ def reduce_tasks(
     *,
     allow_uncompiled: bool = False,
 ) -> dict[K, R]:
-    """What `work` gives for each key, merged over all tasks by a shuffle. Errors as from `run_tasks`."""
+    """The results of `work` by key, merged over all tasks by a shuffle. Errors as from `run_tasks`."""
     if not tasks:
         return {}
     require_compiled(allow_uncompiled)
@@ -82,22 +89,23 @@ def reduce_tasks(
     failed = found.pop(None, None)
     if isinstance(failed, Exception):
         raise failed
-    return found  # type: ignore[return-value]  # only None has errors
+    return found  # type: ignore[return-value]  # errors have the key None
 
 
 def scatter(
     spark: SparkSession,
     work: Callable[[T], Iterable[tuple[int, Any]]],
     tasks: Sequence[T],
-    places: int,
+    buckets: int,
     what: str,
     *,
     allow_uncompiled: bool = False,
 ) -> tuple[RDD[tuple[int, Any]], list[Any]]:
-    """`work` of each task, which gives values to places from 0 on, or TO_DRIVER: a shuffle, and what the driver got.
+    """Runs `work` for each task and shuffles the values that it yields: pairs of a bucket, from 0 to `buckets` - 1 or
+    TO_DRIVER, and a value. Returns the shuffled values, for `gather`, and those for the driver.
 
-    Errors as from `run_tasks`. What lies shuffled is kept by Spark and made anew if that is lost: `work` must give the
-    same again. An error goes to all places, so that nobody takes for all there is what was made anew in part.
+    Errors as from `run_tasks`. Spark runs tasks again if it loses their shuffled values, so `work` must yield the same
+    again. An error goes to all buckets: a bucket that was filled again only in part is not taken for a complete one.
     """
     require_compiled(allow_uncompiled)
     caught = _catching_each(work, allow_uncompiled)
@@ -105,37 +113,37 @@ def scatter(
     def pairs(task: T) -> Iterator[tuple[int, Any]]:
         for one in caught(task):
             if isinstance(one, Exception):
-                yield from ((place, one) for place in (TO_DRIVER, *range(places)))
+                yield from ((bucket, one) for bucket in (TO_DRIVER, *range(buckets)))
             else:
                 yield one
 
     with _job(spark, what) as context:
-        given = context.parallelize(tasks, len(tasks)).flatMap(pairs)
-        shuffled = given.partitionBy(places + 1, int)  # of -1 that is the last one
-        told = context.runJob(shuffled, lambda found: (value for _, value in found), [places])
-    return shuffled, _results(told)
+        found = context.parallelize(tasks, len(tasks)).flatMap(pairs)
+        shuffled = found.partitionBy(buckets + 1, int)  # TO_DRIVER, -1, is the last one
+        for_driver = context.runJob(shuffled, lambda found: (value for _, value in found), [buckets])
+    return shuffled, _results(for_driver)
 
 
 def gather(
     spark: SparkSession,
     shuffled: RDD[tuple[int, Any]],
-    pass_on: Callable[[Iterator[Any]], Iterable[tuple[int, Any]]],
+    distribute: Callable[[Iterator[Any]], Iterable[tuple[int, Any]]],
     work: Callable[[T, Iterator[Any]], Iterable[R]],
     tasks: Sequence[T],
     what: str,
     *,
     allow_uncompiled: bool = False,
 ) -> list[R]:
-    """What `work` gives for each task with the values that it gets: `pass_on` has all of one place of a `scatter`, and
-    gives values to tasks, by number. In order of the tasks; errors as from `run_tasks`, but that those of `pass_on` are
-    Spark's: it gives up."""
+    """The results of `work` for each task, in order. `distribute` gets all values of one bucket of a `scatter` and
+    yields pairs of a task's number and a value; `work` gets a task and its values. Errors as from `run_tasks`; an error
+    in `distribute` is a SparkFailed."""
     last = shuffled.getNumPartitions() - 1
     caught = _catching_each(work, allow_uncompiled)
-    passed_on = Started(pass_on)
+    distributed = Started(distribute)
     with _job(spark, what):
         outcomes = (
             shuffled.mapPartitionsWithIndex(
-                lambda place, found: passed_on(_values(found)) if place != last else ()
+                lambda bucket, found: distributed(_values(found)) if bucket != last else ()
             )
             .partitionBy(len(tasks), int)
             .mapPartitionsWithIndex(lambda number, found: caught(tasks[number], _values(found)))
@@ -152,7 +160,7 @@ def _values(pairs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
 
 
 def packed(items: Sequence[T], sizes: Sequence[int], target: int) -> Iterator[list[T]]:
-    """Items in order, together up to `target` bytes; one that is larger by itself."""
+    """Divides items, in order, into lists of up to `target` bytes; a larger item is a list of its own."""
     task: list[T] = []
     held = 0
     for item, size in zip(items, sizes, strict=True):
@@ -166,7 +174,7 @@ def packed(items: Sequence[T], sizes: Sequence[int], target: int) -> Iterator[li
 
 
 def _results(outcomes: Iterable[R | Exception]) -> list[R]:
-    """The outcomes, or the first of them that is an error."""
+    """The outcomes; raises the first that is an error."""
     results: list[R] = []
     for outcome in outcomes:
         if isinstance(outcome, Exception):
@@ -178,7 +186,7 @@ def _results(outcomes: Iterable[R | Exception]) -> list[R]:
 def _catching_each(
     work: Callable[..., Iterable[R]], allow_uncompiled: bool
 ) -> Callable[..., Iterator[R | Exception]]:
-    """As `_catching`, of work that gives many values: an error is the last of them."""
+    """As `_catching`, for work that yields many values: an expected error is the last of them."""
 
     def caught(*given: Any) -> Iterator[R | Exception]:
         try:
@@ -191,11 +199,11 @@ def _catching_each(
 
 
 def _catching(work: Callable[[T], R], allow_uncompiled: bool) -> Callable[[T], R | Exception]:
-    """`work` with its expected errors as values."""
+    """`work`, returning its expected errors as values."""
 
     def caught(task: T) -> R | Exception:
         try:
-            require_compiled(allow_uncompiled)  # a worker may be another machine
+            require_compiled(allow_uncompiled)  # a worker may be on another machine
             return work(task)
         except EXPECTED as error:
             return error
@@ -205,7 +213,7 @@ def _catching(work: Callable[[T], R], allow_uncompiled: bool) -> Callable[[T], R
 
 @contextmanager
 def _job(spark: SparkSession, what: str) -> Iterator[SparkContext]:
-    """Names Spark's job, and says in a line why it failed."""
+    """Names Spark's job, and turns its failure into an error of one line. SparkFailed."""
     context = spark.sparkContext
     context.setJobDescription(f"kafkafs: {what}")
     try:
@@ -213,20 +221,20 @@ def _job(spark: SparkSession, what: str) -> Iterator[SparkContext]:
     except (Py4JError, PySparkException) as error:
         reason = _reason(error)
         lacking = _LACKING.search(reason)
-        advice = None if lacking is None else f"The workers' Python has none. {mending(context.pythonExec)}"
-        raise StorageError(f"Spark gave up: {what}", found=reason, advice=advice) from error
+        advice = None if lacking is None else f"The workers' Python lacks kafkafs. {mending(context.pythonExec)}"
+        raise SparkFailed(f"Spark gave up: {what}", found=reason, advice=advice) from error
     finally:
         context.setJobDescription("")
 
 
 def _reason(error: Exception) -> str:
-    """The line of a Java or Python trace that says why, without the trace: of a Python one it is the last."""
+    """The line of a Java or Python traceback that gives the reason: the last one of a Python traceback."""
     java = getattr(error, "java_exception", None)
     text = str(java.getMessage() if java is not None else error)
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     traced = [number for number, line in enumerate(lines) if _TRACEBACK in line]
     if traced:
-        # What is raised stands behind its trace, at the margin; Java's own trace follows.
+        # The exception is the first unindented line after its traceback; Java's own trace follows.
         for line in lines[traced[-1] + 1 :]:
             if not line[0].isspace():
                 return line

@@ -1,4 +1,4 @@
-"""The check of a log directory with its segments spread over the workers. What is checked is `storage.upkeep`'s."""
+"""The check of a log directory with its segments distributed to the workers. `storage.verify` has the checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from storage.verify.findings import Finding
     from storage.verify.segment_audit import SegmentPlan, SegmentReport
 
-_LEAST_BYTES: Final = 8 << 20  # of a task: below, starting it takes longer
+_LEAST_BYTES: Final = 8 << 20  # of a task: starting a smaller one takes longer than its work
 
 
 def verify(
@@ -31,13 +31,13 @@ def verify(
     *,
     allow_uncompiled: bool = False,
 ) -> list[Finding]:
-    """Everything wrong in a log directory, by path, as `verify_log_dir` finds it. StorageError; OSError."""
+    """All findings in a log directory, by path, as from `verify_log_dir`. StorageError; OSError."""
     path = Path(log_dir).absolute()
     cores = int(spark.sparkContext.defaultParallelism)
 
     def audit(plans: Sequence[SegmentPlan]) -> Iterator[SegmentReport]:
         sizes = [_size(plan) for plan in plans]
-        # A segment is never cut, for it is checked against its own indexes.
+        # A segment is never divided, because it is checked against its own indexes.
         tasks = list(packed(plans, sizes, max(sum(sizes) // (cores * TASKS_PER_CORE), _LEAST_BYTES)))
         done = run_tasks(spark, _audit, tasks, f"verify {path.name}", allow_uncompiled=allow_uncompiled)
         return (report for reports in done for report in reports)
@@ -46,7 +46,7 @@ def verify(
 
 
 def _audit(plans: Sequence[SegmentPlan]) -> list[SegmentReport]:
-    """What a worker does."""
+    """Checks segments, in a worker."""
     return [PartitionAudit.audit(plan, NoProgress()) for plan in plans]
 
 

@@ -1,4 +1,4 @@
-"""What an export's directory holds, read with pyarrow as any reader would."""
+"""The content of an export's directory, read with pyarrow as any reader would."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage.types import TopicPartition
 
 
 class Row(NamedTuple):
-    """A message as the table has it. `timestamp` in epoch milliseconds; `day` as the directory says."""
+    """A message of the table. `timestamp` in epoch milliseconds; `day` from the directory's name."""
 
     offset: int
     timestamp: int
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 
 def read_table(directory: Path) -> dict[TopicPartition, list[Row]]:
-    """All that can be seen, by partition and offset; an offset that is there twice is an AssertionError."""
+    """All visible messages, by partition and offset; AssertionError if an offset appears twice."""
     rows: dict[TopicPartition, dict[int, Row]] = {}
     for path in sorted(directory.glob("topic=*/day=*/*.parquet")):
         topic = unquote(path.parent.parent.name.removeprefix("topic="))
@@ -65,7 +65,7 @@ def read_quarantine(directory: Path) -> list[dict[str, Any]]:
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    # A file by itself: with a directory pyarrow would add the columns of its names.
+    # File by file: for a directory pyarrow would add columns from the names.
     table = parquet.ParquetFile(path).read()
     if "timestamp" in table.column_names:
         at = table.column_names.index("timestamp")

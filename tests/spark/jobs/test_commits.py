@@ -1,4 +1,4 @@
-"""The commit list against kills and power losses at every disk operation, full disks, and other people."""
+"""The commit list after kills and power losses at every disk operation, with full disks, and with other writers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportSet, Position, StagedFile, committed_sets
+from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportFile, ExportSet, Position, committed_sets
 from storage.errors import CorruptCheckpoint, LogLocked
 from storage.files.disk import RealDisk, opened
 from storage.files.disk_protocol import Disk
@@ -20,9 +20,9 @@ TP = TopicPartition("orders", 0)
 SETS = 3  # each with two files, in two directories
 
 
-def set_files(number: int) -> list[StagedFile]:
+def set_files(number: int) -> list[ExportFile]:
     return [
-        StagedFile(f"staged-{number}-{slot}", f"topic=orders/day={slot}/part-{number}", 10, len(content(number, slot)))
+        ExportFile(f"staged-{number}-{slot}", f"topic=orders/day={slot}/part-{number}", 10, len(content(number, slot)))
         for slot in range(2)
     ]
 
@@ -32,7 +32,7 @@ def content(number: int, slot: int) -> bytes:
 
 
 def write_sets(directory: Path, disk: Disk, sets: int = SETS) -> None:
-    """Goes on where the list ends, up to `sets`."""
+    """Commits sets, after those in the list, until there are `sets`."""
     commits = CommitList(directory, disk)
     try:
         position = commits.positions.get(TP)
@@ -49,7 +49,7 @@ def write_sets(directory: Path, disk: Disk, sets: int = SETS) -> None:
 
 
 def visible(directory: Path) -> dict[str, bytes]:
-    """What a reader of the directory sees who does not ask the list."""
+    """What a reader sees that lists the directory instead of reading the commit list."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.rglob("*"))
@@ -117,7 +117,7 @@ def test_a_crash_while_a_crash_is_repaired(tmp_path: Path) -> None:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """At whatever it strikes: nothing half-written is seen, and a run with room finishes."""
+    """Wherever the disk is full, no incomplete file is visible, and a run with enough space finishes."""
     failed = 0
     for strike in range(operations(tmp_path / "count")):
         directory = tmp_path / f"{strike}"
@@ -157,7 +157,7 @@ def test_positions_go_on_in_the_last_set(tmp_path: Path) -> None:
 
 def test_one_export_at_a_time(tmp_path: Path) -> None:
     commits = CommitList(tmp_path)
-    with pytest.raises(LogLocked, match="another export writes here"):
+    with pytest.raises(LogLocked, match="another export is writing here"):
         CommitList(tmp_path)
     commits.close()
     CommitList(tmp_path).close()

@@ -1,4 +1,4 @@
-"""Compaction on Spark leaves what `kafkafs compact` leaves, and what fails leaves the log as it was."""
+"""Compaction on Spark has the same result as `kafkafs compact`, and a failure leaves the log unchanged."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.support.owned_dirs import HastyDisk, StandingClock, close_clean, tree
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Several tasks and places even for these small logs.
-SMALL = CompactOptions(keys_per_scan=10, keys_per_place=20, task_bytes=10_000)
+# Several tasks and buckets even for these small logs.
+SMALL = CompactOptions(keys_per_scan=10, keys_per_bucket=20, task_bytes=10_000)
 
 
 def on_spark(spark: SparkSession, owned: OwnedDir, tp: TopicPartition = TP, disk: RealDisk | None = None) -> None:
@@ -40,7 +40,7 @@ def on_spark(spark: SparkSession, owned: OwnedDir, tp: TopicPartition = TP, disk
 
 
 def a_log(path: Path) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Some of everything, in several groups; what is in it."""
+    """Writes messages of every kind, in several groups; returns them."""
     dice = random.Random(7)
     owned = opened(path, segment_bytes="10000")
     any_batches(owned.log(TP), dice, 50)
@@ -76,7 +76,7 @@ def test_the_same_as_without_spark(spark: SparkSession, tmp_path: Path) -> None:
 @requires_fixtures
 @pytest.mark.parametrize("name", ["cmp-plain-0", "cmp-txn-0"])
 def test_the_same_on_kafkas_logs(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """The others are test_divided_pass's."""
+    """The other fixtures are tested in test_divided_pass."""
     tp, clock = TopicPartition(name[:-2], int(name[-1])), StandingClock(cleaned_at(name))
 
     def with_spark(copy: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_full_disk(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_workers_that_are_killed(spark: SparkSession, tmp_path: Path) -> None:
-    """One is Spark's to replace; when all are, nothing has changed."""
+    """Spark replaces one worker; if all are killed, nothing has changed."""
     a_log(tmp_path / "log")
     owned = opened(tmp_path / "log")
     before = tree_of(tmp_path)

@@ -1,4 +1,4 @@
-"""Export on Spark: equal to the golden files, incremental, and whole whatever fails in its midst."""
+"""Export on Spark: equal to the golden files, incremental, and complete whatever fails."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.owned_dirs import opened
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What Kafka's consumer saw of these ends before damage that we read around.
+# For these, Kafka's consumer stopped at damage that kafkafs skips.
 DAMAGED = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
 TYPES = {"CreateTime": 0, "LogAppendTime": 1, "NoTimestampType": -1}
 TP = TopicPartition("t", 0)
@@ -56,7 +56,7 @@ def a_log(path: Path, segments: int = 4) -> BuiltLogDir:
 
 
 def test_exports_of_another_form_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """Mixed, a table has a column or lacks it as its reader happens to look; nothing is written by the refused one."""
+    """In a mixture, readers see the column or not by chance; the refused export writes nothing."""
     built = a_log(tmp_path / "log", 1)
     out = tmp_path / "out"
     first = export(spark, built.path, out, options=ExportOptions(headers=True))
@@ -73,7 +73,7 @@ def test_exports_of_another_form_are_refused(spark: SparkSession, tmp_path: Path
     assert "found without headers" in refused.stderr
     again = export(spark, built.path, out, options=ExportOptions(headers=True, compression="zstd"))
     assert (first.messages, again.messages) == (200, 1)
-    # A set of long ago does not say: what comes next does.
+    # Sets of older versions do not store the form: the next set does.
     (book,) = [path for path in sorted((out / "_export" / "sets").iterdir()) if path.name.endswith("2.json")]
     document = json.loads(book.read_text())
     del document["form"]
@@ -136,7 +136,7 @@ def test_read_back_with_spark(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_incremental(spark: SparkSession, tmp_path: Path) -> None:
-    """Each run takes what has come since, and nothing twice."""
+    """Each run exports the new messages, and none twice."""
     log, out = tmp_path / "log", tmp_path / "out"
     tps = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)]
     owned = opened(log)
@@ -167,7 +167,7 @@ def test_incremental(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_several_sets_in_a_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that dies in its second set keeps the first, and the next goes on behind it."""
+    """A run that dies in its second set keeps the first, and the next run continues after it."""
     built = a_log(tmp_path / "log", 8)
     monkeypatch.setattr("kafkafs.spark.jobs.export._TASKS_PER_CORE_AND_SET", 1)
     options = ExportOptions(task_bytes=2000)
@@ -231,7 +231,7 @@ def test_damage_fails_or_is_quarantined(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_garbage_between_batches_is_quarantined(spark: SparkSession, tmp_path: Path) -> None:
-    """Bytes that are no batch at all, found by the tasks on both sides of a cut: one row, all bytes."""
+    """Bytes that are not a batch, found by the tasks on both sides of a split: one row with all bytes."""
     built = a_log(tmp_path / "log", 1)
     partition = built["t", 0]
     bad = partition.batches[1]
@@ -255,7 +255,7 @@ def task_of(built: BuiltLogDir, staging: Path, disk: RealDisk, options: ExportOp
 
 
 def test_retention_while_a_task_reads(tmp_path: Path) -> None:
-    """Segments go between two writes of a task: what was read stays, what is lost is told or fails."""
+    """Segments are removed between two writes of a task: what was read is exported, the loss is reported or fails."""
     built = a_log(tmp_path / "log")
     shutil.copytree(built.path, tmp_path / "copy")
     partition = built["t", 0]
@@ -273,7 +273,7 @@ def test_retention_while_a_task_reads(tmp_path: Path) -> None:
     # The first write comes before anything is read from the second segment: a row group of few bytes.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kafkafs.spark.jobs.parquet_files.ROW_GROUP_BYTES", 1)
-        with pytest.raises(OffsetOutOfRange, match="went before they were exported"):
+        with pytest.raises(OffsetOutOfRange, match="were removed before they were exported"):
             export_splits(task_of(built, staging, CallingDisk(retain), ExportOptions()))
         shutil.rmtree(built.path)
         shutil.copytree(tmp_path / "copy", built.path)
@@ -291,14 +291,14 @@ def test_retention_between_runs(spark: SparkSession, tmp_path: Path) -> None:
     whole = built_values(partition)
     chosen = [TP]
     export(spark, tmp_path / "log", tmp_path / "out", chosen)
-    # A longer log of the same topic, whose first segments have gone since.
+    # A longer log of the same topic, whose first segments were removed meanwhile.
     shutil.rmtree(partition.path)
     longer = a_log(tmp_path / "longer", 8)["t", 0]
     for base in longer.segments[:6]:
         for file in longer.path.glob(f"{base:020}.*"):
             file.unlink()
     longer.path.rename(partition.path)
-    with pytest.raises(OffsetOutOfRange, match="went before they were exported"):
+    with pytest.raises(OffsetOutOfRange, match="were removed before they were exported"):
         export(spark, tmp_path / "log", tmp_path / "out", chosen)
     done = export(spark, tmp_path / "log", tmp_path / "out", chosen, ExportOptions(allow_loss=True))
     rest = [row for row in built_values(longer) if row[0] >= longer.segments[6]]
@@ -310,7 +310,7 @@ def test_retention_between_runs(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [1, 3, 8])
 def test_a_worker_dies(spark: SparkSession, tmp_path: Path, at: int) -> None:
-    """Killed at a write: Spark repeats the task, and what the first attempt had staged is never seen."""
+    """Killed at a write: Spark repeats the task, and files staged by the first attempt never become visible."""
     built = a_log(tmp_path / "log")
     (tmp_path / "marks").mkdir()
     disk = LethalDisk(tmp_path / "marks", at)
@@ -321,7 +321,7 @@ def test_a_worker_dies(spark: SparkSession, tmp_path: Path, at: int) -> None:
 
 
 def test_workers_that_always_die(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark gives up: an error in a line, nothing to be seen, and a rerun exports all."""
+    """Spark gives up: an error of one line, no visible file, and a second run exports everything."""
     built = a_log(tmp_path / "log", 2)
     (tmp_path / "marks").mkdir()
     disk = LethalDisk(tmp_path / "marks", 1, times=-1)
@@ -355,21 +355,21 @@ def test_a_full_disk_under_the_workers(spark: SparkSession, tmp_path: Path) -> N
 def test_refusals(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
     build_log_dir(log, {"t": [[Batch(many(5))]], "__internal": [[Batch(many(5))]]})
-    with pytest.raises(NotPermitted, match="within the log directory"):
+    with pytest.raises(NotPermitted, match="inside the log directory"):
         export(spark, log, log / "out")
     assert not (log / "out").exists()
     assert export(spark, log, out).positions == {TP: 5}
     shutil.rmtree(log)
     build_log_dir(log, {"t": [[Batch(many(3))]]})
-    with pytest.raises(OffsetOutOfRange, match="ends before what was exported"):
+    with pytest.raises(OffsetOutOfRange, match="ends before the last exported message"):
         export(spark, log, out)
     shutil.rmtree(log)
     owned = opened(log)
     owned.create_topic("t", 1)
     owned.close()
-    with pytest.raises(StorageError, match="removed and made anew"):
+    with pytest.raises(StorageError, match="deleted and created again"):
         export(spark, log, out)
-    with pytest.raises(ValueError, match="no compression 'lzo'"):
+    with pytest.raises(ValueError, match="unknown compression 'lzo'"):
         ExportOptions(compression="lzo")
 
 
@@ -383,7 +383,7 @@ def test_another_export_writes_there(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_timestamps_beyond_all_dates(spark: SparkSession, tmp_path: Path) -> None:
-    """Microseconds do not reach so far: null, and told; the other messages are as ever, in their order."""
+    """Microseconds cannot express them: null, and reported; the other messages are unchanged, in order."""
     stamps = [2**62, 1_700_000_000_000, -1, 2**63 - 1, 10**15, (2**63 - 1) // 1000]
     batches = [Batch([Record(None, b"%d" % n, (), stamp)]) for n, stamp in enumerate(stamps)]
     build_log_dir(tmp_path / "log", {"t": [batches]})
@@ -418,7 +418,7 @@ def test_topics_that_are_numbers(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
-    """Runs in the session that is there; exit codes and what is told of damage."""
+    """Runs in the existing session; exit codes, and messages about damage."""
     built = a_log(tmp_path / "log", 2)
     bad = built["t", 0].batches[5]
     damage(built["t", 0].path / f"{bad.segment:020}.log", bad.position + 100)

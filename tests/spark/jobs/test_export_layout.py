@@ -1,4 +1,4 @@
-"""Names of an export's files, and which day a timestamp is of."""
+"""Names of an export's files, and the day of a timestamp."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafkafs.spark.jobs import parquet_files
-from kafkafs.spark.jobs.commits import StagedFile
+from kafkafs.spark.jobs.commits import ExportFile
 from kafkafs.spark.jobs.parquet_files import DayFiles
 from storage.files.disk import RealDisk
 from storage.format.record_columns import Record
@@ -24,8 +24,8 @@ DAY_MS = 86_400_000
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "timestampType")
 
 
-def write_files(tmp_path: Path, records: list[Record], disk: RealDisk | None = None) -> list[StagedFile]:
-    """The records through a log, one batch for each hundred, into files in tmp_path/staged."""
+def write_files(tmp_path: Path, records: list[Record], disk: RealDisk | None = None) -> list[ExportFile]:
+    """Writes the records to a log, one batch for each hundred, and from there to files in tmp_path/staged."""
     if not (tmp_path / "log").exists():
         build_log_dir(tmp_path / "log", {"t": [[Batch(records[at : at + 100]) for at in range(0, len(records), 100)]]})
     (tmp_path / "staged").mkdir(exist_ok=True)
@@ -39,7 +39,7 @@ def write_files(tmp_path: Path, records: list[Record], disk: RealDisk | None = N
         raise
 
 
-def table_of(tmp_path: Path, files: list[StagedFile]) -> list[Row]:
+def table_of(tmp_path: Path, files: list[ExportFile]) -> list[Row]:
     for file in files:
         target = tmp_path / "out" / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_full_disk_at_any_write(tmp_path: Path) -> None:
-    """The error comes through as it is, and nothing is left open."""
+    """The error is raised unchanged, and no file is left open."""
     records = [Record(None, b"%d" % n, (), (n % 3) * DAY_MS) for n in range(300)]
     writes: list[Path] = []
     whole = write_files(tmp_path, records, CallingDisk(writes.append))

@@ -9,7 +9,7 @@ from kafkafs.spark.jobs.sketches import K, distinct, least_hashes, quantile, siz
 
 
 def hashes(rng: np.random.Generator, keys: int) -> np.ndarray:
-    """The hashes of so many different keys."""
+    """The hashes of this many different keys."""
     return rng.integers(0, 2**32, keys, dtype=np.uint32)
 
 
@@ -22,7 +22,7 @@ def test_few_keys_are_counted_exactly() -> None:
 
 @pytest.mark.parametrize("keys", [K - 1, K, K + 1, 10_000, 1_000_000])
 def test_many_keys_are_estimated(keys: int) -> None:
-    """Within four standard errors, and the same however the keys were spread over tasks."""
+    """Within four standard errors, and independent of how the keys are distributed among tasks."""
     rng = np.random.default_rng(keys)
     seen = hashes(rng, keys)
     whole = least_hashes(seen)
@@ -32,7 +32,7 @@ def test_many_keys_are_estimated(keys: int) -> None:
 
 
 def test_hashes_that_many_keys_share() -> None:
-    """A billion keys give a ninth fewer hashes than keys; the estimate knows."""
+    """A billion keys have a ninth fewer hashes than keys; the estimate corrects this."""
     keys = 1_000_000_000
     different = 2**32 * (1 - np.exp(-keys / 2**32))
     spaced = (np.arange(1, K + 1) * (2**32 / different)).astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Statistics on Spark against the same counted in plain Python."""
+"""Statistics on Spark, compared with the same counts in plain Python."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_stats_equal_plain_counting(spark: SparkSession, tmp_path: Path) -> None
     for hour in found.hours:
         check(hour, hours[hour.topic, hour.hour_ms])
     assert found.damaged == 0
-    # What the batches take in the log is shared out whole; compression is seen where there is some.
+    # The shares of the batches' bytes add up; a compression ratio appears where there is compression.
     for topic in ("packed", "timeless"):
         stored = sum(batch.size for batch in built[topic, 0].batches)
         assert abs(sum(hour.log_bytes for hour in found.hours if hour.topic == topic) - stored) <= 1
@@ -111,7 +111,7 @@ def test_nothing(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
-    """Runs in the session that is there; a table, JSON, a picture."""
+    """Runs in the existing session; a table, JSON, a plot."""
     pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     a_log(tmp_path / "log")
     shown = run("spark", "stats", tmp_path / "log", "mixed", "--json")

@@ -1,4 +1,4 @@
-"""Values that tasks give each other, by way of Spark's shuffles, and errors on the way."""
+"""Values that tasks pass to each other through Spark's shuffles, and errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkafs.spark.jobs.compact import _check, _Made, _Scanned
+from kafkafs.spark.jobs.compact import _check_nothing_lost, _CopiedTask, _Scanned
 from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, packed, run_tasks, scatter
 from storage.compaction.cleaned_transactions import Passed
 from storage.errors import CorruptBatch, StorageError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def multiples(number: int) -> Iterator[tuple[int, int]]:
-    """By their remainder."""
+    """Yields multiples, in buckets by their remainder."""
     for factor in range(4):
         yield number * factor % 3, number * factor
     if number == 5:
@@ -43,7 +43,7 @@ def test_there_and_back(spark: SparkSession) -> None:
 def test_errors(spark: SparkSession) -> None:
     with pytest.raises(CorruptBatch, match="five"):
         scatter(spark, multiples, [1, 5], 3, "test")
-    # Of a task that was done again, because what it had given was lost.
+    # From a task that was repeated because its output was lost.
     found = spark.sparkContext.parallelize([(0, 1), (0, CorruptBatch("five"))]).partitionBy(2, int)
     with pytest.raises(StorageError, match="Spark gave up"):
         gather(spark, found, to_one_or_two, named, ["small", "great"], "test")
@@ -54,7 +54,7 @@ def failing(number: int) -> int:
 
 
 def test_why_spark_gave_up(spark: SparkSession) -> None:
-    """The last line of the worker's trace, not the first one of all that Spark wraps it in."""
+    """The last line of the worker's traceback, not the first line of Spark's message around it."""
     with pytest.raises(StorageError, match="Spark gave up: test; found RuntimeError: the reason"):
         run_tasks(spark, failing, [1], "test")
     with pytest.raises(StorageError, match=r"No module named 'kafkafs'.* -m pip install 'kafkafs"):
@@ -63,10 +63,10 @@ def test_why_spark_gave_up(spark: SparkSession) -> None:
 
 def test_what_does_not_arrive_is_noticed() -> None:
     scanned = [_Scanned(0, Passed(), 5), _Scanned(9, Passed(), 7)]
-    _check(scanned, [_Made([], 2, 12, 3), _Made([], 1, 0, 0)])
-    for wrong in ([_Made([], 3, 11, 3)], [_Made([], 2, 12, 3)]):
-        with pytest.raises(StorageError, match="arrived"):
-            _check(scanned, wrong)
+    _check_nothing_lost(scanned, [_CopiedTask([], 2, 12, 3), _CopiedTask([], 1, 0, 0)])
+    for wrong in ([_CopiedTask([], 3, 11, 3)], [_CopiedTask([], 2, 12, 3)]):
+        with pytest.raises(StorageError, match="a shuffle lost offsets"):
+            _check_nothing_lost(scanned, wrong)
 
 
 def test_packed() -> None:

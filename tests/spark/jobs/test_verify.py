@@ -1,4 +1,4 @@
-"""The check on Spark finds what the check here finds, damage by damage."""
+"""The check on Spark has the same findings as the check without it, for each kind of damage."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_uncompiled_kernels_are_refused(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All these go through run_tasks or reduce_tasks; test_compact has the other one."""
+    """All these use run_tasks or reduce_tasks; test_compact tests the other functions."""
     a_log(tmp_path)
     monkeypatch.setattr("storage.format.decode_kernel.is_compiled", lambda: False)
     with pytest.raises(UncompiledKernels, match=r"storage\.format\.decode_kernel"):
