@@ -10,13 +10,10 @@ from storage.format import codec_library
 # All compiled modules, as pyproject.toml lists them.
 KERNELS = (
     "storage.format.decode_kernel",
-    "storage.format.header_kernel",
     "storage.format.encoder_kernel",
-    "storage.format.fields_kernel",
     "storage.format.lines_kernel",
     "storage.format.hashing",
     "storage.format.checksum_kernel",
-    "storage.format.message_kernel",
     "storage.format.index_kernel",
     "storage.format.inflate_kernel",
     "storage.format.rewrite_kernel",

@@ -7,9 +7,7 @@ from typing import Final
 
 _KERNELS: Final = (
     "storage.format.decode_kernel",
-    "storage.format.header_kernel",
     "storage.format.checksum_kernel",
-    "storage.format.message_kernel",
     "storage.format.encoder_kernel",
     "storage.format.hashing",
     "storage.format.rewrite_kernel",

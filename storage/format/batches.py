@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from storage.format import header_kernel
+from storage.format import decode_kernel
 from storage.types import TimestampType
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def scan(buffer: Buffer, position: int, table: BatchTable, start: int = 0, end: 
     decoder's. One compiled call without the GIL.
     """
     data = memoryview(buffer).cast("B")
-    rows, next_start, stop = header_kernel.scan(
+    rows, next_start, stop = decode_kernel.scan(
         data, start, len(data) if end is None else end, position, table.data, table.rows
     )
     table.rows = rows

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from storage.errors import CorruptBatch, StorageError
-from storage.format import fields_kernel
+from storage.format import decode_kernel
 from storage.format.batches import BatchTable
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class RecordBlock:
         total = int(np.maximum(lengths, 0).sum()) + len(gap) * len(self)
         out = np.empty(total, np.uint8)
         ends = np.empty(len(self), np.int64)
-        fields_kernel.gather(self.buffer, starts, lengths, gap, out, ends)
+        decode_kernel.gather(self.buffer, starts, lengths, gap, out, ends)
         return out.data, ends
 
     def key(self, index: int) -> bytes | None:
@@ -146,26 +146,28 @@ class RecordBlock:
 
     def headers(self, index: int) -> list[tuple[bytes, bytes | None]]:
         """One record's headers in stored order; for API edges. Names are UTF-8 by Kafka's rule, unchecked."""
-        at = int(self.headers_start[index])
-        headers = []
-        for _ in range(int(self.headers_count[index])):
-            length, at = self._varint(at)
-            name = bytes(self.buffer[at : at + length])
-            length, at = self._varint(at + length)
-            headers.append((name, self._bytes(at, length)))
-            at += max(length, 0)
-        return headers
+        spans, _ = find_headers(
+            self.buffer, self.headers_start[index : index + 1], self.headers_count[index : index + 1]
+        )
+        return [
+            (bytes(self.buffer[name : name + size]), self._bytes(value, length))
+            for name, size, value, length in spans.T.tolist()
+        ]
 
     def _bytes(self, start: int, length: int) -> bytes | None:
         return None if length < 0 else bytes(self.buffer[start : start + length])
 
-    def _varint(self, at: int) -> tuple[int, int]:
-        raw = shift = 0
-        while at < len(self.buffer) and shift < 35:
-            byte = self.buffer[at]
-            at += 1
-            raw |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (raw >> 1) ^ -(raw & 1), at
-            shift += 7
+
+def find_headers(buffer: memoryview, starts: Int64s, counts: Int64s) -> tuple[Int64s, Int64s]:
+    """Where the encoded headers of records lie in `buffer`: `counts` of them from each of `starts` on.
+
+    Returns one column a header, record by record (start and length of its name, start and length of its value, -1
+    null), and the bytes that each record's headers take. Raises CorruptBatch for headers that do not parse: columns and
+    buffer do not belong together, since the decoder lets no such record through.
+    """
+    spans = np.empty((4, int(np.maximum(counts, 0).sum())), np.int64)
+    lengths, fault = np.empty(len(starts), np.int64), np.empty(4, np.int64)
+    starts, counts = np.ascontiguousarray(starts), np.ascontiguousarray(counts)
+    if decode_kernel.find_headers(buffer, starts, counts, lengths, fault, spans) < len(starts):
         raise CorruptBatch("header does not parse", advice="Columns and buffer do not belong together")
+    return spans, lengths

@@ -16,9 +16,7 @@ from storage.format import (
     checksum_kernel,
     compression,
     decode_kernel,
-    header_kernel,
     inflate_kernel,
-    message_kernel,
 )
 from storage.format.batches import BATCH_HEADER_SIZE, CODEC_MASK, LOG_OVERHEAD, BatchTable, Column
 from storage.format.block import Damage, RecordBlock, RecordColumn
@@ -56,7 +54,7 @@ class _Payloads(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What header_kernel.survey says of rows."""
+    """What decode_kernel.survey says of rows."""
 
     records: int
     compressed: int
@@ -152,28 +150,24 @@ class Decoder:
         skip = NOTHING_SKIPPED if skip is None else np.ascontiguousarray(skip, np.uint8)
         headers = np.ascontiguousarray(table.data)
         payloads, plan = self._uncompressed(buffer, table, headers, first_row, last_row, origin, skip, control)
-        last, damage, records = payloads.next_row, payloads.damage, plan.records
-        columns = self._room(records)
-        row, used, fault = first_row, 0, self._fault
-        for bound in _bounds(headers, first_row, last, plan.legacy) if row < last else ():
-            v2 = headers[Column.MAGIC, row] == 2
-            row, used = (decode_kernel.decode_records if v2 else message_kernel.decode_messages)(
-                payloads.buffer,
-                headers,
-                row,
-                bound,
-                origin,
-                payloads.starts[row - first_row :],
-                payloads.ends[row - first_row :],
-                skip,
-                control,
-                columns,
-                used,
-                fault,
-            )
-            if fault[0]:
-                damage = _damage_of_fault(table, row, fault, decode_kernel.FAULTS if v2 else message_kernel.FAULTS)
-                break
+        last, damage = payloads.next_row, payloads.damage
+        columns = self._room(plan.records)
+        row, used = decode_kernel.decode(
+            payloads.buffer,
+            headers,
+            first_row,
+            last,
+            origin,
+            payloads.starts,
+            payloads.ends,
+            skip,
+            control,
+            columns,
+            0,
+            self._fault,
+        )
+        if self._fault[0]:
+            damage = _damage_of_fault(table, row, self._fault)
         return RecordBlock(payloads.buffer, table, columns[:, :used], row, damage)
 
     def audit(
@@ -186,22 +180,23 @@ class Decoder:
         )
         last, damage = payloads.next_row, payloads.damage
         found = np.empty((3, last - first_row), np.int64)
-        row, fault = first_row, self._fault
-        for bound in _bounds(headers, first_row, last, plan.legacy) if row < last else ():
-            starts, ends = payloads.starts[row - first_row :], payloads.ends[row - first_row :]
-            rows = (payloads.buffer, headers, row, bound, origin, starts, ends, NOTHING_SKIPPED, True)
-            if headers[Column.MAGIC, row] == 2:
-                row, _ = decode_kernel.decode_records(*rows, found, row - first_row, fault, False)
-            else:
-                before = row
-                room = _record_bound(table.slice(row, bound), starts, ends) if plan.compressed else bound - row
-                columns = self._room(room)
-                row, used = message_kernel.decode_messages(*rows, columns, 0, fault)
-                _summarize(table, columns[:, :used], before, found[:, before - first_row : row - first_row])
-            if fault[0]:
-                v2 = headers[Column.MAGIC, row] == 2
-                damage = _damage_of_fault(table, row, fault, decode_kernel.FAULTS if v2 else message_kernel.FAULTS)
-                break
+        row, _ = decode_kernel.decode(
+            payloads.buffer,
+            headers,
+            first_row,
+            last,
+            origin,
+            payloads.starts,
+            payloads.ends,
+            NOTHING_SKIPPED,
+            True,
+            self._room(plan.records if plan.legacy else 0),
+            0,
+            self._fault,
+            found,
+        )
+        if self._fault[0]:
+            damage = _damage_of_fault(table, row, self._fault)
         return RecordAudit(row, damage, *found[:, : row - first_row])
 
     def _room(self, records: int) -> Int64s:
@@ -260,14 +255,14 @@ class Decoder:
         if first_row < last and headers[Column.ATTRIBUTES, first_row] & CODEC_MASK:
             end = _rows_within(table, first_row, last, self.block_bytes // 4)
         surveyed = end
-        plan = _Plan(*header_kernel.survey(headers, first_row, end, origin, len(data), skip, control))
+        plan = _Plan(*decode_kernel.survey(headers, first_row, end, origin, len(data), skip, control))
         if plan.compressed and end == last:
             end = _rows_within(table, first_row, last, self.block_bytes // 4)
         damage = verify_crcs(data, table, first_row, end, origin) if self.verify_crc else None
         if damage is not None:
             end = damage.row
         if end < surveyed:
-            plan = _Plan(*header_kernel.survey(headers, first_row, end, origin, len(data), skip, control))
+            plan = _Plan(*decode_kernel.survey(headers, first_row, end, origin, len(data), skip, control))
         return end, plan, damage
 
     def _inflate(
@@ -372,26 +367,6 @@ class Decoder:
             raise CorruptBatch(what, expected=stored, found=found)
 
 
-def _bounds(headers: Int64s, first_row: int, last: int, legacy: int) -> list[int]:
-    """One call for all; where a log changed its format, a call for each run of rows up to one of these."""
-    if not legacy:
-        return [last]
-    return [*(np.flatnonzero(np.diff(headers[Column.MAGIC, first_row:last] == 2)) + 1 + first_row).tolist(), last]
-
-
-def _summarize(table: BatchTable, columns: Int64s, first_row: int, found: Int64s) -> None:
-    """Fills `found` with what RecordAudit says of the messages in `columns`, whose rows begin with `first_row`."""
-    rows = columns[RecordColumn.BATCH] - first_row
-    offsets, last = columns[RecordColumn.OFFSET], table.last_offset[columns[RecordColumn.BATCH]]
-    found[0], found[1], found[2] = NO_RECORDS, -1, -1
-    np.maximum.at(found[0], rows, columns[RecordColumn.TIMESTAMP])
-    wrong = offsets > last
-    wrong[1:] |= (rows[1:] == rows[:-1]) & (offsets[1:] <= offsets[:-1])
-    for index in np.flatnonzero(wrong)[::-1].tolist():  # the first of a batch is set last
-        row = rows[index]
-        found[1, row], found[2, row] = index - int(rows.searchsorted(row)), offsets[index]
-
-
 def _rows_within(table: BatchTable, first_row: int, last_row: int, size: int) -> int:
     """The end of the rows that begin within `size` bytes of the first one's start; at least one row."""
     positions = table.position[first_row:last_row]
@@ -423,9 +398,9 @@ def _wrapped(data: memoryview, start: int, end: int, magic: int) -> tuple[int, i
     raise AssertionError("unreachable")
 
 
-def _damage_of_fault(table: BatchTable, row: int, fault: Int64s, texts: tuple[tuple[str, str], ...]) -> Damage:
+def _damage_of_fault(table: BatchTable, row: int, fault: Int64s) -> Damage:
     code, record, expected, found = fault.tolist()
-    what, expectation = texts[code]
+    what, expectation = decode_kernel.FAULTS[code]
     if record >= 0:
         what += f" (record {record} of the batch)"
     return _damage(table, row, what, expected=expectation.format(expected), found=found)

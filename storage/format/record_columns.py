@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from storage.errors import CorruptBatch
-from storage.format import encoder_kernel, fields_kernel
+from storage.format import decode_kernel, encoder_kernel
 from storage.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def _constant(value: int) -> Int64s:
 
 _ZERO = _constant(0)
 _NULL = _constant(-1)
+_NO_SPANS = np.empty((4, 0), np.int64)
 _NONE = np.zeros(0, np.int64)
 
 
@@ -114,7 +115,9 @@ class RecordColumns:
         headers_start = np.ascontiguousarray(block.headers_start)
         headers_count = np.ascontiguousarray(block.headers_count)
         headers_length = np.zeros(len(block), np.int64)
-        done = fields_kernel.measure_headers(block.buffer, headers_start, headers_count, headers_length)
+        done = decode_kernel.find_headers(
+            block.buffer, headers_start, headers_count, headers_length, np.empty(4, np.int64), _NO_SPANS
+        )
         if done < len(block):
             raise CorruptBatch("record headers do not parse", offset=int(block.offset[done]))
         # A record without headers may point anywhere, the end of another buffer included.

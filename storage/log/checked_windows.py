@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from storage.files.log_file import LogFile
-from storage.format import header_kernel
+from storage.format import decode_kernel
 from storage.format.batches import LOG_OVERHEAD, BatchTable, Scan, ScanStop, scan
 from storage.format.decoder import LEAST_MESSAGE, verify_crcs
 from storage.types import MAX_OFFSET
@@ -128,7 +128,7 @@ class _Room:
         at = -1
         for _ in range(_TRIES):
             # Nothing that would end behind the window: what a text says of its length is millions mostly.
-            at = header_kernel.search(data, at + 1, len(data), plan.lowest, plan.highest)
+            at = decode_kernel.search(data, at + 1, len(data), plan.lowest, plan.highest)
             if at < 0:
                 break
             self._scan(data, place, at)

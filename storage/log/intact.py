@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from storage.format import header_kernel
+from storage.format import decode_kernel
 from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, scan
 from storage.format.decoder import verify_crcs
 from storage.log.checked_windows import Visit
@@ -117,11 +117,11 @@ def intact_batch(
     """
     while position < end:
         data = segment.log.read(position, min(_STEP + BATCH_HEADER_SIZE, end - position))
-        at = header_kernel.search(data, 0, end - position, lowest, highest)
+        at = decode_kernel.search(data, 0, end - position, lowest, highest)
         while at >= 0:
             if segment.batch_at(position + at, end, any_offset=True) is not None:
                 return position + at
-            at = header_kernel.search(data, at + 1, end - position, lowest, highest)
+            at = decode_kernel.search(data, at + 1, end - position, lowest, highest)
         if len(data) <= _STEP:
             return None
         position += _STEP

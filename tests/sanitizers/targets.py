@@ -21,12 +21,9 @@ from storage.format import (
     checksum_kernel,
     decode_kernel,
     encoder_kernel,
-    fields_kernel,
     hashing,
-    header_kernel,
     index_kernel,
     lines_kernel,
-    message_kernel,
     rewrite_kernel,
 )
 from storage.format.batches import BatchTable, Column, scan
@@ -99,7 +96,7 @@ def decode_directly(dice: random.Random) -> None:
         columns = np.full((len(RecordColumn), min(room, 100_000)), -9, np.int64)
         used = dice.choice((0, 0, 1)) if columns.shape[1] else 0
         fault = column([0, 0, 0, 0])
-        decode = decode_kernel.decode_records if magic == 2 else message_kernel.decode_messages
+        decode = decode_kernel.decode
         spans = column([0]), column([len(part)])
         result = tolerant(decode, content, one, 0, 1, 0, *spans, NO_SKIP, True, columns, used, fault)
         if result is not None and not fault[0]:
@@ -107,9 +104,8 @@ def decode_directly(dice: random.Random) -> None:
             for start in (RecordColumn.KEY_START, RecordColumn.VALUE_START):
                 starts, lengths = columns[start : start + 2, used : result[1]]
                 assert ((lengths == -1) | ((lengths >= 0) & (starts >= 0) & (starts + lengths <= len(part)))).all()
-        if magic == 2:
-            found = np.full((dice.choice((3, 3, 2)), dice.choice((1, 1, 0))), -9, np.int64)
-            tolerant(decode, content, one, 0, 1, 0, *spans, NO_SKIP, True, found, 0, fault, False)
+        found = np.full((dice.choice((3, 3, 2)), dice.choice((1, 1, 0))), -9, np.int64)
+        tolerant(decode, content, one, 0, 1, 0, *spans, NO_SKIP, True, columns, 0, fault, found)
         if magic < 2:
             checksum_kernel.check_messages(content, 0, len(part), checksum.CRC32_TABLES)
 
@@ -134,15 +130,16 @@ def decode_any_table(dice: random.Random) -> None:
     large = np.full((dice.choice((table.rows, 1)), dice.choice((5, 5, 4))), -1, np.int64)
     tolerant(checksum_kernel.check_batches, buffer, table.data, first, last, origin, *tables, limit, large)
     tolerant(verify_crcs, buffer, table, 0, table.rows, origin)
-    tolerant(header_kernel.survey, table.data, first, last, origin, len(data), NO_SKIP, True)
+    tolerant(decode_kernel.survey, table.data, first, last, origin, len(data), NO_SKIP, True)
     columns = np.full((len(RecordColumn), dice.randrange(20)), -9, np.int64)
     starts = column([number(dice, len(data)) for _ in range(dice.randrange(table.rows + 1))])
     ends = column([number(dice, len(data)) for _ in starts])
     fault = column([0, 0, 0, 0])
-    for decode in (decode_kernel.decode_records, message_kernel.decode_messages):
-        for spans in ((NO_SPANS, NO_SPANS), (starts, ends)):
-            used = dice.choice((0, index(dice, columns.shape[1])))
-            tolerant(decode, buffer, table.data, first, last, origin, *spans, NO_SKIP, True, columns, used, fault)
+    for spans in ((NO_SPANS, NO_SPANS), (starts, ends)):
+        used = dice.choice((0, index(dice, columns.shape[1])))
+        rows = (buffer, table.data, first, last, origin, *spans, NO_SKIP, True, columns, used, fault)
+        tolerant(decode_kernel.decode, *rows)
+        tolerant(decode_kernel.decode, *rows, np.full((3, dice.choice((table.rows, 1))), -9, np.int64))
 
 
 def scan_spans(dice: random.Random) -> None:
@@ -151,11 +148,11 @@ def scan_spans(dice: random.Random) -> None:
     buffer = exact(data)
     table = np.full((len(Column), dice.randrange(5)), -7, np.int64)
     start, end = index(dice, len(data)), index(dice, len(data))
-    result = tolerant(header_kernel.scan, buffer, start, end, number(dice, 1000), table, index(dice, 4))
+    result = tolerant(decode_kernel.scan, buffer, start, end, number(dice, 1000), table, index(dice, 4))
     if result is not None and start <= end:
         assert start <= result[1] <= end
     lowest, highest = number(dice, 100), number(dice, 1000)
-    found = tolerant(header_kernel.search, buffer, start, number(dice, len(data)), lowest, highest)
+    found = tolerant(decode_kernel.search, buffer, start, number(dice, len(data)), lowest, highest)
     assert found is None or found == -1 or start <= found <= len(data) - 26
     tolerant(checksum_kernel.check_messages, buffer, start, end, checksum.CRC32_TABLES)
     assert checksum_kernel.table_crc(buffer, checksum.CRC32C_TABLES) == checksum.crc32c(data)
@@ -203,7 +200,7 @@ def render_any_columns(dice: random.Random) -> None:
     tolerant(form.render_rows, block, out.data, dice.randrange(len(out) + 1), 0)
     starts, lengths = columns[RecordColumn.VALUE_START], columns[RecordColumn.VALUE_LENGTH]
     room = np.empty(dice.choice((0, 1, 40)), np.uint8)
-    tolerant(fields_kernel.gather, buffer, starts, lengths, exact(dice.choice((b"", b"\n", b"ab"))), room, sizes)
+    tolerant(decode_kernel.gather, buffer, starts, lengths, exact(dice.choice((b"", b"\n", b"ab"))), room, sizes)
 
 
 def view_totals(dice: random.Random) -> None:
@@ -251,7 +248,8 @@ def encode(dice: random.Random) -> None:
             tolerant(encoder_kernel.encode_records, *arguments)
             assert again[1] <= room
     measured = np.zeros(dice.choice((len(columns[0]), 1)), np.int64)
-    tolerant(fields_kernel.measure_headers, buffer, columns[0], columns[1], measured)
+    spans = np.full((dice.choice((4, 4, 3)), dice.choice((0, 1, 5))), -9, np.int64)
+    tolerant(decode_kernel.find_headers, buffer, columns[0], columns[1], measured, column([0] * 4), spans)
 
 
 def lines(dice: random.Random) -> None:
@@ -363,13 +361,17 @@ TARGETS: dict[str, Target] = {
 
 # Which of them run a kernel; the driver refuses to start when pyproject.toml names one that is not here.
 KERNEL_TARGETS = {
-    "storage.format.decode_kernel": ("scan_and_decode", "decode_directly", "decode_any_table", "render_any_columns"),
-    "storage.format.message_kernel": ("scan_and_decode", "decode_directly", "decode_any_table"),
-    "storage.format.header_kernel": ("scan_and_decode", "scan_spans", "decode_any_table"),
+    "storage.format.decode_kernel": (
+        "scan_and_decode",
+        "decode_directly",
+        "decode_any_table",
+        "scan_spans",
+        "render_any_columns",
+        "encode",
+    ),
     "storage.format.checksum_kernel": ("scan_and_decode", "decode_directly", "decode_any_table", "scan_spans"),
     "storage.format.encoder_kernel": ("encode",),
     "storage.format.lines_kernel": ("lines",),
-    "storage.format.fields_kernel": ("encode", "scan_and_decode", "render_any_columns"),
     "storage.format.hashing": ("hash_keys",),
     "storage.format.index_kernel": ("index_entries",),
     "storage.format.inflate_kernel": ("scan_and_decode",),
