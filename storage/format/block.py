@@ -146,16 +146,29 @@ class RecordBlock:
 
     def headers(self, index: int) -> list[tuple[bytes, bytes | None]]:
         """One record's headers in stored order; for API edges. Names are UTF-8 by Kafka's rule, unchecked."""
-        spans, _ = find_headers(
-            self.buffer, self.headers_start[index : index + 1], self.headers_count[index : index + 1]
-        )
-        return [
-            (bytes(self.buffer[name : name + size]), self._bytes(value, length))
-            for name, size, value, length in spans.T.tolist()
-        ]
+        at = int(self.headers_start[index])
+        headers = []
+        for _ in range(int(self.headers_count[index])):
+            length, at = self._varint(at)
+            name = bytes(self.buffer[at : at + length])
+            length, at = self._varint(at + length)
+            headers.append((name, self._bytes(at, length)))
+            at += max(length, 0)
+        return headers
 
     def _bytes(self, start: int, length: int) -> bytes | None:
         return None if length < 0 else bytes(self.buffer[start : start + length])
+
+    def _varint(self, at: int) -> tuple[int, int]:
+        raw = shift = 0
+        while at < len(self.buffer) and shift < 35:
+            byte = self.buffer[at]
+            at += 1
+            raw |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (raw >> 1) ^ -(raw & 1), at
+            shift += 7
+        raise CorruptBatch("header does not parse", advice="Columns and buffer do not belong together")
 
 
 def find_headers(buffer: memoryview, starts: Int64s, counts: Int64s) -> tuple[Int64s, Int64s]:

@@ -571,6 +571,7 @@ def audit_plainly(
 
 
 @cython.cfunc
+@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
 def decode_batch(
@@ -850,25 +851,36 @@ def decode_legacy(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def audit_messages(
+def audit_legacy(
+    data: Bytes,
+    at: cython.longlong,
+    end: cython.longlong,
+    table: cython.const[cython.longlong][:, ::1],
+    row: cython.Py_ssize_t,
     columns: cython.longlong[:, ::1],
     used: cython.Py_ssize_t,
-    last_offset: cython.longlong,
-    found: cython.longlong[:, ::1],
-    slot: cython.Py_ssize_t,
-) -> cython.void:
-    """Fill one column of `found` (see `decode`) from the first `used` columns, the messages of one row."""
+    fault: cython.longlong[::1],
+    room: cython.longlong[:, ::1],
+) -> cython.longlong:
+    """As `decode_batch` without `keep`, for a v0 or v1 row; its messages are decoded into `room`."""
     index: cython.Py_ssize_t
-    found[0, slot] = NO_TIMESTAMP
-    found[1, slot] = found[2, slot] = -1
-    for index in range(used):
-        if columns[1, index] > found[0, slot]:
-            found[0, slot] = columns[1, index]
-        if found[1, slot] < 0 and (
-            columns[0, index] > last_offset or (index > 0 and columns[0, index] <= columns[0, index - 1])
+    messages: cython.longlong
+    if used >= columns.shape[1]:
+        return failed(fault, CAPACITY_FAULT, columns.shape[1], used)
+    messages = decode_legacy(data, at, end, table, row, room, 0, fault)
+    if messages < 0:
+        return -1
+    columns[0, used] = NO_TIMESTAMP
+    columns[1, used] = columns[2, used] = -1
+    for index in range(messages):
+        if room[1, index] > columns[0, used]:
+            columns[0, used] = room[1, index]
+        if columns[1, used] < 0 and (
+            room[0, index] > table[LAST_OFFSET, row] or (index > 0 and room[0, index] <= room[0, index - 1])
         ):
-            found[1, slot] = index
-            found[2, slot] = columns[0, index]
+            columns[1, used] = index
+            columns[2, used] = room[0, index]
+    return used + 1
 
 
 def decode(
@@ -884,7 +896,7 @@ def decode(
     columns: cython.longlong[:, ::1],
     used: cython.Py_ssize_t,
     fault: cython.longlong[::1],
-    found: cython.longlong[:, ::1] = None,
+    room: cython.longlong[:, ::1] = None,
 ) -> tuple[int, int]:
     """Decode rows [first_row, last_row) into `columns` from `used` on: (next row, used).
 
@@ -894,19 +906,19 @@ def decode(
     batch, of which nothing is kept: `fault` is then (index into FAULTS, record within the batch or -1, expected,
     found), otherwise fault[0] is 0.
 
-    With `found` the records are checked and not kept; `columns`, from 0 on, is then room for the messages of one v0 or
-    v1 row. `found` gets one column a row: its greatest timestamp (1 - 2**63 without records), its first record whose
-    offset is not above the one before it or not within its batch (-1: none), and that record's offset.
+    With `room`, for the messages of one v0 or v1 row, the records are checked and not kept. `columns` then gets one
+    column a row: its greatest timestamp (1 - 2**63 without records), its first record whose offset is not above the one
+    before it or not within its batch (-1: none), and that record's offset.
     """
     row: cython.Py_ssize_t = first_row
     size: cython.longlong = len(buffer)
     skips: cython.Py_ssize_t = len(skip)
     placed: cython.bint = len(starts) > 0
-    keep: cython.bint = found is None
+    keep: cython.bint = room is None
     after: cython.longlong
     start: cython.longlong
     end: cython.longlong
-    least: cython.longlong
+    head: cython.longlong
     data: Bytes
     if cython.compiled:
         data = cython.address(buffer[0])
@@ -914,52 +926,44 @@ def decode(
         data = memoryview(buffer)
         table, columns, fault = memoryview(table), memoryview(columns), memoryview(fault)
         starts, ends, skip = memoryview(starts), memoryview(ends), memoryview(skip)
-        found = found if keep else memoryview(found)
+        room = room if keep else memoryview(room)
     if first_row < 0 or last_row < first_row or last_row > table.shape[1] or table.shape[0] < 9 or origin < 0:
         raise ValueError("rows outside of the table")
     if placed and (last_row - first_row > len(starts) or last_row - first_row > len(ends)):
         raise ValueError("rows outside of the spans")
-    if used < 0 or columns.shape[0] < 9 or len(fault) < 4:
-        raise ValueError("columns or fault too small")
-    if not keep and (found.shape[0] < 3 or found.shape[1] < last_row - first_row):
+    if used < 0 or columns.shape[0] < (9 if keep else 3) or len(fault) < 4 or (not keep and room.shape[0] < 9):
         raise ValueError("columns or fault too small")
     fault[0] = 0
     with cython.nogil:
         while row < last_row:
-            if not is_wanted(table, row, skip, skips, control):
-                row += 1
-                continue
-            fault[1] = -1
-            if placed:
-                start = starts[row - first_row]
-                end = ends[row - first_row]
-            else:
-                start = table[POSITION, row]
-                end = table[SIZE, row]
-                least = V2_SIZE if table[MAGIC, row] == 2 else 0
-                if start < origin or start - origin > size or end < least or end > size - (start - origin):
+            if is_wanted(table, row, skip, skips, control):
+                fault[1] = -1
+                head = V2_SIZE if table[MAGIC, row] == 2 else 0
+                if placed:
+                    start = starts[row - first_row]
+                    end = ends[row - first_row]
+                else:
+                    start = table[POSITION, row]
+                    end = table[SIZE, row]
+                    if start < origin or start - origin > size or end < head or end > size - (start - origin):
+                        failed(fault, BOUNDS_FAULT, size, end)
+                        break
+                    start -= origin
+                    end += start
+                    start += head
+                if start < 0 or end > size or start > end:
                     failed(fault, BOUNDS_FAULT, size, end)
                     break
-                if least == 0 and table[ATTRIBUTES, row] & CODEC_BITS != 0:
-                    failed(fault, BOUNDS_FAULT, 0, 0)
+                if head > 0:
+                    after = decode_batch(data, start, end, table, row, columns, used, fault, keep)
+                elif not placed and table[ATTRIBUTES, row] & CODEC_BITS != 0:
+                    after = failed(fault, BOUNDS_FAULT, 0, 0)
+                elif keep:
+                    after = decode_legacy(data, start, end, table, row, columns, used, fault)
+                else:
+                    after = audit_legacy(data, start, end, table, row, columns, used, fault, room)
+                if after < 0:
                     break
-                start -= origin
-                end += start
-                start += least
-            if start < 0 or end > size or start > end:
-                failed(fault, BOUNDS_FAULT, size, end)
-                break
-            if table[MAGIC, row] != 2:
-                after = decode_legacy(data, start, end, table, row, columns, used if keep else 0, fault)
-                if not keep and after >= 0:
-                    audit_messages(columns, after, table[LAST_OFFSET, row], found, row - first_row)
-            elif keep:
-                after = decode_batch(data, start, end, table, row, columns, used, fault, True)
-            else:
-                after = decode_batch(data, start, end, table, row, found, row - first_row, fault, False)
-            if after < 0:
-                break
-            if keep:
                 used = after
             row += 1
     return row, used
@@ -1004,7 +1008,10 @@ def find_headers(
                 if keep and counts[row] > spans.shape[1] - slot:
                     failed(fault, CAPACITY_FAULT, spans.shape[1] - slot, counts[row])
                     break
-                after = walk_headers(data, starts[row], size, counts[row], fault, spans, slot, keep)
+                if keep:
+                    after = walk_headers(data, starts[row], size, counts[row], fault, spans, slot, True)
+                else:
+                    after = walk_headers(data, starts[row], size, counts[row], fault, spans, 0, False)
                 if after < 0:
                     break
                 slot += counts[row]

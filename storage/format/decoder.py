@@ -190,10 +190,10 @@ class Decoder:
             payloads.ends,
             NOTHING_SKIPPED,
             True,
-            self._room(plan.records if plan.legacy else 0),
+            found,
             0,
             self._fault,
-            found,
+            self._room(plan.records if plan.legacy else 0),
         )
         if self._fault[0]:
             damage = _damage_of_fault(table, row, self._fault)

@@ -105,7 +105,7 @@ def decode_directly(dice: random.Random) -> None:
                 starts, lengths = columns[start : start + 2, used : result[1]]
                 assert ((lengths == -1) | ((lengths >= 0) & (starts >= 0) & (starts + lengths <= len(part)))).all()
         found = np.full((dice.choice((3, 3, 2)), dice.choice((1, 1, 0))), -9, np.int64)
-        tolerant(decode, content, one, 0, 1, 0, *spans, NO_SKIP, True, columns, 0, fault, found)
+        tolerant(decode, content, one, 0, 1, 0, *spans, NO_SKIP, True, found, 0, fault, columns)
         if magic < 2:
             checksum_kernel.check_messages(content, 0, len(part), checksum.CRC32_TABLES)
 
@@ -137,9 +137,10 @@ def decode_any_table(dice: random.Random) -> None:
     fault = column([0, 0, 0, 0])
     for spans in ((NO_SPANS, NO_SPANS), (starts, ends)):
         used = dice.choice((0, index(dice, columns.shape[1])))
-        rows = (buffer, table.data, first, last, origin, *spans, NO_SKIP, True, columns, used, fault)
-        tolerant(decode_kernel.decode, *rows)
-        tolerant(decode_kernel.decode, *rows, np.full((3, dice.choice((table.rows, 1))), -9, np.int64))
+        rows = (buffer, table.data, first, last, origin, *spans, NO_SKIP, True)
+        tolerant(decode_kernel.decode, *rows, columns, used, fault)
+        found = np.full((3, dice.choice((table.rows, 1))), -9, np.int64)
+        tolerant(decode_kernel.decode, *rows, found, dice.choice((0, index(dice, 1))), fault, columns)
 
 
 def scan_spans(dice: random.Random) -> None:

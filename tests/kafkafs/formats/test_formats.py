@@ -37,7 +37,7 @@ Line = Callable[[Row], bytes]
 def any_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The kernel as it is installed, and its source run as Python."""
     if request.param == "plain":
-        monkeypatch.setattr(program, "kernel", uncompiled("kafkafs.formats.render_kernel"))
+        monkeypatch.setattr(program, "render_kernel", uncompiled("kafkafs.formats.render_kernel"))
     return str(request.param)
 
 
@@ -78,7 +78,7 @@ def test_lines(name: str, line: Line, chosen: list[Row]) -> None:
 @given(chosen=st.lists(rows, max_size=2))
 def test_lines_uncompiled(name: str, line: Line, chosen: list[Row]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "kernel", uncompiled("kafkafs.formats.render_kernel"))
+        patch.setattr(program, "render_kernel", uncompiled("kafkafs.formats.render_kernel"))
         check(by_name(name, TP), line, chosen)
 
 
