@@ -11,12 +11,10 @@ from storage.format import codec_library
 KERNELS = (
     "storage.format.decode_kernel",
     "storage.format.encoder_kernel",
-    "storage.format.lines_kernel",
     "storage.format.hashing",
     "storage.format.checksum_kernel",
     "storage.format.index_kernel",
     "storage.format.inflate_kernel",
-    "storage.format.rewrite_kernel",
     "storage.compaction.offset_map_kernel",
     "kafkafs.formats.render_kernel",
     "kafkafs.view_index.measure_kernel",

@@ -44,13 +44,9 @@ def content_of(records: RecordColumns, topic: str) -> Content:
             continue
         # A null has hash 0, and so have no headers, which are none.
         present = np.where(lengths > 0, lengths, -1) if is_header else lengths
-        siphash_columns(records.buffer, _of_each(starts, rows), _of_each(present, rows), 0, 0, hashes)
+        siphash_columns(records.buffer, starts, present, 0, 0, hashes)
         total += hashes[:, 0] * factor
     total ^= total >> np.uint64(32)
     total *= _MIXED
     total ^= total >> np.uint64(29)
     return Content(rows, int(total.sum(dtype=np.uint64)))
-
-
-def _of_each(column: Int64s, rows: int) -> Int64s:
-    return np.ascontiguousarray(column if len(column) == rows else np.broadcast_to(column, rows))

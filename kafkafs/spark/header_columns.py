@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from storage.format import decode_kernel
-from storage.format.block import find_headers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,8 +71,7 @@ class HeaderColumn:
 
 def header_spans(block: RecordBlock) -> HeaderSpans:
     """Where the headers of a block's records lie."""
-    spans, _ = find_headers(block.buffer, block.headers_start, block.headers_count)
-    return HeaderSpans(*spans)
+    return HeaderSpans(*block.headers_spans())
 
 
 def _gathered(block: RecordBlock, starts: Int64s, lengths: Int64s) -> tuple[NDArray[np.uint8], Int64s]:

@@ -10,7 +10,6 @@ _KERNELS: Final = (
     "storage.format.checksum_kernel",
     "storage.format.encoder_kernel",
     "storage.format.hashing",
-    "storage.format.rewrite_kernel",
     "storage.compaction.offset_map_kernel",
 )
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafkafs.spark.arrow_records import record_columns, rows_of
+from kafkafs.spark.arrow_records import record_columns
 from kafkafs.spark.content import content_of
 from storage.client.partitioner import Partitioner
 from storage.clock import SystemClock
@@ -129,7 +129,7 @@ class _Task:
                 topic = self._topics[name] = _Topic(
                     self._log_dir, name, self._write, self._attempt, self._compression, force=self._force
                 )
-            records = rows.records if len(chosen) == len(rows.records) else rows_of(rows.records, chosen)
+            records = rows.records if len(chosen) == len(rows.records) else rows.records.take(chosen)
             if self._write.batch is not None:
                 self.content = self.content.plus(content_of(records, name))
             topic.add(records, None if rows.partitions is None else rows.partitions[chosen])
@@ -170,7 +170,7 @@ class _Topic:
         order = np.argsort(chosen, kind="stable")
         numbers, starts = np.unique(chosen[order], return_index=True)
         for number, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
-            self._writer(number).append(records if len(numbers) == 1 else rows_of(records, rows))
+            self._writer(number).append(records if len(numbers) == 1 else records.take(rows))
 
     def _partitions(self, records: RecordColumns, wanted: Int64s | None) -> Int64s:
         if wanted is not None and (wanted >= 0).all():

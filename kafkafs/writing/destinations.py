@@ -6,7 +6,6 @@ Each is one writer's, and not thread-safe.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -138,7 +137,7 @@ class TopicTarget:
         there = set(range(len(columns))).difference(missing.tolist())
         taken, beyond = Taken(0, None), set()
         if len(missing):
-            taken, beyond = self._append_all(_selected(columns, missing), None if asked is None else asked[missing])
+            taken, beyond = self._append_all(columns.take(missing), None if asked is None else asked[missing])
         rows = int(missing[taken.rows]) if taken.rows < len(missing) else len(columns)
         self._ahead.note(columns, rows, there | {int(missing[row]) for row in beyond})
         return Taken(rows, taken.error)
@@ -230,7 +229,7 @@ class TopicTarget:
         ordered = numbers[np.argsort(at)].tolist()
         for index, partition in enumerate(ordered):
             rows = np.flatnonzero(group == partition) + first
-            taken = self._target(partition).append_columns(_selected(columns, rows))
+            taken = self._target(partition).append_columns(columns.take(rows))
             done.update(rows[: taken.rows].tolist())
             if taken.error is not None:
                 missing = [int(rows[taken.rows])] if taken.rows < len(rows) else []
@@ -316,20 +315,3 @@ def _groups(columns: RecordColumns, stop: int, sure_limit: int) -> list[int]:
         sizes += np.maximum(lengths, 0)
     risky = np.flatnonzero(sizes[:stop] > sure_limit)
     return sorted({*risky.tolist(), *(risky + 1).tolist(), stop} - {0})
-
-
-def _selected(columns: RecordColumns, rows: Int64s) -> RecordColumns:
-    def of(column: Int64s) -> Int64s:
-        return column if len(column) <= 1 < len(columns) else column[rows]
-
-    return replace(
-        columns,
-        value_start=columns.value_start[rows],
-        value_length=of(columns.value_length),
-        timestamp=of(columns.timestamp),
-        key_start=of(columns.key_start),
-        key_length=of(columns.key_length),
-        headers_start=of(columns.headers_start),
-        headers_length=of(columns.headers_length),
-        headers_count=of(columns.headers_count),
-    )

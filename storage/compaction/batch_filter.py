@@ -18,15 +18,15 @@ from storage.compaction.cleaned_transactions import CleanedTransactions
 from storage.compaction.offset_map_kernel import DISCARD, KEEP, KEEP_DELETES
 from storage.errors import CorruptBatch
 from storage.files.producer_state import ProducerEntry
-from storage.format import rewrite_kernel
+from storage.format import encoder_kernel
 from storage.format.batches import NO_PRODUCER_ID, TIMESTAMP_TYPE_MASK, BatchTable
 from storage.format.block import RecordBlock
 from storage.format.compression import Codec
 from storage.format.control_records import ControlType, control_records
 from storage.format.decoder import Decoder
+from storage.format.encoder_kernel import COPY, DROP, EMPTY, OUTSIDE, REWRITE
 from storage.format.record_batch import BatchFields, empty_batch, encode_batch, set_crc
 from storage.format.record_columns import RecordColumns
-from storage.format.rewrite_kernel import COPY, DROP, EMPTY, OUTSIDE, REWRITE
 from storage.log.scanning import Window
 
 Int64s = npt.NDArray[np.int64]
@@ -96,7 +96,7 @@ class BatchFilter:
         self._decoder = Decoder()
         self._out = bytearray(_OUT_BYTES)
         self._position = 0
-        self._result = np.zeros(rewrite_kernel.RESULTS, np.int64)
+        self._result = np.zeros(encoder_kernel.REWRITE_RESULTS, np.int64)
         producers = sorted(rules.producers, key=lambda entry: entry.producer_id)
         self._producer_ids = np.array([entry.producer_id for entry in producers], np.int64)
         self._last_offsets = np.array([entry.last_offset for entry in producers], np.int64)
@@ -192,11 +192,11 @@ class BatchFilter:
         sink: Sink,
     ) -> None:
         headers = np.ascontiguousarray(block.table.data[:, : block.table.rows])
-        ends = _ends_of_records(block) if (actions == REWRITE).any() else block.key_start
+        ends = block.headers_start + block.measure_headers() if (actions == REWRITE).any() else block.key_start
         spans = np.empty(2 * block.table.rows, np.int64)
         record = 0
         while row < block.next_row:
-            status = rewrite_kernel.rewrite(
+            status = encoder_kernel.rewrite(
                 window.buffer,
                 window.origin,
                 headers,
@@ -205,12 +205,8 @@ class BatchFilter:
                 actions,
                 horizons,
                 block.buffer,
-                block.offset,
-                block.timestamp,
-                block.key_start,
-                block.key_length,
+                block.columns,
                 ends,
-                block.batch,
                 keep,
                 record,
                 self._out,
@@ -221,9 +217,9 @@ class BatchFilter:
             row, record, self._position, written = self._result.tolist()
             for start, end in spans[: 2 * written].reshape(-1, 2).tolist():
                 set_crc(self._out, start, end)
-            if status == rewrite_kernel.BAD_COLUMN:
+            if status == encoder_kernel.BAD_COLUMN:
                 raise CorruptBatch("a batch cannot be rewritten", offset=int(block.table.last_offset[row]))
-            if status == rewrite_kernel.FULL:
+            if status == encoder_kernel.FULL:
                 self._make_room(sink)
             elif row < block.next_row:
                 self._add(_encoded(block, row, int(horizons[row]), keep), sink)
@@ -253,12 +249,6 @@ def read_markers(window: Window, decoder: Decoder) -> dict[int, ControlType]:
     if block.damage is not None:
         raise block.damage.error
     return {int(rows[record.row]): record.type for record in control_records(block)}
-
-
-def _ends_of_records(block: RecordBlock) -> Int64s:
-    """Where each v2 record of a block ends: behind its headers."""
-    columns = RecordColumns.from_block(block)
-    return block.headers_start + columns.headers_length
 
 
 def _encoded(block: RecordBlock, row: int, horizon: int, keep: npt.NDArray[np.uint8]) -> bytes:

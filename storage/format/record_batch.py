@@ -178,7 +178,7 @@ def encode_into(
     elif fields.base_timestamp is not None:
         base_timestamp = fields.base_timestamp
     else:
-        base_timestamp = int(columns.timestamp[first if len(columns.timestamp) > 1 else 0])
+        base_timestamp = int(columns.timestamp[first])
     start = position + BATCH_HEADER_SIZE
     if start > len(target):
         return Encoded(first, position)
@@ -195,7 +195,7 @@ def encode_into(
         target[start:end] = compressed
     if rows == first:
         return Encoded(first, position)
-    delta = rows - first - 1 if not len(columns.offset_delta) else int(columns.offset_delta[rows - 1])
+    delta = rows - first - 1 if columns.consecutive else int(columns.offset_delta[rows - 1])
     if fields.log_append_time_ms is not None:
         max_timestamp = fields.log_append_time_ms
     if fields.max_timestamp is not None:
@@ -266,18 +266,11 @@ def _encode_records(
     columns: RecordColumns, first: int, last: int, base_timestamp: int, out: memoryview, position: int
 ) -> tuple[int, int, int]:
     """Rows encoded up to, end position, greatest timestamp."""
-    result = np.empty(encoder_kernel.RESULTS, np.int64)
+    result = np.empty(encoder_kernel.ENCODE_RESULTS, np.int64)
     status = encoder_kernel.encode_records(
         memoryview(columns.buffer).cast("B"),
-        columns.key_start,
-        columns.key_length,
-        columns.value_start,
-        columns.value_length,
-        columns.timestamp,
-        columns.headers_start,
-        columns.headers_length,
-        columns.headers_count,
-        columns.offset_delta,
+        columns.columns,
+        columns.consecutive,
         first,
         last,
         base_timestamp,

@@ -23,8 +23,6 @@ from storage.format import (
     encoder_kernel,
     hashing,
     index_kernel,
-    lines_kernel,
-    rewrite_kernel,
 )
 from storage.format.batches import BatchTable, Column, scan
 from storage.format.block import RecordBlock, RecordColumn
@@ -32,7 +30,7 @@ from storage.format.checksum import CRC32C_TABLES
 from storage.format.compression import decompress
 from storage.format.decoder import Decoder, verify_crcs
 from storage.types import TopicPartition
-from tests.sanitizers.inputs import Int64s, Logs, any_record, column, exact, index, number, tolerant
+from tests.sanitizers.inputs import Logs, any_record, column, exact, index, number, tolerant
 
 Target = Callable[[random.Random], None]
 
@@ -228,24 +226,20 @@ def encode(dice: random.Random) -> None:
     data = dice.randbytes(dice.choice((0, 1, 10, 300)))
     buffer = exact(data)
     rows = dice.choice((1, 1, 2, 5))
-
-    def any_column() -> Int64s:
-        length = dice.choice((rows, rows, 1, rows - 1))
-        return column([number(dice, len(data)) for _ in range(length)])
-
-    columns = [any_column() for _ in range(8)]
-    deltas = dice.choice((column([]), any_column()))
+    shape = dice.choice((9, 9, 9, 8)), dice.choice((rows, rows, rows, rows - 1))
+    columns = np.array([number(dice, len(data)) for _ in range(shape[0] * shape[1])], np.int64).reshape(shape)
+    consecutive = dice.random() < 0.5
     out = np.full(dice.choice((0, 1, 20, 400)), 0x5A, np.uint8)
     position = dice.choice((0, index(dice, len(out))))
     first, last = dice.choice((0, index(dice, rows))), dice.choice((rows, index(dice, rows)))
     result = np.zeros(dice.choice((3, 3, 2)), np.int64)
     base = number(dice, 5)
-    tolerant(encoder_kernel.encode_records, buffer, *columns, deltas, first, last, base, out, position, result)
+    tolerant(encoder_kernel.encode_records, buffer, columns, consecutive, first, last, base, out, position, result)
     if result[0] > first >= 0:  # again, into just the room that it took, and into a byte less
         used = int(result[1]) - position
         for room in (used, used - 1):
             exact_out, again = np.empty(room, np.uint8), np.zeros(3, np.int64)
-            arguments = (buffer, *columns, deltas, first, int(result[0]), base, exact_out, 0, again)
+            arguments = (buffer, columns, consecutive, first, int(result[0]), base, exact_out, 0, again)
             tolerant(encoder_kernel.encode_records, *arguments)
             assert again[1] <= room
     measured = np.zeros(dice.choice((len(columns[0]), 1)), np.int64)
@@ -260,16 +254,16 @@ def lines(dice: random.Random) -> None:
     starts = np.empty(dice.randrange(5), np.int64)
     lengths = np.empty(dice.choice((len(starts), 1)), np.int64)
     span = dice.choice(((0, len(data)), (index(dice, len(data)), index(dice, len(data)))))
-    tolerant(lines_kernel.split_lines, buffer, *span, separator, starts, lengths)
+    tolerant(encoder_kernel.split_lines, buffer, *span, separator, starts, lengths)
     begun = exact(dice.randbytes(dice.choice((0, 3))))
     header = number(dice, 5), dice.randrange(-(2**15), 2**15)
     out = np.empty(dice.choice((0, 60, 61, 70, 400, 900)), np.uint8)
     tables = CRC32C_TABLES[: dice.choice((len(CRC32C_TABLES), len(CRC32C_TABLES), 4096))]
-    done = tolerant(lines_kernel.encode_lines, begun, buffer, separator, *header, out, tables)
+    done = tolerant(encoder_kernel.encode_lines, begun, buffer, separator, *header, out, tables)
     if done and done[0]:
         for room in (done[1], done[1] - 1):
             exact_out = np.empty(room, np.uint8)
-            again = lines_kernel.encode_lines(begun, buffer, separator, *header, exact_out, tables)
+            again = encoder_kernel.encode_lines(begun, buffer, separator, *header, exact_out, tables)
             assert again == done if room == done[1] else again[0] == 0
 
 
@@ -327,10 +321,12 @@ def rewrite_batches(dice: random.Random) -> None:
     rows = block.next_row
     real = dice.random() < 0.6
     records = len(block)
-    columns = [np.ascontiguousarray(block.columns[number]) for number in (0, 1, 2, 3, 6, 8)]
+    columns, ends = block.columns, np.ascontiguousarray(block.headers_start)
     if not real:
         records = dice.choice((0, 1, 5))
-        columns = [column([number(dice, 40) for _ in range(dice.choice((records, records, 1)))]) for _ in range(6)]
+        shape = dice.choice((9, 9, 8)), dice.choice((records, records, 1))
+        columns = np.array([number(dice, 40) for _ in range(shape[0] * shape[1])], np.int64).reshape(shape)
+        ends = column([number(dice, 40) for _ in range(dice.choice((records, records, 1)))])
     actions = np.array([dice.choice((0, 1, 2, 2, 3, dice.randrange(6))) for _ in range(rows)], np.uint8)
     horizons = column([number(dice, 5) for _ in range(dice.choice((rows, rows, 1)))])
     keep = np.array([dice.randrange(2) for _ in range(records)], np.uint8)
@@ -338,9 +334,9 @@ def rewrite_batches(dice: random.Random) -> None:
     spans = np.zeros(2 * dice.choice((rows, rows, 1)), np.int64)
     data = np.ascontiguousarray(table.data) if real else column([number(dice, 9) for _ in range(14 * rows)])
     tolerant(
-        rewrite_kernel.rewrite, buffer, dice.choice((origin, origin, number(dice, 5))), data.reshape(14, -1),
+        encoder_kernel.rewrite, buffer, dice.choice((origin, origin, number(dice, 5))), data.reshape(14, -1),
         dice.choice((0, index(dice, rows))), dice.choice((rows, index(dice, rows))), actions, horizons,
-        np.frombuffer(block.buffer, np.uint8), *columns, keep, dice.choice((0, index(dice, records))), out,
+        np.frombuffer(block.buffer, np.uint8), columns, ends, keep, dice.choice((0, index(dice, records))), out,
         dice.choice((0, index(dice, len(out)))), spans, np.zeros(dice.choice((4, 4, 3)), np.int64),
     )  # fmt: skip
 
@@ -371,12 +367,10 @@ KERNEL_TARGETS = {
         "encode",
     ),
     "storage.format.checksum_kernel": ("scan_and_decode", "decode_directly", "decode_any_table", "scan_spans"),
-    "storage.format.encoder_kernel": ("encode",),
-    "storage.format.lines_kernel": ("lines",),
+    "storage.format.encoder_kernel": ("encode", "lines", "rewrite_batches"),
     "storage.format.hashing": ("hash_keys",),
     "storage.format.index_kernel": ("index_entries",),
     "storage.format.inflate_kernel": ("scan_and_decode",),
-    "storage.format.rewrite_kernel": ("rewrite_batches",),
     "storage.compaction.offset_map_kernel": ("map_offsets",),
     "kafkafs.formats.render_kernel": ("scan_and_decode", "render_any_columns"),
     "kafkafs.view_index.measure_kernel": ("view_totals",),
