@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from storage.append.partition_log import PartitionLog
 from storage.append.swap import CleanedSegment, Replacement, remove_cleaned
@@ -28,6 +27,7 @@ from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
 from storage.files.producer_state import ProducerEntry
 from storage.files.transaction_index import AbortedTxn
+from storage.format.batches import MAX_RELATIVE_OFFSET
 from storage.format.decoder import Decoder
 from storage.log.isolation import last_stable_offset
 from storage.log.scanning import Window
@@ -35,8 +35,6 @@ from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import retention_timestamp_ms
 from storage.types import TopicPartition
-
-_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ def group_by_size(segments: Sequence[Segment], config: LogConfig, first_uncleana
         joins = (
             bool(groups)
             and all(size + more <= limit for size, more, limit in zip(sizes, own, limits, strict=True))
-            and (segment.size == 0 or last - groups[-1][0].base_offset <= _MAX_RELATIVE_OFFSET)
+            and (segment.size == 0 or last - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET)
         )
         if joins:
             groups[-1].append(segment)

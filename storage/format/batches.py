@@ -29,6 +29,9 @@ UNKNOWN = -1  # a base offset or record count that only decompressing tells
 LENGTH = slice(8, 12)  # where any batch or message has its length
 LOG_OVERHEAD = LENGTH.stop  # bytes of offset and length before what the length counts
 BATCH_HEADER_SIZE = 61  # of format v2
+MAGIC_AT = 16  # where any batch or message has its format's version
+MAX_MAGIC = 2
+MAX_RELATIVE_OFFSET = 2**31 - 1  # of an offset to its segment's or batch's base offset
 
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_MASK = 0x08

@@ -127,23 +127,6 @@ def crc_of(data: Bytes, at: cython.longlong, end: cython.longlong, tables: Table
     return ~crc if cython.compiled else crc ^ 0xFFFFFFFF
 
 
-def table_crc(buffer: cython.const[cython.uchar][::1], tables: cython.const[cython.uint][::1]) -> int:
-    """The CRC of a whole buffer; `tables` is uint32[4096], slicing-by-16 tables one after the other."""
-    result: cython.longlong
-    data: Bytes
-    slices: Tables
-    if len(tables) < TABLE_ENTRIES:
-        raise ValueError("sixteen tables of 256 entries are needed")
-    if cython.compiled:
-        data = cython.address(buffer[0])
-        slices = cython.address(tables[0])
-    else:
-        data, slices = memoryview(buffer), memoryview(tables)
-    with cython.nogil:
-        result = crc_of(data, 0, len(buffer), slices)
-    return result
-
-
 def check_batches(
     buffer: cython.const[cython.uchar][::1],
     table: cython.const[cython.longlong][:, ::1],

@@ -18,7 +18,7 @@ import numpy as np
 
 from storage.files.log_file import LogFile
 from storage.format import decode_kernel
-from storage.format.batches import LOG_OVERHEAD, BatchTable, Scan, ScanStop, scan
+from storage.format.batches import LOG_OVERHEAD, MAGIC_AT, BatchTable, Scan, ScanStop, scan
 from storage.format.decoder import LEAST_MESSAGE, verify_crcs
 from storage.types import MAX_OFFSET
 
@@ -28,7 +28,6 @@ _BEYOND_BYTES: Final = 64 << 10  # read with a window: most batches that begin i
 _TRIES: Final = 16  # of places that look like a batch; at the next window the search begins anew
 _FEW_ROWS: Final = 4096
 _ROWS: Final = 65_536
-_MAGIC_AT: Final = 16
 
 # Given bytes, headers with positions in the file, how many of those rows are meant, and the first byte's file position.
 Visit = Callable[[memoryview, BatchTable, int, int], None]
@@ -184,10 +183,10 @@ class _Room:
 
 def _with_known_magic(data: memoryview, position: int, table: BatchTable) -> tuple[memoryview, Scan]:
     """One batch of a magic that nobody has defined, read as v2, as Kafka does: the magic lies outside the CRC."""
-    if len(data) <= _MAGIC_AT or data[_MAGIC_AT] in (0, 1, 2):
+    if len(data) <= MAGIC_AT or data[MAGIC_AT] in (0, 1, 2):
         return data, scan(data, position, table)
     copy = bytearray(data)
-    copy[_MAGIC_AT] = 2
+    copy[MAGIC_AT] = 2
     outcome = scan(copy, position, table)
     # Only the first batch was meant: the others may be of any magic again.
     table.rows = min(table.rows, 1)

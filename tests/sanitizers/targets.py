@@ -154,7 +154,6 @@ def scan_spans(dice: random.Random) -> None:
     found = tolerant(decode_kernel.search, buffer, start, number(dice, len(data)), lowest, highest)
     assert found is None or found == -1 or start <= found <= len(data) - 26
     tolerant(checksum_kernel.check_messages, buffer, start, end, checksum.CRC32_TABLES)
-    assert checksum_kernel.table_crc(buffer, checksum.CRC32C_TABLES) == checksum.crc32c(data)
 
 
 def render(block: RecordBlock, dice: random.Random) -> None:
@@ -277,8 +276,6 @@ def hash_keys(dice: random.Random) -> None:
     lengths = column([number(dice, len(key)) for _ in range(dice.choice((rows, 1)))])
     hashes = np.zeros(dice.choice((rows, 2)), np.int32)
     tolerant(hashing.murmur2_columns, buffer, starts, lengths, hashes)
-    tolerant(hashing.murmur2_gathered, buffer, np.sort(starts), hashes)
-    tolerant(hashing.murmur2_gathered, buffer, starts, hashes)
     wide = np.zeros((dice.choice((rows, 2)), dice.choice((2, 2, 1))), np.uint64)
     tolerant(hashing.siphash_columns, buffer, starts, lengths, dice.randrange(2**64), 2**64 - 1, wide)
 

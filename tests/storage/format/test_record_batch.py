@@ -11,7 +11,6 @@ from aiokafka.record.default_records import DefaultRecordBatch
 
 from storage.errors import CorruptBatch, RecordTooLarge, UnsupportedFormat
 from storage.format.compression import Codec
-from storage.format.control_batches import control_batch, marker_batch
 from storage.format.control_records import ControlType, EndTransactionMarker, control_type, parse_marker
 from storage.format.record_batch import (
     BatchFields,
@@ -25,6 +24,7 @@ from storage.format.record_batch import (
 )
 from storage.format.record_columns import Record, RecordColumns
 from storage.types import TimestampType
+from tests.support.control_batches import control_batch, marker_batch
 from tests.support.fixtures import FIXTURES, read_golden, requires_fixtures
 from tests.support.record_headers import batches, v2_header
 
