@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from storage.files.commit_ledger import Content
+from storage.files.commit_ledger import ContentSum
 from storage.format.hashing import siphash_columns
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _OF_HEADERS: Final = np.uint64(0x165667B19E3779F9)
 _MIXED: Final = np.uint64(0xD6E8FEB86659FD93)
 
 
-def content_of(records: RecordColumns, topic: str) -> Content:
+def content_of(records: RecordColumns, topic: str) -> ContentSum:
     """Of records for one topic."""
     rows = len(records)
     total = np.full(rows, zlib.crc32(topic.encode()), np.uint64)
@@ -49,4 +49,4 @@ def content_of(records: RecordColumns, topic: str) -> Content:
     total ^= total >> np.uint64(32)
     total *= _MIXED
     total ^= total >> np.uint64(29)
-    return Content(rows, int(total.sum(dtype=np.uint64)))
+    return ContentSum(rows, int(total.sum(dtype=np.uint64)))

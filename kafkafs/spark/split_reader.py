@@ -15,7 +15,7 @@ from storage.types import Isolation, OffsetRange
 
 if TYPE_CHECKING:
     from kafkafs.spark.planning import Split
-    from storage.format.block import Damage, RecordBlock
+    from storage.format.block import BatchDamage, RecordBlock
     from storage.format.decoder import Decoder
     from storage.log.log_dir import LogDir
     from storage.types import TopicPartition
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _TRIES: Final = 20  # to find again what vanished, before giving up
 
 OnLoss = Callable[["TopicPartition", OffsetRange, str], None]
-OnDamage = Callable[["TopicPartition", "Damage"], None]
+OnDamage = Callable[["TopicPartition", "BatchDamage"], None]
 
 
 def read_split(

@@ -18,7 +18,7 @@ from storage.client.partitioner import Partitioner
 from storage.clock import SystemClock
 from storage.directory import guest_rules
 from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
-from storage.files.commit_ledger import Content, StagedFile, WriteId
+from storage.files.commit_ledger import ContentSum, StagedBatchFile, WriteId
 from storage.files.disk import RealDisk
 from storage.log.log_dir import LogDir
 from storage.staged_writes import commit
@@ -43,7 +43,7 @@ def stage(
     attempt: str = "",
     compression: str | None = None,
     force: bool = False,
-) -> tuple[tuple[StagedFile, ...], Content]:
+) -> tuple[tuple[StagedBatchFile, ...], ContentSum]:
     """Stages all batches; `columns` are those that are written, `topic` goes before the column of that name. `attempt`:
     which one at this write it is; what earlier ones left goes first. Also gives what the rows are, if the write may
     come again. `compression`: of topics that leave it to producers, none by default.
@@ -120,7 +120,7 @@ class _Task:
         self._force = force
         self._log_dir = LogDir.open_read_only(path)
         self._topics: dict[str, _Topic] = {}
-        self.content = Content()
+        self.content = ContentSum()
 
     def add(self, rows: _Rows) -> None:
         for name, chosen in rows.by_topic():
@@ -134,7 +134,7 @@ class _Task:
                 self.content = self.content.plus(content_of(records, name))
             topic.add(records, None if rows.partitions is None else rows.partitions[chosen])
 
-    def finish(self) -> tuple[StagedFile, ...]:
+    def finish(self) -> tuple[StagedBatchFile, ...]:
         return tuple(file for _, topic in sorted(self._topics.items()) for file in topic.finish())
 
     def discard(self) -> None:
@@ -201,7 +201,7 @@ class _Topic:
             )
         return writer
 
-    def finish(self) -> Iterator[StagedFile]:
+    def finish(self) -> Iterator[StagedBatchFile]:
         for _, writer in sorted(self._writers.items()):
             staged = writer.finish()
             if staged is not None:

@@ -22,7 +22,7 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """A type of value: `parse` gives the value of a text or raises ValueError, `show` the text of a value."""
 
     name: str
@@ -54,12 +54,12 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(re.split(r"\s*,\s*", text))) if text else ()
 
 
-INT = Kind("32-bit integer", _integer(-MAX_INT - 1, MAX_INT))
-LONG = Kind("64-bit integer", _integer(-MAX_LONG - 1, MAX_LONG))
-DOUBLE = Kind("number", _double)
-BOOLEAN = Kind("boolean, true or false", _boolean, lambda value: "true" if value else "false")
-STRING = Kind("text", lambda text: text)
-LIST = Kind("comma-separated list", _list, ",".join)
+INT = ValueKind("32-bit integer", _integer(-MAX_INT - 1, MAX_INT))
+LONG = ValueKind("64-bit integer", _integer(-MAX_LONG - 1, MAX_LONG))
+DOUBLE = ValueKind("number", _double)
+BOOLEAN = ValueKind("boolean, true or false", _boolean, lambda value: "true" if value else "false")
+STRING = ValueKind("text", lambda text: text)
+LIST = ValueKind("comma-separated list", _list, ",".join)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Synonym:
     """Another name for a key, where it stands in another unit: `to_value` turns its value into the key's."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
     to_value: Callable[[Any], Any]
     rule: Rule = ANY
 
@@ -109,7 +109,7 @@ class Key:
 
     name: str
     field: str
-    kind: Kind
+    kind: ValueKind
     rule: Rule
     default: Any
     doc: str
@@ -124,7 +124,7 @@ class Key:
         return self.kind.show(value)
 
 
-def parse_value(name: str, kind: Kind, rule: Rule, text: str) -> Any:
+def parse_value(name: str, kind: ValueKind, rule: Rule, text: str) -> Any:
     """The value of a text for the key `name`. InvalidConfig when it is not of this kind or breaks the rule."""
     try:
         value = kind.parse(text.strip())
@@ -140,7 +140,7 @@ def parse_value(name: str, kind: Kind, rule: Rule, text: str) -> Any:
 
 
 def key(
-    name: str, kind: Kind, default: Any, rule: Rule, doc: str, *, broker: str | tuple[str | Synonym, ...] = ()
+    name: str, kind: ValueKind, default: Any, rule: Rule, doc: str, *, broker: str | tuple[str | Synonym, ...] = ()
 ) -> Any:
     """A dataclass field that holds the value of a configuration key.
 

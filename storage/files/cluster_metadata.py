@@ -18,7 +18,7 @@ from storage.files import names
 from storage.files.listing import scan_quietly
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.metadata_records import decode
-from storage.files.metadata_replay import ClusterMetadata, PartitionMetadata, Replay, TopicMetadata
+from storage.files.metadata_replay import ClusterMetadata, MetadataReplay, PartitionMetadata, TopicMetadata
 from storage.files.names import FileKind, FileState
 from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
 from storage.format.block import RecordBlock
@@ -49,7 +49,7 @@ class ClusterMetadataReader:
         self._shown: ClusterMetadata | None = None
 
     def _forget(self) -> None:
-        self._replay = Replay()
+        self._replay = MetadataReplay()
         self._end_offset = 0
         # The segment read last, and where to go on in it.
         self._identity: FileIdentity | None = None
@@ -122,13 +122,13 @@ class ClusterMetadataReader:
         """Begins with the latest snapshot that can be read; with nothing when there is none."""
         problem: StorageError | None = None
         for name, file in snapshots:
-            self._replay = Replay()
+            self._replay = MetadataReplay()
             found = self._read_snapshot(file)
             if found is None:
                 self._end_offset = name.end_offset
                 return None
             problem = problem or found
-        self._replay = Replay()
+        self._replay = MetadataReplay()
         return problem
 
     def _read_snapshot(self, file: LogFile) -> StorageError | None:

@@ -36,19 +36,19 @@ class WriteId(NamedTuple):
     batch: int | None
 
 
-class Content(NamedTuple):
+class ContentSum(NamedTuple):
     """What a write consists of, whatever its order and its partitions: how many rows, and a sum over them, modulo 2^64,
     that differs where a row does."""
 
     records: int = 0
     digest: int = 0
 
-    def plus(self, other: Content) -> Content:
+    def plus(self, other: ContentSum) -> ContentSum:
         """Of both together."""
-        return Content(self.records + other.records, (self.digest + other.digest) % 2**64)
+        return ContentSum(self.records + other.records, (self.digest + other.digest) % 2**64)
 
 
-class StagedFile(NamedTuple):
+class StagedBatchFile(NamedTuple):
     """A task's whole batches for one partition, in its directory under `name` (names.StagedName)."""
 
     tp: TopicPartition
@@ -66,7 +66,7 @@ class PendingPart(NamedTuple):
     base_offset: int
     last_offset: int
     crc: int
-    files: tuple[StagedFile, ...]
+    files: tuple[StagedBatchFile, ...]
     written: bool = False
 
 
@@ -78,7 +78,7 @@ class PendingCommit:
     write: WriteId
     time_ms: int
     parts: tuple[PendingPart, ...]
-    content: Content | None = None
+    content: ContentSum | None = None
 
 
 class LastBatch(NamedTuple):
@@ -87,7 +87,7 @@ class LastBatch(NamedTuple):
 
     batch: int
     time_ms: int
-    contents: tuple[tuple[int, Content], ...] = ()
+    contents: tuple[tuple[int, ContentSum], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Ledger:
         last = self.queries.get(write.id)
         return last is not None and write.batch is not None and write.batch <= last.batch
 
-    def content_of(self, write: WriteId) -> Content | None:
+    def content_of(self, write: WriteId) -> ContentSum | None:
         """What a micro-batch that is done consisted of; None where that is not remembered."""
         last = self.queries.get(write.id)
         return None if last is None or write.batch is None else dict(last.contents).get(write.batch)
@@ -142,7 +142,7 @@ class Ledger:
         pending = self.withdrawn(write).pending
         if write.batch is None:
             return self.withdrawn(write)
-        known = [commit.content for commit in self.pending if commit.write == write] or [Content()]
+        known = [commit.content for commit in self.pending if commit.write == write] or [ContentSum()]
         before = self.queries.get(write.id)
         contents = [*(() if before is None else before.contents)]
         contents += [(write.batch, content) for content in known if content is not None]
@@ -218,19 +218,19 @@ def _pending(commit: Any) -> PendingCommit:
     batch = commit["batch"]
     write = WriteId(str(commit["write"]), None if batch is None else int(batch))
     told = commit.get("content")
-    content = None if told is None else Content(int(told[0]), int(told[1]))
+    content = None if told is None else ContentSum(int(told[0]), int(told[1]))
     return PendingCommit(write, int(commit["time_ms"]), tuple(_part(part) for part in commit["parts"]), content)
 
 
-def _contents(given: Any) -> tuple[tuple[int, Content], ...]:
-    return tuple((int(batch), Content(int(records), int(digest))) for batch, records, digest in given)
+def _contents(given: Any) -> tuple[tuple[int, ContentSum], ...]:
+    return tuple((int(batch), ContentSum(int(records), int(digest))) for batch, records, digest in given)
 
 
 def _part(part: Any) -> PendingPart:
     tp = TopicPartition(str(part["topic"]), int(part["partition"]))
     if names.topic_name_problem(tp.topic) or tp.partition < 0:
         raise ValueError(f"{tp} is no partition")
-    files = tuple(StagedFile(tp, _staged(name), int(size), int(records)) for name, size, records in part["files"])
+    files = tuple(StagedBatchFile(tp, _staged(name), int(size), int(records)) for name, size, records in part["files"])
     written = part.get("written", False) is True
     return PendingPart(tp, int(part["base_offset"]), int(part["last_offset"]), int(part["crc"]), files, written)
 

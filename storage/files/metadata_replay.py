@@ -66,17 +66,17 @@ class ClusterMetadata:
 
 
 @dataclass(slots=True)
-class _Topic:
+class _TopicState:
     name: str
     topic_id: str
     partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
 
 
-class Replay:
+class MetadataReplay:
     """The state that metadata records lead to, one after the other."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, _Topic] = {}  # by topic id
+        self._topics: dict[str, _TopicState] = {}  # by topic id
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._transaction: list[MetadataRecord] | None = None
         # What was shown last; topics whose name is in _changed have to be made anew.
@@ -102,7 +102,7 @@ class Replay:
     def _apply(self, record: MetadataRecord) -> None:
         match record:
             case TopicRecord(name, topic_id):
-                self._topics[topic_id] = _Topic(name, topic_id)
+                self._topics[topic_id] = _TopicState(name, topic_id)
                 self._changed.add(name)
             case RemoveTopicRecord(topic_id):
                 name = self._topic(topic_id).name
@@ -143,7 +143,7 @@ class Replay:
         topic.partitions[record.partition] = after
         self._changed.add(topic.name)
 
-    def _topic(self, topic_id: str) -> _Topic:
+    def _topic(self, topic_id: str) -> _TopicState:
         topic = self._topics.get(topic_id)
         if topic is None:
             raise CorruptCheckpoint(f"metadata changes the topic with id {topic_id}, which is not there")

@@ -60,7 +60,7 @@ class Column(IntEnum):
 
 
 class ScanStop(IntEnum):
-    """Why a header scan stopped at `Scan.next_start`."""
+    """Why a header scan stopped at `ScanOutcome.next_start`."""
 
     END = 0  # the span ended, exactly or within a batch: more bytes are needed
     FULL = 1  # the table is full
@@ -68,7 +68,7 @@ class ScanStop(IntEnum):
     UNSUPPORTED = 3  # a magic value other than 0, 1, 2
 
 
-class Scan(NamedTuple):
+class ScanOutcome(NamedTuple):
     """Outcome of a scan: where in the buffer the next batch begins, and why the scan went no further."""
 
     next_start: int
@@ -228,7 +228,7 @@ class BatchTable:
         return np.where(self.magic == 0, int(TimestampType.NO_TIMESTAMP_TYPE), stored)
 
 
-def scan(buffer: Buffer, position: int, table: BatchTable, start: int = 0, end: int | None = None) -> Scan:
+def scan(buffer: Buffer, position: int, table: BatchTable, start: int = 0, end: int | None = None) -> ScanOutcome:
     """Append the headers of the whole batches in buffer[start:end] to `table`.
 
     `position` is the file position of buffer[0]. Only lengths and the magic are checked: CRCs and records are the
@@ -239,4 +239,4 @@ def scan(buffer: Buffer, position: int, table: BatchTable, start: int = 0, end: 
         data, start, len(data) if end is None else end, position, table.data, table.rows
     )
     table.rows = rows
-    return Scan(next_start, ScanStop(stop))
+    return ScanOutcome(next_start, ScanStop(stop))

@@ -80,7 +80,7 @@ class RecordFields:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class BatchDamage:
     """Where decoding stopped: the table row and file position of the first bad batch, and what is wrong with it.
 
     `end`: the file position behind it, where reading goes on.
@@ -104,7 +104,7 @@ class RecordBlock(RecordFields):
     __slots__ = ("buffer", "damage", "next_row", "table")
 
     def __init__(
-        self, buffer: memoryview, table: BatchTable, columns: Int64s, next_row: int, damage: Damage | None = None
+        self, buffer: memoryview, table: BatchTable, columns: Int64s, next_row: int, damage: BatchDamage | None = None
     ) -> None:
         super().__init__(columns)
         self.buffer = buffer

@@ -19,7 +19,7 @@ from storage.format import (
     inflate_kernel,
 )
 from storage.format.batches import BATCH_HEADER_SIZE, CODEC_MASK, LOG_OVERHEAD, BatchTable, Column
-from storage.format.block import Damage, RecordBlock, RecordColumn
+from storage.format.block import BatchDamage, RecordBlock, RecordColumn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +50,7 @@ class _Payloads(NamedTuple):
     starts: Int64s
     ends: Int64s
     next_row: int
-    damage: Damage | None
+    damage: BatchDamage | None
 
 
 class _Plan(NamedTuple):
@@ -69,13 +69,13 @@ class RecordAudit(NamedTuple):
     """
 
     next_row: int
-    damage: Damage | None
+    damage: BatchDamage | None
     greatest: Int64s
     misplaced: Int64s
     misplaced_offset: Int64s
 
 
-def verify_crcs(buffer: Buffer, table: BatchTable, first_row: int, last_row: int, origin: int) -> Damage | None:
+def verify_crcs(buffer: Buffer, table: BatchTable, first_row: int, last_row: int, origin: int) -> BatchDamage | None:
     """Check the stored CRCs of rows [first_row, last_row); the first that differs, or None.
 
     `origin` is the file position of buffer[0]. ValueError: a row lies outside of `buffer`.
@@ -245,7 +245,7 @@ class Decoder:
         origin: int,
         skip: NDArray[np.uint8],
         control: bool,
-    ) -> tuple[int, _Plan, Damage | None]:
+    ) -> tuple[int, _Plan, BatchDamage | None]:
         """(end of the rows to decode now, what they take, what is wrong at their end).
 
         They end at the first wrong CRC, and after a quarter of the arena's size where batches are compressed: the arena
@@ -398,7 +398,7 @@ def _wrapped(data: memoryview, start: int, end: int, magic: int) -> tuple[int, i
     raise AssertionError("unreachable")
 
 
-def _damage_of_fault(table: BatchTable, row: int, fault: Int64s) -> Damage:
+def _damage_of_fault(table: BatchTable, row: int, fault: Int64s) -> BatchDamage:
     code, record, expected, found = fault.tolist()
     what, expectation = decode_kernel.FAULTS[code]
     if record >= 0:
@@ -406,12 +406,12 @@ def _damage_of_fault(table: BatchTable, row: int, fault: Int64s) -> Damage:
     return _damage(table, row, what, expected=expectation.format(expected), found=found)
 
 
-def _damage(table: BatchTable, row: int, what: str, *, expected: object, found: object) -> Damage:
+def _damage(table: BatchTable, row: int, what: str, *, expected: object, found: object) -> BatchDamage:
     return _damage_of(table, row, CorruptBatch(what, expected=expected, found=found))
 
 
-def _damage_of(table: BatchTable, row: int, error: StorageError) -> Damage:
+def _damage_of(table: BatchTable, row: int, error: StorageError) -> BatchDamage:
     base, last = int(table.base_offset[row]), int(table.last_offset[row])
     error.position = int(table.position[row])
     error.offset = base if base >= 0 else last
-    return Damage(row, error.position, int(table.end[row]), error)
+    return BatchDamage(row, error.position, int(table.end[row]), error)

@@ -18,7 +18,7 @@ import numpy as np
 
 from storage.files.log_file import LogFile
 from storage.format import decode_kernel
-from storage.format.batches import LOG_OVERHEAD, MAGIC_AT, BatchTable, Scan, ScanStop, scan
+from storage.format.batches import LOG_OVERHEAD, MAGIC_AT, BatchTable, ScanOutcome, ScanStop, scan
 from storage.format.decoder import LEAST_MESSAGE, verify_crcs
 from storage.types import MAX_OFFSET
 
@@ -159,7 +159,7 @@ class _Room:
             self._bytes = np.empty(size, np.uint8).data
         return plan.log.read(position, size, self._bytes)
 
-    def _scan(self, data: memoryview, position: int, start: int = 0) -> Scan:
+    def _scan(self, data: memoryview, position: int, start: int = 0) -> ScanOutcome:
         """The headers of data[start:] in the table, which is made larger where they are many: most often they are not,
         and all its columns in memory cost as much as the bytes."""
         rows = 1 + len(data) // LEAST_MESSAGE
@@ -181,7 +181,7 @@ class _Room:
         return window
 
 
-def _with_known_magic(data: memoryview, position: int, table: BatchTable) -> tuple[memoryview, Scan]:
+def _with_known_magic(data: memoryview, position: int, table: BatchTable) -> tuple[memoryview, ScanOutcome]:
     """One batch of a magic that nobody has defined, read as v2, as Kafka does: the magic lies outside the CRC."""
     if len(data) <= MAGIC_AT or data[MAGIC_AT] in (0, 1, 2):
         return data, scan(data, position, table)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from storage.files.disk_protocol import Disk
-    from storage.format.block import Damage, RecordBlock
+    from storage.format.block import BatchDamage, RecordBlock
 
 # A task's share of a log in file bytes, at most: what is repeated when a worker dies, and about the size of a file.
 _TASK_BYTES: Final = 256 << 20
@@ -230,7 +230,7 @@ class _Noted:
             raise _lost(tp, offsets, why)
         self.lost.append(Lost(tp, offsets))
 
-    def damage(self, tp: TopicPartition, damage: Damage) -> None:
+    def damage(self, tp: TopicPartition, damage: BatchDamage) -> None:
         if not self._options.keep_damage:
             raise damage.error
         last = self._split.end_offset - 1
