@@ -81,9 +81,9 @@ class RecordFields:
 
 @dataclass(frozen=True, slots=True)
 class BatchDamage:
-    """Where decoding stopped: the table row and file position of the first bad batch, and what is wrong with it.
+    """Where decoding stopped: the table row and file position of the first bad batch, and its error.
 
-    `end`: the file position behind it, where reading goes on.
+    `end`: the file position after it, where reading continues.
     """
 
     row: int
@@ -95,10 +95,10 @@ class BatchDamage:
 class RecordBlock(RecordFields):
     """Records in log order: int64 columns over one read-only `buffer`.
 
-    Valid until the Decoder that made it decodes again; `detach` makes a copy that lasts. Starts are positions in
-    `buffer`, length -1 is null, `batch` is a row of `table`, `headers_start` is the first header of a v2 record.
-    `next_row` is the first row of the range that was not decoded: the end of the range, the row of `damage`, or where
-    the arena was full.
+    Valid until the Decoder that made it decodes again; `detach` makes a permanent copy. Starts are positions in
+    `buffer`, length -1 is null, `batch` is a row of `table`, `headers_start` the position of a v2 record's first
+    header. `next_row` is the first row of the range that was not decoded: the end of the range, the row of `damage`, or
+    the row where the arena was full.
     """
 
     __slots__ = ("buffer", "damage", "next_row", "table")
@@ -121,7 +121,7 @@ class RecordBlock(RecordFields):
         return self.columns[RecordColumn.BATCH, :]
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.integer] | slice) -> Self:
-        """The records that a mask, indices or a slice choose: columns copied, same buffer."""
+        """The records at a mask, indices or a slice: columns are copied, the buffer is shared."""
         if isinstance(rows, slice):
             columns = self.columns[:, rows].copy()
         else:
@@ -130,13 +130,13 @@ class RecordBlock(RecordFields):
         return type(self)(self.buffer, self.table, columns, self.next_row, self.damage)
 
     def detach(self) -> Self:
-        """A copy that owns its memory. Holds the whole buffer: for few records of many, gather what you need."""
+        """A copy that owns its memory. It holds the whole buffer: for few records of many, use `gather`."""
         return type(self)(
             memoryview(bytes(self.buffer)), self.table.copy(), self.columns.copy(), self.next_row, self.damage
         )
 
     def gather(self, column: Literal["key", "value"], separator: bytes | None = None) -> tuple[memoryview, Int64s]:
-        """All keys or values one after the other, each followed by `separator`, and where each ends before it.
+        """All keys or values one after the other, each followed by `separator`, and where each ends (before it).
 
         Null counts as empty: `key_length` or `value_length` is below 0 there. The memory is the caller's.
         """

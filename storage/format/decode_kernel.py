@@ -55,11 +55,11 @@ V1_SIZE = cython.declare(cython.longlong, 34)
 V2_SIZE = cython.declare(cython.longlong, 61)  # a batch header of format v2
 LEAST_RECORD = cython.declare(cython.longlong, 7)  # no key, no value, no header: one byte for each field
 LEAST_BODY = cython.declare(cython.longlong, 6)
-# Lengths and small fields of records lie far apart, which the processor's own prefetching does not follow. Asked for
-# so far ahead, records come from memory at 50 M/s instead of 35 (100-byte values).
+# Lengths and small fields of records are far apart, which the processor's own prefetching does not cover. Prefetched
+# this many bytes ahead, records are read from memory at 50 M/s instead of 35 (100-byte values).
 AHEAD = cython.declare(cython.longlong, 4096)
-PLAIN_AHEAD = cython.declare(cython.longlong, 2048)  # of `audit_plainly`, which is faster by a sixth
-SHORT = cython.declare(cython.longlong, 1 << 13)  # above what two bytes of a varint hold
+PLAIN_AHEAD = cython.declare(cython.longlong, 2048)  # in `audit_plainly`, which it makes a sixth faster
+SHORT = cython.declare(cython.longlong, 1 << 13)  # more than two bytes of a varint can hold
 MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 NO_TIMESTAMP = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF)
 
@@ -197,7 +197,7 @@ def unzigzag(raw: cython.ulonglong) -> cython.longlong:
 def long_varint(
     data: Bytes, at: cython.longlong, end: cython.longlong, bits: cython.int
 ) -> tuple[cython.longlong, cython.longlong]:
-    """(value, position after it) of a zigzag integer of `bits` bits; position -1: it does not end or overflows."""
+    """(value, position after it) of a zigzag integer of `bits` bits; position -1 if it does not end or overflows."""
     raw: cython.ulonglong = 0
     shift: cython.int = 0
     byte: cython.ulonglong
@@ -273,7 +273,7 @@ def scan_v2(data: Bytes, at: cython.longlong, table: cython.longlong[:, ::1], ro
     base: cython.longlong = load_i64(data, at)
     delta: cython.longlong = load_i32(data, at + 23)
     table[BASE_OFFSET, row] = base
-    # -1 where no offset can be: decoding refuses such a batch.
+    # -1 for an impossible offset: decoding refuses such a batch.
     if base < 0 or delta < 0 or base > MAX_INT64 - delta:
         table[LAST_OFFSET, row] = -1
     else:
@@ -384,11 +384,11 @@ def survey(
     skip: cython.const[cython.uchar][::1],
     control: cython.bint,
 ) -> tuple[int, int, int]:
-    """What decoding rows [first_row, last_row) takes: (records at most, compressed rows, rows below v2).
+    """The size of decoding rows [first_row, last_row): (most records, compressed rows, rows below v2).
 
-    The first two are of the rows wanted: not 1 in `skip` (which may be shorter than the table), and no control batch
-    unless `control`. Records of compressed rows are not counted. ValueError: a row lies outside of the `size` bytes of
-    file position `origin` and up.
+    The first two count only wanted rows: those without 1 in `skip` (which may be shorter than the table), and no
+    control batches unless `control`. Records of compressed rows are not counted. ValueError: a row lies outside of the
+    `size` bytes of file position `origin` and up.
     """
     row: cython.Py_ssize_t
     skips: cython.Py_ssize_t = len(skip)
@@ -436,10 +436,10 @@ def search(
     lowest: cython.longlong,
     highest: cython.longlong,
 ) -> int:
-    """The first place from `start` on where bytes of `buffer` look like a batch's header; -1 where there is none.
+    """The first position from `start` on where bytes of `buffer` look like a batch's header; -1 if there is none.
 
-    Looked at are magic, length, codec, and that the offset lies within `lowest` to `highest`, both included. `left`:
-    bytes of the file from buffer[0] on, which the batch must not pass. The whole header must lie in `buffer`.
+    Magic, length and codec are checked, and that the offset is within `lowest` to `highest`, both included. `left`: the
+    bytes of the file from buffer[0] on, which the batch must not exceed. The whole header must be in `buffer`.
     """
     at: cython.longlong = start
     size: cython.longlong = len(buffer)
@@ -518,7 +518,7 @@ def walk_headers(
 @cython.nogil
 @cython.exceptval(check=False)
 def short_number(data: Bytes, at: cython.longlong) -> tuple[cython.longlong, cython.longlong]:
-    """Twice a number of 0 or more in one or two bytes, odd for any other; and the position after it."""
+    """Twice a number of 0 or more in one or two bytes, or odd for any other number; and the position after it."""
     first: cython.longlong = data[at]
     if first < 0x80:
         return first, at + 1
@@ -532,7 +532,7 @@ def audit_plainly(
     data: Bytes, at: cython.longlong, end: cython.longlong, last: cython.longlong, count: cython.longlong
 ) -> cython.longlong:
     """The greatest timestamp delta of `count` records that fill data[at:end], whose offset deltas ascend from 0 to at
-    most `last`; -1 where that is not so, or where it takes more than short numbers and no headers to tell."""
+    most `last`; -1 where they do not, or where records have longer numbers or headers, which this does not read."""
     greatest: cython.longlong = 0
     previous: cython.longlong = -2
     value: cython.longlong
@@ -636,7 +636,7 @@ def decode_batch(
         if cython.compiled:
             prefetch(data + body + AHEAD)
 
-        value, after = varint(data, body + 1, body_end, 64)  # the attributes byte has no meaning yet
+        value, after = varint(data, body + 1, body_end, 64)  # the attributes byte has no meaning so far
         if after < 0:
             return failed(fault, VARINT_FAULT, 10, length - 1)
         value = max_timestamp if append_time else wrapping_add(base_timestamp, value)

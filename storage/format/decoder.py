@@ -1,6 +1,7 @@
-"""Decoder: a range of a BatchTable and its bytes → a RecordBlock. The one way from bytes to records.
+"""Decoder: turns a range of a BatchTable and its bytes into a RecordBlock. The only way from bytes to records.
 
-CRCs of all rows first, then decompression, then columns: compiled calls over the range, but for library calls a batch.
+First the CRCs of all rows are checked, then batches are decompressed, then records decoded, each in compiled calls over
+the range; only the codec libraries may need a call for each batch.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
 
     Int64s = NDArray[np.int64]
 
-# What one batch may decompress to. Kafka's own reader has no cap; batches of one MiB that shrank two hundred times fit.
+# The most bytes that one batch may decompress to. Kafka's own reader has no limit; this allows batches of one MiB with
+# a compression ratio of 256.
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
-# Decompressed bytes after which a block ends: it should stay in the processor's cache.
+# Decompressed bytes after which a block ends, so that it stays in the processor's cache.
 BLOCK_BYTES = 1024 * 1024
 
-NO_RECORDS = 1 - 2**63  # in the place of a timestamp
+NO_RECORDS = 1 - 2**63  # instead of a timestamp
 LEAST_RECORD = 7  # bytes of a v2 record without key, value and headers
 LEAST_MESSAGE = 26  # bytes of a v0 message without key and value
 
@@ -54,7 +56,7 @@ class _Payloads(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What decode_kernel.survey says of rows."""
+    """The result of decode_kernel.survey for some rows."""
 
     records: int
     compressed: int
@@ -62,10 +64,12 @@ class _Plan(NamedTuple):
 
 
 class RecordAudit(NamedTuple):
-    """What is in the records of rows, up to `next_row` (as in a RecordBlock, like `damage`); int64 columns over rows.
+    """What was found in the records of rows, up to `next_row` (it and `damage` as in a RecordBlock); int64 columns by
+    row.
 
-    `greatest` timestamp, NO_RECORDS without records; `misplaced`: the first record whose offset does not lie behind the
-    one before it and within its batch, counted within the batch, -1 for none; `misplaced_offset`: that record's.
+    `greatest`: the greatest timestamp, NO_RECORDS without records. `misplaced`: the first record whose offset is not
+    above the one before it or not within its batch, counted within the batch, -1 for none; `misplaced_offset`: its
+    offset.
     """
 
     next_row: int
@@ -76,7 +80,7 @@ class RecordAudit(NamedTuple):
 
 
 def verify_crcs(buffer: Buffer, table: BatchTable, first_row: int, last_row: int, origin: int) -> BatchDamage | None:
-    """Check the stored CRCs of rows [first_row, last_row); the first that differs, or None.
+    """Check the stored CRCs of rows [first_row, last_row). Returns the first that differs, or None.
 
     `origin` is the file position of buffer[0]. ValueError: a row lies outside of `buffer`.
     """
@@ -105,11 +109,11 @@ def verify_crcs(buffer: Buffer, table: BatchTable, first_row: int, last_row: int
 
 
 class Decoder:
-    """Decodes ranges of batches. Recycles its arrays and arena: one per thread, and blocks last until the next call.
+    """Decodes ranges of batches. Reuses its arrays and arena: use one per thread; blocks are valid until the next call.
 
-    `max_decompressed_bytes` caps what one batch may decompress to, `block_bytes` is where a block of compressed batches
-    ends (the last one may pass it). `verify_inner_crc`: of messages within old formats' wrappers; as `verify_crc`
-    unless said otherwise.
+    `max_decompressed_bytes`: the most bytes that one batch may decompress to. `block_bytes`: where a block of
+    compressed batches ends (the last batch may exceed it). `verify_inner_crc`: whether to check messages within old
+    formats' wrappers; by default as `verify_crc`.
     """
 
     def __init__(
@@ -128,7 +132,7 @@ class Decoder:
         self._arena = memoryview(bytearray())
         self._columns = np.empty((len(RecordColumn), 0), np.int64)
         self._fault = np.zeros(4, np.int64)
-        self._library: CodecLibrary | None = None  # made when something compressed is met
+        self._library: CodecLibrary | None = None  # created for the first compressed batch
 
     def decode(
         self,
@@ -141,11 +145,12 @@ class Decoder:
         skip: NDArray[np.uint8] | None = None,
         control: bool = False,
     ) -> RecordBlock:
-        """Decode rows [first_row, last_row) of `table`, whose bytes lie in `buffer`; bad bytes give `damage`.
+        """Decode rows [first_row, last_row) of `table`, whose bytes are in `buffer`. Bad bytes are reported in
+        `damage`.
 
-        `origin` is the file position of buffer[0]. Rows with 1 in `skip` (one entry a table row) are left out, and so
-        are control batches unless `control`; their CRCs are checked all the same. Without compressed batches the block
-        indexes `buffer` itself. ValueError: a row lies outside of `buffer`.
+        `origin` is the file position of buffer[0]. Rows with 1 in `skip` (one entry per table row) are left out, and so
+        are control batches unless `control`; their CRCs are checked nevertheless. Without compressed batches the block
+        refers to `buffer` itself. ValueError: a row lies outside of `buffer`.
         """
         skip = NOTHING_SKIPPED if skip is None else np.ascontiguousarray(skip, np.uint8)
         headers = np.ascontiguousarray(table.data)
@@ -200,7 +205,7 @@ class Decoder:
         return RecordAudit(row, damage, *found[:, : row - first_row])
 
     def _room(self, records: int) -> Int64s:
-        """Columns for so many records at least."""
+        """Columns for at least this many records."""
         if records > self._columns.shape[1]:
             # An odd count of cache lines a column, so that columns do not fall into the same cache sets.
             capacity = max(records, 2 * self._columns.shape[1], 4096)
@@ -218,7 +223,8 @@ class Decoder:
         skip: NDArray[np.uint8],
         control: bool,
     ) -> tuple[_Payloads, _Plan]:
-        """CRCs and decompression: where the records of rows lie that can be looked at now, and how many at most."""
+        """Check CRCs and decompress: where the records of the rows that can be decoded now are, and how many at
+        most."""
         data = memoryview(buffer).cast("B").toreadonly()
         last = table.rows if last_row is None else last_row
         if not 0 <= first_row <= last <= table.rows:
@@ -246,10 +252,10 @@ class Decoder:
         skip: NDArray[np.uint8],
         control: bool,
     ) -> tuple[int, _Plan, BatchDamage | None]:
-        """(end of the rows to decode now, what they take, what is wrong at their end).
+        """(end of the rows to decode now, their survey, what is wrong at their end).
 
-        They end at the first wrong CRC, and after a quarter of the arena's size where batches are compressed: the arena
-        will be full by then, or the rest in vain checked now and again in the next call.
+        They end at the first wrong CRC and, if batches are compressed, after a quarter of the arena's size: the arena
+        will mostly be full by then, and the CRCs of the rest would be checked now and again in the next call.
         """
         end = last
         if first_row < last and headers[Column.ATTRIBUTES, first_row] & CODEC_MASK:
@@ -268,10 +274,10 @@ class Decoder:
     def _inflate(
         self, data: memoryview, table: BatchTable, first_row: int, origin: int, wanted: NDArray[np.intp], last: int
     ) -> _Payloads:
-        """Decompress into the arena, copy what is not compressed; ends where the arena is full or a batch is bad.
+        """Decompress into the arena, or copy if not compressed; stops where the arena is full or a batch is bad.
 
-        `wanted` are the rows to take, counted from `first_row`. What the kernel does not take is taken here, a batch at
-        a time.
+        `wanted`: the rows to decode, counted from `first_row`. Batches that the kernel leaves are decompressed here,
+        one at a time.
         """
         if not self._arena:
             self._grow_arena(0)
@@ -318,7 +324,7 @@ class Decoder:
         return _Payloads(self._arena[:used].toreadonly(), starts, ends, next_row, damage)
 
     def _inflate_row(self, data: memoryview, table: BatchTable, row: int, origin: int, used: int) -> int | None:
-        """As `_into_arena`, of one batch, whatever its format and codec."""
+        """As `_into_arena`, for one batch of any format and codec."""
         codec, magic = int(table.attributes[row]) & CODEC_MASK, int(table.magic[row])
         start = int(table.position[row]) - origin
         end = start + int(table.size[row])
@@ -327,14 +333,14 @@ class Decoder:
         elif codec:
             start, end = _wrapped(data, start, end, magic)
         if start == end and table.count[row] == 0:
-            return 0  # what compaction leaves of a batch
+            return 0  # a batch emptied by compaction
         size = self._into_arena(codec, data[start:end], magic, used)
         if size is not None and codec and magic < 2 and self.verify_inner_crc:
             self._check_inner(used, used + size)
         return size
 
     def _into_arena(self, codec: int, payload: memoryview, magic: int, used: int) -> int | None:
-        """Bytes that the records take at arena[used:], or None: no room beside what is there already."""
+        """The size of the records in arena[used:]; None if there is no room after what is already there."""
         if used >= self.block_bytes:
             return None
         if codec == compression.Codec.NONE:
@@ -357,7 +363,7 @@ class Decoder:
                 self._grow_arena(min(max(2 * room, full.needed), self.max_decompressed_bytes))
 
     def _grow_arena(self, size: int) -> None:
-        # Only ever called with nothing in the arena that this block needs. Not bytearray, which would be cleared.
+        # Only called when this block needs nothing in the arena. Not a bytearray, which would be zeroed.
         self._arena = np.empty(max(size, 2 * self.block_bytes), np.uint8).data
 
     def _check_inner(self, start: int, end: int) -> None:
@@ -368,13 +374,13 @@ class Decoder:
 
 
 def _rows_within(table: BatchTable, first_row: int, last_row: int, size: int) -> int:
-    """The end of the rows that begin within `size` bytes of the first one's start; at least one row."""
+    """The end of the rows that begin within `size` bytes of the first one; at least one row."""
     positions = table.position[first_row:last_row]
     return first_row + max(1, int(np.searchsorted(positions, positions[0] + size)))
 
 
 def _record_bound(part: BatchTable, starts: Int64s, ends: Int64s) -> int:
-    """No more records than this lie between `starts` and `ends`, whatever headers claim."""
+    """The most records that can lie between `starts` and `ends`, whatever the headers claim."""
     room = (ends - starts)[: part.rows]
     v2 = np.minimum(np.maximum(part.count, 0), room // LEAST_RECORD)
     legacy = np.where(part.count == 1, 1, room // LEAST_MESSAGE)
@@ -382,7 +388,7 @@ def _record_bound(part: BatchTable, starts: Int64s, ends: Int64s) -> int:
 
 
 def _wrapped(data: memoryview, start: int, end: int, magic: int) -> tuple[int, int]:
-    """Where the compressed value of a wrapper message at data[start:end] lies; CorruptBatch."""
+    """The position of the compressed value in the wrapper message data[start:end]. CorruptBatch."""
     at = start + LOG_OVERHEAD + (14 if magic == 1 else 6)
     for name in ("key", "value"):
         left = end - at - INT32.size

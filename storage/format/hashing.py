@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Kafka's hashes: murmur2 of keys (which partition a keyed record goes to), Java's String.hashCode (group's partition).
-And one that stays in memory: SipHash of the keys that compaction compares, 128 bits as Kafka's MD5 has.
+"""Kafka's hashes: murmur2 of keys (the partition of a keyed record), Java's String.hashCode (a group's partition); and
+SipHash of the keys that compaction compares, only in memory, with 128 bits like Kafka's MD5.
 
 Cython in pure-Python mode; the same file runs uncompiled with equal results, only slower.
 Source: `Utils.murmur2`, `BuiltInPartitioner.partitionForKey`, `GroupCoordinator.partitionFor`; Aumasson and Bernstein,
@@ -74,7 +74,7 @@ def _murmur2(
 
 
 def murmur2(key: cython.const[cython.uchar][::1]) -> cython.int:
-    """Kafka's murmur2 of one key: a signed 32-bit number. An empty key is a key."""
+    """Kafka's murmur2 of one key, which may be empty: a signed 32-bit number."""
     return _murmur2(key, 0, len(key))
 
 
@@ -95,7 +95,7 @@ def murmur2_columns(
 ) -> None:
     """Hash the keys at `starts` with `lengths` bytes (a RecordBlock's key columns) into int32 `hashes`; null gives 0.
 
-    A null key has no hash: tell it by its negative length. Raises ValueError where a key is not within the buffer.
+    A null key has no hash: it is recognized by its negative length. Raises ValueError for a key outside the buffer.
     """
     size: cython.longlong = len(buffer)
     rows: cython.Py_ssize_t = len(starts)
