@@ -1,8 +1,8 @@
-"""From batches to those that compaction leaves of them: records dropped, headers, codecs and offsets kept.
+"""Filters batches for compaction: drops records, and keeps headers, codecs and offsets.
 
-Per window: the batches are judged by their headers, their records decoded once and looked up in the offset map, and
-what stays is written by one compiled call; only compressed batches of which some records go, and old formats, are
-encoded one by one. Source: Cleaner.cleanInto (checkBatchRetention, shouldRetainRecord), MemoryRecords.filterTo.
+For each window the batches are judged by their headers, their records are decoded once and looked up in the offset map,
+and the rest is written by one compiled call. Only compressed batches that lose some of their records, and old formats,
+are encoded one by one. Source: Cleaner.cleanInto (checkBatchRetention, shouldRetainRecord), MemoryRecords.filterTo.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from storage.log.scanning import Window
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-# Takes whole batches, back to back. They are gone when it returns.
+# Called with whole batches, back to back. The memory is reused after it returns.
 Sink = Callable[[memoryview], None]
 
 _OUT_BYTES: Final = 2 << 20
@@ -40,7 +40,7 @@ _FLUSH_BYTES: Final = 1 << 20
 
 
 class LatestRecords(Protocol):
-    """Knows which records are the latest of their keys: an OffsetMap, or what was found out elsewhere."""
+    """Knows which records are the latest of their keys: an OffsetMap, or Survivors."""
 
     def retain(
         self, block: RecordBlock, verdicts: npt.NDArray[np.uint8], kept: Int64s, deletes: Int64s, counts: Int64s
@@ -50,8 +50,8 @@ class LatestRecords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """By what one pass judges. `end_offset` (excluded): where the round of cleaning ends; `producers` are those that
-    are not forgotten, whose last batches must stay."""
+    """The rules of one pass. `end_offset` (excluded): where the round of cleaning ends; `producers`: those that are
+    still known, whose last batches must be kept."""
 
     now_ms: int
     delete_retention_ms: int
@@ -61,8 +61,8 @@ class Rules:
 
 @dataclass(slots=True)
 class FilterCounts:
-    """What a pass has read and kept. `keys_gone`: deleted keys of which no record stays; `null_keys`: records without
-    keys, which a compacted topic does not take, and which go."""
+    """What a pass has read and kept. `keys_gone`: deleted keys without any record left; `null_keys`: records without a
+    key, which a compacted topic does not accept, and which are removed."""
 
     records_read: int = 0
     records_kept: int = 0
@@ -76,12 +76,12 @@ class FilterCounts:
 
     @property
     def records_gone(self) -> int:
-        """Records that do not stay."""
+        """The number of removed records."""
         return self.records_read - self.records_kept
 
     @property
     def bytes_gone(self) -> int:
-        """Bytes of batches that the log is smaller by."""
+        """The bytes that the log has shrunk by."""
         return self.bytes_read - self.bytes_kept
 
 
@@ -103,9 +103,10 @@ class BatchFilter:
         self._epochs = np.array([entry.epoch for entry in producers], np.int64)
 
     def filter(self, window: Window, sink: Sink, *, retain_legacy_deletes: bool) -> None:
-        """What stays of a window's batches goes to `sink`, some of it later (`flush`).
+        """Passes the rest of a window's batches to `sink`, some of it later (`flush`).
 
-        `retain_legacy_deletes`: in formats without delete horizons. CorruptBatch and its like for damage; CorruptIndex.
+        `retain_legacy_deletes`: whether to keep tombstones in formats without delete horizons. CorruptData errors for
+        damage; CorruptIndex.
         """
         table = window.table
         discardable = self._transactions.discardable(table, read_markers(window, self._decoder))
@@ -118,7 +119,7 @@ class BatchFilter:
         verdicts[control & ~discard] = KEEP
         verdicts[np.where(table.magic == 2, ~passed, retain_legacy_deletes)] |= KEEP_DELETES
         self.counts.bytes_read += int(table.size.sum())
-        # Batches that go whatever is in them are not looked at.
+        # Batches that are removed whatever they contain are not decoded.
         skip = (discard & ~needed).astype(np.uint8)
         self.counts.records_read += int(table.count[skip != 0].sum())
         row = 0
@@ -130,7 +131,7 @@ class BatchFilter:
             row = block.next_row
 
     def flush(self, sink: Sink) -> None:
-        """Gives the rest to `sink`: at the end of a segment's sources."""
+        """Passes the remaining output to `sink`, at the end of a segment's sources."""
         if self._position:
             self.counts.bytes_kept += self._position
             sink(memoryview(self._out)[: self._position])
@@ -240,7 +241,7 @@ class BatchFilter:
 
 
 def read_markers(window: Window, decoder: Decoder) -> dict[int, ControlType]:
-    """The types of the control records in a window, by row. CorruptBatch for one that does not read."""
+    """The types of the control records in a window, by row. CorruptBatch for one that does not parse."""
     rows = np.flatnonzero(window.table.is_control)
     if not len(rows):
         return {}
@@ -252,7 +253,7 @@ def read_markers(window: Window, decoder: Decoder) -> dict[int, ControlType]:
 
 
 def _encoded(block: RecordBlock, row: int, horizon: int, keep: npt.NDArray[np.uint8]) -> bytes:
-    """One batch anew, by itself: with its codec, as format v2 (which is all that Kafka's own cleaner writes)."""
+    """One batch encoded again, with its codec, in format v2 (the only one that Kafka's own cleaner writes)."""
     table = block.table
     first, last = np.searchsorted(block.batch, (row, row + 1)).tolist()
     records = first + np.flatnonzero(keep[first:last])

@@ -1,14 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Hot loops of compaction's offset map, Cython in pure-Python mode: hashes of keys in, offsets of latest records out.
 
-The map is one array of uint64, three to a slot: the hash's two halves and the offset. A slot whose halves are both 0 is
-free. The first slot tried is the hash's upper half scaled to their number, then the next ones in turn.
+The map is one array of uint64, three per slot: the hash's two halves and the offset. A slot whose halves are both 0 is
+free. The first slot tried is the hash's upper half scaled to the number of slots, then the next ones in turn.
 Nothing here allocates or raises in a loop. Source of the rules: `SkimpyOffsetMap`, `Cleaner.shouldRetainRecord`.
 """
 
 import cython
 
-# What is to become of a batch's records, by bits: all go; all stay; those with null values, too.
+# What happens to a batch's records, as bits: all are dropped; all are kept; those with null values are kept, too.
 DISCARD = 1
 KEEP = 2
 KEEP_DELETES = 4
@@ -18,7 +18,7 @@ _KEEP = cython.declare(cython.int, 2)
 _KEEP_DELETES = cython.declare(cython.int, 4)
 _ABSENT = cython.declare(cython.longlong, -1)
 
-# Slots are touched this many rows ahead of their use: the memory answers several questions at once.
+# Slots are read this many rows ahead of their use, so that several memory accesses overlap.
 _AHEAD = cython.declare(cython.Py_ssize_t, 64)
 
 
@@ -45,7 +45,7 @@ def _find(
     hash_0: cython.ulonglong,
     hash_1: cython.ulonglong,
 ) -> cython.longlong:
-    """Where in `table` the key's slot begins, or the free one that it would take; -1 where there is neither."""
+    """The position in `table` of the key's slot, or of the free one that it would get; -1 if there is neither."""
     at: cython.longlong = _first_slot(hash_0, cython.cast(cython.ulonglong, slots)) * 3
     end: cython.longlong = slots * 3
     left: cython.longlong = slots
@@ -94,11 +94,11 @@ def put(
     key_length: cython.const[cython.longlong][::1],
     first_offset: cython.longlong,
 ) -> int:
-    """Notes the offsets of the rows' keys, the later over the earlier, until `limit` keys are in the map.
+    """Adds the offsets of the rows' keys, later ones overwriting earlier ones, until `limit` keys are in the map.
 
-    Rows without a key (length below 0) and those below `first_offset` are passed over. `state`: keys in the map, the
-    last offset noted, and a cell for the kernel. Returns the first row that found the map full, or their number.
-    ValueError for columns that do not fit each other, or a limit that leaves no slot free.
+    Rows without a key (length below 0) and those below `first_offset` are skipped. `state`: the number of keys in the
+    map, the last offset added, and a cell for the kernel. Returns the first row that found the map full, or their
+    number. ValueError for columns that do not fit each other, or a limit that leaves no slot free.
     """
     rows: cython.Py_ssize_t = len(offsets)
     slots: cython.longlong = len(table) // 3
@@ -143,7 +143,7 @@ def put(
             row += 1
     state[0] = size
     state[1] = latest
-    state[2] = cython.cast(cython.longlong, seen & 1)  # or the compiler would not touch anything
+    state[2] = cython.cast(cython.longlong, seen & 1)  # otherwise the compiler would remove the reads
     return row
 
 
@@ -187,12 +187,13 @@ def retain(
     deletes: cython.longlong[::1],
     result: cython.longlong[::1],
 ) -> None:
-    """Which records stay, 1 or 0 in `keep`: what is beyond `latest`, the latest of each key else; null keys go.
+    """Which records are kept, as 1 or 0 in `keep`: those above `latest`, below it the latest of each key; no null keys.
 
-    From the offset `first` on these are those in `marks` (see `mark`; none: ask the map); `hashes` may then be empty.
-    `batch`: each record's row of `verdicts` (bits, see above), `kept` and `deletes`, which are added to: records that
-    stay, and those of them with null values. `result` is added to: records without a key; deletes that were the latest
-    of their key and go; a cell for the kernel. ValueError for columns that do not fit each other.
+    From the offset `first` on the latest ones are those in `marks` (see `mark`; if empty, the map is searched);
+    `hashes` may then be empty. `batch`: each record's row in `verdicts` (bits, see above), `kept` and `deletes`, to
+    which are added: records that are kept, and those of them with null values. To `result` are added: records without a
+    key; deletes that were the latest of their key and are dropped; a cell for the kernel. ValueError for columns that
+    do not fit each other.
     """
     rows: cython.Py_ssize_t = len(offsets)
     slots: cython.longlong = len(table) // 3
@@ -264,6 +265,6 @@ def retain(
                 kept[of] += 1
                 if value_length[row] < 0:
                     deletes[of] += 1
-    result[2] = cython.cast(cython.longlong, seen & 1)  # or the compiler would not touch anything
+    result[2] = cython.cast(cython.longlong, seen & 1)  # otherwise the compiler would remove the reads
     if bad:
         raise ValueError("a record of no batch, without a hash or outside of the marks")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from storage.compaction.cleaned_transactions import Passed
     from storage.compaction.compaction import CompactionResult
-    from storage.compaction.divided_pass import Copied, DividedPass, Elsewhere, GroupCopy
+    from storage.compaction.divided_pass import Copied, DividedPass, GroupCopy, RunParts
     from storage.compaction.offset_map import Int64s
     from storage.directory.owned_dir import OwnedDir
     from storage.files.disk_protocol import Disk
@@ -80,11 +80,11 @@ def preview(
     return preview_divided(log_dir, tp, _on_workers(spark, options, RealDisk()))
 
 
-def _on_workers(spark: SparkSession, options: CompactOptions, disk: Disk) -> Elsewhere:
+def _on_workers(spark: SparkSession, options: CompactOptions, disk: Disk) -> RunParts:
     """Has a pass done by Spark's workers."""
 
-    def elsewhere(work: DividedPass) -> list[Copied]:
-        name = str(work.occasion.snapshot.tp)
+    def run_parts(work: DividedPass) -> list[Copied]:
+        name = str(work.pass_input.snapshot.tp)
         cores = int(spark.sparkContext.defaultParallelism)
         secret, places = work.secret, _places(work.records(), cores, options)
 
@@ -123,7 +123,7 @@ def _on_workers(spark: SparkSession, options: CompactOptions, disk: Disk) -> Els
         _check(scanned, made)
         return [copied for one in made for copied in one.copied]
 
-    return elsewhere
+    return run_parts
 
 
 class _Scanned(NamedTuple):
@@ -167,7 +167,7 @@ def _places(records: int, cores: int, options: CompactOptions) -> int:
 
 def _stretches(work: DividedPass, cores: int, options: CompactOptions) -> list[list[Stretch]]:
     """What each task reads for its keys."""
-    ranges = [LogRange(work.occasion.snapshot, group.start, group.end) for group in work.groups]
+    ranges = [LogRange(work.pass_input.snapshot, group.start, group.end) for group in work.groups]
     tasks = plan(ranges, cores)
     total = sum(split.size_bytes for splits in tasks for split in splits)
     least = -(-total // options.task_bytes)
