@@ -11,16 +11,11 @@ from typing import Final
 
 KERNELS: Final = (
     "storage.format.decode_kernel",
-    "storage.format.header_kernel",
     "storage.format.encoder_kernel",
-    "storage.format.fields_kernel",
-    "storage.format.lines_kernel",
     "storage.format.hashing",
     "storage.format.checksum_kernel",
-    "storage.format.message_kernel",
     "storage.format.index_kernel",
     "storage.format.inflate_kernel",
-    "storage.format.rewrite_kernel",
     "storage.compaction.offset_map_kernel",
     "kafkafs.formats.render_kernel",
     "kafkafs.view_index.measure_kernel",

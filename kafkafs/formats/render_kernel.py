@@ -8,7 +8,7 @@ A format is a program: operations with a literal before each, run for every reco
 functions measure and write: `write` is a constant at each outer call, so the compiler makes two of each. Writing first
 assumes that the worst case fits (six bytes for one); only near the end of `out` is a record measured before that.
 
-One module although it is long: compiled code of another module could not be inlined.
+A single long module, because compiled code of another module could not be inlined.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Out = cython.typedef(cython.pointer(cython.uchar))
 Longs = cython.typedef(cython.pointer(cython.const[cython.longlong]))
 Text = cython.typedef(cython.pointer(cython.const[cython.char]))
 
-# Instead of a position: a column or a header points outside the buffer; the worst case does not fit.
+# Returned instead of a position: a column or a header points outside the buffer; the worst case does not fit.
 _OUTSIDE = cython.declare(cython.longlong, -1)
 _TIGHT = cython.declare(cython.longlong, -2)
 _NOT_UTF8 = cython.declare(cython.longlong, -3)
 _UINT32 = cython.declare(cython.ulonglong, 0xFFFFFFFF)
 _NO_LIMIT = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
-# More bytes than are written at a time without a check.
+# More bytes than are written between two checks.
 _SPARE = cython.declare(cython.longlong, 64)
 
 
@@ -134,8 +134,8 @@ def _number(out: Out, position: Long, value: Long, write: Bool) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _clean(text: Bytes, at: Long) -> Bool:
-    """Whether 32 bytes stand in a JSON string as they are. Compiled code only, where it is a few vector operations:
-    a loop of 16 would be unrolled before the compiler thinks of vectors."""
+    """Whether 32 bytes need no escape in a JSON string. Compiled code only, where it is a few vector operations: the
+    compiler would unroll a loop of 16 before it vectorizes."""
     # As signed bytes all those above 0x7f are below 0x20 too.
     chars: cython.pointer(cython.const[cython.schar]) = cython.cast(
         cython.pointer(cython.const[cython.schar]), text + at
@@ -155,7 +155,8 @@ def _clean(text: Bytes, at: Long) -> Bool:
 @cython.nogil
 @cython.exceptval(check=False)
 def _sequence_length(text: Bytes, at: Long, end: Long) -> cython.int:
-    """Bytes of the UTF-8 sequence at `at`, whose first byte is above 0x7f; 0: none (Unicode 15, table 3-7)."""
+    """Bytes of the UTF-8 sequence at `at`, whose first byte is above 0x7f; 0: not a valid one (Unicode 15, table
+    3-7)."""
     lead: cython.uint = text[at]
     left: Long = end - at
     low: cython.uint = 0x80
@@ -204,7 +205,7 @@ def _escape(out: Out, position: Long, byte: cython.uint, write: Bool) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _escaped(out: Out, position: Long, text: Bytes, start: Long, length: Long, write: Bool) -> Long:
-    """A JSON string with its quotes; the position after it, or _NOT_UTF8. Without `write` only counted."""
+    """A JSON string with its quotes; the position after it, or _NOT_UTF8. Without `write` it is only measured."""
     at: Long = start
     end: Long = start + length
     stop: Long
@@ -219,7 +220,7 @@ def _escaped(out: Out, position: Long, text: Bytes, start: Long, length: Long, w
                     memcpy(out + position, text + at, 32)
                 at += 32
                 position += 32
-            # The last bytes are looked at together with some before them.
+            # The last bytes are checked together with some before them.
             if 0 < end - at < 32 and length >= 32 and _clean(text, end - 32):
                 position = _copy(out, position, text, at, end - at, write)
                 at = end
@@ -298,7 +299,8 @@ def _json(out: Out, position: Long, limit: Long, text: Bytes, start: Long, lengt
 @cython.nogil
 @cython.exceptval(check=False)
 def _varint(text: Bytes, at: Long, size: Long) -> Long:
-    """The varint at `at` (ByteUtils.readVarint): value * 8 + bytes that it takes; 0 if those pass `size` or five."""
+    """The varint at `at` (ByteUtils.readVarint): value * 8 + its size in bytes; 0 if that passes `size` or is above
+    five."""
     bits: cython.ulonglong = 0
     length: Long = 0
     byte: cython.ulonglong = 128
@@ -376,9 +378,9 @@ def _record(
 ) -> Long:
     """Runs the program for one record; the position after it, or _OUTSIDE or _TIGHT.
 
-    `cells` is the record's cell in the first column of the block; the next column's is `stride` further. `program`: the
-    bytes that all literals, numbers and names need at most, kept free below `limit` by what comes before them; the
-    number of operations; for each the end of the literal before it, its code, and a column.
+    `cells` is the record's cell in the first column of the block; each further column's is `stride` further. `program`:
+    the most bytes that all literals, numbers and names need, which fields before them leave free below `limit`; the
+    number of operations; for each of them the end of the literal before it, its code, and a column.
     """
     i: Long
     code: Long
@@ -394,7 +396,7 @@ def _record(
         literal = program[3 * i + 2]
         code = program[3 * i + 3]
         start = cells[program[3 * i + 4] * stride]
-        # The codes are program.Code's. The column after a start is the length, -1 for null, or the count of headers.
+        # The codes are program.Code's. The column after a start is the length (-1 for null) or the number of headers.
         if code == 1:  # NUMBER
             position = _number(out, position, start, write)
         elif code == 2:  # TIMESTAMP_TYPE
@@ -444,8 +446,8 @@ def run(
 ) -> tuple[int, int, bool]:
     """Renders whole records from `row` to `rows` into `out` from `position` on, until one does not fit.
 
-    `columns` are a RecordBlock's; `timestamp_types` has one element a batch. With `sizes` (one element a record; else
-    empty) nothing is written: it gets the bytes that each record takes. `literals` must not be empty.
+    `columns` are a RecordBlock's; `timestamp_types` has one element per batch. With `sizes` (one element per
+    record, otherwise empty) nothing is written: it gets the size in bytes of each record. `literals` must not be empty.
     Returns (first row not done, position after the last record done, whether that row points outside its buffer).
     """
     batches: Long = timestamp_types.shape[0] if cython.compiled else len(timestamp_types)
@@ -458,7 +460,7 @@ def run(
     if row >= rows:
         return row, position, False
     if cython.compiled:
-        # The address of an element that is not there must not be taken.
+        # The address of a missing element must not be taken.
         text: Bytes = cython.address(buffer[0]) if size > 0 else cython.NULL
         target: Out = cython.address(out[0]) if limit > 0 else cython.NULL
         steps: Longs = cython.address(program[0])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kafkafs.formats.program import VALUE, Program, ProgramFormat
-from storage.format import fields_kernel
+from storage.format import decode_kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,6 +36,6 @@ class Txt(ProgramFormat):
             if int(np.maximum(block.value_length, 0).sum()) + len(block) <= room:
                 ends = np.empty(len(block), np.int64)
                 values = block.value_start, block.value_length
-                used = fields_kernel.gather(block.buffer, *values, b"\n", out[out_start:], ends)
+                used = decode_kernel.gather(block.buffer, *values, b"\n", out[out_start:], ends)
                 return len(block), out_start + used
         return super().render_rows(block, out, out_start, first_row)

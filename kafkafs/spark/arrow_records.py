@@ -78,26 +78,6 @@ def _milliseconds(timestamp: pa.Array | None) -> Int64s:
     return milliseconds
 
 
-def rows_of(columns: RecordColumns, rows: Int64s) -> RecordColumns:
-    """The records of these rows, in the same buffer."""
-    return RecordColumns(
-        columns.buffer,
-        columns.value_start[rows],
-        columns.value_length[rows],
-        columns.timestamp if len(columns.timestamp) == 1 else columns.timestamp[rows],
-        *(
-            column if len(column) == 1 else column[rows]
-            for column in (
-                columns.key_start,
-                columns.key_length,
-                columns.headers_start,
-                columns.headers_length,
-                columns.headers_count,
-            )
-        ),
-    )
-
-
 def _encoded_headers(key: pa.Array, value: pa.Array) -> tuple[NDArray[np.uint8], Int64s]:
     """Headers as format v2 stores them, back to back (name and value, each after its length), and where each ends."""
     if key.null_count:

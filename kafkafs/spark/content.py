@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from storage.files.commit_ledger import Content
+from storage.files.commit_ledger import ContentSum
 from storage.format.hashing import siphash_columns
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _OF_HEADERS: Final = np.uint64(0x165667B19E3779F9)
 _MIXED: Final = np.uint64(0xD6E8FEB86659FD93)
 
 
-def content_of(records: RecordColumns, topic: str) -> Content:
+def content_of(records: RecordColumns, topic: str) -> ContentSum:
     """The digest of records for one topic."""
     rows = len(records)
     total = np.full(rows, zlib.crc32(topic.encode()), np.uint64)
@@ -44,13 +44,9 @@ def content_of(records: RecordColumns, topic: str) -> Content:
             continue
         # A null value or key has hash 0, and so has a record without headers.
         present = np.where(lengths > 0, lengths, -1) if is_header else lengths
-        siphash_columns(records.buffer, _of_each(starts, rows), _of_each(present, rows), 0, 0, hashes)
+        siphash_columns(records.buffer, starts, present, 0, 0, hashes)
         total += hashes[:, 0] * factor
     total ^= total >> np.uint64(32)
     total *= _MIXED
     total ^= total >> np.uint64(29)
-    return Content(rows, int(total.sum(dtype=np.uint64)))
-
-
-def _of_each(column: Int64s, rows: int) -> Int64s:
-    return np.ascontiguousarray(column if len(column) == rows else np.broadcast_to(column, rows))
+    return ContentSum(rows, int(total.sum(dtype=np.uint64)))

@@ -1,7 +1,6 @@
 """Record headers → an Arrow column of lists of (key, value), null where a record has none.
 
-The decoder has checked that they parse. Headers of many records are read together: the first header of each record,
-then the second of each that has one; the few records with very many headers are read one by one.
+The decoder has checked that they parse.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.format import fields_kernel
+from storage.format import decode_kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 
     Int64s = NDArray[np.int64]
 
-_TOGETHER: Final = 64
-_CONTINUATION: Final = 0xC0, 0x80  # mask and value of a byte that continues a UTF-8 character
+_CONTINUATION: Final = 0xC0, 0x80  # mask and value of a byte that goes on with a UTF-8 character
 
 
 class HeaderSpans(NamedTuple):
@@ -72,53 +70,14 @@ class HeaderColumn:
 
 
 def header_spans(block: RecordBlock) -> HeaderSpans:
-    """The positions of the headers of a block's records."""
-    counts = block.headers_count
-    total = int(counts.sum())
-    columns = np.zeros((4, total), np.int64)
-    if total:
-        data = np.frombuffer(block.buffer, np.uint8)
-        slots = counts.cumsum() - counts  # of each record's first header
-        at = block.headers_start.copy()
-        for number in range(min(int(counts.max()), _TOGETHER)):
-            rows = np.flatnonzero(counts > number)
-            at[rows] = _read_headers(data, at[rows], columns, slots[rows] + number)
-        for row in np.flatnonzero(counts > _TOGETHER).tolist():
-            here = at[row : row + 1]
-            for slot in range(int(slots[row]) + _TOGETHER, int(slots[row] + counts[row])):
-                here = _read_headers(data, here, columns, np.array([slot]))
-    return HeaderSpans(*columns)
-
-
-def _read_headers(data: NDArray[np.uint8], at: Int64s, columns: Int64s, slots: Int64s) -> Int64s:
-    """Writes the spans of the headers that begin at these positions to the columns' slots; returns where they end."""
-    length, start = _varints(data, at)
-    columns[0, slots], columns[1, slots] = start, length
-    length, start = _varints(data, start + length)
-    columns[2, slots], columns[3, slots] = start, length
-    return start + np.maximum(length, 0)
-
-
-def _varints(data: NDArray[np.uint8], at: Int64s) -> tuple[Int64s, Int64s]:
-    """(the zigzag varints at these positions, where they end)."""
-    byte = data[at].astype(np.int64)
-    raw = byte & 0x7F
-    end = at + 1
-    more = np.flatnonzero(byte >= 0x80)
-    shift = 7
-    while len(more) and shift < 35:
-        byte = data[end[more]].astype(np.int64)
-        raw[more] |= (byte & 0x7F) << shift
-        end[more] += 1
-        more = more[byte >= 0x80]
-        shift += 7
-    return (raw >> 1) ^ -(raw & 1), end
+    """Where the headers of a block's records lie."""
+    return HeaderSpans(*block.headers_spans())
 
 
 def _gathered(block: RecordBlock, starts: Int64s, lengths: Int64s) -> tuple[NDArray[np.uint8], Int64s]:
     data = np.empty(int(np.maximum(lengths, 0).sum()), np.uint8)
     ends = np.empty(len(starts), np.int64)
-    fields_kernel.gather(block.buffer, starts, lengths, b"", data, ends)
+    decode_kernel.gather(block.buffer, starts, lengths, b"", data, ends)
     return data, ends
 
 

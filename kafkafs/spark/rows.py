@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafkafs.spark.header_columns import HeaderColumn
-from storage.format import fields_kernel
+from storage.format import decode_kernel
 from storage.format.block import RecordColumn
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class _BytesColumn:
         if used + total > len(self._data):
             self._grow(used + total)
         ends = self._ends[:count]
-        fields_kernel.gather(block.buffer, starts, lengths, b"", self._data[used:], ends)
+        decode_kernel.gather(block.buffer, starts, lengths, b"", self._data[used:], ends)
         np.add(ends, used, out=self._offsets[row + 1 : row + 1 + count], casting="unsafe")
         self.size_bytes += total
 

@@ -39,7 +39,7 @@ from kafkafs.spark.worker_start import WorkerStart
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptCheckpoint, LogLocked
 from storage.files import commit_ledger, dir_lock
-from storage.files.commit_ledger import Content, StagedFile, WriteId
+from storage.files.commit_ledger import ContentSum, StagedBatchFile, WriteId
 from storage.files.disk import RealDisk
 from storage.staged_writes import commit
 
@@ -95,8 +95,8 @@ class StagedMessage(WriterCommitMessage):
     """What a task staged."""
 
     write: WriteId
-    files: tuple[StagedFile, ...]
-    content: Content
+    files: tuple[StagedBatchFile, ...]
+    content: ContentSum
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -299,13 +299,13 @@ def _write_of(messages: Sequence[WriterCommitMessage | None], batch: int) -> Wri
     return WriteId(queries.pop(), batch) if queries else None
 
 
-def _files(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
+def _files(messages: Sequence[WriterCommitMessage | None]) -> list[StagedBatchFile]:
     """The staged files in the order of the tasks, which is the order of the query's partitions."""
     return [file for message in messages if isinstance(message, StagedMessage) for file in message.files]
 
 
-def _content(messages: Sequence[WriterCommitMessage | None]) -> Content:
-    total = Content()
+def _content(messages: Sequence[WriterCommitMessage | None]) -> ContentSum:
+    total = ContentSum()
     for message in messages:
         if isinstance(message, StagedMessage):
             total = total.plus(message.content)

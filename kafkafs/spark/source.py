@@ -39,7 +39,7 @@ from storage.format.decoder import Decoder
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from storage.format.block import Damage, RecordBlock
+    from storage.format.block import BatchDamage, RecordBlock
     from storage.types import OffsetRange, TopicPartition
 
 # KafkaRecordToRowConverter.kafkaSchema
@@ -151,7 +151,7 @@ def _blocks(task: ReadTask, options: SourceOptions, advice: str) -> Iterator[tup
     def on_loss(tp: TopicPartition, lost: OffsetRange, why: str) -> None:
         report(f"messages {lost.start} to {lost.end - 1} of {tp} are missing: {why}{advice}")
 
-    def on_damage(tp: TopicPartition, damage: Damage) -> None:
+    def on_damage(tp: TopicPartition, damage: BatchDamage) -> None:
         if options.on_corrupt_batch is OnCorruptBatch.FAIL:
             raise damage.error
         logger.warning("skipped damage in %s (onCorruptBatch is skip): %s", tp, damage.error)

@@ -16,13 +16,13 @@ from storage.types import Isolation, OffsetRange
 
 if TYPE_CHECKING:
     from kafkafs.spark.planning import Split
-    from storage.format.block import Damage, RecordBlock
+    from storage.format.block import BatchDamage, RecordBlock
     from storage.format.decoder import Decoder
     from storage.log.log_dir import LogDir
     from storage.types import TopicPartition
 
 OnLoss = Callable[["TopicPartition", OffsetRange, str], None]
-OnDamage = Callable[["TopicPartition", "Damage"], None]
+OnDamage = Callable[["TopicPartition", "BatchDamage"], None]
 
 
 def read_split(

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafkafs.spark.arrow_records import record_columns, rows_of
+from kafkafs.spark.arrow_records import record_columns
 from kafkafs.spark.content import content_of
 from storage.client.partitioner import Partitioner
 from storage.clock import SystemClock
 from storage.directory import guest_rules
 from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
-from storage.files.commit_ledger import Content, StagedFile, WriteId
+from storage.files.commit_ledger import ContentSum, StagedBatchFile, WriteId
 from storage.files.disk import RealDisk
 from storage.log.log_dir import LogDir
 from storage.staged_writes import commit
@@ -43,7 +43,7 @@ def stage(
     attempt: str = "",
     compression: str | None = None,
     force: bool = False,
-) -> tuple[tuple[StagedFile, ...], Content]:
+) -> tuple[tuple[StagedBatchFile, ...], ContentSum]:
     """Stages all batches; returns the files and, if the write may be repeated, a digest of the rows.
 
     `columns`: those that are written; `topic` overrides the column of that name. `attempt`: identifies this attempt at
@@ -120,7 +120,7 @@ class _TaskWriter:
         self._force = force
         self._log_dir = LogDir.open_read_only(path)
         self._topics: dict[str, _TopicWriter] = {}
-        self.content = Content()
+        self.content = ContentSum()
 
     def add(self, rows: _Rows) -> None:
         for name, chosen in rows.by_topic():
@@ -129,12 +129,12 @@ class _TaskWriter:
                 topic = self._topics[name] = _TopicWriter(
                     self._log_dir, name, self._write, self._attempt, self._compression, force=self._force
                 )
-            records = rows.records if len(chosen) == len(rows.records) else rows_of(rows.records, chosen)
+            records = rows.records if len(chosen) == len(rows.records) else rows.records.take(chosen)
             if self._write.batch is not None:
                 self.content = self.content.plus(content_of(records, name))
             topic.add(records, None if rows.partitions is None else rows.partitions[chosen])
 
-    def finish(self) -> tuple[StagedFile, ...]:
+    def finish(self) -> tuple[StagedBatchFile, ...]:
         return tuple(file for _, topic in sorted(self._topics.items()) for file in topic.finish())
 
     def discard(self) -> None:
@@ -170,7 +170,7 @@ class _TopicWriter:
         order = np.argsort(chosen, kind="stable")
         numbers, starts = np.unique(chosen[order], return_index=True)
         for number, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
-            self._writer(number).append(records if len(numbers) == 1 else rows_of(records, rows))
+            self._writer(number).append(records if len(numbers) == 1 else records.take(rows))
 
     def _partitions(self, records: RecordColumns, wanted: Int64s | None) -> Int64s:
         if wanted is not None and (wanted >= 0).all():
@@ -201,7 +201,7 @@ class _TopicWriter:
             )
         return writer
 
-    def finish(self) -> Iterator[StagedFile]:
+    def finish(self) -> Iterator[StagedBatchFile]:
         for _, writer in sorted(self._writers.items()):
             staged = writer.finish()
             if staged is not None:

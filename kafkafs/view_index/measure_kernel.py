@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What the view index has to know of batches: sums over their records, and where to cut them into pieces.
+"""What the view index needs from batches: sums over their records, and where to split them into pieces.
 
 Cython in pure-Python mode; the same file runs uncompiled, only slower.
 """
@@ -43,7 +43,7 @@ def is_compiled() -> bool:
 
 
 def clear_totals(totals: cython.longlong[:, ::1], rows: cython.Py_ssize_t) -> None:
-    """Set the totals of `rows` batches to those of no record at all."""
+    """Set the totals of `rows` batches to those of no records."""
     row: cython.Py_ssize_t
     if not cython.compiled:
         totals = memoryview(totals)
@@ -69,7 +69,7 @@ def _add(
     greatest: cython.longlong,
     largest: cython.longlong,
 ) -> cython.longlong:
-    """Add to the totals of one batch; the larger of `largest` and its rendered bytes then."""
+    """Add to the totals of one batch; returns the larger of `largest` and its rendered bytes."""
     totals[SIZE, row] += size
     totals[RECORDS, row] += records
     if least < totals[LEAST, row]:
@@ -87,10 +87,10 @@ def add_records(
     totals: cython.longlong[:, ::1],
     rows: cython.Py_ssize_t,
 ) -> int:
-    """Add records to the totals of their batches; the rendered bytes of the largest batch among them.
+    """Add records to the totals of their batches; returns the rendered bytes of the largest of these batches.
 
-    `batch`, `sizes`, `timestamps` are by record; `wanted` too (0: leave the record out), or empty for all. IndexError
-    for a record of a batch outside of `rows`: the totals are then of no use.
+    `batch`, `sizes`, `timestamps` are by record; so is `wanted` (0: leave the record out), or it is empty. IndexError
+    for a record of a batch outside of `rows`: the totals are then invalid.
     """
     count: cython.Py_ssize_t = len(batch)
     masked: cython.bint = len(wanted) > 0
@@ -111,7 +111,7 @@ def add_records(
     if totals.shape[0] < 4 or totals.shape[1] < rows:
         raise IndexError("no room for that many batches")
     with cython.nogil:
-        # Records of one batch come together: they are summed here, and added to its totals at the batch's end.
+        # Records of one batch are adjacent: they are summed here, and added to its totals at the batch's end.
         for index in range(count):
             if index == 0 or batch[index] != row:
                 if row >= 0:
@@ -147,8 +147,8 @@ def cut(
 ) -> int:
     """Cut the batches in rows [first, last) into pieces of about equal size, none much above `piece_bytes` rendered.
 
-    One line of `pieces` for each; PIECE_END and PIECE_SKIP are left as they are. Returns how many there are; batches
-    that render to nothing make none. IndexError when there are more than lines.
+    Each becomes a row of `pieces`; PIECE_END and PIECE_SKIP are not changed. Returns the number of pieces; batches that
+    render to nothing are left out. IndexError when there are more pieces than rows.
     """
     room: cython.Py_ssize_t = pieces.shape[0]
     count: cython.Py_ssize_t = 0
@@ -193,7 +193,7 @@ def cut(
                 pieces[count, PIECE_GREATEST] = totals[GREATEST, row]
             done += totals[SIZE, row]
             if done * parts >= part * total:
-                # Before or behind this batch, whichever comes first: the next piece begins with the next one.
+                # The piece ends with this batch; the next one begins with the next batch.
                 is_open = False
                 count += 1
                 part = done * parts // total + 1

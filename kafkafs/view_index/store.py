@@ -29,7 +29,7 @@ import numpy as np
 from kafkafs.view_index.pieces import COLUMNS, FILE_END, NO_CRC, SIZE, Piece, Pieces
 from storage.errors import SegmentGone
 from storage.files.file_mark import FileMark
-from storage.format.batches import BATCH_HEADER_SIZE
+from storage.format.batches import BATCH_HEADER_SIZE, MAGIC_AT
 from storage.format.checksum import crc32c
 from storage.log.segment import Segment
 
@@ -40,8 +40,7 @@ _MAGIC: Final = b"KFSVIEW\x04"
 _HEAD: Final = struct.Struct("<8sII")
 _SPAN: Final = struct.Struct("<qqqqq")
 _SUFFIX: Final = ".view"
-# Fields of a batch's header.
-_MAGIC_AT: Final = 16
+# Of a batch's header.
 _BASE_AND_CRC: Final = struct.Struct(">q9xI")
 _OLD_CRC: Final = struct.Struct(">12xI")
 _LEAST_HEADER: Final = 21
@@ -208,7 +207,7 @@ def _describes(pieces: Pieces, segment: Segment) -> bool:
 
 
 def _is_header_of(head: memoryview, piece: Piece) -> bool:
-    if head[_MAGIC_AT] < 2:  # a compressed message's offset is its last one's
+    if head[MAGIC_AT] < 2:  # a compressed message's offset is its last one's
         return bool(_OLD_CRC.unpack_from(head)[0] == piece.crc)
     return bool(_BASE_AND_CRC.unpack_from(head) == (piece.base_offset, piece.crc))
 

@@ -11,14 +11,13 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from storage.errors import StorageError
-from storage.format.batches import BATCH_HEADER_SIZE, DELETE_HORIZON_MASK, TIMESTAMP_TYPE_MASK
+from storage.format.batches import BATCH_HEADER_SIZE, DELETE_HORIZON_MASK, MAGIC_AT, TIMESTAMP_TYPE_MASK
 from storage.log.reader import batch_records, find_batch
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
 from storage.log.timestamps import greatest_timestamp
 from storage.types import NO_TIMESTAMP
 
-_MAGIC_AT: Final = 16
 _V1_TIMESTAMP: Final = struct.Struct(">18xq")
 _V2_TIMES: Final = struct.Struct(
     ">21x"
@@ -133,7 +132,7 @@ def file_mtime_ns(segments: Iterable[Segment]) -> int:
 
 
 def _timestamp(head: memoryview) -> int:
-    magic = head[_MAGIC_AT]
+    magic = head[MAGIC_AT]
     if magic == 1 and len(head) >= _V1_TIMESTAMP.size:
         return int(_V1_TIMESTAMP.unpack_from(head)[0])
     if magic != 2 or len(head) < _V2_TIMES.size:

@@ -6,7 +6,6 @@ Each destination belongs to one writer and is not thread-safe.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -129,7 +128,7 @@ class TopicTarget:
             taken = self._append_all(columns, asked)
         else:
             missing = np.delete(np.arange(len(columns), dtype=np.int64), there)
-            taken = self._append_all(_selected(columns, missing), None if asked is None else asked[missing])
+            taken = self._append_all(columns.take(missing), None if asked is None else asked[missing])
             rows = int(missing[taken.rows]) if taken.rows < len(missing) else len(columns)
             beyond = frozenset(there) | {int(missing[row]) for row in taken.beyond}
             taken = Taken(rows, taken.error, beyond)
@@ -194,7 +193,7 @@ class TopicTarget:
         ordered = numbers[np.argsort(at)].tolist()
         for index, partition in enumerate(ordered):
             rows = np.flatnonzero(group == partition) + first
-            taken = self._target(partition).append(Parsed(_selected(columns, rows)))
+            taken = self._target(partition).append(Parsed(columns.take(rows)))
             done.update(rows[: taken.rows].tolist())
             if taken.error is not None:
                 missing = [int(rows[taken.rows])] if taken.rows < len(rows) else []
@@ -312,20 +311,3 @@ def _groups(columns: RecordColumns, stop: int, sure_limit: int) -> list[int]:
         sizes += np.maximum(lengths, 0)
     risky = np.flatnonzero(sizes[:stop] > sure_limit)
     return sorted({*risky.tolist(), *(risky + 1).tolist(), stop} - {0})
-
-
-def _selected(columns: RecordColumns, rows: Int64s) -> RecordColumns:
-    def of(column: Int64s) -> Int64s:
-        return column if len(column) <= 1 < len(columns) else column[rows]
-
-    return replace(
-        columns,
-        value_start=columns.value_start[rows],
-        value_length=of(columns.value_length),
-        timestamp=of(columns.timestamp),
-        key_start=of(columns.key_start),
-        key_length=of(columns.key_length),
-        headers_start=of(columns.headers_start),
-        headers_length=of(columns.headers_length),
-        headers_count=of(columns.headers_count),
-    )

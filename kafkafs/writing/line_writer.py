@@ -42,7 +42,7 @@ from kafkafs.writing.destinations import Destination, Target
 from kafkafs.writing.line_parsers import Buffer, Int64s, Parse, parse_jsonl, parse_txt
 from storage.append.appender import AppendedLines
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
-from storage.format.lines_kernel import split_lines
+from storage.format.encoder_kernel import split_lines
 
 _NEWLINE: Final = 10
 _FEW_LINES: Final = 16

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import numpy as np
-import numpy.typing as npt
-
+from storage.format.block import RecordColumn
 from storage.format.record_columns import RecordColumns
 
 Content = tuple[bytes | None, bytes | None, bytes]  # key, value, headers
@@ -48,14 +46,7 @@ class AlreadyAppended:
 
 def _content(columns: RecordColumns, row: int) -> Content:
     return (
-        _bytes(columns, columns.key_start, columns.key_length, row),
-        _bytes(columns, columns.value_start, columns.value_length, row),
-        _bytes(columns, columns.headers_start, columns.headers_length, row) or b"",
+        columns.key(row),
+        columns.value(row),
+        columns.field(RecordColumn.HEADERS_START, RecordColumn.HEADERS_LENGTH, row) or b"",
     )
-
-
-def _bytes(
-    columns: RecordColumns, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], row: int
-) -> bytes | None:
-    start, length = (int(column[row if len(column) > 1 else 0]) for column in (starts, lengths))
-    return None if length < 0 else bytes(memoryview(columns.buffer)[start : start + length])

@@ -10,9 +10,8 @@ from typing import Final
 
 from storage.errors import CorruptBatch, InvalidRecord, RecordTooLarge
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
-from storage.format.batches import BatchTable, ScanStop, scan
+from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable, ScanStop, scan
 
-_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 _LEAST_BATCH_BYTES: Final = 26
 _FEW_ROWS: Final = 64
 
@@ -53,7 +52,7 @@ def first_offset(table: BatchTable, row: int) -> int:
     """A batch's first offset; for a compressed message set, whose first offset is not known, the lowest possible
     one."""
     base_offset = int(table.base_offset[row])
-    return base_offset if base_offset >= 0 else int(table.last_offset[row]) - _MAX_RELATIVE_OFFSET
+    return base_offset if base_offset >= 0 else int(table.last_offset[row]) - MAX_RELATIVE_OFFSET
 
 
 def assigned_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: int) -> LeaderEpochs:

@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from storage.config import LogConfig
 from storage.errors import InvalidRecord, RecordTooLarge
-from storage.format import lines_kernel
+from storage.format import encoder_kernel
 from storage.format.batches import BATCH_HEADER_SIZE, TIMESTAMP_TYPE_MASK
 from storage.format.checksum import CRC32C_TABLES
 from storage.format.compression import Codec
-from storage.format.encoder_kernel import RECORD_OVERHEAD
 from storage.format.record_batch import PLAIN, BatchFields, Encoded, NewBatch, encode_into, set_crc
 from storage.format.record_columns import RecordColumns
 from storage.types import NO_TIMESTAMP, TimestampType
@@ -58,7 +57,7 @@ class BatchEncoder:
         if codec is not Codec.NONE:
             return self._compressed(columns, row, stop, config, codec, fields)
         # Enough for values that do not overlap in the buffer; values that share bytes may need more.
-        guess = BATCH_HEADER_SIZE + (stop - row) * RECORD_OVERHEAD + memoryview(columns.buffer).nbytes
+        guess = BATCH_HEADER_SIZE + (stop - row) * encoder_kernel.RECORD_OVERHEAD + memoryview(columns.buffer).nbytes
         out = self._buffer(min(guess, limit))
         encoded = encode_into(out, 0, columns, row, stop, fields=fields)
         if encoded.next_row < stop and guess < limit:
@@ -82,10 +81,10 @@ class BatchEncoder:
             self._attributes = TIMESTAMP_TYPE_MASK if append_time else 0
         room = BATCH_HEADER_SIZE + len(begun) + _MOST_BYTES_A_BYTE * len(data)
         out = self._buffer(min(room, self._plain_limit))
-        lines, end, taken = lines_kernel.encode_lines(begun, data, _NEWLINE, now_ms, self._attributes, out, _TABLES)
+        lines, end, taken = encoder_kernel.encode_lines(begun, data, _NEWLINE, now_ms, self._attributes, out, _TABLES)
         if not lines:
             return None
-        if not lines_kernel.SEALS:
+        if not encoder_kernel.SEALS:
             set_crc(out, 0, end)
         return taken, NewBatch(out[:end], lines, now_ms)
 
@@ -149,33 +148,10 @@ def codec_level(codec: Codec, config: LogConfig) -> int | None:
 
 def with_timestamps(columns: RecordColumns, config: LogConfig, now_ms: int) -> RecordColumns:
     """With now in place of -1, or in place of every timestamp under LogAppendTime."""
-    stamps: npt.NDArray[np.int64] = columns.timestamp
     if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        stamps = np.full(1, now_ms, np.int64)
-    else:
-        if len(stamps) == 1:
-            return columns if stamps[0] != NO_TIMESTAMP else _at(columns, np.full(1, now_ms, np.int64))
-        missing = stamps == NO_TIMESTAMP
-        if not missing.any():
-            return columns
-        stamps = np.where(missing, now_ms, stamps)
-    return _at(columns, stamps)
-
-
-def _at(columns: RecordColumns, stamps: npt.NDArray[np.int64]) -> RecordColumns:
-    """The columns with other timestamps; dataclasses.replace takes as long as encoding a kilobyte."""
-    return RecordColumns(
-        columns.buffer,
-        columns.value_start,
-        columns.value_length,
-        stamps,
-        columns.key_start,
-        columns.key_length,
-        columns.headers_start,
-        columns.headers_length,
-        columns.headers_count,
-        columns.offset_delta,
-    )
+        return columns.with_timestamps(now_ms)
+    missing = columns.timestamp == NO_TIMESTAMP
+    return columns.with_timestamps(np.where(missing, now_ms, columns.timestamp)) if missing.any() else columns
 
 
 def taken_rows(columns: RecordColumns, config: LogConfig, now_ms: int) -> tuple[int, InvalidRecord | None]:
@@ -185,9 +161,11 @@ def taken_rows(columns: RecordColumns, config: LogConfig, now_ms: int) -> tuple[
     if config.compact:
         stop, error = _before(columns.key_length < 0, stop, error, "a compacted topic accepts no message without a key")
     stamps = columns.timestamp
-    if len(stamps) == 1 and stamps[0] == now_ms and config.message_magic == 2:
-        return stop, error
     before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+    if rows and config.message_magic == 2:  # by the extremes, which mostly settle it
+        least, greatest = int(stamps.min()), int(stamps.max())
+        if least >= 0 and now_ms - least <= before and greatest - now_ms <= after:
+            return stop, error
     early = (stamps < 0) | (now_ms - np.maximum(stamps, 0) > before)
     stop, error = _before(early, stop, error, f"timestamp is too far in the past (before.max is {before} ms)")
     late = np.maximum(stamps, 0) - now_ms > after
@@ -201,8 +179,8 @@ def taken_rows(columns: RecordColumns, config: LogConfig, now_ms: int) -> tuple[
 def _before(
     wrong: npt.NDArray[np.bool_], stop: int, error: InvalidRecord | None, what: str
 ) -> tuple[int, InvalidRecord | None]:
-    """The smaller of `stop` and the first wrong row, with its error. A column of one element applies to every row."""
+    """The smaller of `stop` and the first wrong row, with its error."""
     at = int(wrong.argmax()) if len(wrong) else 0
-    if at < min(stop, len(wrong)) and wrong[at]:
+    if at < stop and wrong[at]:
         return at, InvalidRecord(what)
     return stop, error

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from storage.append.batch_encoder import CODECS, codec_level, size_limit, too_large
 from storage.config import LogConfig
 from storage.format import message_set
@@ -38,20 +35,13 @@ def encode(records: Sequence[Record], config: LogConfig, base_offset: int, now_m
 def records_of(columns: RecordColumns, first: int, last: int, config: LogConfig) -> list[Record]:
     """Rows from `first` on, at least one, whose keys and values together are not larger than a set may be."""
     limit = size_limit(config)
-    data = memoryview(columns.buffer).cast("B")
     found: list[Record] = []
     size = 0
     for row in range(first, last):
-        key = _field(data, columns.key_start, columns.key_length, row)
-        value = _field(data, columns.value_start, columns.value_length, row)
+        key = columns.key(row)
+        value = columns.value(row)
         size += len(key or b"") + len(value or b"")
         if found and size > limit:
             break
-        found.append(Record(key, value, (), int(columns.timestamp[row if len(columns.timestamp) > 1 else 0])))
+        found.append(Record(key, value, (), int(columns.timestamp[row])))
     return found
-
-
-def _field(data: memoryview, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], row: int) -> bytes | None:
-    length = int(lengths[row if len(lengths) > 1 else 0])
-    start = int(starts[row if len(starts) > 1 else 0])
-    return None if length < 0 else bytes(data[start : start + length])

@@ -12,12 +12,12 @@ from typing import Final
 import numpy as np
 
 from storage.config import LogConfig
-from storage.format.batches import BatchTable
+from storage.files import offset_index, time_index
+from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable
 from storage.types import NO_TIMESTAMP
 
-_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
-OFFSET_ENTRY_SIZE: Final = 8
-TIME_ENTRY_SIZE: Final = 12
+OFFSET_ENTRY_SIZE: Final = offset_index.ENTRY_SIZE
+TIME_ENTRY_SIZE: Final = time_index.ENTRY_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def rows_that_fit(table: BatchTable, first: int, fill: SegmentFill, limits: Roll
     sizes = table.size[first:]
     # An exact fit does not roll.
     ends = fill.size_bytes + np.cumsum(sizes)
-    refused = (ends > limits.segment_bytes) | (table.last_offset[first:] - fill.base_offset > _MAX_RELATIVE_OFFSET)
+    refused = (ends > limits.segment_bytes) | (table.last_offset[first:] - fill.base_offset > MAX_RELATIVE_OFFSET)
     refused |= table.last_offset[first:] < fill.base_offset
     timestamps = table.max_timestamp[first:]
     began = fill.first_timestamp
@@ -100,7 +100,7 @@ def batch_fits(
     size: int, last_offset: int, max_timestamp: int, fill: SegmentFill, limits: RollLimits, now_ms: int
 ) -> bool:
     """Whether the segment accepts one batch of `size` bytes before it has to roll: `rows_that_fit` without arrays."""
-    if fill.has_full_index(limits) or not 0 <= last_offset - fill.base_offset <= _MAX_RELATIVE_OFFSET:
+    if fill.has_full_index(limits) or not 0 <= last_offset - fill.base_offset <= MAX_RELATIVE_OFFSET:
         return False
     if fill.size_bytes == 0:
         return size <= limits.segment_bytes

@@ -39,16 +39,14 @@ class Partitioner:
         """The partition of each record. All records without a key in one call get the same partition."""
         rows = len(columns)
         keyed = columns.key_length >= 0
-        if len(keyed) == 1 and rows > 1:
-            keyed = np.repeat(keyed, rows)
         chosen = np.full(rows, self._sticky, np.int64)
         if keyed.any():
-            starts, lengths = _every_row(columns.key_start, rows), _every_row(columns.key_length, rows)
+            starts, lengths = columns.key_start, columns.key_length
             hashes = np.empty(rows, np.int32)
             hashing.murmur2_columns(memoryview(columns.buffer).cast("B"), starts, lengths, hashes)
             chosen[keyed] = (hashes[keyed].astype(np.int64) & _POSITIVE) % self._partitions
         if not keyed.all():
-            sizes = np.maximum(_every_row(columns.value_length, rows)[~keyed], 0)
+            sizes = np.maximum(columns.value_length[~keyed], 0)
             self.used(int(sizes.sum()))
         return chosen
 
@@ -63,7 +61,3 @@ class Partitioner:
         if self._bytes >= self._sticky_bytes:
             self._bytes = 0
             self._sticky = self._chance.randrange(self._partitions)
-
-
-def _every_row(column: Int64s, rows: int) -> Int64s:
-    return np.repeat(column, rows) if len(column) == 1 and rows != 1 else column

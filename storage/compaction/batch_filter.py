@@ -1,8 +1,8 @@
-"""From batches to those that compaction leaves of them: records dropped, headers, codecs and offsets kept.
+"""Filters batches for compaction: drops records, and keeps headers, codecs and offsets.
 
-Per window: the batches are judged by their headers, their records decoded once and looked up in the offset map, and
-what stays is written by one compiled call; only compressed batches of which some records go, and old formats, are
-encoded one by one. Source: Cleaner.cleanInto (checkBatchRetention, shouldRetainRecord), MemoryRecords.filterTo.
+For each window the batches are judged by their headers, their records are decoded once and looked up in the offset map,
+and the rest is written by one compiled call. Only compressed batches that lose some of their records, and old formats,
+are encoded one by one. Source: Cleaner.cleanInto (checkBatchRetention, shouldRetainRecord), MemoryRecords.filterTo.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from storage.compaction.cleaned_transactions import CleanedTransactions
 from storage.compaction.offset_map_kernel import DISCARD, KEEP, KEEP_DELETES
 from storage.errors import CorruptBatch
 from storage.files.producer_state import ProducerEntry
-from storage.format import rewrite_kernel
+from storage.format import encoder_kernel
 from storage.format.batches import NO_PRODUCER_ID, TIMESTAMP_TYPE_MASK, BatchTable
 from storage.format.block import RecordBlock
 from storage.format.compression import Codec
 from storage.format.control_records import ControlType, control_records
 from storage.format.decoder import Decoder
+from storage.format.encoder_kernel import COPY, DROP, EMPTY, OUTSIDE, REWRITE
 from storage.format.record_batch import BatchFields, empty_batch, encode_batch, set_crc
 from storage.format.record_columns import RecordColumns
-from storage.format.rewrite_kernel import COPY, DROP, EMPTY, OUTSIDE, REWRITE
 from storage.log.scanning import Window
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-# Takes whole batches, back to back. They are gone when it returns.
+# Called with whole batches, back to back. The memory is reused after it returns.
 Sink = Callable[[memoryview], None]
 
 _OUT_BYTES: Final = 2 << 20
@@ -40,7 +40,7 @@ _FLUSH_BYTES: Final = 1 << 20
 
 
 class LatestRecords(Protocol):
-    """Knows which records are the latest of their keys: an OffsetMap, or what was found out elsewhere."""
+    """Knows which records are the latest of their keys: an OffsetMap, or Survivors."""
 
     def retain(
         self, block: RecordBlock, verdicts: npt.NDArray[np.uint8], kept: Int64s, deletes: Int64s, counts: Int64s
@@ -50,8 +50,8 @@ class LatestRecords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """By what one pass judges. `end_offset` (excluded): where the round of cleaning ends; `producers` are those that
-    are not forgotten, whose last batches must stay."""
+    """The rules of one pass. `end_offset` (excluded): where the round of cleaning ends; `producers`: those that are
+    still known, whose last batches must be kept."""
 
     now_ms: int
     delete_retention_ms: int
@@ -61,8 +61,8 @@ class Rules:
 
 @dataclass(slots=True)
 class FilterCounts:
-    """What a pass has read and kept. `keys_gone`: deleted keys of which no record stays; `null_keys`: records without
-    keys, which a compacted topic does not take, and which go."""
+    """What a pass has read and kept. `keys_gone`: deleted keys without any record left; `null_keys`: records without a
+    key, which a compacted topic does not accept, and which are removed."""
 
     records_read: int = 0
     records_kept: int = 0
@@ -76,12 +76,12 @@ class FilterCounts:
 
     @property
     def records_gone(self) -> int:
-        """Records that do not stay."""
+        """The number of removed records."""
         return self.records_read - self.records_kept
 
     @property
     def bytes_gone(self) -> int:
-        """Bytes of batches that the log is smaller by."""
+        """The bytes that the log has shrunk by."""
         return self.bytes_read - self.bytes_kept
 
 
@@ -96,16 +96,17 @@ class BatchFilter:
         self._decoder = Decoder()
         self._out = bytearray(_OUT_BYTES)
         self._position = 0
-        self._result = np.zeros(rewrite_kernel.RESULTS, np.int64)
+        self._result = np.zeros(encoder_kernel.REWRITE_RESULTS, np.int64)
         producers = sorted(rules.producers, key=lambda entry: entry.producer_id)
         self._producer_ids = np.array([entry.producer_id for entry in producers], np.int64)
         self._last_offsets = np.array([entry.last_offset for entry in producers], np.int64)
         self._epochs = np.array([entry.epoch for entry in producers], np.int64)
 
     def filter(self, window: Window, sink: Sink, *, retain_legacy_deletes: bool) -> None:
-        """What stays of a window's batches goes to `sink`, some of it later (`flush`).
+        """Passes the rest of a window's batches to `sink`, some of it later (`flush`).
 
-        `retain_legacy_deletes`: in formats without delete horizons. CorruptBatch and its like for damage; CorruptIndex.
+        `retain_legacy_deletes`: whether to keep tombstones in formats without delete horizons. CorruptData errors for
+        damage; CorruptIndex.
         """
         table = window.table
         discardable = self._transactions.discardable(table, read_markers(window, self._decoder))
@@ -118,7 +119,7 @@ class BatchFilter:
         verdicts[control & ~discard] = KEEP
         verdicts[np.where(table.magic == 2, ~passed, retain_legacy_deletes)] |= KEEP_DELETES
         self.counts.bytes_read += int(table.size.sum())
-        # Batches that go whatever is in them are not looked at.
+        # Batches that are removed whatever they contain are not decoded.
         skip = (discard & ~needed).astype(np.uint8)
         self.counts.records_read += int(table.count[skip != 0].sum())
         row = 0
@@ -130,7 +131,7 @@ class BatchFilter:
             row = block.next_row
 
     def flush(self, sink: Sink) -> None:
-        """Gives the rest to `sink`: at the end of a segment's sources."""
+        """Passes the remaining output to `sink`, at the end of a segment's sources."""
         if self._position:
             self.counts.bytes_kept += self._position
             sink(memoryview(self._out)[: self._position])
@@ -192,11 +193,11 @@ class BatchFilter:
         sink: Sink,
     ) -> None:
         headers = np.ascontiguousarray(block.table.data[:, : block.table.rows])
-        ends = _ends_of_records(block) if (actions == REWRITE).any() else block.key_start
+        ends = block.headers_start + block.measure_headers() if (actions == REWRITE).any() else block.key_start
         spans = np.empty(2 * block.table.rows, np.int64)
         record = 0
         while row < block.next_row:
-            status = rewrite_kernel.rewrite(
+            status = encoder_kernel.rewrite(
                 window.buffer,
                 window.origin,
                 headers,
@@ -205,12 +206,8 @@ class BatchFilter:
                 actions,
                 horizons,
                 block.buffer,
-                block.offset,
-                block.timestamp,
-                block.key_start,
-                block.key_length,
+                block.columns,
                 ends,
-                block.batch,
                 keep,
                 record,
                 self._out,
@@ -221,9 +218,9 @@ class BatchFilter:
             row, record, self._position, written = self._result.tolist()
             for start, end in spans[: 2 * written].reshape(-1, 2).tolist():
                 set_crc(self._out, start, end)
-            if status == rewrite_kernel.BAD_COLUMN:
+            if status == encoder_kernel.BAD_COLUMN:
                 raise CorruptBatch("a batch cannot be rewritten", offset=int(block.table.last_offset[row]))
-            if status == rewrite_kernel.FULL:
+            if status == encoder_kernel.FULL:
                 self._make_room(sink)
             elif row < block.next_row:
                 self._add(_encoded(block, row, int(horizons[row]), keep), sink)
@@ -244,7 +241,7 @@ class BatchFilter:
 
 
 def read_markers(window: Window, decoder: Decoder) -> dict[int, ControlType]:
-    """The types of the control records in a window, by row. CorruptBatch for one that does not read."""
+    """The types of the control records in a window, by row. CorruptBatch for one that does not parse."""
     rows = np.flatnonzero(window.table.is_control)
     if not len(rows):
         return {}
@@ -255,14 +252,8 @@ def read_markers(window: Window, decoder: Decoder) -> dict[int, ControlType]:
     return {int(rows[record.row]): record.type for record in control_records(block)}
 
 
-def _ends_of_records(block: RecordBlock) -> Int64s:
-    """Where each v2 record of a block ends: behind its headers."""
-    columns = RecordColumns.from_block(block)
-    return block.headers_start + columns.headers_length
-
-
 def _encoded(block: RecordBlock, row: int, horizon: int, keep: npt.NDArray[np.uint8]) -> bytes:
-    """One batch anew, by itself: with its codec, as format v2 (which is all that Kafka's own cleaner writes)."""
+    """One batch encoded again, with its codec, in format v2 (the only one that Kafka's own cleaner writes)."""
     table = block.table
     first, last = np.searchsorted(block.batch, (row, row + 1)).tolist()
     records = first + np.flatnonzero(keep[first:last])

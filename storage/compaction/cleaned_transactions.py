@@ -1,8 +1,8 @@
-"""What a pass of the cleaner knows of transactions: which batches were aborted, which markers nobody needs any more.
+"""Transactions in a pass of the cleaner: which batches were aborted, and which markers are no longer needed.
 
-Source: CleanedTransactionMetadata, UnifiedLog.collectAbortedTransactions. One thing is other than there: an ABORT whose
-transaction has batches here but no .txnindex entry is not taken for an empty one. Kafka would then remove the marker
-and keep the batches, which would from then on count as committed.
+Source: CleanedTransactionMetadata, UnifiedLog.collectAbortedTransactions. One difference: an ABORT marker whose
+transaction has batches here but no .txnindex entry is an error, not the marker of an empty transaction. Kafka would
+remove the marker and keep the batches, which would then count as committed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class _Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What a stretch of a log, from one place to another, tells of the transactions behind it.
+    """What is known after a stretch of a log about the transactions that continue beyond it.
 
-    `observed`: those that are aborted later, with batches in the stretch; `committed`: producers with batches of others
-    since their last COMMIT; `ended`: producers with a COMMIT in the stretch.
+    `observed`: transactions with batches in the stretch that are aborted later; `committed`: producers with batches of
+    other transactions since their last COMMIT; `ended`: producers with a COMMIT in the stretch.
     """
 
     observed: frozenset[AbortedTxn] = frozenset()
@@ -47,7 +47,7 @@ class Passed:
     ended: frozenset[int] = frozenset()
 
     def then(self, following: Passed) -> Passed:
-        """What this stretch and the one behind it tell together."""
+        """For this stretch and the one after it together."""
         return Passed(
             self.observed | following.observed,
             self.committed - following.ended | following.committed,
@@ -56,10 +56,10 @@ class Passed:
 
 
 class CleanedTransactions:
-    """Goes along with the batches of a log, in order. `retained`: the aborted transactions of which batches are left,
-    as the cleaned segment's .txnindex has them; taken by `take_retained`.
+    """Follows the batches of a log, in order. `take_retained` returns the aborted transactions that have batches left,
+    for the cleaned segment's .txnindex.
 
-    `before`: of the part of the log that others go along with.
+    `before`: the state after the part of the log that others process.
     """
 
     def __init__(self, aborted: Iterable[AbortedTxn], before: Passed = Passed()) -> None:
@@ -71,17 +71,17 @@ class CleanedTransactions:
         self._retained: list[AbortedTxn] = []
 
     def passed(self) -> Passed:
-        """What the batches so far tell of the transactions behind them, where there was nothing `before`."""
+        """The state after the batches so far, if there was nothing `before`."""
         observed = (aborted.transaction for aborted in self._aborted.values() if aborted.observed)
         return Passed(frozenset(observed), frozenset(self._committed), frozenset(self._ended))
 
     def take_retained(self) -> list[AbortedTxn]:
-        """The aborted transactions whose markers were passed since this was last asked, and that are still needed."""
+        """The aborted transactions whose markers were passed since the last call and are still needed."""
         taken, self._retained = self._retained, []
         return taken
 
     def discardable(self, table: BatchTable, markers: Markers) -> npt.NDArray[np.bool_]:
-        """Of the next batches: those of aborted transactions, and the control batches that nobody needs any more.
+        """Which of the next batches belong to aborted transactions or are control batches that are no longer needed.
 
         `markers`: the types of control records by row; a control batch without any is an empty one. CorruptIndex when
         the .txnindex files lack an aborted transaction.
@@ -146,9 +146,9 @@ class CleanedTransactions:
 
 
 def collect_aborted(snapshot: LogSnapshot, start: int, end: int) -> list[AbortedTxn]:
-    """The aborted transactions that touch offsets `start` (included) to `end` (excluded), by the .txnindex files.
+    """The aborted transactions with offsets from `start` (included) to `end` (excluded), from the .txnindex files.
 
-    CorruptIndex when one of these does not read.
+    CorruptIndex when one of these files cannot be read.
     """
     found: list[AbortedTxn] = []
     for segment in snapshot.segments[max(snapshot.segment_index(start), 0) :]:

@@ -1,4 +1,4 @@
-"""Which partition of a directory is compacted next, and how fast: what runs in the background.
+"""Background compaction: chooses the next partition of a directory, and limits the speed.
 
 Sources: LogCleanerManager.grabFilthiestCompactedLog, LogCleaner.CleanerThread.cleanFilthiestLog, Throttler.
 """
@@ -19,20 +19,20 @@ from storage.types import TopicPartition
 
 _LOG = logging.getLogger(__name__)
 
-# Rest that was not used up cannot be saved for longer than this.
+# Unused time to rest is credited for at most this long.
 _CREDIT_MS: Final = 300
 
 
-# No wait is longer, so that every time of a wait can be reckoned with and waited for.
+# No wait is longer, so that every wait is a finite number of milliseconds.
 _LONGEST_MS: Final = 365 * 24 * 3600 * 1000
 
 
 class CompactionStopped(Exception):
-    """A pass was ended on purpose; what it had put in place stays, and the next one begins anew."""
+    """A pass was ended on purpose; groups already replaced stay replaced, and the next pass starts over."""
 
 
 class Throttle:
-    """At most `bytes_per_second`, which is above 0, over times of a few windows."""
+    """Limits a rate to `bytes_per_second`, above 0, averaged over a few windows."""
 
     def __init__(self, bytes_per_second: float, clock: Clock) -> None:
         self._rate = bytes_per_second
@@ -40,21 +40,21 @@ class Throttle:
         self._free_ms = float(clock.now_ms())
 
     def wait_ms(self, size_bytes: int) -> int:
-        """How long to wait after so many bytes."""
+        """How long to wait after `size_bytes` more bytes."""
         now_ms = self._clock.now_ms()
         free_ms = max(self._free_ms, now_ms - _CREDIT_MS) + size_bytes * 1000 / self._rate
-        self._free_ms = min(free_ms, now_ms + _LONGEST_MS)  # of the smallest rates it is infinite
+        self._free_ms = min(free_ms, now_ms + _LONGEST_MS)  # infinite for the smallest rates
         return max(int(self._free_ms - now_ms), 0)
 
 
 class Cleaner:
-    """Compacts one directory's partitions, the dirtiest first. Not thread-safe: one thread's.
+    """Compacts one directory's partitions, the dirtiest first. Not thread-safe: for one thread.
 
-    `pause` is called with the milliseconds to wait, 0 too, after each window; it may raise CompactionStopped. A
-    partition that is damaged is left alone from then on, as a broker does until it is started again. Any other error
-    (a full disk; a bug too) may pass: the partition is tried again in the next round. `errors`: of both, as long as it
-    is due. `unlink_later` gets the `.deleted` files of each pass, however it ends. With a limit of 0 bytes a second
-    nothing is compacted: a broker's cleaner would wait for ever.
+    `pause` is called after each window with the milliseconds to wait, which may be 0; it may raise CompactionStopped. A
+    damaged partition is not tried again, as in a broker until its restart. Any other error (a full disk, or a bug) may
+    be temporary: the partition is tried again in the next round. `errors`: both kinds, as long as the partition is due.
+    `unlink_later` gets the `.deleted` files of each pass, however it ends. With a limit of 0 bytes per second nothing
+    is compacted: a broker's cleaner would wait forever.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Cleaner:
         self.errors: dict[TopicPartition, Exception] = {}
         self.dirty: dict[TopicPartition, DirtyRange] = {}
         self._uncleanable: set[TopicPartition] = set()
-        # Failed since the last time that nothing was due: a round.
+        # Partitions that failed in this round, which ends when nothing is due.
         self._failed: set[TopicPartition] = set()
         self._owned = owned
         self._pause = pause
@@ -74,8 +74,8 @@ class Cleaner:
         self._rate = owned.log_dir.broker_config().cleaner_io_max_bytes_per_second
 
     def clean_dirtiest(self) -> CompactionResult | None:
-        """One pass over the partition that has it most due; None when none has, which ends a round. Errors of a
-        partition are kept.
+        """One pass over the dirtiest partition that is due; None when none is, which ends a round. Errors of a
+        partition are kept in `errors`.
 
         CompactionStopped.
         """
@@ -87,7 +87,7 @@ class Cleaner:
             try:
                 is_due = self.dirty[tp].is_due(self._owned.log(tp).config)
             except (StorageError, OSError):
-                continue  # it was removed this moment, or closed
+                continue  # it was just removed or closed
             if is_due:
                 due[tp] = self.dirty[tp]
             else:
@@ -97,10 +97,10 @@ class Cleaner:
             try:
                 result = self._clean(tp, due.pop(tp))
             except (SegmentGone, UnknownTopicOrPartition) as error:
-                _LOG.info("compaction of %s ended early: %s", tp, error)  # retention or a deletion came between
+                _LOG.info("compaction of %s ended early: %s", tp, error)  # retention or a deletion came first
             except CompactionStopped:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, the others have their turn
+            except Exception as error:  # noqa: BLE001 - any error; the other partitions are still compacted
                 self._fail(tp, error)
             else:
                 self.errors.pop(tp, None)
@@ -127,7 +127,7 @@ class Cleaner:
         (self._uncleanable if isinstance(error, CorruptData | UnsupportedFormat) else self._failed).add(tp)
 
     def _look(self) -> dict[TopicPartition, DirtyRange]:
-        """What of each partition that may be compacted is dirty."""
+        """The dirty part of each partition that may be compacted."""
         found = {}
         offline = self._owned.failures()
         partitions = self._owned.partitions()
@@ -143,7 +143,7 @@ class Cleaner:
                 else:
                     self.errors.pop(tp, None)
             except (SegmentGone, UnknownTopicOrPartition):
-                continue  # retention or a deletion came between
+                continue  # retention or a deletion came first
             except Exception as error:  # noqa: BLE001 - as above
                 self._fail(tp, error)
         return found

@@ -1,10 +1,10 @@
-"""Compaction: of the records below the active segment the latest of each key stays.
+"""Compaction: of the records below the active segment only the latest of each key is kept.
 
-One pass maps the keys of the dirty part of a log to their latest offsets, as many as the offset map holds, and copies
-all segments up to there without the records that have a later one of the same key. Bytes and rules are Kafka's. What
-the pass copies is put in the log's place group by group (storage.append.swap), so a crash leaves each group old or new,
-and the next pass begins at the same first dirty offset. Sources: Cleaner (doClean, groupSegmentsBySize,
-buildOffsetMap), LogToClean, LogCleanerManager.cleanableOffsets.
+One pass maps the keys of the dirty part of a log to their latest offsets, until the offset map is full, and copies all
+segments up to there without the records that have a later one of the same key. Bytes and rules are Kafka's. The copies
+replace the log's segments group by group (storage.append.swap), so after a crash each group is either old or new, and
+the next pass begins at the same first dirty offset. See storage/DESIGN.md, "Compaction". Sources: Cleaner (doClean,
+groupSegmentsBySize, buildOffsetMap), LogToClean, LogCleanerManager.cleanableOffsets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from storage.append.partition_log import PartitionLog
 from storage.append.swap import CleanedSegment, Replacement, remove_cleaned
@@ -28,6 +27,7 @@ from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
 from storage.files.producer_state import ProducerEntry
 from storage.files.transaction_index import AbortedTxn
+from storage.format.batches import MAX_RELATIVE_OFFSET
 from storage.format.decoder import Decoder
 from storage.log.isolation import last_stable_offset
 from storage.log.scanning import Window
@@ -36,15 +36,14 @@ from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import retention_timestamp_ms
 from storage.types import TopicPartition
 
-_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
-
 
 @dataclass(frozen=True, slots=True)
 class DirtyRange:
-    """What of a log may be compacted: offsets from `first_dirty` to `first_uncleanable` (excluded), a segment's base.
+    """The part of a log that may be compacted: from `first_dirty` to `first_uncleanable` (excluded), a segment's base.
 
-    Bytes of the segments below the one and between both. `checkpoint_holds`: the cleaner's checkpoint was within the
-    log. `delay_ms`: by how much the oldest dirty message has passed max.compaction.lag.ms.
+    `clean_bytes`: of the segments below `first_dirty`; `cleanable_bytes`: of those up to `first_uncleanable`.
+    `checkpoint_holds`: the cleaner's checkpoint was within the log. `delay_ms`: by how much the oldest dirty message
+    exceeds max.compaction.lag.ms.
     """
 
     first_dirty: int
@@ -56,12 +55,12 @@ class DirtyRange:
 
     @property
     def ratio(self) -> float:
-        """The share of what may be compacted in all that was or may be."""
+        """The cleanable share of the clean and cleanable bytes."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
     def is_due(self, config: LogConfig) -> bool:
-        """Whether a cleaner would begin (LogCleanerManager.grabFilthiestCompactedLog)."""
+        """Whether a cleaner would start a pass (LogCleanerManager.grabFilthiestCompactedLog)."""
         return (self.delay_ms > 0 and self.cleanable_bytes > 0) or self.ratio > config.min_cleanable_dirty_ratio
 
 
@@ -74,8 +73,8 @@ def dirty_range(
     high_watermark: int | None = None,
     kept_from: int | None = None,
 ) -> DirtyRange:
-    """What of a log may be compacted now. `checkpoint`: the first offset not compacted yet, if one is known.
-    `high_watermark`, `kept_from`: nothing at or above these is."""
+    """The part of a log that may be compacted now. `checkpoint`: the first offset that is not compacted yet, if known.
+    `high_watermark`, `kept_from`: nothing at or above these is compacted."""
     segments = snapshot.segments
     first_dirty = snapshot.log_start_offset if checkpoint is None else checkpoint
     holds = snapshot.log_start_offset <= first_dirty <= snapshot.log_end_offset
@@ -105,13 +104,13 @@ def dirty_range(
 
 
 def _first_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
-    """The greatest timestamp of a segment's first batch, -1 without one (LogSegment.getFirstBatchTimestamp)."""
+    """The greatest timestamp of a segment's first batch, -1 without a batch (LogSegment.getFirstBatchTimestamp)."""
     first = segment.batch_at(0, snapshot.end_position(segment)) if segment.size else None
     return -1 if first is None else int(first.max_timestamp[0])
 
 
 def group_by_size(segments: Sequence[Segment], config: LogConfig, first_uncleanable: int) -> list[list[Segment]]:
-    """Consecutive segments that become one: together within Kafka's limits of bytes, index bytes and offsets."""
+    """Groups of consecutive segments to be merged, each within Kafka's limits of bytes, index bytes and offsets."""
     groups: list[list[Segment]] = []
     sizes = [0, 0, 0]
     limits = (config.segment_bytes, config.segment_index_bytes, config.segment_index_bytes)
@@ -121,7 +120,7 @@ def group_by_size(segments: Sequence[Segment], config: LogConfig, first_uncleana
         joins = (
             bool(groups)
             and all(size + more <= limit for size, more, limit in zip(sizes, own, limits, strict=True))
-            and (segment.size == 0 or last - groups[-1][0].base_offset <= _MAX_RELATIVE_OFFSET)
+            and (segment.size == 0 or last - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET)
         )
         if joins:
             groups[-1].append(segment)
@@ -140,7 +139,7 @@ def _size(segment: Segment, kind: FileKind) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The offset map's: bytes, and how full it may become."""
+    """Limits of the offset map: its bytes, and how full it may become."""
 
     map_bytes: int
     load_factor: float
@@ -154,11 +153,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """One pass over one log: offsets from `first_dirty` to `end_offset` (excluded) were mapped, all segments below that
-    copied. Less than up to `first_uncleanable`: the map was full, and another pass is needed.
+    """One pass over one log: offsets from `first_dirty` to `end_offset` (excluded) were mapped, and all segments below
+    `end_offset` copied. If that is below `first_uncleanable`, the map was full, and another pass is needed.
 
-    `segments_before`, `segments_after`: of those that were copied. `map_utilization`: None where there was no map.
-    `files`: renamed to `.deleted`, to unlink later.
+    `segments_before`, `segments_after`: the number of copied segments and of their copies. `map_utilization`: None if
+    there was no map. `files`: the files renamed to `.deleted`, to be unlinked later.
     """
 
     tp: TopicPartition
@@ -178,14 +177,14 @@ class CompactionResult:
 
     @property
     def is_complete(self) -> bool:
-        """Nothing that might be compacted is left."""
+        """Whether everything that may be compacted was."""
         return self.end_offset >= self.first_uncleanable
 
 
 @dataclass(frozen=True, slots=True)
-class Occasion:
-    """What a pass begins with: a log as `snapshot` shows it, what of it is dirty, and who wrote to it and is not
-    forgotten."""
+class PassInput:
+    """The input of a pass: a snapshot of a log, its dirty part, its configuration and the producers that are still
+    known."""
 
     snapshot: LogSnapshot
     dirty: DirtyRange
@@ -195,13 +194,13 @@ class Occasion:
 
     @property
     def rules(self) -> Rules:
-        """By what batches and records are judged."""
+        """The rules for batches and records."""
         retention_ms = self.config.delete_retention_ms
         return Rules(self.now_ms, retention_ms, self.dirty.first_uncleanable, self.producers)
 
     @property
     def legacy_horizon_ms(self) -> int:
-        """See Rewriter: delete.retention.ms before the last change of the part that is clean."""
+        """See Rewriter: delete.retention.ms before the last change of the clean part."""
         clean = [segment for segment in self.snapshot.segments if segment.base_offset < self.dirty.first_dirty]
         return clean[-1].mtime_ms() - self.config.delete_retention_ms if clean else 0
 
@@ -212,7 +211,7 @@ class Occasion:
         return group_by_size(chosen, self.config, self.dirty.first_uncleanable)
 
     def aborted(self, groups: list[list[Segment]]) -> list[AbortedTxn]:
-        """The aborted transactions that touch these. CorruptIndex."""
+        """The aborted transactions with offsets in these groups. CorruptIndex."""
         if not groups:
             return []
         return collect_aborted(self.snapshot, groups[0][0].base_offset, self.dirty.first_uncleanable)
@@ -221,27 +220,27 @@ class Occasion:
 class Pass:
     """One pass of the cleaner. `run` once.
 
-    `pace` is told of every window. Damage is never copied nor skipped: CorruptBatch, CorruptIndex, UnsupportedFormat;
-    SegmentGone when segments are removed meanwhile. What was put in place before stays.
-    `replaced`: the `.deleted` files of what was there before, to unlink, however the pass ends.
+    `pace` is called for every window. Damage is neither copied nor skipped, but raised: CorruptBatch, CorruptIndex,
+    UnsupportedFormat. SegmentGone when segments are removed meanwhile. Groups replaced before an error stay replaced.
+    `replaced`: the `.deleted` files of the replaced segments, to be unlinked, however the pass ends.
     """
 
-    def __init__(self, occasion: Occasion, limits: Limits, *, pace: Pace = unpaced) -> None:
+    def __init__(self, pass_input: PassInput, limits: Limits, *, pace: Pace = unpaced) -> None:
         self.replaced: list[Path] = []
-        self._occasion = occasion
-        self._snapshot = occasion.snapshot
-        self._dirty = occasion.dirty
+        self._input = pass_input
+        self._snapshot = pass_input.snapshot
+        self._dirty = pass_input.dirty
         self._pace = pace
         most = max(self._dirty.first_uncleanable - self._dirty.first_dirty, 0)
         self._map = OffsetMap(limits.map_bytes, limits.load_factor, most_keys=most)
         self._map_bytes_read = 0
 
     def run(self, log: PartitionLog, disk: Disk) -> CompactionResult:
-        """The pass, for good."""
+        """Runs the pass."""
         return self._run(lambda group, rewriter: self._clean(log, disk, group, rewriter))
 
     def rehearse(self) -> CompactionResult:
-        """The pass, but nothing is written."""
+        """Runs the pass without writing anything."""
         return self._run(None)
 
     def _run(self, clean: Callable[[list[Segment], Rewriter], list[Path]] | None) -> CompactionResult:
@@ -251,10 +250,10 @@ class Pass:
         self._map.complete(dirty.first_dirty)
         mapped = time.monotonic()
         end_offset = max(self._map.latest_offset + 1, dirty.first_dirty)
-        groups = self._occasion.groups(end_offset)
-        transactions = CleanedTransactions(self._occasion.aborted(groups))
-        batches = BatchFilter(self._occasion.rules, self._map, transactions)
-        rewriter = Rewriter(snapshot, batches, transactions, self._occasion.legacy_horizon_ms, self._pace)
+        groups = self._input.groups(end_offset)
+        transactions = CleanedTransactions(self._input.aborted(groups))
+        batches = BatchFilter(self._input.rules, self._map, transactions)
+        rewriter = Rewriter(snapshot, batches, transactions, self._input.legacy_horizon_ms, self._pace)
         for group in groups:
             if clean is None:
                 rewriter.copy(group, lambda _: None)
@@ -287,11 +286,11 @@ class Pass:
         for number, segment in enumerate(dirty):
             start = segment.floor(first, segment.size) if segment.base_offset < first else 0
             for window in windows(snapshot, segment, start, self._pace):
-                # What lies before the first dirty offset would have markers of transactions that are not known here.
+                # Batches before the first dirty offset may have markers of transactions that are not known here.
                 if not self._map_window(between(window, first, limit), decoder, transactions):
                     return
                 self._map_bytes_read += int(window.table.size.sum())
-            # Where offsets are missing at the end of a segment, they count as mapped.
+            # Offsets missing at the end of a segment count as mapped.
             next_base = dirty[number + 1].base_offset if number + 1 < len(dirty) else limit
             self._map.latest_offset = next_base - 1
 
@@ -309,9 +308,9 @@ class Pass:
         return True
 
     def _clean(self, log: PartitionLog, disk: Disk, group: list[Segment], rewriter: Rewriter) -> list[Path]:
-        """Copies a group into a new segment, and puts that in its place."""
+        """Copies a group into a new segment, which replaces it."""
         base_offset = group[0].base_offset
-        interval_bytes = self._occasion.config.index_interval_bytes
+        interval_bytes = self._input.config.index_interval_bytes
         cleaned = CleanedSegment(disk, log.path, base_offset, interval_bytes=interval_bytes)
         finished = False
         try:
@@ -320,7 +319,7 @@ class Pass:
             return log.replace_segments([Replacement(base_offset, group)])
         except BaseException as error:
             cleaned.close()
-            # What failed while files were renamed may be half done: then the next opening finishes or undoes it.
+            # A failure while files are renamed may leave a part done: the next opening finishes or undoes it.
             if not finished or isinstance(error, SegmentGone):
                 with suppress(OSError):
                     remove_cleaned(disk, log.path, base_offset)

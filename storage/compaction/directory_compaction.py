@@ -1,9 +1,9 @@
-"""Compaction of a partition in its directory: who may be compacted, from where on, and what is written down.
+"""Compaction of a partition in its directory: which topics may be compacted, from which offset, and the checkpoint.
 
-In a broker's directory only topics are touched whose cleanup.policy was found there or given by a person (product.md,
-section 7). Of a partition with several replicas nothing at or above the high watermark that the broker wrote down is
-looked at; and nothing from the first batch on by which a share of a pending write is known
-(storage.staged_writes.commit). Source: LogCleanerManager (grabFilthiestCompactedLog, doneCleaning).
+In a broker's directory only topics are compacted whose cleanup.policy was found there or given by a person (see
+storage/DESIGN.md, "Sharing a directory with a broker"). In a partition with several replicas nothing at or above the
+high watermark in the broker's checkpoint is compacted; nor is anything from the first batch on that identifies a share
+of a pending write (storage.staged_writes.commit). Source: LogCleanerManager (grabFilthiestCompactedLog, doneCleaning).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
-from storage.compaction.compaction import CompactionResult, DirtyRange, Limits, Occasion, Pass, dirty_range
-from storage.compaction.divided_pass import DividedPass, Elsewhere
+from storage.compaction.compaction import CompactionResult, DirtyRange, Limits, Pass, PassInput, dirty_range
+from storage.compaction.divided_pass import DividedPass, RunParts
 from storage.compaction.rewriting import Pace, unpaced
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
@@ -27,7 +27,7 @@ from storage.types import TopicPartition
 
 
 def dirty_range_of(owned: OwnedDir, tp: TopicPartition) -> DirtyRange:
-    """What of a partition may be compacted now. A checkpoint outside of the log is set right, as a broker does.
+    """The part of a partition that may be compacted now. A checkpoint outside of the log is corrected, as in a broker.
 
     Errors as `OwnedDir.log`.
     """
@@ -57,10 +57,10 @@ def compact_partition(
     """One pass over one partition, whatever its dirty ratio, and the cleaner's checkpoint after it.
 
     `dirty`: as `dirty_range_of` gave it. `ended_early`: gets the `.deleted` files of a pass that raises. NotPermitted
-    when the topic may not be compacted; else errors as `Pass`, `OwnedDir.log`, and OSError.
+    when the topic may not be compacted; other errors as `Pass`, `OwnedDir.log`, and OSError.
     """
-    log = owned.log(tp)  # first: what is noted in the end is of this one alone
-    work = Pass(occasion_of(owned, tp, dirty), Limits.of(owned.log_dir.broker_config()), pace=pace)
+    log = owned.log(tp)  # first: the checkpoint at the end is for this log object only
+    work = Pass(pass_input_of(owned, tp, dirty), Limits.of(owned.log_dir.broker_config()), pace=pace)
     try:
         return _noted(owned, log, work.run(log, owned.disk))
     except BaseException:
@@ -68,22 +68,22 @@ def compact_partition(
         raise
 
 
-def compact_divided(owned: OwnedDir, tp: TopicPartition, elsewhere: Elsewhere) -> CompactionResult:
+def compact_divided(owned: OwnedDir, tp: TopicPartition, run_parts: RunParts) -> CompactionResult:
     """As `compact_partition`, up to the first uncleanable offset, with the work done by other processes.
 
-    `elsewhere` has the parts of the pass done; it may be interrupted anywhere, and nothing has happened. Errors as
-    `compact_partition`, and those of `elsewhere`.
+    `run_parts` has the parts of the pass done; if it is interrupted anywhere, nothing has changed. Errors as
+    `compact_partition`, and those of `run_parts`.
     """
     log = owned.log(tp)
-    work = DividedPass(occasion_of(owned, tp))
-    return _noted(owned, log, work.run(log, owned.disk, elsewhere))
+    work = DividedPass(pass_input_of(owned, tp))
+    return _noted(owned, log, work.run(log, owned.disk, run_parts))
 
 
-def occasion_of(owned: OwnedDir, tp: TopicPartition, dirty: DirtyRange | None = None) -> Occasion:
-    """What a pass over a partition begins with. Errors as `compact_partition`."""
+def pass_input_of(owned: OwnedDir, tp: TopicPartition, dirty: DirtyRange | None = None) -> PassInput:
+    """The input of a pass over a partition. Errors as `compact_partition`."""
     _check(owned.topic_info(tp.topic), is_broker=owned.log_dir.is_broker)
     log = owned.log(tp)
-    return Occasion(
+    return PassInput(
         log.snapshot(),
         dirty_range_of(owned, tp) if dirty is None else dirty,
         log.config,
@@ -101,24 +101,24 @@ def _noted(owned: OwnedDir, log: PartitionLog, result: CompactionResult) -> Comp
 def preview_partition(log_dir: LogDir, tp: TopicPartition, *, clock: Clock | None = None) -> CompactionResult:
     """What `compact_partition` would do, changing nothing. Errors as there, CorruptCheckpoint too.
 
-    Empty batches that stay for their producers' sake are not told apart from those that go.
+    Empty batches that are kept for their producers are not distinguished from those that are removed.
     """
-    return Pass(preview_occasion(log_dir, tp, clock=clock), Limits.of(log_dir.broker_config())).rehearse()
+    return Pass(preview_pass_input(log_dir, tp, clock=clock), Limits.of(log_dir.broker_config())).rehearse()
 
 
 def preview_divided(
     log_dir: LogDir,
     tp: TopicPartition,
-    elsewhere: Elsewhere,
+    run_parts: RunParts,
     *,
     clock: Clock | None = None,
 ) -> CompactionResult:
     """What `compact_divided` would do. As `preview_partition`."""
-    return DividedPass(preview_occasion(log_dir, tp, clock=clock), dry_run=True).rehearse(elsewhere)
+    return DividedPass(preview_pass_input(log_dir, tp, clock=clock), dry_run=True).rehearse(run_parts)
 
 
-def preview_occasion(log_dir: LogDir, tp: TopicPartition, *, clock: Clock | None = None) -> Occasion:
-    """What a pass over a partition would begin with. Errors as `preview_partition`."""
+def preview_pass_input(log_dir: LogDir, tp: TopicPartition, *, clock: Clock | None = None) -> PassInput:
+    """The input that a pass over a partition would have. Errors as `preview_partition`."""
     info = log_dir.topic_info(tp.topic)
     _check(info, is_broker=log_dir.is_broker)
     now_ms = (clock or log_dir.clock).now_ms()
@@ -131,13 +131,13 @@ def preview_occasion(log_dir: LogDir, tp: TopicPartition, *, clock: Clock | None
         high_watermark=_high_watermark(info, _read(log_dir.path / names.REPLICATION_CHECKPOINT, tp)),
         kept_from=ledger.kept_from(ledger.read_for_upkeep(log_dir.path), snapshot),
     )
-    return Occasion(snapshot, dirty, info.config, (), now_ms)
+    return PassInput(snapshot, dirty, info.config, (), now_ms)
 
 
 def _check(info: TopicInfo, *, is_broker: bool) -> None:
     if not guest_rules.may_compact(info, is_broker=is_broker):
         raise NotPermitted(
-            f"{info.topic} is not to be compacted",
+            f"{info.topic} may not be compacted",
             expected="cleanup.policy with compact, of the topic or given for it",
             found=",".join(sorted(info.config.cleanup_policy)),
         )

@@ -1,19 +1,21 @@
-"""A pass of the cleaner that other processes do: for a partition with more keys than one offset map holds.
+"""A pass of the cleaner that is done by other processes, for a partition with more keys than one offset map holds.
 
-1. others read stretches of the log, and find out together which records are the latest of their keys (`key_scan`)
+The steps, and the state after a crash at each:
+
+1. others read stretches of the log, and find together the latest record of each key (`key_scan`)
                                                  → nothing has changed
 2. others copy the groups, each into a segment under `.staged` names of its own, and sync it
-                                                 → a pass that fails removes what is staged; else the next opening does
-3. the owner gives them `.cleaned` names         → the next opening removes them
-4. and puts them in the place of their sources, all at once (storage.append.swap, 2 to 5)
+                                                 → a pass that fails removes staged files, or the next opening does
+3. the owner renames them to `.cleaned`          → the next opening removes them
+4. and replaces their sources by them, all at once (storage.append.swap, 2 to 5)
                                                  → all groups are old, or all are new
 5. the cleaner's checkpoint is written (directory_compaction)
-                                                 → the next pass begins at the same offset, and copies what is clean
+                                                 → the next pass begins at the same offset, and copies the clean part
 6. the caller unlinks the sources                → the next opening does
 
-The owner holds the directory's `.lock` from before 1 till after 5, so the log that others read is the one that is
-replaced. Looking again before 4 whether something had changed would be no substitute: a broker that cleaned meanwhile
-would have the same `.cleaned` names. What comes out is what a Pass leaves whose map takes all keys, byte for byte.
+The owner holds the directory's `.lock` from before 1 until after 5, so the log that others read is the one that is
+replaced. Checking before 4 whether something had changed would not be enough: a broker that cleaned meanwhile would use
+the same `.cleaned` names. The result is byte for byte that of a Pass whose map has room for all keys.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from storage.append.partition_log import PartitionLog
 from storage.append.swap import CleanedSegment, Replacement
 from storage.compaction.batch_filter import BatchFilter, FilterCounts, Rules
 from storage.compaction.cleaned_transactions import CleanedTransactions, Passed
-from storage.compaction.compaction import CompactionResult, Occasion
+from storage.compaction.compaction import CompactionResult, PassInput
 from storage.compaction.key_scan import Part, Stretch
 from storage.compaction.offset_map import Int64s, new_secret
 from storage.compaction.rewriting import Rewriter, windows
@@ -50,9 +52,9 @@ _LOOKS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What was made of a group: a segment whose files' names end with `ending`, its .log of `size` bytes.
+    """The copy of a group: a segment whose files' names end with `ending`, with a .log of `size` bytes.
 
-    `keys`: how many of the records that stay are dirty, and so the latest of their keys.
+    `keys`: how many of the kept records are dirty, and so the latest of their keys.
     """
 
     base_offset: int
@@ -64,8 +66,8 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class GroupCopy:
-    """The copy of one group, to be done by any process that sees the directory. `aborted`, `before`: of transactions
-    that touch the group, and of all that lies before it. `writes`: else it is only told what would come out."""
+    """The task of copying one group, for any process that can access the directory. `aborted`: the aborted transactions
+    with offsets in the group; `before`: the state of transactions before it. Without `writes` it is a dry run."""
 
     part: Part
     rules: Rules
@@ -89,7 +91,7 @@ class GroupCopy:
     def run(self, latest: Int64s, disk: Disk) -> Copied:
         """`latest`: the offsets, ascending, of the group's records that are the latest of their keys.
 
-        StorageError for damage, SegmentGone, OSError: what was written is removed, if it can be.
+        StorageError for damage, SegmentGone, OSError: files already written are removed, if possible.
         """
         snapshot = self.part.snapshot()
         transactions = CleanedTransactions(self.aborted, self.before)
@@ -117,30 +119,30 @@ class GroupCopy:
 
 
 class DividedPass:
-    """One pass over the log that its `occasion` shows, in parts. `groups`: those that are copied, as offsets from each
+    """One pass over the log of its `pass_input`, in parts. `groups`: the groups to be copied, as offsets from each
     first base offset to the next."""
 
-    def __init__(self, occasion: Occasion, *, dry_run: bool = False) -> None:
-        """CorruptIndex when a .txnindex does not read."""
-        self.occasion: Final = occasion
+    def __init__(self, pass_input: PassInput, *, dry_run: bool = False) -> None:
+        """CorruptIndex when a .txnindex cannot be read."""
+        self.pass_input: Final = pass_input
         self._dry_run = dry_run
-        dirty = occasion.dirty
-        self._segments = occasion.groups(dirty.first_uncleanable)
+        dirty = pass_input.dirty
+        self._segments = pass_input.groups(dirty.first_uncleanable)
         bases = [group[0].base_offset for group in self._segments] + [dirty.first_uncleanable]
         self.groups: Final = [OffsetRange(start, end) for start, end in itertools.pairwise(bases)]
         self.secret: Final = new_secret()
-        self._aborted = np.array(occasion.aborted(self._segments), object)
+        self._aborted = np.array(pass_input.aborted(self._segments), object)
         self._aborted_first = np.array([one.first_offset for one in self._aborted], np.int64)
         self._aborted_last = np.array([one.last_offset for one in self._aborted], np.int64)
 
     def records(self) -> int:
-        """About how many records the groups hold, from a look at some of them. SegmentGone."""
+        """An estimate of the number of records in the groups, from some of them. SegmentGone."""
         segments = [segment for group in self._segments for segment in group if segment.size]
         looked_at, found = 0, 0
         for segment in segments[:: max(len(segments) // _LOOKS, 1)]:
-            for window in windows(self.occasion.snapshot, segment, 0):
+            for window in windows(self.pass_input.snapshot, segment, 0):
                 table = window.table
-                # How many there are in a compressed set of an old format its header does not tell.
+                # The header of a compressed set of an old format does not have the number of its records.
                 most = np.diff(table.last_offset, prepend=table.last_offset[0] - 1)
                 found += int(np.where(table.count < 0, most, table.count).sum())
                 looked_at += int(table.size.sum())
@@ -150,17 +152,17 @@ class DividedPass:
         return min(-(-found * total // max(looked_at, 1)), offsets)
 
     def stretch(self, start_offset: int, end_offset: int) -> Stretch:
-        """A part of a group to look for keys in; stretches together must cover all groups."""
-        snapshot = self.occasion.snapshot
+        """A part of a group to be searched for keys; together, stretches must cover all groups."""
+        snapshot = self.pass_input.snapshot
         first, behind = snapshot.segment_index(start_offset), snapshot.segment_index(end_offset - 1) + 1
         part = Part.of(snapshot, snapshot.segments[first:behind], snapshot.segments[behind].base_offset)
         aborted = self._aborted_in(start_offset, end_offset)
-        return Stretch(part, start_offset, end_offset, self.occasion.dirty.first_dirty, aborted)
+        return Stretch(part, start_offset, end_offset, self.pass_input.dirty.first_dirty, aborted)
 
     def copies(self, passed: Iterable[tuple[int, Passed]]) -> list[GroupCopy]:
-        """The copies to be made, one for each group. `passed`: what each stretch has told, with its start."""
+        """The copies to be made, one for each group. `passed`: the result of each stretch, with its start."""
         told = sorted(passed, key=lambda pair: pair[0])
-        occasion = self.occasion
+        pass_input = self.pass_input
         before, row = Passed(), 0
         copies = []
         for group, segments in zip(self.groups, self._segments, strict=True):
@@ -168,15 +170,15 @@ class DividedPass:
                 before = before.then(told[row][1])
                 row += 1
             aborted = self._aborted_in(group.start, group.end)
-            # Of those that were observed before only the ones that reach into this group may reach further.
+            # Of those observed before, only those that reach into this group can reach further.
             before = Passed(before.observed & frozenset(aborted), before.committed)
             copies.append(
                 GroupCopy(
-                    Part.of(occasion.snapshot, segments, group.end),
-                    occasion.rules,
-                    occasion.legacy_horizon_ms,
-                    occasion.config.index_interval_bytes,
-                    occasion.dirty.first_dirty,
+                    Part.of(pass_input.snapshot, segments, group.end),
+                    pass_input.rules,
+                    pass_input.legacy_horizon_ms,
+                    pass_input.config.index_interval_bytes,
+                    pass_input.dirty.first_dirty,
                     aborted,
                     before,
                     not self._dry_run,
@@ -184,35 +186,35 @@ class DividedPass:
             )
         return copies
 
-    def run(self, log: PartitionLog, disk: Disk, elsewhere: Elsewhere) -> CompactionResult:
-        """The pass: `elsewhere` has it done up to step 2, steps 3 and 4 are done here.
+    def run(self, log: PartitionLog, disk: Disk, run_parts: RunParts) -> CompactionResult:
+        """Runs the pass: `run_parts` has steps 1 and 2 done; steps 3 and 4 are done here.
 
-        Whatever fails before step 4 leaves the log as it was. Errors of `elsewhere`, SegmentGone, OSError.
+        A failure before step 4 leaves the log unchanged. Errors of `run_parts`, SegmentGone, OSError.
         """
         began = time.monotonic()
         adopted = False
         try:
-            copied = self._done(elsewhere)
+            copied = self._done(run_parts)
             self._check(log.path, copied)
             swap.adopt(disk, log.path, [(one.base_offset, one.ending) for one in copied])
             adopted = True
             replacements = [Replacement(s[0].base_offset, s) for s in self._segments]
             files = log.replace_segments(replacements) if replacements else []
         except BaseException as error:
-            # What failed while files were renamed may be half done: then the next opening finishes or undoes it.
+            # A failure while files are renamed may leave a part done: the next opening finishes or undoes it.
             if not adopted or isinstance(error, SegmentGone):
                 with suppress(OSError):
                     swap.remove_unfinished(disk, log.path)
             raise
         return self._result(copied, time.monotonic() - began, files)
 
-    def rehearse(self, elsewhere: Elsewhere) -> CompactionResult:
-        """What `run` would do, of a pass that was made for a dry run. Errors of `elsewhere`."""
+    def rehearse(self, run_parts: RunParts) -> CompactionResult:
+        """What `run` would do; only for a pass with `dry_run`. Errors of `run_parts`."""
         began = time.monotonic()
-        return self._result(self._done(elsewhere), time.monotonic() - began, [])
+        return self._result(self._done(run_parts), time.monotonic() - began, [])
 
-    def _done(self, elsewhere: Elsewhere) -> list[Copied]:
-        copied = sorted(elsewhere(self), key=lambda one: one.base_offset) if self.groups else []
+    def _done(self, run_parts: RunParts) -> list[Copied]:
+        copied = sorted(run_parts(self), key=lambda one: one.base_offset) if self.groups else []
         if [one.base_offset for one in copied] != [group.start for group in self.groups]:
             raise StorageError(
                 "not every group of segments was copied once",
@@ -222,13 +224,13 @@ class DividedPass:
         return copied
 
     def _check(self, directory: Path, copied: Sequence[Copied]) -> None:
-        """What was written elsewhere must be seen here."""
+        """Checks that files written by other processes are visible here."""
         for one in copied:
             path = directory / (names.segment_file(one.base_offset, FileKind.LOG) + one.ending)
             found = path.stat().st_size if path.exists() else None
             if found != one.size:
                 raise StorageError(
-                    "a copied segment is not here as it was written",
+                    "a copied segment is missing or has another size here",
                     path=path,
                     expected=f"{one.size} bytes",
                     found=found,
@@ -236,9 +238,9 @@ class DividedPass:
                 )
 
     def _result(self, copied: Sequence[Copied], seconds: float, files: Sequence[Path]) -> CompactionResult:
-        dirty = self.occasion.dirty
+        dirty = self.pass_input.dirty
         return CompactionResult(
-            self.occasion.snapshot.tp,
+            self.pass_input.snapshot.tp,
             dirty.first_dirty,
             max(dirty.first_uncleanable, dirty.first_dirty),
             dirty.first_uncleanable,
@@ -255,9 +257,9 @@ class DividedPass:
         )
 
     def _aborted_in(self, start: int, end: int) -> tuple[AbortedTxn, ...]:
-        """The aborted transactions that touch offsets from `start` (included) to `end` (excluded)."""
+        """The aborted transactions with offsets from `start` (included) to `end` (excluded)."""
         return tuple(self._aborted[(self._aborted_last >= start) & (self._aborted_first < end)])
 
 
-# Has the parts of a pass done: every group copied once.
-Elsewhere = Callable[[DividedPass], Iterable[Copied]]
+# Has the parts of a pass done by other processes: every group is copied once.
+RunParts = Callable[[DividedPass], Iterable[Copied]]

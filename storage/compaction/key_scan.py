@@ -1,10 +1,10 @@
-"""The latest record of each key, found by many: a stretch of a log gives hashes of keys, and what has the same hash
-comes together somewhere else.
+"""Finds the latest record of each key with many processes: some read stretches of a log and produce hashes of keys,
+others collect equal hashes.
 
-One side reads a stretch (`KeyScan`) and gives *chunks*: of the dirty part the latest offset of each key, as far as a
-small map of its own sees it; of the clean part every record's. The other side (`latest_offsets`) has all chunks of some
-of the hashes (`spread`), and tells the offsets of the records that stay: by the very rules of an OffsetMap, of which
-this is one cut in pieces. Pure but for reading the log.
+A reader (`KeyScan`) reads a stretch and produces *chunks*: for the dirty part the latest offset of each key within a
+small map of its own, for the clean part the offset of every record. A collector (`latest_offsets`) gets all chunks of
+some of the hashes (`spread`) and returns the offsets of the records to keep. Together they follow the rules of one
+OffsetMap. Apart from reading the log there are no side effects.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _LOAD_FACTOR: Final = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Consecutive sealed segments of a log, as another process finds them: by base offset, with their bytes. All their
-    offsets lie below `end_offset`."""
+    """Consecutive sealed segments of a log, to be found by another process: base offsets and sizes in bytes. All their
+    offsets are below `end_offset`."""
 
     tp: TopicPartition
     directory: Path
@@ -51,14 +51,14 @@ class Part:
         return Part(snapshot.tp, snapshot.segments[0].directory, found, end_offset)
 
     def snapshot(self) -> LogSnapshot:
-        """The segments as a log of their own. SegmentGone when one is not there any more, or not the same."""
+        """The segments as a log of their own. SegmentGone when one is missing or has changed."""
         segments = []
         for base_offset, size in self.segments:
             path = self.directory / names.segment_file(base_offset, FileKind.LOG)
             try:
                 segment = Segment(self.directory, base_offset, LogFile(path), size)
             except FileNotFoundError:
-                raise SegmentGone("segment is not there", path=path) from None
+                raise SegmentGone("segment is missing", path=path) from None
             found = segment.log.stat().st_size
             if found != size:
                 raise SegmentGone("segment has changed", path=path, expected=f"{size} bytes", found=found)
@@ -78,9 +78,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The batches of a part whose last offsets lie from `start_offset` (included) to `end_offset` (excluded).
+    """The batches of a part with last offsets from `start_offset` (included) to `end_offset` (excluded).
 
-    Records from `first_dirty` on are dirty. `aborted`: the aborted transactions that touch the stretch.
+    Records from `first_dirty` on are dirty. `aborted`: the aborted transactions with offsets in the stretch.
     """
 
     part: Part
@@ -91,7 +91,7 @@ class Stretch:
 
 
 class KeyChunk(NamedTuple):
-    """Hashes of keys, two halves each, and offsets of their records. Where `dirty` no hash is there twice."""
+    """Hashes of keys, two halves each, and offsets of their records. If `dirty`, no hash occurs twice."""
 
     dirty: bool
     hashes: UInt64s
@@ -111,7 +111,7 @@ class KeyScan:
         self._held = 0
 
     def chunks(self) -> Iterator[KeyChunk]:
-        """All of the stretch, in order. StorageError for damage; SegmentGone."""
+        """The whole stretch, in order. StorageError for damage; SegmentGone."""
         start, end = self._stretch.start_offset, self._stretch.end_offset
         decoder = Decoder()
         snapshot = self._stretch.part.snapshot()
@@ -127,7 +127,7 @@ class KeyScan:
             yield KeyChunk(True, *self._map.drain())
 
     def passed(self) -> Passed:
-        """What the stretch tells of the transactions behind it; when all its chunks were taken."""
+        """The state of transactions after the stretch; call it after all chunks were produced."""
         return self._transactions.passed()
 
     def _take(self, block: RecordBlock) -> Iterator[KeyChunk]:
@@ -153,8 +153,8 @@ class KeyScan:
 
 
 def spread(chunk: KeyChunk, places: int) -> Iterator[tuple[int, KeyChunk]]:
-    """A chunk cut by hash: what of it belongs to which of the `places`, from 0 on."""
-    # The lower halves: the upper ones place a key in a map.
+    """Splits a chunk by hash into its parts for each of the `places`, numbered from 0."""
+    # By the lower halves: the upper ones determine a key's slot in a map.
     place = ((chunk.hashes[:, 0] & np.uint64(0xFFFFFFFF)) * np.uint64(places)) >> np.uint64(32)
     order = place.argsort(kind="stable")
     ends = np.bincount(place.astype(np.int64), minlength=places).cumsum().tolist()
@@ -167,14 +167,14 @@ def spread(chunk: KeyChunk, places: int) -> Iterator[tuple[int, KeyChunk]]:
 
 
 def latest_offsets(chunks: Iterable[KeyChunk], secret: Secret) -> Int64s:
-    """The offsets, ascending, of the records that stay: the latest dirty one of each key, and clean ones of keys that
-    have none. `chunks`: all there are of these keys, in any order."""
+    """The offsets, ascending, of the records to keep: the latest dirty one of each key, and clean ones of keys without
+    a dirty one. `chunks`: all chunks of these keys, in any order."""
     dirty: list[KeyChunk] = []
     clean: list[KeyChunk] = []
     for chunk in chunks:
         (dirty if chunk.dirty else clean).append(chunk)
     known = _map_for(sum(len(chunk.offsets) for chunk in dirty), secret)
-    # Chunks are of different places in the log, so by any offset of them: the later over the earlier.
+    # Dirty chunks do not overlap in the log, so any of their offsets sorts them; later ones overwrite earlier ones.
     for chunk in sorted(dirty, key=lambda chunk: int(chunk.offsets[0])):
         known.put_hashed(chunk.hashes, chunk.offsets)
     found = [chunk.offsets[known.lacks(chunk.hashes)] for chunk in clean]

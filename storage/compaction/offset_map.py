@@ -1,7 +1,7 @@
 """The offset map of a compaction pass: the offset of each key's latest record, in bounded memory.
 
-24 bytes a key, as in Kafka: 16 of a hash of the whole key, 8 of the offset. The hash is keyed at random for each map,
-so nobody can make two keys that compaction would take for one. Source: `SkimpyOffsetMap` (which has MD5 there).
+24 bytes per key, as in Kafka: 16 for a hash of the whole key, 8 for the offset. Each map hashes with a random secret,
+so nobody can construct two keys that compaction would confuse. Source: `SkimpyOffsetMap` (which has MD5 there).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ ENTRY_BYTES: Final = 24
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
-# What the hashes of a pass are keyed with.
+# The secret of a pass's hashes.
 Secret = tuple[int, int]
 
 _NO_HASHES: Final = np.empty((0, 2), np.uint64)
 
 
 def new_secret() -> Secret:
-    """One that nobody can guess."""
+    """A random secret."""
     return secrets.randbits(64), secrets.randbits(64)
 
 
@@ -37,9 +37,9 @@ class OffsetMap:
     """Keys' latest offsets. Not thread-safe. `latest_offset`: all records up to there are in the map; -1 at first."""
 
     def __init__(self, memory_bytes: int, load_factor: float, *, most_keys: int, secret: Secret | None = None) -> None:
-        """In at most `memory_bytes`; less where there cannot be more than `most_keys` keys. Full when the share
-        `load_factor` of Kafka's slots in that memory is taken. InvalidConfig when not even two keys would fit.
-        `secret`: of the hashes, where several maps are to have the same."""
+        """Uses at most `memory_bytes`, less if there cannot be more than `most_keys` keys. Full when `load_factor` of
+        the slots that Kafka would have in that memory are used. InvalidConfig when not even two keys would fit.
+        `secret`: of the hashes, if several maps must share it."""
         slots = memory_bytes // ENTRY_BYTES
         if slots * load_factor <= 1:
             raise InvalidConfig(
@@ -63,12 +63,12 @@ class OffsetMap:
 
     @property
     def utilization(self) -> float:
-        """The share of its slots that is taken."""
+        """The share of used slots."""
         return len(self) / self.slots
 
     def put(self, block: RecordBlock, first_offset: int) -> int:
-        """Notes the records from `first_offset` on that have keys; returns how many were looked at: all, or those
-        before the first that found the map full."""
+        """Adds the records with keys from `first_offset` on; returns how many records were processed: all, or those
+        before the first one that found the map full."""
         self._state[1] = self.latest_offset
         rows = offset_map_kernel.put(
             self._table, self._limit, self._state, self._hashed(block), block.offset, block.key_length, first_offset
@@ -77,13 +77,13 @@ class OffsetMap:
         return int(rows)
 
     def put_hashed(self, hashes: UInt64s, offsets: Int64s) -> None:
-        """Notes the offsets of keys that another map of the same secret had; ValueError when they do not fit in."""
+        """Adds keys and offsets from another map with the same secret; ValueError when they do not fit."""
         keys = np.zeros(len(offsets), np.int64)
         if offset_map_kernel.put(self._table, self._limit, self._state, hashes, offsets, keys, 0) < len(offsets):
             raise ValueError("a map too small for its keys")
 
     def drain(self) -> tuple[UInt64s, Int64s]:
-        """All hashes, two halves each, and their offsets, in no order; the map is empty then."""
+        """Removes and returns all hashes, two halves each, and their offsets, in no particular order."""
         slots = self._table.reshape(-1, 3)
         taken = slots[(slots[:, 0] != 0) | (slots[:, 1] != 0)]
         self._table[:] = 0
@@ -101,7 +101,7 @@ class OffsetMap:
             0,
             np.empty(0, np.uint8),
             hashes,
-            nothing - 1,  # below all that the map has
+            nothing - 1,  # below all offsets in the map
             nothing,
             nothing,
             nothing,
@@ -114,8 +114,8 @@ class OffsetMap:
         return keep.astype(np.bool_)
 
     def complete(self, first_offset: int) -> None:
-        """Nothing more will be put: all that was lies at `first_offset` or above. Marks the offsets in the map, where a
-        bit for each takes little beside it: then the records there need not be looked up by their keys."""
+        """Call it when all records, none below `first_offset`, have been added. Marks the offsets in the map with a bit
+        each, if that is small compared with the map: those records then need no lookup by key."""
         size = max(self.latest_offset - first_offset + 8, 0) // 8
         if size <= max(self._table.nbytes >> 4, 4096):
             self._first = first_offset
@@ -154,5 +154,5 @@ class OffsetMap:
 
 
 def hash_keys(block: RecordBlock, secret: Secret, out: UInt64s) -> None:
-    """The hashes of the records' keys, two halves each, as a map of that secret has them."""
+    """The hashes of the records' keys, two halves each, as in a map with that secret."""
     hashing.siphash_columns(block.buffer, block.key_start, block.key_length, *secret, out)

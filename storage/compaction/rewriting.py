@@ -1,4 +1,4 @@
-"""A group of segments copied without what a BatchFilter drops: what a pass does, here or in another process."""
+"""Copies groups of segments through a BatchFilter, in a pass of this or another process."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 
-# Called with the bytes just read or written: may wait, and may raise to end the pass; what is in place stays.
+# Called with the number of bytes just read or written. May wait, and may raise to end the pass.
 Pace = Callable[[int], None]
 
 
 def unpaced(_: int) -> None:
-    """As fast as it goes."""
+    """No limit."""
 
 
 def windows(snapshot: LogSnapshot, segment: Segment, start: int, pace: Pace = unpaced) -> Iterator[Window]:
-    """The batches of a segment from a position on. Damage is raised."""
+    """The batches of a segment from a byte position on. Damage is raised."""
     for window in scan_batches(snapshot, segment, start):
         if window.damage is not None:
             raise window.damage.error
@@ -43,8 +43,8 @@ def between(window: Window, start: int, end: int) -> Window:
 
 
 def counting_blocks(window: Window, decoder: Decoder, transactions: CleanedTransactions) -> Iterator[RecordBlock]:
-    """The records of a window that count when the latest of each key is looked for: none of aborted transactions, and
-    no control records. Damage is raised."""
+    """The records of a window among which the latest of each key is sought: without those of aborted transactions and
+    control records. Damage is raised."""
     table = window.table
     discardable = transactions.discardable(table, read_markers(window, decoder))
     skip = (discardable & ~table.is_control).astype(np.uint8)
@@ -58,8 +58,8 @@ def counting_blocks(window: Window, decoder: Decoder, transactions: CleanedTrans
 
 
 class Rewriter:
-    """Copies groups of segments in order. `legacy_horizon_ms`: where batches have no delete horizon, tombstones go from
-    segments that were last changed before this."""
+    """Copies groups of segments in order. `legacy_horizon_ms`: tombstones in formats without a delete horizon are
+    removed from segments that were last changed before this time."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Rewriter:
         legacy_horizon_ms: int,
         pace: Pace = unpaced,
     ) -> None:
-        """`transactions` are those that `batches` goes along with."""
+        """`transactions`: the object that `batches` uses."""
         self._snapshot = snapshot
         self._batches = batches
         self._transactions = transactions
@@ -77,12 +77,13 @@ class Rewriter:
         self._pace = pace
 
     def write(self, group: Sequence[Segment], cleaned: CleanedSegment) -> None:
-        """What stays of a group becomes a finished segment. StorageError for damage; OSError."""
+        """Writes the rest of a group as a finished segment. StorageError for damage; OSError."""
         aborted = self.copy(group, lambda data: self._append(cleaned, data))
         cleaned.finish(aborted, group[-1].log.stat().st_mtime_ns)
 
     def copy(self, group: Sequence[Segment], sink: Sink) -> list[AbortedTxn]:
-        """What stays of a group goes to `sink`; returns the aborted transactions that end in it and are needed."""
+        """Passes the rest of a group to `sink`; returns the aborted transactions that end in it and are still
+        needed."""
         for segment in group:
             retain_legacy = segment.mtime_ms() > self._legacy_horizon_ms
             for window in windows(self._snapshot, segment, 0, self._pace):

@@ -1,4 +1,4 @@
-"""The latest records of their keys as a list of offsets: what a part of a log needs of the keys of all of it."""
+"""The latest records of their keys as a list of offsets, to compact a part of a log without the keys of the rest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_HASHES: Final = np.empty((0, 2), np.uint64)
 class Survivors:
     """Offsets of the records that have no later one of the same key, ascending; 8 bytes each. Not thread-safe.
 
-    Takes the place of an OffsetMap that is complete: by the same rules, from the same kernel.
+    Replaces a complete OffsetMap, with the same rules and the same kernel.
     """
 
     def __init__(self, offsets: Int64s) -> None:
@@ -31,7 +31,7 @@ class Survivors:
         """As OffsetMap.retain."""
         rows = len(block)
         keep = np.empty(rows, np.uint8)
-        # The kernel's marks are by offset, and offsets may lie far apart: it is told of row numbers instead.
+        # The kernel's marks are by offset, and offsets may be far apart: row numbers are passed instead.
         offset_map_kernel.retain(
             _NO_MAP,
             rows,

@@ -1,4 +1,7 @@
-"""Configuration: Kafka's own keys and meanings, at topic level and at broker level (product.md, section 6)."""
+"""Configuration: Kafka's own keys and meanings, at topic level and at broker level.
+
+See kafkafs/CONTRACT.md, "Configuration".
+"""
 
 from storage.config.broker_config import BROKER_KEYS, BrokerConfig
 from storage.config.log_config import NEW_TOPIC_OVERRIDES, TOPIC_KEYS, LogConfig, Origin, read_overrides

@@ -1,4 +1,4 @@
-"""The broker's configuration: the `log.*` keys of a server.properties, as far as a log directory is concerned.
+"""The broker's configuration: the keys of a server.properties that concern a log directory.
 
 Source: KafkaConfig, LogConfig, CleanerConfig and ServerLogConfigs of Kafka 4.3, with its defaults and precedence
 (`log.retention.ms` over `.minutes` over `.hours`).
@@ -36,7 +36,7 @@ from storage.format import properties
 class BrokerConfig:
     """Frozen broker-level values. `topic_defaults` is the configuration of a topic that sets nothing itself.
 
-    `given`: all keys and texts that were set. `problems`: unknown keys, each with the nearest known one.
+    `given`: all keys and texts that were set. `problems`: unknown keys, each with the most similar known one.
     """
 
     num_partitions: int = key("num.partitions", INT, 1, at_least(1), "Partitions of a new topic.")
@@ -99,7 +99,7 @@ class BrokerConfig:
         topic: dict[str, Any] = {}
         origins: dict[str, Origin] = {}
         for entry in TOPIC_KEYS.values():
-            # All are checked, the first one given counts.
+            # All are checked; of those given the first counts.
             for synonym in reversed(entry.broker):
                 if synonym.name in given:
                     value = parse_value(synonym.name, synonym.kind, synonym.rule, given[synonym.name])
@@ -135,11 +135,11 @@ class BrokerConfig:
             raise
 
     def with_values(self, more: Mapping[str, str]) -> BrokerConfig:
-        """With these keys over the ones given before: a broker's dynamic configuration wins over its file."""
+        """With these keys in addition, which override others: a broker's dynamic configuration overrides its file."""
         return BrokerConfig.from_values({**self.given, **more})
 
     def warnings(self, log_dir: Path) -> list[str]:
-        """What a person should know who uses this configuration for `log_dir`: unknown keys, other log directories."""
+        """Warnings about this configuration for `log_dir`: unknown keys, other log directories."""
         found = [str(problem) for problem in self.problems]
         named = self.log_dirs or self.log_dir
         resolved = log_dir.resolve()

@@ -1,4 +1,4 @@
-"""Configuration keys as data: each a name, a type, a default, what values it takes, and what it is called elsewhere.
+"""Configuration keys as data: each has a name, a type, a default, a rule for its values, and broker-level names.
 
 A key is declared once, as the field of a frozen dataclass made by `key()`; reading, checking and showing values works
 from that declaration. Types and rules are those of Kafka 4.3's ConfigDef.
@@ -22,8 +22,8 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A type of value: `parse` gives the value of a text or raises ValueError, `show` the text of a value."""
+class ValueKind:
+    """A type of value: `parse` returns the value of a text or raises ValueError, `show` returns the text of a value."""
 
     name: str
     parse: Callable[[str], Any]
@@ -50,21 +50,21 @@ def _boolean(text: str) -> bool:
 
 
 def _list(text: str) -> tuple[str, ...]:
-    # Repeated entries count once, an empty text is an empty list (ConfigDef.parseType).
+    # Repeated entries count once; an empty text is an empty list (ConfigDef.parseType).
     return tuple(dict.fromkeys(re.split(r"\s*,\s*", text))) if text else ()
 
 
-INT = Kind("32-bit integer", _integer(-MAX_INT - 1, MAX_INT))
-LONG = Kind("64-bit integer", _integer(-MAX_LONG - 1, MAX_LONG))
-DOUBLE = Kind("number", _double)
-BOOLEAN = Kind("boolean, true or false", _boolean, lambda value: "true" if value else "false")
-STRING = Kind("text", lambda text: text)
-LIST = Kind("comma-separated list", _list, ",".join)
+INT = ValueKind("32-bit integer", _integer(-MAX_INT - 1, MAX_INT))
+LONG = ValueKind("64-bit integer", _integer(-MAX_LONG - 1, MAX_LONG))
+DOUBLE = ValueKind("number", _double)
+BOOLEAN = ValueKind("boolean, true or false", _boolean, lambda value: "true" if value else "false")
+STRING = ValueKind("text", lambda text: text)
+LIST = ValueKind("comma-separated list", _list, ",".join)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which values of its type a key takes; `text` completes "expected …"."""
+    """The values of its type that a key accepts; `text` completes "expected …"."""
 
     text: str
     holds: Callable[[Any], bool]
@@ -95,28 +95,28 @@ def some_of(*names: str) -> Rule:
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """Another name for a key, where it stands in another unit: `to_value` turns its value into the key's."""
+    """Another name for a key, possibly with another unit: `to_value` converts its value to the key's."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
     to_value: Callable[[Any], Any]
     rule: Rule = ANY
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A configuration key. `broker` are its broker-level names, the one that wins first."""
+    """A configuration key. `broker`: its broker-level names, highest precedence first."""
 
     name: str
     field: str
-    kind: Kind
+    kind: ValueKind
     rule: Rule
     default: Any
     doc: str
     broker: tuple[Synonym, ...] = ()
 
     def parse(self, text: str) -> Any:
-        """The value of a text, white space around it dropped. InvalidConfig when the key does not take it."""
+        """The value of a text without surrounding white space. InvalidConfig when the key does not accept it."""
         return parse_value(self.name, self.kind, self.rule, text)
 
     def show(self, value: Any) -> str:
@@ -124,7 +124,7 @@ class Key:
         return self.kind.show(value)
 
 
-def parse_value(name: str, kind: Kind, rule: Rule, text: str) -> Any:
+def parse_value(name: str, kind: ValueKind, rule: Rule, text: str) -> Any:
     """The value of a text for the key `name`. InvalidConfig when it is not of this kind or breaks the rule."""
     try:
         value = kind.parse(text.strip())
@@ -140,11 +140,11 @@ def parse_value(name: str, kind: Kind, rule: Rule, text: str) -> Any:
 
 
 def key(
-    name: str, kind: Kind, default: Any, rule: Rule, doc: str, *, broker: str | tuple[str | Synonym, ...] = ()
+    name: str, kind: ValueKind, default: Any, rule: Rule, doc: str, *, broker: str | tuple[str | Synonym, ...] = ()
 ) -> Any:
     """A dataclass field that holds the value of a configuration key.
 
-    `broker`: its broker-level names, the one that wins first; a plain name has the key's own type, rule and unit.
+    `broker`: its broker-level names, highest precedence first; a plain name has the key's own type, rule and unit.
     """
     names = (broker,) if isinstance(broker, str) else broker
     synonyms = tuple(

@@ -1,7 +1,7 @@
-"""The names of all configuration keys that Kafka knows, so that an unknown one can be told from one without use here.
+"""The names of all configuration keys of Kafka, to distinguish unknown keys from those that kafkafs does not use.
 
-Topic and broker level: the definitions of Kafka 4.3.0 (LogConfig, AbstractKafkaConfig), and what releases from 0.10 to
-3.9 had besides, dynamic broker keys and the keys of the plug-ins that ship with Kafka.
+Topic and broker level: the definitions of Kafka 4.3.0 (LogConfig, AbstractKafkaConfig), further keys of releases from
+0.10 to 3.9, dynamic broker keys, and the keys of the plug-ins that ship with Kafka.
 """
 
 from __future__ import annotations
@@ -167,12 +167,12 @@ _OTHER_BROKER_KEYS = """
 TOPIC_KEYS = frozenset(_TOPIC_KEYS.split())
 BROKER_KEYS = frozenset((*_BROKER_KEYS_4_3.split(), *_OTHER_BROKER_KEYS.split()))
 
-# Keys below these belong to listeners, plug-ins and their clients: their names are not fixed.
+# Keys with these prefixes belong to listeners, plug-ins and their clients: their names are not fixed.
 BROKER_PREFIXES = ("listener.name.", "config.providers.", "rlmm.config.", "rsm.config.", "zookeeper.")
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate most like `name`, None when none is like it."""
+    """The candidate most similar to `name`; None when none is similar."""
     import difflib
 
     found = difflib.get_close_matches(name.strip().lower().replace("_", "."), candidates, n=1, cutoff=0.7)

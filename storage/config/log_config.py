@@ -1,7 +1,8 @@
-"""A topic's configuration: Kafka's topic-level keys, their defaults in Kafka 4.x, and what was set by whom.
+"""A topic's configuration: Kafka's topic-level keys, their defaults in Kafka 4.x, and the origin of each value.
 
-Source: LogConfig and ServerTopicConfigSynonyms of Kafka 4.3. Two keys are more generous: `segment.bytes` may be as
-small as brokers before 4.0 allowed, and `message.format.version` (gone in 4.0) still chooses the record format.
+Source: LogConfig and ServerTopicConfigSynonyms of Kafka 4.3. Two keys differ: `segment.bytes` may be as small as
+brokers before 4.0 allowed, and `message.format.version` (removed in 4.0) still selects the record format. See
+storage/DESIGN.md, "Topic configuration".
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
 _DAY_MS = 86_400_000
 
-# The smallest message there is: brokers before 4.0 took segments as small as that (LegacyRecord.RECORD_OVERHEAD_V0).
+# The size of the smallest message: brokers before 4.0 accepted segments that small (LegacyRecord.RECORD_OVERHEAD_V0).
 _SMALLEST_SEGMENT = 14
 
 COMPACT = "compact"
@@ -60,7 +61,7 @@ def _is_version(text: str) -> bool:
 
 
 def _negative_is_none(value: int) -> int:
-    # KafkaConfig.logRetentionTimeMillis: whatever is negative means no limit.
+    # KafkaConfig.logRetentionTimeMillis: any negative value means no limit.
     return -1 if value < 0 else value
 
 
@@ -77,9 +78,9 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Frozen values of all topic-level keys. `origins` tells who set those that are no defaults, by key name.
+    """Frozen values of all topic-level keys. `origins`: who set those that are not defaults, by key name.
 
-    `other`: keys that Kafka knows and kafkafs has no use for, as texts.
+    `other`: keys of Kafka that kafkafs does not use, as texts.
     """
 
     # fmt: off
@@ -231,7 +232,7 @@ class LogConfig:
         return self.origins.get(name, Origin.DEFAULT)
 
     def texts(self) -> dict[str, str]:
-        """Every topic-level key with its value in force, as text."""
+        """Every topic-level key with its effective value, as text."""
         return {name: entry.show(getattr(self, entry.field)) for name, entry in TOPIC_KEYS.items()} | dict(self.other)
 
     @staticmethod
@@ -248,18 +249,18 @@ class LogConfig:
 
 TOPIC_KEYS: Mapping[str, Key] = keys_of(LogConfig)
 
-# Same meaning as segment.bytes, over which it wins; Kafka 4.x has it without the minimum of 1 MiB.
+# Overrides segment.bytes, with the same meaning; Kafka 4.x has it without the minimum of 1 MiB.
 INTERNAL_SEGMENT_BYTES = "internal.segment.bytes"
 
-# What a topic that kafkafs makes is given, unless its maker says otherwise: it keeps everything.
+# The overrides of a topic that kafkafs creates, unless others are given: it keeps everything.
 NEW_TOPIC_OVERRIDES: Mapping[str, str] = MappingProxyType({"retention.ms": "-1"})
 
 
 def read_overrides(defaults: LogConfig, overrides: Mapping[str, str]) -> tuple[LogConfig, tuple[InvalidConfig, ...]]:
-    """A topic's configuration as far as it can be understood, and what could not.
+    """A topic's configuration from its valid keys, and the errors of the others.
 
-    For configurations that others wrote and that must not keep a partition from being read: a bad value leaves the
-    broker's in force.
+    For configurations written by other programs, which must not prevent a partition from being read: in place of a bad
+    value the broker's applies.
     """
     values: dict[str, object] = {}
     origins = dict(defaults.origins)
@@ -307,7 +308,7 @@ def check_topic_key(name: str) -> None:
 
 
 def unknown_topic_key(name: str) -> InvalidConfig:
-    """The error for a topic-level key that neither Kafka nor kafkafs knows, with the nearest one that is known."""
+    """The error for a topic-level key that neither Kafka nor kafkafs knows; it names the most similar known key."""
     for entry in TOPIC_KEYS.values():
         if any(synonym.name == name for synonym in entry.broker):
             advice = f"At topic level it is {entry.name!r}"

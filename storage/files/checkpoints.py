@@ -1,7 +1,8 @@
-"""Checkpoint files: text with a version, a count, and as many lines.
+"""Checkpoint files: text with a version, a count, and that many lines.
 
-The four offset checkpoints of a log directory (`<topic> <partition> <offset>`) are here; leader epochs share the
-frame. An empty file has no entries. Sources: Kafka's CheckpointFile, OffsetCheckpointFile.
+The four offset checkpoints of a log directory (`<topic> <partition> <offset>`) are here; leader epochs use the same
+frame. An empty file has no entries. See storage/FORMAT.md, "Checkpoints". Sources: Kafka's CheckpointFile,
+OffsetCheckpointFile.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def malformed(line: str, path: Path | None) -> CorruptCheckpoint:
 
 
 def parse(data: bytes, path: Path | None = None) -> dict[TopicPartition, int]:
-    """The offsets in an offset checkpoint's bytes; of a partition named twice, the last one counts."""
+    """The offsets in an offset checkpoint's bytes. Of a partition that is named twice, the last line counts."""
     return {
         TopicPartition(topic, parse_integer(partition, _MAX_INT32, f"{topic} {partition} {offset}", path)): (
             parse_integer(offset, MAX_OFFSET, f"{topic} {partition} {offset}", path)
@@ -77,7 +78,7 @@ def parse(data: bytes, path: Path | None = None) -> dict[TopicPartition, int]:
 
 
 def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """The bytes of an offset checkpoint, in the order of the partitions."""
+    """The bytes of an offset checkpoint, sorted by partition."""
     return encode_frame(f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items()))
 
 

@@ -1,8 +1,9 @@
-"""What a KRaft broker's directory says of topics, partitions and configurations: `__cluster_metadata-0`, followed.
+"""Topics, partitions and configurations of a KRaft broker's directory, as read from `__cluster_metadata-0`.
 
-The latest snapshot (`<end offset>-<epoch>.checkpoint`), then the log from there on. Read only, and in steps: a running
-broker appends to the log all the time, so each refresh reads only what is new. What a controller may yet take back
-(records above the high watermark) is counted too. Source: Kafka's MetadataLoader.
+The latest snapshot (`<end offset>-<epoch>.checkpoint`) is read first, then the log from there on. The directory is only
+read. A running broker appends to the log all the time, so each refresh reads only what is new. Records above the high
+watermark, which a controller may still take back, are included. See storage/DESIGN.md, "Cluster metadata". Source:
+Kafka's MetadataLoader.
 
 Nothing here locks: a reader belongs to one thread at a time; what it returns is immutable.
 """
@@ -18,7 +19,7 @@ from storage.files import names
 from storage.files.listing import scan_quietly
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.metadata_records import decode
-from storage.files.metadata_replay import ClusterMetadata, PartitionMetadata, Replay, TopicMetadata
+from storage.files.metadata_replay import ClusterMetadata, MetadataReplay, PartitionMetadata, TopicMetadata
 from storage.files.names import FileKind, FileState
 from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
 from storage.format.block import RecordBlock
@@ -49,22 +50,22 @@ class ClusterMetadataReader:
         self._shown: ClusterMetadata | None = None
 
     def _forget(self) -> None:
-        self._replay = Replay()
+        self._replay = MetadataReplay()
         self._end_offset = 0
-        # The segment read last, and where to go on in it.
+        # The segment read last, and the position where the next read in it begins.
         self._identity: FileIdentity | None = None
         self._base_offset = 0
         self._position = 0
-        # The header of the last batch read, and its position: an inode number alone does not tell that it is still
-        # there, for a quorum's log may be truncated and written on, and a directory formatted anew.
+        # The position and header of the last batch read. The inode number alone does not prove that the batch is still
+        # there: a quorum's log may be truncated and appended to again, and a directory may be formatted again.
         self._last_batch: tuple[int, bytes] | None = None
-        # A sound batch whose records make no sense: reading it again would not help.
+        # The error of an intact batch with invalid records: reading it again would not help.
         self._stuck: StorageError | None = None
 
     def refresh(self) -> ClusterMetadata | None:
-        """The metadata as of now; None when the directory has none (a broker may keep it in another one).
+        """The current metadata; None when the directory has none (a broker may keep it in another directory).
 
-        Damage shows as `problem`. OSError when the directory or the log cannot be read.
+        Damage is reported in `problem`. OSError when the directory or the log cannot be read.
         """
         try:
             segments, snapshots = self._list()
@@ -80,7 +81,8 @@ class ClusterMetadataReader:
             if problem is None:
                 problem = self._read_log(segments)
         except SegmentGone as gone:
-            # A running broker removes segments and snapshots; the next refresh begins anew with what is there then.
+            # A running broker removes segments and snapshots; the next refresh starts over with the files there are
+            # then.
             self._forget()
             return ClusterMetadata(problem=gone) if self._shown is None else self._shown
         before = self._shown
@@ -109,7 +111,7 @@ class ClusterMetadataReader:
         return segments, snapshots
 
     def _follows(self, segments: list[_Segment]) -> bool:
-        """Whether the segment read last is still there, and what was read of it."""
+        """Whether the segment read last, and the batches read from it, are still there."""
         for segment in segments:
             if segment.file.identity == self._identity and segment.size_bytes >= self._position:
                 if self._last_batch is None:
@@ -119,16 +121,16 @@ class ClusterMetadataReader:
         return False
 
     def _start(self, snapshots: list[tuple[names.MetadataSnapshotName, LogFile]]) -> StorageError | None:
-        """Begins with the latest snapshot that can be read; with nothing when there is none."""
+        """Starts from the latest snapshot that can be read, or from an empty state when there is none."""
         problem: StorageError | None = None
         for name, file in snapshots:
-            self._replay = Replay()
+            self._replay = MetadataReplay()
             found = self._read_snapshot(file)
             if found is None:
                 self._end_offset = name.end_offset
                 return None
             problem = problem or found
-        self._replay = Replay()
+        self._replay = MetadataReplay()
         return problem
 
     def _read_snapshot(self, file: LogFile) -> StorageError | None:
@@ -148,7 +150,7 @@ class ClusterMetadataReader:
         return CorruptCheckpoint("metadata snapshot is cut off", path=file.path, position=position)
 
     def _read_log(self, segments: list[_Segment]) -> StorageError | None:
-        """Goes on where the last call stopped."""
+        """Continues where the last call stopped."""
         for index, segment in enumerate(segments):
             following = segments[index + 1].base_offset if index + 1 < len(segments) else MAX_OFFSET
             if segment.file.identity == self._identity:
@@ -178,10 +180,10 @@ class ClusterMetadataReader:
         return None
 
     def _read_file(self, file: LogFile, position: int, first_offset: int) -> Iterator[tuple[int, StorageError | None]]:
-        """Replays the records from a byte position on, window by window; those below `first_offset` are known already.
+        """Replays the records from a byte position on, window by window, without those below `first_offset`.
 
-        Yields where to go on and what was wrong there; the table then holds the batches that were replayed. A batch
-        that is cut off at the end is being written, zeros are preallocated space.
+        Yields the next position and the problem found there, if any; the table then holds the batches that were
+        replayed. A batch that is cut off at the end is still being written; zeros are preallocated space.
         """
         window = _WINDOW_BYTES
         while True:

@@ -1,7 +1,8 @@
 """`kafkafs-commits`: the writes that are being committed, and the last micro-batch committed of each streaming query.
 
-One JSON object in a file of the log directory, replaced as a whole, so that one step makes a write begun, or done and
-remembered. Ours: brokers ignore plain files there. The numbers in it are Kafka's offsets and CRCs.
+One JSON object in a file of the log directory. The file is always replaced as a whole, so that a single step marks a
+write as begun, or as done and remembered. The file is kafkafs' own: brokers ignore plain files in a log directory. The
+numbers in it are Kafka's offsets and CRCs. See storage/DESIGN.md, "Staged writes".
 """
 
 from __future__ import annotations
@@ -18,37 +19,37 @@ from storage.files.whole_file import read_whole
 from storage.types import TopicPartition
 
 VERSION: Final = 1
-# Of so many queries, those that committed last, it is remembered how far they came.
+# For how many queries, those that committed last, the last committed batch is remembered.
 QUERIES_KEPT: Final = 1000
-# Of so many batches of a query, its last ones, what they consisted of: as many as Spark's checkpoint goes back
+# For how many of a query's last batches the content sums are remembered: as many as Spark's checkpoint keeps
 # (spark.sql.streaming.minBatchesToRetain).
 CONTENTS_KEPT: Final = 100
-QUERIES_WITH_CONTENTS: Final = 20  # that committed last; of the others only their last batch
+QUERIES_WITH_CONTENTS: Final = 20  # those that committed last; for others only the last batch is remembered
 
 
 class WriteId(NamedTuple):
     """A write: micro-batch `batch` of the streaming query `id`, or a single write (`batch` None) with an id of its own.
 
-    A query's batches come in order, and its last one may come again.
+    A query's batches arrive in order, and its last one may be repeated.
     """
 
     id: str
     batch: int | None
 
 
-class Content(NamedTuple):
-    """What a write consists of, whatever its order and its partitions: how many rows, and a sum over them, modulo 2^64,
-    that differs where a row does."""
+class ContentSum(NamedTuple):
+    """What a write consists of, regardless of order and partitions: the number of rows, and a sum over their hashes,
+    modulo 2^64, that differs when a row differs."""
 
     records: int = 0
     digest: int = 0
 
-    def plus(self, other: Content) -> Content:
-        """Of both together."""
-        return Content(self.records + other.records, (self.digest + other.digest) % 2**64)
+    def plus(self, other: ContentSum) -> ContentSum:
+        """The sum for both together."""
+        return ContentSum(self.records + other.records, (self.digest + other.digest) % 2**64)
 
 
-class StagedFile(NamedTuple):
+class StagedBatchFile(NamedTuple):
     """A task's whole batches for one partition, in its directory under `name` (names.StagedName)."""
 
     tp: TopicPartition
@@ -59,51 +60,51 @@ class StagedFile(NamedTuple):
 
 class PendingPart(NamedTuple):
     """One partition's share of a write. It is in the log if the batch at `base_offset` ends with `last_offset` and has
-    the checksum `crc`: that of the first staged batch, put in its place. `written`: it was found there, flushed, and is
-    not looked for again: whatever becomes of that batch, the share is done."""
+    the checksum `crc`, which is that of the first staged batch once it has its offset. `written`: the share was found
+    in the log and flushed; it is done and not looked for again, whatever happens to that batch later."""
 
     tp: TopicPartition
     base_offset: int
     last_offset: int
     crc: int
-    files: tuple[StagedFile, ...]
+    files: tuple[StagedBatchFile, ...]
     written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PendingCommit:
-    """A write that has begun: it will be carried out. `time_ms`: the time that LogAppendTime topics give it.
-    `content`: None where it is not known."""
+    """A write that has begun and will be completed. `time_ms`: its timestamp in topics with LogAppendTime.
+    `content`: None if unknown."""
 
     write: WriteId
     time_ms: int
     parts: tuple[PendingPart, ...]
-    content: Content | None = None
+    content: ContentSum | None = None
 
 
 class LastBatch(NamedTuple):
-    """The last committed micro-batch of a query, and when that was, epoch milliseconds. `contents`: of the batches that
-    committed last, by number, ascending."""
+    """The last committed micro-batch of a query, and the time of its commit in epoch milliseconds. `contents`: the
+    content sums of the batches that committed last, by batch number, ascending."""
 
     batch: int
     time_ms: int
-    contents: tuple[tuple[int, Content], ...] = ()
+    contents: tuple[tuple[int, ContentSum], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What the file says. `pending` in the order in which the writes began."""
+    """The file's content. `pending` is in the order in which the writes began."""
 
     queries: Mapping[str, LastBatch] = field(default_factory=dict)
     pending: tuple[PendingCommit, ...] = ()
 
     def is_done(self, write: WriteId) -> bool:
-        """True for a micro-batch that was committed before, with another attempt at it."""
+        """True for a micro-batch that an earlier attempt has committed."""
         last = self.queries.get(write.id)
         return last is not None and write.batch is not None and write.batch <= last.batch
 
-    def content_of(self, write: WriteId) -> Content | None:
-        """What a micro-batch that is done consisted of; None where that is not remembered."""
+    def content_of(self, write: WriteId) -> ContentSum | None:
+        """The content sum of a committed micro-batch; None if it is not remembered."""
         last = self.queries.get(write.id)
         return None if last is None or write.batch is None else dict(last.contents).get(write.batch)
 
@@ -120,7 +121,7 @@ class Ledger:
         return [part for commit in self.pending for part in commit.parts if part.tp == tp]
 
     def written(self, write: WriteId, partitions: Collection[TopicPartition]) -> Ledger:
-        """With these partitions' shares of a pending write noted as done."""
+        """With these partitions' shares of a pending write marked as done."""
         ledger = self
         for part in [part for commit in self.pending if commit.write == write for part in commit.parts]:
             if part.tp in partitions and not part.written:
@@ -128,7 +129,7 @@ class Ledger:
         return ledger
 
     def with_part(self, write: WriteId, part: PendingPart) -> Ledger:
-        """With what is said here of a partition's share of a pending write."""
+        """With `part` in place of that partition's share of a pending write."""
         changed = tuple(
             replace(commit, parts=tuple(part if one.tp == part.tp else one for one in commit.parts))
             if commit.write == write
@@ -138,11 +139,12 @@ class Ledger:
         return replace(self, pending=changed)
 
     def done(self, write: WriteId, now_ms: int) -> Ledger:
-        """The write is pending no more, and remembered if it may come again. One that is not pending has no rows."""
+        """Without this pending write, which is remembered if it may be repeated. One that was never pending had no
+        rows."""
         pending = self.withdrawn(write).pending
         if write.batch is None:
             return self.withdrawn(write)
-        known = [commit.content for commit in self.pending if commit.write == write] or [Content()]
+        known = [commit.content for commit in self.pending if commit.write == write] or [ContentSum()]
         before = self.queries.get(write.id)
         contents = [*(() if before is None else before.contents)]
         contents += [(write.batch, content) for content in known if content is not None]
@@ -155,7 +157,7 @@ class Ledger:
         )
 
     def staged_names(self) -> set[str]:
-        """The staged files that pending writes consist of."""
+        """The names of the pending writes' staged files."""
         return {file.name for commit in self.pending for part in commit.parts for file in part.files}
 
 
@@ -188,7 +190,7 @@ def encode(ledger: Ledger) -> bytes:
         for query, last in ledger.queries.items()
         if last.contents
     }
-    # The contents in a line each: there are many of them.
+    # `contents` on one line: there are many of them.
     lines = [
         f' "version": {VERSION}',
         f' "queries": {json.dumps(queries)}',
@@ -199,7 +201,7 @@ def encode(ledger: Ledger) -> bytes:
 
 
 def parse(data: bytes, path: Path | None = None) -> Ledger:
-    """What the bytes say. CorruptCheckpoint when they are not what `encode` makes."""
+    """The ledger in these bytes. CorruptCheckpoint when `encode` cannot have made them."""
     try:
         content = json.loads(data)
         if content["version"] != VERSION:
@@ -218,26 +220,26 @@ def _pending(commit: Any) -> PendingCommit:
     batch = commit["batch"]
     write = WriteId(str(commit["write"]), None if batch is None else int(batch))
     told = commit.get("content")
-    content = None if told is None else Content(int(told[0]), int(told[1]))
+    content = None if told is None else ContentSum(int(told[0]), int(told[1]))
     return PendingCommit(write, int(commit["time_ms"]), tuple(_part(part) for part in commit["parts"]), content)
 
 
-def _contents(given: Any) -> tuple[tuple[int, Content], ...]:
-    return tuple((int(batch), Content(int(records), int(digest))) for batch, records, digest in given)
+def _contents(given: Any) -> tuple[tuple[int, ContentSum], ...]:
+    return tuple((int(batch), ContentSum(int(records), int(digest))) for batch, records, digest in given)
 
 
 def _part(part: Any) -> PendingPart:
     tp = TopicPartition(str(part["topic"]), int(part["partition"]))
     if names.topic_name_problem(tp.topic) or tp.partition < 0:
-        raise ValueError(f"{tp} is no partition")
-    files = tuple(StagedFile(tp, _staged(name), int(size), int(records)) for name, size, records in part["files"])
+        raise ValueError(f"{tp} is not a valid partition")
+    files = tuple(StagedBatchFile(tp, _staged(name), int(size), int(records)) for name, size, records in part["files"])
     written = part.get("written", False) is True
     return PendingPart(tp, int(part["base_offset"]), int(part["last_offset"]), int(part["crc"]), files, written)
 
 
 def _staged(name: str) -> str:
     if names.parse_staged(name) is None:
-        raise ValueError(f"{name!r} names no staged file")
+        raise ValueError(f"{name!r} is not the name of a staged file")
     return name
 
 

@@ -1,19 +1,20 @@
-"""Descriptors: a process has only so many of them, and a log directory may have thousands of partitions.
+"""Descriptors: their number per process is limited, and a log directory may have thousands of partitions.
 
-Files that are written to again and again (the active segment's three, of each partition) are *held*: their descriptor
-is opened when it is needed and, once there are too many, closed again where nobody has used it lately. Files that are
-read are opened for each read (`log_file`), and need none of this.
+Files that are written to repeatedly (the three of each partition's active segment) are *held*: their descriptor is
+opened when it is needed and, once there are too many, closed again if it was not used lately. Files that are read are
+opened for each read (`log_file`) and need none of this. See storage/DESIGN.md, "Descriptors and locks".
 
-What closing a descriptor must not do:
+Closing a descriptor must not
 
-- lose an error of writing back. A file that was written to is synced first. When that fails, the kernel may tell nobody
-  else: so the error is kept, every later use of the file raises it, and so does `sync_path` of its path, which is how
-  a log makes its files durable. Only `hold` of the path, which follows a recovery, or a new file, forgets it.
-- take another file for the one that was written to. When it is opened again it must be the same inode on the same
-  device, with the size and the modification time that it was left with (we alone write it), else ESTALE. An inode's
-  number alone is no identity: a file that is made after another was removed often gets it.
+- lose a writeback error. A file that was written to is synced first. If that fails, the kernel may report the error to
+  nobody else. So the error is kept, every later use of the file raises it, and so does `sync_path` of its path, which
+  is how a log makes its files durable. Only `hold` of the path, after a recovery or for a new file, clears it.
+- confuse another file with the one that was written to. When it is opened again it must have the same inode and device,
+  and the size and modification time that it had when it was closed (only we write it); otherwise ESTALE. An inode
+  number alone does not identify a file: a file made after another was removed often gets the same one.
 
-The lock of a log directory is never held through this: it goes with the first descriptor that is closed (`dir_lock`).
+The lock of a log directory is never held through this module: closing any descriptor of the lock file releases the lock
+(`dir_lock`).
 """
 
 from __future__ import annotations
@@ -33,40 +34,41 @@ from weakref import ref
 if TYPE_CHECKING:
     from storage.files.disk_protocol import Buffer, Disk, DiskFile
 
-# What a full table of descriptors answers: the process's own, and the system's.
+# Errors of a full descriptor table: the process's, and the system's.
 NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
-# So many are held whatever the limit says.
+# At least this many may be held, whatever the limit is.
 _LEAST: Final = 6
-# So many are closed where one was missing: the next is missing soon.
+# This many are closed when one is missing: more will be needed soon.
 _GIVEN_BACK: Final = 8
 
 
 def raise_limit() -> None:
-    """Lets the process have as many descriptors as it may: the soft limit becomes the hard one.
+    """Raises the soft limit on descriptors to the hard limit.
 
-    For programs, at their start; a library leaves the limits of its process alone.
+    For programs, at their start; a library does not change the limits of its process.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # a system that refuses leaves us what we have
+        with contextlib.suppress(OSError, ValueError):  # if the system refuses, the limit stays as it is
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def half_the_limit() -> int:
-    """How many descriptors may be held: half of those that the process may have now. The rest is for what is opened and
-    closed at once, and for everybody else in the process."""
+    """How many descriptors may be held: half of what the process may have now. The rest is for files that are opened
+    and closed at once, and for all other code in the process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 30 if soft == resource.RLIM_INFINITY else max(_LEAST, soft // 2)
 
 
 class HeldFiles:
-    """Files that are held, of all log directories in this process, since the limit is the process's. Thread-safe.
+    """The held files of all log directories in this process, since the limit is per process. Thread-safe.
 
-    `limit`: how many may have a descriptor. Those in use at this moment are never closed, so it may be exceeded by as
-    many as there are threads that write.
+    `limit`: how many may have a descriptor. Those in use are never closed, so the limit may be exceeded by the number
+    of threads that write.
 
-    Locks: a HeldFile's own guards its descriptor, and is held while the file is written to. It may be held when `_lock`
-    is taken. Who holds `_lock` only tries a file's: one that is in use is passed over. Nothing is synced under `_lock`.
+    Locks: each HeldFile's own lock guards its descriptor and is held while the file is written to. `_lock` may be taken
+    while a file's lock is held. With `_lock` held, a file's lock is only tried: a file in use is skipped. Nothing is
+    synced under `_lock`.
     """
 
     def __init__(self, limit: Callable[[], int] = half_the_limit) -> None:
@@ -74,63 +76,63 @@ class HeldFiles:
         self._limit = limit
         # Guarded by the lock.
         self._lock = Lock()
-        # Those with a descriptor. Weakly: who forgets to close one is not kept in memory by us.
+        # Files with a descriptor. Weak references: a file that nobody closed is not kept in memory.
         self._open: OrderedDict[ref[HeldFile], None] = OrderedDict()
-        self._failures: dict[Path, OSError] = {}  # of those whose descriptor could not be closed without a loss
+        self._failures: dict[Path, OSError] = {}  # of files that lost data when their descriptor was closed
 
     def __len__(self) -> int:
         """How many descriptors there are."""
         return len(self._open)
 
     def hold(self, disk: Disk, path: Path, *, create: bool = False) -> HeldFile:
-        """A file as `disk.open` gives it, which need not keep its descriptor. OSError."""
+        """A file as from `disk.open`, which need not keep its descriptor. OSError."""
         with self._lock:
             self._failures.pop(path, None)
         return HeldFile(self, disk, path, disk.open(path, create=create))
 
     def failure(self, path: Path) -> OSError | None:
-        """What kept a file of that path from being synced when its descriptor was closed."""
+        """The error of syncing the file at that path when its descriptor was closed; None if there was none."""
         with self._lock:
             return self._failures.get(path)
 
     def give_back(self) -> int:
-        """Closes a few descriptors that were not used lately; returns how many."""
+        """Closes a few descriptors that were not used lately; returns their number."""
         with self._lock:
             chosen = self._choose_locked(_GIVEN_BACK)
         self._close(chosen)
         return len(chosen)
 
     def forget_all(self) -> None:
-        """For a forked child, to which the parent's files mean nothing; its locks may be held by threads that are not
-        there."""
+        """For a forked child, which does not use the parent's files; locks may be held by threads that do not exist in
+        the child."""
         self._lock = Lock()
         self._open = OrderedDict()
 
     def opened(self, file: HeldFile) -> None:
-        """It has a descriptor now; called under its lock. Others may lose theirs."""
+        """Registers a file that now has a descriptor; called under its lock. May close those of others."""
         with self._lock:
             self._open[file.ref] = None
             chosen = self._choose_locked(len(self._open) - self._limit())
         self._close(chosen)
 
     def kept(self, file: HeldFile) -> None:
-        """It has a descriptor still, although it was chosen to lose it; called under its lock."""
+        """Registers a file that keeps its descriptor although it was chosen; called under its lock."""
         with self._lock:
             self._open[file.ref] = None
 
     def closed(self, file: HeldFile) -> None:
-        """It has none any more; called under its lock."""
+        """Removes a file without a descriptor; called under its lock."""
         with self._lock:
             self._open.pop(file.ref, None)
 
     def failed(self, path: Path, error: OSError) -> None:
-        """Notes what was lost with a descriptor."""
+        """Keeps the error that closing a descriptor raised."""
         with self._lock:
             self._failures[path] = error
 
     def _choose_locked(self, count: int) -> list[HeldFile]:
-        """Up to `count` files that were not used since they were last looked at, taken off the list, their locks held:
-        the oldest first, but who was used goes to the end once (the clock algorithm)."""
+        """Up to `count` files that were not used since they were last examined, removed from the list, their locks
+        held. The oldest come first; a file that was used goes to the end of the list once (the clock algorithm)."""
         chosen: list[HeldFile] = []
         for _ in range(2 * len(self._open) if count > 0 else 0):
             if len(chosen) >= count or not self._open:
@@ -157,8 +159,8 @@ class HeldFiles:
 class HeldFile:
     """A DiskFile whose descriptor may be closed and opened again between two uses. Thread-safe.
 
-    OSError of all: also what was lost when its descriptor was closed; ESTALE, FileNotFoundError when the path does not
-    mean the file any more.
+    All methods raise OSError, also the one from closing its descriptor earlier; ESTALE or FileNotFoundError when the
+    path no longer names this file.
     """
 
     __slots__ = (
@@ -188,14 +190,14 @@ class HeldFile:
         self.lock = Lock()
         self._file: DiskFile | None = file  # None while it has no descriptor
         self._unsynced = False  # written to since it was last synced by us
-        self._left: tuple[int, ...] = ()  # its marks when its descriptor was closed
+        self._left: tuple[int, ...] = ()  # its `_marks` when its descriptor was closed
         self._failure: OSError | None = None
         self._is_closed = False
         with self.lock:
             held.opened(self)
 
     def fileno(self) -> int:
-        """The descriptor, which is valid until the file is next left alone."""
+        """The descriptor, valid until the file is next idle."""
         with self.lock:
             return self._descriptor_locked().fileno()
 
@@ -214,13 +216,13 @@ class HeldFile:
             if file is None:
                 file = self._descriptor_locked()
             self.used = self._unsynced = True
-            if len(buffers) == 1:  # mostly, and then worth a quicker call
+            if len(buffers) == 1:  # the usual case, worth a faster call
                 return file.write_at(position, buffers[0])
             return file.write_at(position, *buffers)
 
     def truncate(self, size_bytes: int) -> None:
-        """See DiskFile. Without a descriptor nothing is done where the file has that size: so what undoes a write that
-        found no descriptor needs none."""
+        """See DiskFile. Without a descriptor, nothing is done if the file already has that size: undoing a write that
+        failed for want of a descriptor then needs none."""
         with self.lock:
             if self._file is None:
                 self._check_locked()
@@ -254,7 +256,7 @@ class HeldFile:
             file.close()
 
     def let_go_locked(self) -> None:
-        """Closes the descriptor, and keeps what goes wrong with that."""
+        """Closes the descriptor, and keeps the error if that fails."""
         file = self._file
         if file is None:
             return
@@ -265,7 +267,7 @@ class HeldFile:
             self._left = _marks(file)
         except OSError as error:
             self._lost(error)
-        except BaseException:  # interrupted: it is as it was
+        except BaseException:  # interrupted: nothing has changed
             self._held.kept(self)
             raise
         self._file = None
@@ -284,7 +286,7 @@ class HeldFile:
             file = self._disk.open(self.path)
             if _marks(file) != self._left:
                 file.close()
-                raise OSError(errno.ESTALE, "not the file any more that was written to", str(self.path))
+                raise OSError(errno.ESTALE, "no longer the file that was written to", str(self.path))
             self._file = file
             self._held.opened(self)
         return self._file
@@ -301,12 +303,12 @@ os.register_at_fork(after_in_child=held_files.forget_all)
 
 
 def hold(disk: Disk, path: Path, *, create: bool = False) -> HeldFile:
-    """A file that is written to again and again. See HeldFiles.hold."""
+    """A file that is written to repeatedly. See HeldFiles.hold."""
     return held_files.hold(disk, path, create=create)
 
 
 def sync_path(disk: Disk, path: Path) -> None:
-    """Makes a file's bytes durable, whoever wrote them. OSError, also for what was lost before: see HeldFiles."""
+    """Makes a file's bytes durable, whoever wrote them. OSError, also for an earlier failure: see HeldFiles."""
     failure = held_files.failure(path)
     if failure is not None:
         raise _again(failure, path)
@@ -318,7 +320,7 @@ def sync_path(disk: Disk, path: Path) -> None:
 
 
 def open_fd(path: str | os.PathLike[str], flags: int, mode: int = 0o777) -> int:
-    """os.open, which closes held descriptors where there are no more."""
+    """os.open, which closes held descriptors when no descriptor is left."""
     try:
         return os.open(path, flags, mode)
     except OSError as error:
@@ -328,7 +330,7 @@ def open_fd(path: str | os.PathLike[str], flags: int, mode: int = 0o777) -> int:
 
 
 def wait_for_room(fd: int) -> None:
-    """Waits until a descriptor that would block takes more, or will never. select(2) knows none from 1024 on."""
+    """Waits until a descriptor that would block accepts more data, or never will. select(2) is limited to 1023."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     poll.poll()
@@ -338,7 +340,7 @@ _SIZE: Final = 0
 
 
 def _marks(file: DiskFile) -> tuple[int, ...]:
-    """What tells a file from others, its size first."""
+    """What distinguishes a file from others, its size first."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns
 

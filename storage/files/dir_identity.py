@@ -1,9 +1,9 @@
-"""Which directory it is: what tells a partition's directory from one that was made later under the same name.
+"""The identity of a partition's directory: it distinguishes it from one that was made later under the same name.
 
-A topic that is deleted and made again has a directory of the same name, with segments of the same names, and file
-systems give the inode numbers of what was removed to what is made next. So an inode alone is no identity. Beside it
-there are the time of the directory's birth, where the file system keeps it (statx(2); ext4, xfs, btrfs and tmpfs do),
-and the topic's id, where a broker or we wrote it.
+A topic that is deleted and created again has a directory of the same name, with segments of the same names, and file
+systems reuse the inode numbers of removed files. So an inode number alone does not identify a directory. The identity
+also includes the time when the directory was created, if the file system keeps it (statx(2); ext4, xfs, btrfs and tmpfs
+do), and the topic's id, if a broker or kafkafs wrote it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from storage.files import names, partition_metadata
 _AT_FDCWD: Final = -100
 _STATX_BTIME: Final = 0x800
 _STATX_BYTES: Final = 256
-# struct statx: the mask tells which of the fields are there.
+# struct statx: the mask says which fields are filled in.
 _MASK: Final = struct.Struct("=I")
 _BIRTH: Final = struct.Struct("=80xqI")  # seconds, nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
 class DirIdentity:
-    """A partition's directory. `born_ns`: when it was made, epoch ns; `topic_id`; both None where nobody can tell."""
+    """A partition's directory. `born_ns`: when it was created, in epoch ns; `topic_id`; both None if unknown."""
 
     device: int
     inode: int
@@ -38,16 +38,16 @@ class DirIdentity:
 
     @staticmethod
     def of(directory: Path) -> DirIdentity:
-        """The directory that is there now. FileNotFoundError, NotADirectoryError when none is."""
+        """The directory at this path now. FileNotFoundError or NotADirectoryError when there is none."""
         status = os.stat(directory)  # noqa: PTH116
         try:
             topic_id = partition_metadata.read(directory / names.PARTITION_METADATA)
-        except (CorruptCheckpoint, OSError):  # whoever needs it will say so
+        except (CorruptCheckpoint, OSError):  # code that needs the id reports the error
             topic_id = None
         return DirIdentity(status.st_dev, status.st_ino, _born_ns(directory), topic_id)
 
     def may_be(self, other: DirIdentity) -> bool:
-        """False when the two are certainly not the same directory, and of the same topic."""
+        """False when the two are certainly not the same directory of the same topic."""
         return (
             self.device == other.device
             and self.inode == other.inode
@@ -56,13 +56,13 @@ class DirIdentity:
         )
 
     def may_be_seen_elsewhere_as(self, other: DirIdentity) -> bool:
-        """As `may_be`, when the other was perhaps looked at from another machine: numbers of devices are not the same
-        there, and of inodes need not be."""
+        """As `may_be`, for an identity that may come from another machine, where device numbers differ and inode
+        numbers may differ."""
         return _may_equal(self.born_ns, other.born_ns) and _may_equal(self.topic_id, other.topic_id)
 
     def with_known(self, other: DirIdentity) -> DirIdentity:
-        """This identity and what another look at the same directory tells more: a broker writes the id a while after
-        it has made the directory."""
+        """This identity, completed by a later one of the same directory: a broker writes the topic's id some time after
+        it has created the directory."""
         born_ns = self.born_ns if other.born_ns is None else other.born_ns
         return DirIdentity(self.device, self.inode, born_ns, other.topic_id or self.topic_id)
 
@@ -73,7 +73,7 @@ def _may_equal(one: object, other: object) -> bool:
 
 @lru_cache(maxsize=1)
 def _statx() -> Any:
-    """The C library's statx; None where it has none."""
+    """The C library's statx; None if it has none."""
     try:
         return ctypes.CDLL(None, use_errno=True).statx
     except (AttributeError, OSError):

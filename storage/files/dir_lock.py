@@ -1,9 +1,10 @@
-"""`.lock`: one process writes a log directory. Compatible with a broker's lock (Kafka's FileLock).
+"""`.lock`: only one process writes to a log directory. Compatible with a broker's lock (Kafka's FileLock).
 
-Both take a POSIX record lock (fcntl(2)) on the whole file. Such a lock does not survive fork(2) and goes with *any*
-closed descriptor of the file in the process: it is opened once, by the process that serves, and nowhere else
-(`_held` keeps a second opening in the same process away from it, as the JVM's OverlappingFileLockException does).
-A broker unlinks the file when it stops, so after locking we check that the name still means the file we hold.
+Both take a POSIX record lock (fcntl(2)) on the whole file. Such a lock does not survive fork(2), and closing *any*
+descriptor of the file in the process releases it. So the file is opened once, by the process that serves, and nowhere
+else; `_held` prevents a second opening in the same process, as the JVM's OverlappingFileLockException does. A broker
+unlinks the file when it stops, so after locking we check that the name still refers to the file we hold. See
+storage/DESIGN.md, "Sharing a directory with a broker".
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NAME = ".lock"
 # struct flock of fcntl(2) on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid.
 _FLOCK = struct.Struct("hhqqi4x")
 
-# Directories that this process holds. Empty in a forked child, where the locks are gone too.
+# Directories that this process has locked. Empty in a forked child, which does not inherit the locks.
 _held: set[Path] = set()
 _held_guard = threading.Lock()
 os.register_at_fork(after_in_child=_held.clear)
@@ -43,7 +44,7 @@ class DirLock:
 
     def _acquire(self) -> DiskFile:
         while True:
-            # Not a held one (descriptors): the lock goes with the descriptor.
+            # Not a HeldFile: closing its descriptor would release the lock.
             file = self._disk.open(self._path, create=True)
             with contextlib.ExitStack() as failed:
                 failed.callback(file.close)
@@ -54,12 +55,12 @@ class DirLock:
                 if _same_file(file.fileno(), self._path):
                     failed.pop_all()
                     return file
-                # The holder before us unlinked it between our open and our lock: that file guards nothing any more.
+                # The previous holder unlinked it between our open and our lock: that file no longer guards anything.
 
     def release(self) -> None:
-        """Unlinks the file while it is still locked, as a broker does, then lets go. Safe to call twice.
+        """Unlinks the file while it is still locked, as a broker does, then releases the lock. Safe to call twice.
 
-        OSError when it could not be unlinked: then it stays, and nobody holds it.
+        OSError when the file could not be unlinked: it then remains, unlocked.
         """
         with _held_guard:
             if self._file.fileno() < 0:
@@ -89,7 +90,7 @@ def holder(directory: Path) -> int | None:
 
 
 def locked_error(path: Path, pid: int | None) -> LogLocked:
-    """What a person needs to know about who holds the directory of the lock file `path`."""
+    """The error that names the process holding the lock file `path`."""
     return LogLocked(
         "the log directory is in use",
         path=path.parent,
@@ -99,15 +100,15 @@ def locked_error(path: Path, pid: int | None) -> LogLocked:
 
 
 def describe_process(pid: int | None) -> str:
-    """`kafkafs mount (process 4711)`; as much as can be known."""
+    """`kafkafs mount (process 4711)`, or as much of that as is known."""
     if pid is None or pid <= 0:
         return "another process"
-    import psutil  # every command looks at the lock, and few meet a holder
+    import psutil  # imported late: every command checks the lock, and few find a holder
 
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         command = process.cmdline()
-        # A broker's command line is a class path of kilobytes: its main class is what a person knows it by.
+        # A broker's command line is a class path of kilobytes; people recognize its main class.
         broker = next((word for word in command if word.startswith("kafka.")), None)
         return f"{broker or ' '.join(command[:4]) or process.name()} (process {pid})"
     return f"process {pid}"

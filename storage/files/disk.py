@@ -1,4 +1,4 @@
-"""The only module that changes a log directory. It is handed in, so that a test can fail, tear or lose any operation.
+"""The only module that changes a log directory. It is passed in, so that tests can make any operation fail or tear.
 
 See `disk_protocol` for what each call promises. No OSError is swallowed here.
 """
@@ -34,7 +34,7 @@ class RealFile:
 
     def write_at(self, position: int, *buffers: Buffer) -> int:
         if len(buffers) == 1:
-            # Hardly ever written in part.
+            # A partial write is rare.
             written = os.pwrite(self._fd, buffers[0], position)
             if written == len(buffers[0]):
                 return position + written
@@ -105,9 +105,9 @@ def opened(disk: Disk, path: Path, *, create: bool = False) -> Iterator[DiskFile
 def replace_file(disk: Disk, path: Path, content: bytes) -> None:
     """Replaces a small file as a whole (Kafka's CheckpointFile.write). Crash-safe:
 
-    1. write `<path>.tmp` and sync it → old content stands; recovery ignores `.tmp`
-    2. rename it over `path`          → old or new content stands
-    3. sync the directory             → new content stands, also after a power loss
+    1. write `<path>.tmp` and sync it → old content is in place; recovery ignores `.tmp`
+    2. rename it over `path`          → old or new content is in place
+    3. sync the directory             → new content is in place, also after a power loss
     """
     temporary = path.with_name(path.name + ".tmp")
     with opened(disk, temporary, create=True) as file:

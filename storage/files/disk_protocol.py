@@ -1,4 +1,4 @@
-"""What the engine may do to a log directory, as Protocols: `disk` does it, tests fail, tear or lose it.
+"""The operations of the engine on a log directory, as Protocols. `disk` implements them; tests make them fail.
 
 Every call is one disk operation: it either happened or it did not, and nothing is durable until the `sync` that
 covers it returned: `DiskFile.sync` for a file's bytes, `Disk.sync_dir` for the names in a directory (fsync(2)).
@@ -25,26 +25,26 @@ class DiskFile(Protocol):
         """The file's size in bytes, from the system."""
 
     def write_at(self, position: int, *buffers: Buffer) -> int:
-        """Writes all buffers back to back at a byte position; returns the position behind them.
+        """Writes all buffers back to back at a byte position; returns the position after them.
 
-        A write that fails half-way (ENOSPC, EIO) raises; how much of it reached the file is then unknown.
+        A write that fails half-way (ENOSPC, EIO) raises; how much reached the file is then unknown.
         """
 
     def truncate(self, size_bytes: int) -> None:
-        """Cuts or zero-extends the file."""
+        """Truncates the file, or extends it with zeros."""
 
     def sync(self) -> None:
         """Makes the file's bytes and size durable (fdatasync)."""
 
     def close(self) -> None:
-        """Closes the descriptor. Nothing is synced by it."""
+        """Closes the descriptor. Does not sync."""
 
 
 class Disk(Protocol):
-    """All that the engine may do to a log directory."""
+    """All operations of the engine on a log directory."""
 
     def open(self, path: Path, *, create: bool = False) -> DiskFile:
-        """Opens an existing file for writing; with `create`, makes an empty one where there is none."""
+        """Opens an existing file for writing; with `create`, creates an empty one if there is none."""
 
     def mkdir(self, path: Path) -> None: ...
 
@@ -56,7 +56,7 @@ class Disk(Protocol):
     def unlink(self, path: Path) -> None: ...
 
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
-        """Sets the modification time, as Kafka's cleaner does with the files that it makes."""
+        """Sets the modification time, as Kafka's cleaner does for the files it creates."""
 
     def sync_dir(self, path: Path) -> None:
         """Makes the creations, renames and removals of names in a directory durable."""

@@ -1,7 +1,7 @@
-"""Whether a file or directory has changed since it was last looked at, from its stat alone.
+"""Whether a file or directory has changed since it was last examined, judged by its stat alone.
 
-File times are as coarse as the kernel's clock tick. So a time that lies close to now is no proof that nothing happened
-since, and is not relied on.
+File times have the resolution of the kernel's clock tick. So a time close to now does not prove that nothing has
+changed since, and is not relied on.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _SETTLED_SECONDS_NS: Final = 2_100_000_000  # for file systems that keep whole s
 
 @dataclass(frozen=True, slots=True)
 class FileMark:
-    """What a stat tells of a file's or directory's content, to be compared with a later one.
+    """A stat of a file or directory, to be compared with a later one.
 
-    `settled`: the last change lies far enough back that another one would show in the times.
+    `settled`: the last change is old enough that another change would show in the times.
     """
 
     mtime_ns: int
@@ -35,18 +35,18 @@ class FileMark:
         return FileMark(status.st_mtime_ns, status.st_size, status.st_ino, settled)
 
     def matches(self, status: os.stat_result) -> bool:
-        """True when nothing can have happened between this look and the one that gave `status`."""
+        """True when nothing can have changed between this stat and `status`."""
         return self.settled and self.shows(status)
 
     def shows(self, status: os.stat_result) -> bool:
-        """True when `status` shows the same state. Something may have happened since, if this look was not settled."""
+        """True when `status` shows the same state. If this mark is not settled, the file may still have changed."""
         return (
             status.st_mtime_ns == self.mtime_ns and status.st_size == self.size and status.st_ino == self.inode
         )
 
     def still_shows(self, status: os.stat_result) -> bool:
-        """As `shows`, for a file that is no more written at any moment: two changes within one tick of a clock that
-        counts nanoseconds are ruled out, within a second of one that counts seconds they are not."""
+        """As `shows`, for a file that is no longer written continuously: two changes within one tick of a nanosecond
+        clock are ruled out, but not two within the same second where times are whole seconds."""
         return self.shows(status) and (self.settled or not _is_coarse(self.mtime_ns))
 
 

@@ -1,4 +1,4 @@
-"""The leader epochs of a partition (leader-epoch-checkpoint): which leader wrote from which offset on.
+"""The leader epochs of a partition (leader-epoch-checkpoint): which leader wrote from which offset.
 
 A checkpoint with lines `<epoch> <start offset>`, both ascending. Sources: Kafka's LeaderEpochCheckpointFile,
 LeaderEpochFileCache.
@@ -20,7 +20,7 @@ _MAX_INT32 = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class EpochEntry:
-    """The leader of `epoch` wrote from `start_offset` on."""
+    """The leader of `epoch` wrote the offsets from `start_offset` on."""
 
     epoch: int
     start_offset: int
@@ -28,7 +28,7 @@ class EpochEntry:
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpochs:
-    """Entries ascending in epoch and in start offset. A value: changes give a new one."""
+    """Entries, ascending in epoch and in start offset. Immutable: changes return a new object."""
 
     entries: tuple[EpochEntry, ...] = ()
 
@@ -43,7 +43,7 @@ class LeaderEpochs:
         return self.entries[slot - 1].epoch if slot else None
 
     def assign(self, entry: EpochEntry) -> LeaderEpochs:
-        """With this entry at the end; entries that it contradicts go (LeaderEpochFileCache.assign)."""
+        """With this entry at the end, without entries that it contradicts (LeaderEpochFileCache.assign)."""
         if self.entries:
             last = self.entries[-1]
             if entry.epoch == last.epoch and entry.start_offset >= last.start_offset:
@@ -58,7 +58,7 @@ class LeaderEpochs:
         return LeaderEpochs(tuple(entry for entry in self.entries if entry.start_offset < end_offset))
 
     def truncate_from_start(self, start_offset: int) -> LeaderEpochs:
-        """Of the entries at or below `start_offset` only the last, moved there (as truncateFromStart does)."""
+        """With only the last of the entries at or below `start_offset`, moved there (as truncateFromStart does)."""
         slot = bisect_right(self.entries, start_offset, key=lambda entry: entry.start_offset)
         if not slot:
             return self
@@ -66,7 +66,7 @@ class LeaderEpochs:
 
 
 def parse(data: bytes, path: Path | None = None) -> LeaderEpochs:
-    """The epochs in a checkpoint's bytes, contradictions settled as a broker does on loading: the later line counts."""
+    """The epochs in a checkpoint's bytes. As in a broker, where lines contradict each other the later one counts."""
     epochs = LeaderEpochs()
     for epoch, offset in parse_frame(data, 2, path):
         line = f"{epoch} {offset}"
@@ -83,6 +83,6 @@ def encode(entries: Iterable[EpochEntry]) -> bytes:
 
 
 def read(path: Path) -> LeaderEpochs:
-    """Reads a leader epoch checkpoint; none known when there is no file. CorruptCheckpoint as `parse`, or OSError."""
+    """Reads a leader epoch checkpoint; empty when there is no file. CorruptCheckpoint as `parse`, or OSError."""
     data = read_whole(path)
     return LeaderEpochs() if data is None else parse(data, path)

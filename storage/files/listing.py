@@ -1,5 +1,5 @@
-"""Listings that leave a directory's access time alone where that is permitted: looking at a log directory changes
-nothing in it."""
+"""Directory listings that do not change the access time, if that is permitted: reading a log directory must not change
+anything in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 @contextmanager
 def scan_quietly(directory: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """os.scandir(directory), but that the `path` of an entry is its name alone. OSError when it cannot be listed."""
+    """os.scandir(directory), except that the `path` of an entry is only its name. OSError when it cannot be listed."""
     fd = open_quietly(directory, _FLAGS)
     try:
         with os.scandir(fd) as entries:

@@ -1,14 +1,14 @@
-"""A .log file, read: byte spans by pread, from the file that was meant and no other.
+"""Reads byte spans of a .log file with pread, from the intended file and no other.
 
-Kafka gives a segment's name to other files over time: retention and compaction rename it to `.deleted`, a compacted
-segment takes its name, a topic made anew starts over. So a LogFile is one inode. It is opened for each read, checked
-and closed again: no descriptor is kept that would hold a deleted file's disk space, and nothing is ever mapped (a
-mapped file that another process truncates kills the reader with SIGBUS).
+In Kafka a segment's name refers to different files over time: retention and compaction rename a file to `.deleted`, a
+compacted segment gets its name, a topic that is created again starts over. So a LogFile is one inode. It is opened for
+each read, checked and closed again: no open descriptor holds a deleted file's disk space, and nothing is ever mapped
+(if another process truncates a mapped file, SIGBUS kills the reader).
 
-But inode numbers are used again, and a file may be cut and written on. So a file that is not written any more can be
-held to the size and modification time that it has (`fix`): what has others is not it, and is not read.
+But inode numbers are reused, and a file may be truncated and appended to. So a file that is no longer written can be
+bound to its present size and modification time (`fix`): a file with others is not this one, and is not read.
 
-Below this nothing locks: a LogFile may be read from any number of threads.
+Nothing here locks: a LogFile may be read from any number of threads.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _LATER_STATES = {
 }
 
 
-# What sendfile(2) answers for descriptors that it does not write to.
+# Errors of sendfile(2) for descriptors that it cannot write to.
 _CANNOT_SEND = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-_SEND_BYTES = 16 << 20  # so that a signal is not kept waiting
+_SEND_BYTES = 16 << 20  # so that signals are handled soon
 _COPY_BYTES = 1 << 20
 
 
@@ -52,9 +52,9 @@ def _copy(out_fd: int, fd: int, position: int, size: int) -> int:
 
 
 def open_quietly(path: str | os.PathLike[str], flags: int = _READ_FLAGS) -> int:
-    """A descriptor for reading that leaves the access time alone where that is permitted (open(2), O_NOATIME).
+    """A descriptor for reading that does not change the access time, if that is permitted (open(2), O_NOATIME).
 
-    Also fit as `opener` of the built-in open. Only a file's owner, or root, may leave no trace.
+    Can be the `opener` of the built-in open. Only a file's owner and root may use O_NOATIME.
     """
     if _O_NOATIME:
         try:
@@ -66,7 +66,7 @@ def open_quietly(path: str | os.PathLike[str], flags: int = _READ_FLAGS) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """What stays the same when a file is renamed, and differs when another takes its name."""
+    """Stays the same when a file is renamed, and differs for another file of the same name."""
 
     device: int
     inode: int
@@ -77,12 +77,12 @@ class FileIdentity:
 
 
 class LogFile:
-    """One .log file by identity, wherever Kafka has renamed it to meanwhile."""
+    """One .log file by its identity, under whatever name Kafka has given it meanwhile."""
 
     __slots__ = ("_fixed", "_flags", "_on_change", "_place", "identity")
 
     def __init__(self, path: Path | str, identity: FileIdentity | None = None) -> None:
-        """`identity`: as the caller's stat found it; by default the file that is there now (FileNotFoundError)."""
+        """`identity`: from the caller's stat; by default that of the file there now (FileNotFoundError)."""
         self._place = os.fspath(path)
         self._flags = _READ_FLAGS | _O_NOATIME
         self._fixed: FileMark | None = None
@@ -91,38 +91,38 @@ class LogFile:
 
     @property
     def path(self) -> Path:
-        """Where the file was when it was last looked at."""
+        """Where the file was when it was last opened or examined."""
         return Path(self._place)
 
     @property
     def fixed(self) -> FileMark | None:
-        """The state that it is held to; None while it may grow."""
+        """The state that it is bound to; None while it may grow."""
         return self._fixed
 
     def fix(self, status: os.stat_result, on_change: Callable[[], None] | None = None) -> None:
         """From now on the file counts as gone unless it has the size and modification time of `status`.
 
-        `on_change` is called when it has others, before SegmentGone: whoever keeps a list of files must look again.
+        `on_change` is called when it has others, before SegmentGone is raised: lists of files must be refreshed.
         """
         self._on_change = on_change
         self._fixed = FileMark.of(status)
 
     def is_as_fixed(self, status: os.stat_result) -> bool:
-        """Whether a status shows this file with the content that it had when it was fixed; False also when the times
-        cannot tell."""
+        """Whether a status shows this file with the content that it had when it was fixed; also False when the times do
+        not prove it."""
         return self._fixed is not None and self.is_it(status) and self._fixed.still_shows(status)
 
     def read(self, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
-        """`size` bytes from a byte position, fewer where the file ends before.
+        """Reads `size` bytes from a byte position, fewer if the file ends before.
 
-        `into`: a writable buffer of at least `size` bytes that takes them; the result is its filled part. SegmentGone
-        when the file was removed; OSError when the disk fails.
+        `into`: a writable buffer of at least `size` bytes to read into; the result is its filled part. SegmentGone when
+        the file was removed; OSError when the disk fails.
         """
         fd = self._open()
         try:
             if into is None:
                 data = os.pread(fd, size, position)
-                # A single pread gives at most 2 GiB, and may be cut short by a signal or a network file system.
+                # A single pread reads at most 2 GiB, and less after a signal or on a network file system.
                 while 0 < len(data) < size and (more := os.pread(fd, size - len(data), position + len(data))):
                     data += more
                 return memoryview(data)
@@ -138,10 +138,11 @@ class LogFile:
             os.close(fd)
 
     def send(self, out_fd: int, position: int, size: int) -> int:
-        """`size` bytes from a byte position to a descriptor, within the kernel where that can write to it (sendfile(2);
-        not to a file opened to append, say); else through memory. Returns how many: fewer where the file ends before.
+        """Sends `size` bytes from a byte position to a descriptor: within the kernel if that can write to it
+        (sendfile(2); it cannot to a file opened for appending, for example), otherwise through memory. Returns the
+        number of bytes sent, fewer than `size` if the file ends before.
 
-        A descriptor that would block is waited for. SegmentGone when the file was removed; OSError, BrokenPipeError.
+        Waits for a descriptor that would block. SegmentGone when the file was removed; OSError, BrokenPipeError.
         """
         fd = self._open()
         try:
@@ -216,7 +217,7 @@ class LogFile:
         )
 
     def _places(self) -> Iterator[str]:
-        """Where the file may be: where it was, then Kafka's later names for it."""
+        """Paths where the file may be: the last known one, then the names that Kafka may have given it since."""
         place = self._place
         yield place
         state = next((state for state in _LATER_STATES if state.value and place.endswith(state.value)), FileState.LIVE)

@@ -1,4 +1,4 @@
-"""Whose log directory it is (meta.properties): the sign of a broker's directory.
+"""The broker that owns a log directory (meta.properties); the file marks a directory as a broker's.
 
 Java properties: `version`, `cluster.id`, `node.id` (version 0: `broker.id`), `directory.id`. Source: Kafka's
 MetaProperties. kafkafs reads it and never writes it.
@@ -19,7 +19,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """A broker's identity; ids are texts as the file has them, None where it has none."""
+    """A broker's identity. Ids are the texts in the file, None if missing."""
 
     version: int
     cluster_id: str | None
@@ -28,7 +28,7 @@ class MetaProperties:
 
 
 def parse(data: bytes, path: Path | None = None) -> MetaProperties:
-    """What a meta.properties says. CorruptCheckpoint when a broker would refuse it."""
+    """The content of a meta.properties. CorruptCheckpoint when a broker would refuse it."""
     try:
         found = properties.parse(data)
     except CorruptCheckpoint as error:

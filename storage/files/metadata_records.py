@@ -1,4 +1,4 @@
-"""Records of KRaft's metadata log, as far as they tell of topics, partitions and configurations. Read only.
+"""Records of KRaft's metadata log that concern topics, partitions and configurations. Read only.
 
 A record's value is a frame: unsigned varints frame version (1), api key, version; then the message in Kafka's flexible
 encoding: lengths as unsigned varint n + 1 (0 is null), tagged fields at the end. Sources: MetadataRecordSerde,
@@ -29,7 +29,7 @@ class ResourceType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic was made."""
+    """A topic was created."""
 
     name: str
     topic_id: str
@@ -37,7 +37,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """A partition was made, or (in a snapshot) is. Node ids; leader -1: none."""
+    """A partition was created or, in a snapshot, exists. Node ids; leader -1: none."""
 
     topic_id: str
     partition: int
@@ -49,7 +49,7 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChangeRecord:
-    """A partition changed. None, and a leader of -2, mean: as before."""
+    """A partition changed. None, and a leader of -2, mean unchanged."""
 
     topic_id: str
     partition: int
@@ -67,7 +67,7 @@ class RemoveTopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRecord:
-    """A key was set, or deleted when `value` is None. `resource_type` may be one that ResourceType has not."""
+    """A key was set, or deleted when `value` is None. `resource_type` may be missing from ResourceType."""
 
     resource_type: int
     resource_name: str
@@ -77,17 +77,17 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True)
 class BeginTransactionRecord:
-    """What follows counts only once the transaction ends (KIP-868)."""
+    """Records that follow count only once the transaction ends (KIP-868)."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionRecord:
-    """What came since the transaction's begin counts."""
+    """The records since the transaction's begin count."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbortTransactionRecord:
-    """What came since the transaction's begin is void."""
+    """The records since the transaction's begin do not count."""
 
 
 MetadataRecord = (
@@ -140,7 +140,7 @@ def _config(reader: FieldReader, version: int) -> ConfigRecord:
 
 @dataclass(frozen=True, slots=True)
 class _Schema:
-    """How to read an api key's message; `tags_read`: the reader has taken the tagged fields itself."""
+    """How to read the message of an api key. `tags_read`: `read` reads the tagged fields itself."""
 
     name: str
     highest_version: int
@@ -161,9 +161,9 @@ _SCHEMAS = {
 
 
 def decode(data: bytes) -> MetadataRecord | None:
-    """The record in a value's bytes; None when it is of a kind that has nothing to say here.
+    """The record in a value's bytes; None for a kind that is not needed here.
 
-    CorruptCheckpoint when it does not parse, UnsupportedFormat when it is of a version that nobody has defined.
+    CorruptCheckpoint when it does not parse, UnsupportedFormat for an undefined version.
     """
     reader = FieldReader(data, "metadata record", CorruptCheckpoint, flexible=True)
     frame = reader.uvarint()

@@ -1,4 +1,4 @@
-"""What the records of KRaft's metadata log lead to: topics, partitions, configurations.
+"""The state that the records of KRaft's metadata log describe: topics, partitions, configurations.
 
 Sources: Kafka's TopicsDelta, TopicDelta, PartitionRegistration.merge, ConfigurationsDelta.
 """
@@ -27,7 +27,7 @@ from storage.files.metadata_records import (
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """Who has a partition. Node ids; leader -1: none at the moment."""
+    """The nodes of a partition, as node ids. Leader -1: none at the moment."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -37,7 +37,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A topic as the cluster knows it; `configs` are its own keys and texts, `partitions` by number."""
+    """A topic of the cluster. `configs`: its own keys and texts; `partitions`: by number."""
 
     name: str
     topic_id: str
@@ -49,8 +49,8 @@ class TopicMetadata:
 class ClusterMetadata:
     """The cluster's metadata before `end_offset`.
 
-    `broker_defaults` and `brokers` (by node id) are dynamic broker configurations, which win over server.properties.
-    `problem`: why nothing beyond `end_offset` could be read; None when all was.
+    `broker_defaults` and `brokers` (by node id) are dynamic broker configurations, which override server.properties.
+    `problem`: why nothing beyond `end_offset` could be read; None when everything was read.
     """
 
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
@@ -66,25 +66,25 @@ class ClusterMetadata:
 
 
 @dataclass(slots=True)
-class _Topic:
+class _TopicState:
     name: str
     topic_id: str
     partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
 
 
-class Replay:
-    """The state that metadata records lead to, one after the other."""
+class MetadataReplay:
+    """Applies metadata records one after the other."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, _Topic] = {}  # by topic id
+        self._topics: dict[str, _TopicState] = {}  # by topic id
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._transaction: list[MetadataRecord] | None = None
-        # What was shown last; topics whose name is in _changed have to be made anew.
+        # The topics returned last; those whose names are in _changed must be built again.
         self._shown: dict[str, TopicMetadata] = {}
         self._changed: set[str] = set()
 
     def apply(self, record: MetadataRecord) -> None:
-        """Takes one record. CorruptCheckpoint when it contradicts what came before."""
+        """Applies one record. CorruptCheckpoint when it contradicts earlier ones."""
         match record:
             case BeginTransactionRecord():
                 self._transaction = []
@@ -102,7 +102,7 @@ class Replay:
     def _apply(self, record: MetadataRecord) -> None:
         match record:
             case TopicRecord(name, topic_id):
-                self._topics[topic_id] = _Topic(name, topic_id)
+                self._topics[topic_id] = _TopicState(name, topic_id)
                 self._changed.add(name)
             case RemoveTopicRecord(topic_id):
                 name = self._topic(topic_id).name
@@ -143,14 +143,14 @@ class Replay:
         topic.partitions[record.partition] = after
         self._changed.add(topic.name)
 
-    def _topic(self, topic_id: str) -> _Topic:
+    def _topic(self, topic_id: str) -> _TopicState:
         topic = self._topics.get(topic_id)
         if topic is None:
             raise CorruptCheckpoint(f"metadata changes the topic with id {topic_id}, which is not there")
         return topic
 
     def show(self, end_offset: int, problem: StorageError | None) -> ClusterMetadata:
-        """The state as a value; topics that did not change are shared with the value before."""
+        """The state as an immutable value; it shares unchanged topics with the value before."""
         if self._changed:
             shown = {name: topic for name, topic in self._shown.items() if name not in self._changed}
             for topic in self._topics.values():

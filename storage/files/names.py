@@ -1,4 +1,4 @@
-"""File and directory names of a log directory, built and parsed in one place.
+"""File and directory names of a log directory, built and parsed in one place. See storage/FORMAT.md, "File names".
 
 Sources: Kafka's LogFileUtils, LocalLog (directory names), Topic (topic names), Snapshots (metadata snapshots).
 """
@@ -34,7 +34,7 @@ TOPIC_PROPERTIES = "topic.properties"  # ours: brokers ignore it
 QUORUM_STATE = "quorum-state"  # only in __cluster_metadata-0
 
 TEMPORARY_SUFFIX = ".tmp"  # of a checkpoint being written
-STAGED_SUFFIX = ".staged"  # ours, in a partition's directory: what waits to become part of the log; brokers ignore it
+STAGED_SUFFIX = ".staged"  # ours, in a partition's directory: batches to be added to the log; brokers ignore it
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
@@ -59,7 +59,7 @@ class FileKind(Enum):
 
 
 class FileState(Enum):
-    """Where in its life a file is; the value stands after the whole name."""
+    """The stage in a file's life; the value is appended to its name."""
 
     LIVE = ""
     CLEANED = ".cleaned"  # being built by the cleaner
@@ -71,7 +71,7 @@ class FileState(Enum):
 class SegmentFileName:
     """`<20 digits><kind><state>`: a file that belongs to the segment at `offset`.
 
-    Of a producer snapshot, `offset` is the end (excluded) of what it covers.
+    For a producer snapshot, `offset` is the end (excluded) of what it covers.
     """
 
     offset: int
@@ -92,12 +92,12 @@ _KNOWN_ENDS = (*_KINDS, *(kind + state for kind in _KINDS for state in _STATES))
 
 def segment_file(offset: int, kind: FileKind, state: FileState = FileState.LIVE) -> str:
     """The file name for an offset: `segment_file(5, FileKind.LOG)` is `00000000000000000005.log`."""
-    # Not `value`, a call each: a listing names a hundred thousand files.
+    # Not `value`, which is a function call: a listing names a hundred thousand files.
     return f"{offset:020d}{kind._value_}{state._value_}"
 
 
 def parse_segment_file(name: str) -> SegmentFileName | None:
-    """The parts of a segment file's name; None when it is none (see also `is_misnamed`)."""
+    """The parts of a segment file's name; None for any other name (see also `is_misnamed`)."""
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None:
         return None
@@ -119,7 +119,8 @@ _METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 class MetadataSnapshotName:
     """`<20 digits>-<10 digits>.checkpoint` in `__cluster_metadata-0`: the state before `end_offset`, as of `epoch`.
 
-    Ordered as Kafka orders them (OffsetAndEpoch: epoch first would equal this, for a log's epochs never fall).
+    Ordered as Kafka orders them (OffsetAndEpoch; sorting by epoch first would be the same, since a log's epochs never
+    decrease).
     """
 
     end_offset: int
@@ -130,7 +131,7 @@ class MetadataSnapshotName:
 
 
 def parse_metadata_snapshot(name: str) -> MetadataSnapshotName | None:
-    """The parts of a KRaft snapshot's name; None when it is none (unfinished ones end in `.part`)."""
+    """The parts of a KRaft snapshot's name; None for any other name (unfinished ones end in `.part`)."""
     match = _METADATA_SNAPSHOT.fullmatch(name)
     return None if match is None else MetadataSnapshotName(int(match[1]), int(match[2]))
 
@@ -141,10 +142,11 @@ _STAGED = re.compile(rf"([0-9A-Za-z-]{{1,64}})\.([0-9]{{1,19}})\.([0-9a-f]{{32}}
 
 @dataclass(frozen=True, slots=True)
 class StagedName:
-    """`<write>.<batch>.<32 hex>.staged`: what one task of a write put beside a partition's segments, to be appended.
+    """`<write>.<batch>.<32 hex>.staged`: batches that one task of a write put next to a partition's segments, to be
+    appended.
 
-    `write`: the id of a streaming query, whose micro-batch `batch` it is, or of a single write (batch 0). `unique`
-    begins with what `attempt_mark` makes of the attempt at the write, the same for all its tasks.
+    `write`: the id of a streaming query, with `batch` as its micro-batch, or of a single write (batch 0). `unique`
+    begins with the `attempt_mark` of the attempt at the write, which is the same for all its tasks.
     """
 
     write: str
@@ -156,7 +158,7 @@ class StagedName:
 
     @staticmethod
     def new(write: str, batch: int, attempt: str = "") -> StagedName:
-        """A name that no other task has. ValueError for an id that does not fit a file name."""
+        """A name that no other task has. ValueError for an id that cannot be part of a file name."""
         mark = attempt_mark(attempt)
         name = StagedName(write, batch, mark + uuid.uuid4().hex[len(mark) :])
         if parse_staged(str(name)) != name:
@@ -165,12 +167,12 @@ class StagedName:
 
 
 def attempt_mark(attempt: str) -> str:
-    """What tells the staged files of an attempt at a write (a run of a query, a driver) from those of others."""
+    """Distinguishes the staged files of one attempt at a write (a run of a query, a driver) from those of others."""
     return hashlib.sha256(attempt.encode()).hexdigest()[:_ATTEMPT_DIGITS]
 
 
 def parse_staged(name: str) -> StagedName | None:
-    """The parts of a staged file's name; None when it is none."""
+    """The parts of a staged file's name; None for any other name."""
     match = _STAGED.fullmatch(name)
     return None if match is None else StagedName(match[1], int(match[2]), match[3])
 
@@ -181,8 +183,8 @@ _STAGED_SEGMENT = re.compile(
 
 
 def new_staged_ending() -> str:
-    """What stands behind the names of a segment's files while another process than the log's owner builds it:
-    `.<32 hex>.staged`, which nobody else has. Brokers ignore the files."""
+    """A unique suffix, `.<32 hex>.staged`, for the names of a segment's files while a process other than the log's
+    owner builds it. Brokers ignore the files."""
     return f".{uuid.uuid4().hex}{STAGED_SUFFIX}"
 
 
@@ -205,7 +207,7 @@ class DirKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DirName:
-    """A directory's name, understood. `partition` is None where the name holds none; `reason` says what is wrong.
+    """The parts of a directory's name. `partition` is None if the name has none; `reason` says what is wrong.
 
     The topic in a `-delete` or `-stray` name may be cut short.
     """
@@ -254,9 +256,10 @@ def parse_dir(name: str) -> DirName:
 
 
 def deleted_dir(partition: TopicPartition, unique: str | None = None) -> str:
-    """A name to move a partition's directory to before it is removed; `unique` is 32 hex digits, by default random.
+    """A name to which a partition's directory is renamed before it is removed; `unique`: 32 hex digits, by default
+    random.
 
-    A long topic is cut so that the name fits 255 bytes (LocalLog.logDeleteDirName).
+    A long topic name is shortened so that the name fits 255 bytes (LocalLog.logDeleteDirName).
     """
     suffix = f"-{partition.partition}.{uuid.uuid4().hex if unique is None else unique}-delete"
     return partition.topic[: _MAX_NAME_LENGTH - len(suffix)] + suffix
@@ -266,7 +269,7 @@ _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_problem(topic: str) -> str | None:
-    """Why Kafka refuses this topic name (Topic.detectInvalidTopic); None when it takes it."""
+    """Why Kafka refuses this topic name (Topic.detectInvalidTopic); None for a valid name."""
     if not topic:
         return "it is empty"
     if topic in (".", ".."):

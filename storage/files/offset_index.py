@@ -1,8 +1,8 @@
-"""The offset index (.index): from a batch's last offset to the byte position where that batch begins.
+"""The offset index (.index): maps a batch's last offset to the byte position where that batch begins.
 
 Entries of 8 bytes: int32 offset - base offset, int32 file position, both strictly ascending. The first batch of a
 segment never has an entry (LogSegment.append), so neither field of an entry is ever 0: zeros are preallocated space.
-Source: Kafka's OffsetIndex.
+See storage/FORMAT.md, "Index files". Source: Kafka's OffsetIndex.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def parse(
     """The entries in the bytes of an .index file.
 
     `log_size_bytes`: entries that point at or beyond it are not trusted. `growing`: the log has grown since that size
-    was taken, so such entries are left out but are no problem. Never raises.
+    was read, so such entries are left out but are not a problem. Never raises.
     """
     whole = len(data) - len(data) % ENTRY_SIZE
     table = np.frombuffer(data, dtype=">i4", count=whole // 4).reshape(-1, 2)
@@ -74,7 +74,7 @@ def parse(
         failed[1:] |= (offsets[1:] <= offsets[:-1]) | (positions[1:] <= positions[:-1])
         row = first_failure(failed)
         if row < rows:
-            if not (growing and row == rows - 1):  # the broker may be writing its last entry this moment
+            if not (growing and row == rows - 1):  # the broker may be writing its last entry right now
                 problem = _broken(table, row, base_offset, path)
             rows = row
     if log_size_bytes is not None and rows and positions[rows - 1] >= log_size_bytes:

@@ -1,4 +1,4 @@
-"""The topic id of a partition (partition.metadata), and how Kafka writes ids.
+"""The topic id of a partition (partition.metadata), and Kafka's text form of ids.
 
 `version: 0`, a newline, `topic_id: <22 characters>`, no final newline. A topic id is 16 bytes, shown as URL-safe base64
 without padding. Sources: Kafka's PartitionMetadataFile, PartitionMetadataReadBuffer, Uuid.
@@ -30,7 +30,7 @@ def id_text(data: bytes) -> str:
 def id_bytes(text: str) -> bytes:
     """The 16 bytes of an id of 22 characters; ValueError for other text (Uuid.fromString)."""
     if _ID.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is no Kafka id: 22 characters of URL-safe base64 are expected")
+        raise ValueError(f"{text!r} is not a Kafka id: 22 characters of URL-safe base64 are expected")
     try:
         return base64.urlsafe_b64decode(text + "==")
     except binascii.Error as error:  # pragma: no cover - 22 legal characters always decode
@@ -38,7 +38,7 @@ def id_bytes(text: str) -> bytes:
 
 
 def random_id() -> str:
-    """A new id; never one that begins with `-`, which command lines would take for an option (Uuid.randomUuid)."""
+    """A new id; never one that begins with `-`, which a command line would parse as an option (Uuid.randomUuid)."""
     while True:
         text = id_text(uuid.uuid4().bytes)
         if not text.startswith("-"):
@@ -52,7 +52,7 @@ def parse(data: bytes, path: Path | None = None) -> str:
     if len(values) < 2:
         raise _corrupt("partition metadata does not parse", path, "two lines, version and topic_id", data[:80])
     version, topic_id = values
-    # Later versions are taken too, as Kafka does, so that a downgrade works.
+    # Later versions are accepted too, as in Kafka, so that a downgrade works.
     if not version.isascii() or not version.isdigit():
         raise _corrupt("partition metadata has an unknown version", path, VERSION, version)
     if _ID.fullmatch(topic_id) is None or topic_id == _ZERO_ID:
@@ -65,7 +65,7 @@ def _corrupt(what: str, path: Path | None, expected: object, found: object) -> C
 
 
 def encode(topic_id: str) -> bytes:
-    """The bytes of a partition.metadata; ValueError when `topic_id` is no id."""
+    """The bytes of a partition.metadata; ValueError when `topic_id` is not a valid id."""
     id_bytes(topic_id)
     return f"version: {VERSION}\ntopic_id: {topic_id}".encode("ascii")
 

@@ -1,7 +1,8 @@
-"""The producer state snapshot (.snapshot): what is known of each producer before an offset.
+"""The producer state snapshot (.snapshot): the state of each producer before an offset.
 
 int16 version 1, uint32 CRC-32C of bytes 6 to the end, int32 count, then entries of 46 bytes in any order. A file that
-was overwritten without truncation fails its CRC. Sources: Kafka's ProducerStateManager, ProducerSnapshot.json.
+was overwritten without truncation fails its CRC. See storage/FORMAT.md, "Producer snapshots". Sources: Kafka's
+ProducerStateManager, ProducerSnapshot.json.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ _ADVICE = "Producer state can be rebuilt from the log"
 class ProducerEntry:
     """A producer's last data batch and open transaction.
 
-    `last_offset` -1: no batch is known (then sequence -1, delta 0). `current_txn_first_offset` -1: none is open.
-    `coordinator_epoch` -1: no marker was seen. `timestamp` in epoch ms. The batch's first sequence and offset are the
-    last ones minus `offset_delta`.
+    `last_offset` -1: no batch is known (then sequence -1, delta 0). `current_txn_first_offset` -1: no transaction is
+    open. `coordinator_epoch` -1: no marker was seen. `timestamp` in epoch ms. The batch's first sequence and offset are
+    the last ones minus `offset_delta`.
     """
 
     producer_id: int
@@ -81,7 +82,7 @@ class ProducerSnapshot:
 
 
 def parse(data: bytes, path: Path | None = None) -> ProducerSnapshot:
-    """The producers in a snapshot's bytes. CorruptCheckpoint when Kafka would not believe it (and try an older one)."""
+    """The producers in a snapshot's bytes. CorruptCheckpoint when Kafka would reject it (and try an older one)."""
     if len(data) < _HEADER_SIZE:
         raise _corrupt("snapshot is cut off", path, 0, f"at least {_HEADER_SIZE} bytes", len(data))
     version, crc = _VERSION_AND_CRC.unpack_from(data)

@@ -1,10 +1,10 @@
-"""What the offset index and the time index share: fixed-width big-endian entries in ascending order.
+"""The common part of offset index and time index: fixed-width big-endian entries in ascending order.
 
-An index is a hint, the log is the truth. So loading one never fails: what can be trusted is kept (the longest prefix
-of entries that hold their rules), and what is wrong beyond it is told in `problem`. A running broker's index is
+An index is only a hint; the log decides. So loading one never fails: the longest prefix of entries that obey the rules
+is kept, and what is wrong after it is reported in `problem`. A running broker's index is
 preallocated with zeros; its end is where the zeros begin.
 
-Below this nothing locks: an index object is immutable once loaded.
+Nothing here locks: an index object is immutable once loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from storage.errors import CorruptIndex, IndexFault
 from storage.files.log_file import open_quietly
 
-# Read in steps, so that a preallocated file costs what it holds and not 10 MiB of zeros.
+# Read in steps, so that the zeros of a preallocated file (10 MiB) are not all read.
 _STEP_ENTRIES = 8192
 _REINDEX = "Readers work around it; `kafkafs reindex` rebuilds it from the log"
 
@@ -131,10 +131,10 @@ class SparseIndex:
 
     @property
     def memory_bytes(self) -> int:
-        """What the columns take."""
+        """Bytes of memory of the columns."""
         return self._keys.nbytes + self._values.nbytes
 
     def _floor_slot(self, key: int) -> int:
         """The last entry with a key <= `key`; -1 when there is none (AbstractIndex.largestLowerBoundSlotFor)."""
-        # Not numpy's searchsorted: it converts the whole column when the needle's type is another.
+        # Not numpy's searchsorted, which converts the whole column when the key has another type.
         return bisect_right(self._keys.data, key) - 1

@@ -1,8 +1,9 @@
-"""The time index (.timeindex): from a timestamp to an offset.
+"""The time index (.timeindex): maps a timestamp to an offset.
 
 Entries of 12 bytes: int64 timestamp, int32 offset - base offset; timestamps strictly ascending, offsets never
-descending. An entry (t, o) says: t is the greatest timestamp up to offset o, and o the last offset of the first
-batch that has it. So messages later than t lie beyond o. Source: Kafka's TimeIndex.
+descending. An entry (t, o) means: t is the greatest timestamp up to offset o, and o the last offset of the first batch
+that has it. So messages later than t have offsets above o. See storage/FORMAT.md, "Index files". Source: Kafka's
+TimeIndex.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def parse(
 ) -> TimeIndex:
     """The entries in the bytes of a .timeindex file.
 
-    `end_offset`: entries at or beyond it are not trusted. `growing`: the log has grown since that offset was taken, so
-    such entries are left out but are no problem. Never raises.
+    `end_offset`: entries at or beyond it are not trusted. `growing`: the log has grown since that offset was read, so
+    such entries are left out but are not a problem. Never raises.
     """
     whole = len(data) // ENTRY_SIZE
     table = np.frombuffer(data, dtype=_ENTRY, count=whole)
@@ -74,7 +75,7 @@ def parse(
     failed[1:] |= (timestamps[1:] <= timestamps[:-1]) | (offsets[1:] < offsets[:-1])
     row = first_failure(failed)
     if row < rows:
-        if not (growing and row == rows - 1):  # the broker may be writing its last entry this moment
+        if not (growing and row == rows - 1):  # the broker may be writing its last entry right now
             problem = _broken(timestamps, offsets, row, base_offset, path)
         rows = row
     if end_offset is not None and rows and base_offset + int(offsets[rows - 1]) >= end_offset:

@@ -1,7 +1,8 @@
-"""A topic's own configuration beside its data (topic.properties): Java properties with Kafka's topic config names.
+"""A topic's own configuration, stored with its data (topic.properties): Java properties with Kafka's topic config
+names.
 
-Ours: brokers ignore the file. It lies in each partition's directory, so that a copied topic describes itself. The
-values are texts; `storage.config` understands them.
+The file is kafkafs' own: brokers ignore it. Each partition's directory has it, so that a copied topic keeps its
+configuration. The values are texts; `storage.config` parses them. See storage/DESIGN.md, "Topic configuration".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Entries of 34 bytes: int16 version 0, int64 producer id, int64 first offset, int64 last offset (the abort marker's),
 int64 last stable offset when it was aborted; last offsets strictly ascending. The file exists only after a segment's
-first abort. Sources: Kafka's TransactionIndex, AbortedTxn.
+first abort. See storage/FORMAT.md, "Index files". Sources: Kafka's TransactionIndex, AbortedTxn.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class AbortedTxn:
 class TransactionIndex:
     """The trusted entries of a .txnindex as int64 columns, ascending by `last_offset`.
 
-    `problem`: why entries beyond these are not trusted; then aborts may be missing here that the log's markers tell.
-    `missing`: there is no such file, which is how a segment without aborts looks.
+    `problem`: why later entries are not trusted; aborts that the log's markers record may then be missing here.
+    `missing`: there is no such file, as for a segment without aborts.
     """
 
     __slots__ = ("first_offset", "last_offset", "last_stable_offset", "missing", "problem", "producer_id")
@@ -52,7 +52,7 @@ class TransactionIndex:
     def __init__(
         self, columns: npt.NDArray[np.int64], *, problem: CorruptIndex | None = None, missing: bool = False
     ) -> None:
-        # One row a column, in the order of the file.
+        # One row per column, in the order of the file.
         self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset = columns
         self.problem = problem
         self.missing = missing
@@ -74,9 +74,10 @@ class TransactionIndex:
         return [self.entry(slot) for slot in range(len(self))]
 
     def collect(self, start: int, end: int) -> tuple[npt.NDArray[np.intp], bool]:
-        """The slots of transactions that may touch offsets `start` (included) to `end` (excluded), and if it is all.
+        """The slots of transactions that may affect offsets `start` (included) to `end` (excluded), and whether these
+        are all.
 
-        Not all: later segments' indexes have to be asked too (TransactionIndex.collectAbortedTxns).
+        If not, the indexes of later segments must be searched too (TransactionIndex.collectAbortedTxns).
         """
         stable = np.flatnonzero(self.last_stable_offset >= end)
         complete = len(stable) > 0
@@ -88,7 +89,7 @@ class TransactionIndex:
 def parse(data: bytes, base_offset: int, *, growing: bool = False, path: Path | None = None) -> TransactionIndex:
     """The entries in the bytes of a .txnindex. Never raises.
 
-    `growing`: an entry cut off at the end is being written this moment and no problem.
+    `growing`: an entry that is cut off at the end is being written right now and is not a problem.
     """
     whole, rest = divmod(len(data), ENTRY_SIZE)
     table = np.frombuffer(data, dtype=_ENTRY, count=whole)

@@ -1,4 +1,4 @@
-"""Small files read in one go: checkpoints, snapshots, properties."""
+"""Reads small files as a whole: checkpoints, snapshots, properties."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from storage.files.log_file import open_quietly
 
 
 def read_whole(path: Path) -> bytes | None:
-    """The bytes of a file, None when there is none; OSError when it cannot be read. Leaves the access time alone."""
+    """The bytes of a file, None when there is none; OSError when it cannot be read. Does not change the access time."""
     try:
         return read_existing(path)
     except FileNotFoundError:
@@ -16,6 +16,6 @@ def read_whole(path: Path) -> bytes | None:
 
 
 def read_existing(path: Path) -> bytes:
-    """The same of a file that must be there: FileNotFoundError when it is not."""
+    """The bytes of a file that must exist; otherwise FileNotFoundError."""
     with open(path, "rb", buffering=0, opener=open_quietly) as file:
         return file.readall()

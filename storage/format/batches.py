@@ -1,6 +1,7 @@
 """BatchTable: the headers of many record batches as columns, and the scan that fills it.
 
-Source of the layouts: kafka-facts 1.1 and 1.4 (DefaultRecordBatch, LegacyRecord, FileLogInputStream).
+Source of the layouts: storage/FORMAT.md, "Record batch" and "Message sets" (DefaultRecordBatch, LegacyRecord,
+FileLogInputStream).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from storage.format import header_kernel
+from storage.format import decode_kernel
 from storage.types import TimestampType
 
 if TYPE_CHECKING:
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
 
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
-UNKNOWN = -1  # a base offset or record count that only decompressing tells
+UNKNOWN = -1  # a base offset or record count that is known only after decompression
 
 LENGTH = slice(8, 12)  # where any batch or message has its length
 LOG_OVERHEAD = LENGTH.stop  # bytes of offset and length before what the length counts
 BATCH_HEADER_SIZE = 61  # of format v2
+MAGIC_AT = 16  # where any batch or message has its format's version
+MAX_MAGIC = 2
+MAX_RELATIVE_OFFSET = 2**31 - 1  # of an offset to its segment's or batch's base offset
 
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_MASK = 0x08
@@ -57,27 +61,27 @@ class Column(IntEnum):
 
 
 class ScanStop(IntEnum):
-    """Why a header scan stopped at `Scan.next_start`."""
+    """Why a header scan stopped at `ScanOutcome.next_start`."""
 
-    END = 0  # the span ended, exactly or within a batch: more bytes are needed
+    END = 0  # the span ended, after or within a batch: more bytes are needed
     FULL = 1  # the table is full
-    CORRUPT = 2  # a length that no batch has; 0 in a preallocated tail
+    CORRUPT = 2  # an impossible length; 0 in a preallocated tail
     UNSUPPORTED = 3  # a magic value other than 0, 1, 2
 
 
-class Scan(NamedTuple):
-    """Outcome of a scan: where in the buffer the next batch begins, and why the scan went no further."""
+class ScanOutcome(NamedTuple):
+    """Outcome of a scan: where in the buffer the next batch begins, and why the scan stopped."""
 
     next_start: int
     stop: ScanStop
 
 
 class BatchTable:
-    """Batch headers in log order; every property is an int64 (or bool) array over the `rows` batches, mostly a view.
+    """Batch headers in log order. Every property is an int64 or bool array over the `rows` batches, mostly a view.
 
     `data` has shape (len(Column), capacity). Offsets are record offsets, `position` and `size` are bytes in the file,
-    timestamps are epoch milliseconds, -1 is "none". A format v0 or v1 message is a batch of one when it is not
-    compressed; when it is, `base_offset` and `count` are -1, unknown without decompressing.
+    timestamps are epoch milliseconds, -1 is "none". A format v0 or v1 message that is not compressed is a batch of one;
+    of a compressed one `base_offset` and `count` are -1, since they are unknown before decompression.
     """
 
     __slots__ = ("data", "rows")
@@ -90,7 +94,7 @@ class BatchTable:
     def empty(cls, capacity: int) -> Self:
         """A table of no rows with room for `capacity`, or a few more.
 
-        Columns a multiple of 4 KiB apart would share cache sets: scanning is four times slower then.
+        Columns a multiple of 4 KiB apart would share cache sets, which makes scanning four times slower.
         """
         if capacity % 512 == 0:
             capacity += 8 if capacity else 0
@@ -98,7 +102,7 @@ class BatchTable:
 
     @classmethod
     def concat(cls, tables: Iterable[BatchTable]) -> Self:
-        """The rows of all `tables`, copied, in order."""
+        """A copy of the rows of all `tables`, in order."""
         parts = [table.data[:, : table.rows] for table in tables]
         if not parts:
             return cls.empty(0)
@@ -106,12 +110,12 @@ class BatchTable:
         return cls(data, data.shape[1])
 
     def slice(self, first: int, last: int) -> Self:
-        """Rows [first, last) as a view: cheap, not C-contiguous, not to be scanned into."""
+        """Rows [first, last) as a view: cheap, not C-contiguous, not usable as a target of `scan`."""
         part = self.data[:, : self.rows][:, first:last]
         return type(self)(part, part.shape[1])
 
     def copy(self) -> Self:
-        """The rows in memory of their own."""
+        """A copy of the rows."""
         return type(self)(np.ascontiguousarray(self.data[:, : self.rows].copy()), self.rows)
 
     def clear(self) -> None:
@@ -225,15 +229,15 @@ class BatchTable:
         return np.where(self.magic == 0, int(TimestampType.NO_TIMESTAMP_TYPE), stored)
 
 
-def scan(buffer: Buffer, position: int, table: BatchTable, start: int = 0, end: int | None = None) -> Scan:
+def scan(buffer: Buffer, position: int, table: BatchTable, start: int = 0, end: int | None = None) -> ScanOutcome:
     """Append the headers of the whole batches in buffer[start:end] to `table`.
 
-    `position` is the file position of buffer[0]. Only lengths and the magic are checked: CRCs and records are the
-    decoder's. One compiled call without the GIL.
+    `position` is the file position of buffer[0]. Only lengths and the magic are checked; the decoder checks
+    CRCs and records. One compiled call without the GIL.
     """
     data = memoryview(buffer).cast("B")
-    rows, next_start, stop = header_kernel.scan(
+    rows, next_start, stop = decode_kernel.scan(
         data, start, len(data) if end is None else end, position, table.data, table.rows
     )
     table.rows = rows
-    return Scan(next_start, ScanStop(stop))
+    return ScanOutcome(next_start, ScanStop(stop))

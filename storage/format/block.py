@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from storage.errors import CorruptBatch, StorageError
-from storage.format import fields_kernel
+from storage.format import decode_kernel
 from storage.format.batches import BatchTable
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RecordColumn(IntEnum):
-    """Rows of a block's column array; the kernels have the same numbers."""
+    """Rows of `columns`; the kernels have the same numbers."""
 
     OFFSET = 0
     TIMESTAMP = 1
@@ -31,48 +31,23 @@ class RecordColumn(IntEnum):
     VALUE_LENGTH = 5
     HEADERS_START = 6
     HEADERS_COUNT = 7
-    BATCH = 8
+    BATCH = 8  # of a RecordBlock
+    HEADERS_LENGTH = 8  # of RecordColumns
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Where decoding stopped: the table row and file position of the first bad batch, and what is wrong with it.
+class RecordFields:
+    """Records as int64 columns over a buffer: starts are positions in it, lengths are bytes with -1 for null.
 
-    `end`: the file position behind it, where reading goes on.
+    `columns` has shape (9, records): see RecordColumn.
     """
 
-    row: int
-    position: int
-    end: int
-    error: StorageError
+    __slots__ = ("columns",)
 
-
-class RecordBlock:
-    """Records in log order: int64 columns over one read-only `buffer`.
-
-    Valid until the Decoder that made it decodes again; `detach` makes a copy that lasts. Starts are positions in
-    `buffer`, length -1 is null, `batch` is a row of `table`, `headers_start` is the first header of a v2 record.
-    `next_row` is the first row of the range that was not decoded: the end of the range, the row of `damage`, or where
-    the arena was full.
-    """
-
-    __slots__ = ("buffer", "columns", "damage", "next_row", "table")
-
-    def __init__(
-        self, buffer: memoryview, table: BatchTable, columns: Int64s, next_row: int, damage: Damage | None = None
-    ) -> None:
-        self.buffer = buffer
-        self.table = table
+    def __init__(self, columns: Int64s) -> None:
         self.columns = columns
-        self.next_row = next_row
-        self.damage = damage
 
     def __len__(self) -> int:
         return int(self.columns.shape[1])
-
-    @property
-    def offset(self) -> Int64s:
-        return self.columns[RecordColumn.OFFSET, :]
 
     @property
     def timestamp(self) -> Int64s:
@@ -103,12 +78,50 @@ class RecordBlock:
     def headers_count(self) -> Int64s:
         return self.columns[RecordColumn.HEADERS_COUNT, :]
 
+
+@dataclass(frozen=True, slots=True)
+class BatchDamage:
+    """Where decoding stopped: the table row and file position of the first bad batch, and its error.
+
+    `end`: the file position after it, where reading continues.
+    """
+
+    row: int
+    position: int
+    end: int
+    error: StorageError
+
+
+class RecordBlock(RecordFields):
+    """Records in log order: int64 columns over one read-only `buffer`.
+
+    Valid until the Decoder that made it decodes again; `detach` makes a permanent copy. Starts are positions in
+    `buffer`, length -1 is null, `batch` is a row of `table`, `headers_start` the position of a v2 record's first
+    header. `next_row` is the first row of the range that was not decoded: the end of the range, the row of `damage`, or
+    the row where the arena was full.
+    """
+
+    __slots__ = ("buffer", "damage", "next_row", "table")
+
+    def __init__(
+        self, buffer: memoryview, table: BatchTable, columns: Int64s, next_row: int, damage: BatchDamage | None = None
+    ) -> None:
+        super().__init__(columns)
+        self.buffer = buffer
+        self.table = table
+        self.next_row = next_row
+        self.damage = damage
+
+    @property
+    def offset(self) -> Int64s:
+        return self.columns[RecordColumn.OFFSET, :]
+
     @property
     def batch(self) -> Int64s:
         return self.columns[RecordColumn.BATCH, :]
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.integer] | slice) -> Self:
-        """The records that a mask, indices or a slice choose: columns copied, same buffer."""
+        """The records at a mask, indices or a slice: columns are copied, the buffer is shared."""
         if isinstance(rows, slice):
             columns = self.columns[:, rows].copy()
         else:
@@ -117,13 +130,13 @@ class RecordBlock:
         return type(self)(self.buffer, self.table, columns, self.next_row, self.damage)
 
     def detach(self) -> Self:
-        """A copy that owns its memory. Holds the whole buffer: for few records of many, gather what you need."""
+        """A copy that owns its memory. It holds the whole buffer: for few records of many, use `gather`."""
         return type(self)(
             memoryview(bytes(self.buffer)), self.table.copy(), self.columns.copy(), self.next_row, self.damage
         )
 
     def gather(self, column: Literal["key", "value"], separator: bytes | None = None) -> tuple[memoryview, Int64s]:
-        """All keys or values one after the other, each followed by `separator`, and where each ends before it.
+        """All keys or values one after the other, each followed by `separator`, and where each ends (before it).
 
         Null counts as empty: `key_length` or `value_length` is below 0 there. The memory is the caller's.
         """
@@ -133,7 +146,7 @@ class RecordBlock:
         total = int(np.maximum(lengths, 0).sum()) + len(gap) * len(self)
         out = np.empty(total, np.uint8)
         ends = np.empty(len(self), np.int64)
-        fields_kernel.gather(self.buffer, starts, lengths, gap, out, ends)
+        decode_kernel.gather(self.buffer, starts, lengths, gap, out, ends)
         return out.data, ends
 
     def key(self, index: int) -> bytes | None:
@@ -143,6 +156,26 @@ class RecordBlock:
     def value(self, index: int) -> bytes | None:
         """One value; for API edges."""
         return self._bytes(int(self.value_start[index]), int(self.value_length[index]))
+
+    def measure_headers(self) -> Int64s:
+        """Bytes that each record's encoded headers take. Raises CorruptBatch for headers that do not parse; the decoder
+        lets none through."""
+        return self._find_headers(np.empty((4, 0), np.int64))
+
+    def headers_spans(self) -> Int64s:
+        """One column a header, record by record: start and length of its name, start and length of its value, -1 null.
+        Raises CorruptBatch as `measure_headers` does."""
+        spans = np.empty((4, int(np.maximum(self.headers_count, 0).sum())), np.int64)
+        self._find_headers(spans)
+        return spans
+
+    def _find_headers(self, spans: Int64s) -> Int64s:
+        starts, counts = np.ascontiguousarray(self.headers_start), np.ascontiguousarray(self.headers_count)
+        lengths, fault = np.empty(len(self), np.int64), np.empty(4, np.int64)
+        done = decode_kernel.find_headers(self.buffer, starts, counts, lengths, fault, spans)
+        if done < len(self):
+            raise CorruptBatch("record headers do not parse", offset=int(self.offset[done]))
+        return lengths
 
     def headers(self, index: int) -> list[tuple[bytes, bytes | None]]:
         """One record's headers in stored order; for API edges. Names are UTF-8 by Kafka's rule, unchecked."""

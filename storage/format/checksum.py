@@ -1,7 +1,7 @@
 """CRC-32C of v2 batches and producer snapshots, CRC-32 of v0 and v1 messages.
 
-checksum_kernel computes those of many batches at once. Else CRC-32C comes from the crc32c package where it loads, from
-crcmod where not, whose tables those of the kernel are made from.
+checksum_kernel computes those of many batches at once. Single CRC-32Cs are computed by the crc32c package if it loads,
+otherwise by crcmod. The kernel's tables are made from crcmod's.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     Tables = NDArray[np.uint32]
 
-# A library call from Python costs what the compiled tables need for about so many bytes.
+# A library call from Python takes as long as the compiled tables need for about this many bytes.
 SMALL_BYTES = 512
 _CASTAGNOLI = 0x82F63B78  # the polynomial, its bits reflected
 
 
 def _slicing_tables(name: str) -> Tables:
-    """Sixteen tables of 256 entries, flat: table k steps a byte that k zero bytes follow."""
+    """Sixteen tables of 256 entries, flat: table k is for a byte followed by k zero bytes."""
     first = np.array(crcmod.predefined.PredefinedCrc(name).table, np.uint32)
     tables = [first]
     for _ in range(15):
@@ -39,8 +39,8 @@ def _slicing_tables(name: str) -> Tables:
 
 
 def _carrying_tables(size: int) -> Tables:
-    """Four tables of 256 entries, flat: what byte k of a CRC-32C becomes when `size` zero bytes follow."""
-    # The operator of one zero bit as a matrix over GF(2): what becomes of each bit. Squared until it is that of all.
+    """Four tables of 256 entries, flat: the effect of `size` zero bytes on byte k of a CRC-32C."""
+    # The operator for one zero bit as a matrix over GF(2), squared until it is the operator for all of them.
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     operator = np.where(bits & 1, np.uint32(_CASTAGNOLI), bits >> np.uint32(1)).astype(np.uint32)
     for _ in range((8 * size).bit_length() - 1):
@@ -71,8 +71,8 @@ def _crcmod_crc32c() -> Callable[[Buffer, int], int]:
 
 
 def _crc32c_extension() -> Callable[..., int] | None:
-    """The function of the package's extension module, without the rest of the package: that reads its own version from
-    its metadata and brings an argument parser, which takes a tenth of the start of `kafkafs cat`."""
+    """The function of the package's extension module, loaded without the rest of the package. That reads the package's
+    metadata and imports an argument parser, which would take a tenth of the start of `kafkafs cat`."""
     package = find_spec("crc32c")
     places = None if package is None else package.submodule_search_locations
     spec = None if places is None else PathFinder.find_spec("crc32c._crc32c", places)
@@ -106,7 +106,7 @@ def crc32(data: Buffer, value: int = 0) -> int:
 
 
 def small_limit() -> int:
-    """Up to how many bytes the compiled tables are to be preferred to `crc32c`."""
+    """Up to how many bytes the compiled tables are faster than `crc32c`."""
     if not checksum_kernel.is_compiled():
         return -1
     return SMALL_BYTES if IMPLEMENTATION == "crc32c" else 1 << 62

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""CRCs of many batches in one compiled call: by the processor's instruction where it has one, else by tables.
+"""CRCs of many batches in one compiled call, by the processor's instruction if it has one, otherwise by tables.
 
 Cython in pure-Python mode; runs uncompiled too. Slicing-by-16, both polynomials by their tables (checksum.py makes
 those): about 0.3 ns a byte, where a call to the crc32c package costs some 260 ns. CRC-32C by the instruction
@@ -28,7 +28,7 @@ MAGIC = cython.declare(cython.int, 5)
 CRC_COLUMN = cython.declare(cython.int, 13)
 
 TABLE_ENTRIES = cython.declare(cython.Py_ssize_t, 4096)
-CARRYING_ENTRIES = cython.declare(cython.Py_ssize_t, 2048)  # behind them, of CRC-32C only: see hardware_crc32c
+CARRYING_ENTRIES = cython.declare(cython.Py_ssize_t, 2048)  # after them, for CRC-32C only: see hardware_crc32c
 
 
 def is_compiled() -> bool:
@@ -97,7 +97,7 @@ def crc_of(data: Bytes, at: cython.longlong, end: cython.longlong, tables: Table
             ^ tables[fourth >> 24]
         )
         at += 16
-    # The rest in at most five steps, which counts where a batch is some hundred bytes.
+    # The rest in at most five steps, which matters for batches of some hundred bytes.
     if end - at >= 8:
         first = crc ^ load_u32le(data, at)
         second = load_u32le(data, at + 4)
@@ -127,23 +127,6 @@ def crc_of(data: Bytes, at: cython.longlong, end: cython.longlong, tables: Table
     return ~crc if cython.compiled else crc ^ 0xFFFFFFFF
 
 
-def table_crc(buffer: cython.const[cython.uchar][::1], tables: cython.const[cython.uint][::1]) -> int:
-    """The CRC of a whole buffer; `tables` is uint32[4096], slicing-by-16 tables one after the other."""
-    result: cython.longlong
-    data: Bytes
-    slices: Tables
-    if len(tables) < TABLE_ENTRIES:
-        raise ValueError("sixteen tables of 256 entries are needed")
-    if cython.compiled:
-        data = cython.address(buffer[0])
-        slices = cython.address(tables[0])
-    else:
-        data, slices = memoryview(buffer), memoryview(tables)
-    with cython.nogil:
-        result = crc_of(data, 0, len(buffer), slices)
-    return result
-
-
 def check_batches(
     buffer: cython.const[cython.uchar][::1],
     table: cython.const[cython.longlong][:, ::1],
@@ -158,9 +141,9 @@ def check_batches(
     """Compare stored CRCs of rows [first_row, last_row): (row of the first mismatch or last_row, its CRC, large rows).
 
     v2: CRC-32C from the attributes on. v0, v1: CRC-32 from the magic on. Batches of more than `limit` checksummed bytes
-    are left to the caller, as far as they lie before the mismatch, but v2 where the processor computes CRC-32C: each
-    becomes a row (row in `table`, start and end of the bytes in `buffer`, stored CRC, magic) of `large`. `origin` is
-    the file position of buffer[0]; ValueError if a row of `table` lies outside of the buffer.
+    before the mismatch are left to the caller, except v2 batches if the processor computes CRC-32C: each becomes a row
+    (row in `table`, start and end of the bytes in `buffer`, stored CRC, magic) of `large`. `origin` is the file
+    position of buffer[0]; ValueError if a row of `table` lies outside of the buffer.
     """
     size: cython.longlong = len(buffer)
     row: cython.Py_ssize_t
@@ -226,7 +209,8 @@ def check_messages(
 ) -> tuple[int, int, int]:
     """Check the CRCs of the v0 or v1 messages in buffer[start:end], a wrapper's content: (index, stored, computed).
 
-    The index is that of the first mismatch, or -1. Stops in silence where sizes make no sense: decoding says so.
+    The index is that of the first mismatch, or -1. Stops without an error at an impossible size, which decoding
+    reports.
     """
     at: cython.longlong = start
     size: cython.longlong

@@ -1,7 +1,7 @@
-"""The system's libzstd and liblz4, where they are: their C functions by address, for inflate_kernel.
+"""The system's libzstd and liblz4, if installed: addresses of their C functions, for inflate_kernel.
 
-cramjam decompresses everything that these do, and all else. But it takes a call for each batch, with the interpreter's
-lock between them and a context made anew: half of the time of zstd, and all that a second thread could bring.
+cramjam can decompress everything. But it needs a call for each batch, each of which takes the GIL again and creates a
+new context: that costs half of the time of zstd, and all that a second thread could gain.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _LZ4F_VERSION = 100  # LZ4F_getVersion of the interface that is used here, since
 
 
 class _Lz4Options(ctypes.Structure):
-    """LZ4F_decompressOptions_t. `stable_dst`: output stays in place until a frame ends, so there is no need of a copy.
+    """LZ4F_decompressOptions_t. `stable_dst`: output stays in place until a frame ends, so no copy is needed.
 
-    Later versions of the library have a meaning for the third word (skip checksums), which stays 0.
+    Later versions of the library use the third word (skip checksums); it stays 0.
     """
 
     _fields_ = (
@@ -81,12 +81,12 @@ def _lz4() -> _Lz4 | None:
 
 
 def versions() -> dict[str, str]:
-    """Names and versions of the libraries that are there."""
+    """Names and versions of the libraries that were found."""
     return {name: found.version for name, found in (("libzstd", _zstd()), ("liblz4", _lz4())) if found is not None}
 
 
 class CodecLibrary:
-    """Decompression contexts, and what the kernel needs to use them. For one thread at a time."""
+    """Decompression contexts, with the addresses that the kernel needs. For one thread at a time."""
 
     def __init__(self) -> None:
         # In the kernel's order: ZSTD_DECOMPRESS, ZSTD_CONTEXT, LZ4_DECOMPRESS, LZ4_RESET, LZ4_CONTEXT, LZ4_OPTIONS.

@@ -1,8 +1,9 @@
-"""The four codecs of record batches, in the frames that Kafka's clients write and read (kafka-facts 1.5).
+"""The four codecs of record batches, with the framing of Kafka's clients.
 
 Sources: common.compress of Kafka, Lz4BlockInputStream/OutputStream, snappy-java's SnappyInputStream. Output always goes
-into a buffer of the caller's, which caps it: a bomb cannot make us allocate. cramjam does the decoding; its gzip and
-zstd calls release the GIL, its snappy and lz4 block calls do not (they take 20 us for a block of 64 KiB).
+into a buffer that the caller provides and that limits it: a decompression bomb cannot make us allocate memory. cramjam
+decodes; its gzip and zstd calls release the GIL, its snappy and lz4 block calls do not (they take 20 us for a block of
+64 KiB).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Codec(IntEnum):
-    """Attribute bits 0 to 2; names are those of compression.type."""
+    """Attribute bits 0 to 2, named as in compression.type."""
 
     NONE = 0
     GZIP = 1
@@ -37,9 +38,9 @@ class Codec(IntEnum):
 
 
 class OutputFull(Exception):
-    """The output buffer is too small (or the data is a bomb): try again with a larger one.
+    """The output buffer is too small: try again with a larger one, unless the limit is reached.
 
-    `needed` is what the data claims to need at least; 0 is unknown.
+    `needed`: the least size that the data claims to need; 0 if unknown.
     """
 
     def __init__(self, needed: int = 0) -> None:
@@ -70,16 +71,16 @@ LZ4_CONTENT_CHECKSUM = 0x04
 LZ4_RESERVED = 0x03
 
 GZIP_LEVEL = 6
-# Below this zlib is faster than cramjam, which takes 7 us for the smallest.
+# Below this size zlib is faster than cramjam, which takes at least 7 us.
 SMALL_GZIP_BYTES = 4096
 ZSTD_LEVEL = 3
 
 
 def decompress_into(codec: int, data: Buffer, out: Buffer, magic: int = 2) -> int:
-    """Decompress the bytes `data` into the start of the writable bytes `out`; how many were written.
+    """Decompress `data` into the start of the writable `out`; returns the number of bytes written.
 
-    `magic` is the batch's format: 0 forgives a wrong lz4 header checksum. OutputFull: `out` is too small.
-    DecompressionFailed: not a whole stream of this codec. UnsupportedFormat: codec unknown, or zstd before v2.
+    `magic` is the batch's format: with 0 a wrong lz4 header checksum is ignored. OutputFull: `out` is too small.
+    DecompressionFailed: not a complete stream of this codec. UnsupportedFormat: unknown codec, or zstd before v2.
     """
     source, target = memoryview(data), memoryview(out)
     try:
@@ -92,17 +93,17 @@ def decompress_into(codec: int, data: Buffer, out: Buffer, magic: int = 2) -> in
         if codec == Codec.ZSTD and magic >= 2:
             return int(cramjam.zstd.decompress_into(source, target))
     except cramjam.DecompressionError as error:
-        # The text of Rust's io::Write::write_all, the only sign that cramjam gives; the tests pin it.
+        # The text of Rust's io::Write::write_all, the only indication in cramjam's error; a test checks it.
         if "write whole buffer" in str(error):
             raise OutputFull from None
         raise DecompressionFailed(f"{Codec(codec).name.lower()} data does not decompress: {error}") from None
     raise UnsupportedFormat(
-        "batch has a codec that its format does not know", expected="gzip, snappy, lz4, zstd (v2 only)", found=codec
+        "batch has a codec that its format does not have", expected="gzip, snappy, lz4, zstd (v2 only)", found=codec
     )
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int, magic: int = 2) -> bytes:
-    """Decompress at once; for API edges. DecompressionFailed beyond `max_bytes`."""
+    """Decompress as a whole; for API edges. DecompressionFailed beyond `max_bytes`."""
     size = min(4096, max_bytes)
     while True:
         out = bytearray(size)
@@ -115,14 +116,14 @@ def decompress(codec: int, data: Buffer, max_bytes: int, magic: int = 2) -> byte
 
 
 def too_large(max_bytes: int) -> DecompressionFailed:
-    """The error of a batch beyond the cap."""
+    """The error for a batch that exceeds the limit."""
     return DecompressionFailed(
         "batch decompresses to more than the cap", expected=f"at most {max_bytes} bytes", found="more"
     )
 
 
 def compress(codec: int, data: Buffer, magic: int = 2, level: int | None = None) -> bytes:
-    """Compress records as Kafka's producer frames them; UnsupportedFormat as for `decompress_into`."""
+    """Compress records with the framing of Kafka's producer. UnsupportedFormat as for `decompress_into`."""
     source = memoryview(data).cast("B")
     if codec == Codec.GZIP:
         return bytes(cramjam.gzip.compress(source, level=GZIP_LEVEL if level is None or level < 0 else level))
@@ -195,8 +196,8 @@ def _snappy_frame(source: memoryview) -> bytes:
 def _lz4_into(source: memoryview, target: memoryview, magic: int) -> int:
     """An lz4 frame by Kafka's rules (Lz4BlockInputStream): independent blocks, content size skipped.
 
-    Block by block, which takes a third of the time of a frame call. Frames with checksums, which no Kafka client
-    writes, go to the frame call for their verification.
+    Decoded block by block, which takes a third of the time of a call for the whole frame. Frames with checksums, which
+    no Kafka client writes, are decoded by a call for the whole frame, which verifies them.
     """
     start, block_max, flags = _lz4_header(source, magic)
     at, used = start, 0
@@ -228,7 +229,7 @@ def _lz4_into(source: memoryview, target: memoryview, magic: int) -> int:
 def _lz4_header(source: memoryview, magic: int) -> tuple[int, int, int]:
     """(where blocks begin, greatest block size, FLG); DecompressionFailed."""
     if len(source) < 7 or bytes(source[:4]) != LZ4_MAGIC:
-        raise DecompressionFailed("no lz4 frame", expected=LZ4_MAGIC.hex(), found=bytes(source[:4]).hex())
+        raise DecompressionFailed("not an lz4 frame", expected=LZ4_MAGIC.hex(), found=bytes(source[:4]).hex())
     flags, descriptor = source[4], source[5]
     if flags & LZ4_VERSION != 0x40 or flags & LZ4_RESERVED or not flags & LZ4_INDEPENDENT:
         raise DecompressionFailed("lz4 frame of a kind that Kafka does not read", expected="0x60", found=hex(flags))
@@ -239,7 +240,7 @@ def _lz4_header(source: memoryview, magic: int) -> tuple[int, int, int]:
     start = 15 if flags & LZ4_CONTENT_SIZE else 7
     if len(source) < start:
         raise DecompressionFailed("lz4 frame is cut off", expected=f"{start} bytes of header", found=len(source))
-    if magic > 0:  # format v0: the checksum was taken over the wrong bytes, readers ignore it
+    if magic > 0:  # in format v0 the checksum covers the wrong bytes; readers ignore it
         expected = _lz4_header_checksum(bytes(source[4 : start - 1]))
         if source[start - 1] != expected:
             raise DecompressionFailed("lz4 header checksum differs", expected=expected, found=source[start - 1])
@@ -262,7 +263,7 @@ def _lz4_block(source: memoryview, target: memoryview, stored: bool, block_max: 
 
 def _lz4_frame(source: memoryview, magic: int, level: int | None) -> bytes:
     descriptor = b"\x60\x40"
-    # Format v0 hashes from the frame's magic on: a mistake of the first clients that became the format.
+    # Format v0 hashes from the frame's magic on: an error of the first clients that became part of the format.
     checksum = _lz4_header_checksum(LZ4_MAGIC + descriptor if magic == 0 else descriptor)
     parts = [LZ4_MAGIC, descriptor, bytes([checksum])]
     for at in range(0, len(source), LZ4_BLOCK_SIZE):

@@ -1,6 +1,7 @@
-"""Control records, read: the markers that end transactions, and what else the broker writes between the data.
+"""Reading control records: the markers that end transactions, and others that a broker writes between the data.
 
-Source: `ControlRecordType`, `EndTransactionMarker`, `MemoryRecords.withEndTransactionMarker` (kafka-facts 1.3).
+See storage/FORMAT.md, "Control records". Source: `ControlRecordType`, `EndTransactionMarker`,
+`MemoryRecords.withEndTransactionMarker`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class ControlType(IntEnum):
 
     @property
     def key(self) -> bytes:
-        """The record key that says so."""
+        """The record key of this type."""
         if self is ControlType.UNKNOWN:
             raise ValueError("an unknown control type has no key")
         return _KEY.pack(_VERSION, self)
@@ -56,7 +57,8 @@ class EndTransactionMarker:
 
 
 class ControlRecord(NamedTuple):
-    """One control record of a block; `row` is its batch's in the block's table. The epoch is a marker's, else None."""
+    """One control record of a block; `row`: its batch's row in the block's table. `coordinator_epoch`: a marker's,
+    otherwise None."""
 
     offset: int
     timestamp: int
@@ -68,7 +70,7 @@ class ControlRecord(NamedTuple):
 
 
 def control_type(key: Buffer | None) -> ControlType:
-    """What a control record's key says. Raises CorruptBatch for a null or short key or a negative version."""
+    """The type in a control record's key. Raises CorruptBatch for a null or short key or a negative version."""
     size = 0 if key is None else len(memoryview(key))
     if key is None or size < _KEY.size:
         raise CorruptBatch("control record key", expected=f"at least {_KEY.size} bytes", found=size)
@@ -82,7 +84,7 @@ def control_type(key: Buffer | None) -> ControlType:
 
 
 def parse_marker(key: Buffer | None, value: Buffer | None) -> EndTransactionMarker | None:
-    """The transaction marker that a control record is; None for other types. Raises CorruptBatch as Kafka does."""
+    """The transaction marker in a control record; None for other types. Raises CorruptBatch where Kafka fails, too."""
     kind = control_type(key)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return None
@@ -98,7 +100,7 @@ def parse_marker(key: Buffer | None, value: Buffer | None) -> EndTransactionMark
 def control_records(block: RecordBlock) -> list[ControlRecord]:
     """The records of control batches in a block that was decoded with `control=True`, in offset order.
 
-    Raises CorruptBatch, with the record's offset, where one does not parse.
+    Raises CorruptBatch, with the record's offset, for one that does not parse.
     """
     table = block.table
     is_control = table.is_control

@@ -1,26 +1,28 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The hot loops of reading: decode records of format v2 into columns.
+"""The hot loops of reading: batch headers into a table, records of every format into columns.
 
-Cython in pure-Python mode; the same file runs uncompiled, some hundred times slower. Nothing here trusts a length: each
-is checked against what is left before it is used, by subtraction, so that no sum can overflow. Source: kafka-facts 1.1
-and 1.2 (DefaultRecordBatch, DefaultRecord, ByteUtils).
+Cython in pure-Python mode; the same file runs uncompiled, some hundred times slower. No length read from the data is
+trusted: each is checked against what is left before it is used, by subtraction, so that no sum can overflow. All
+integers of the log are big-endian, except varints. Source: storage/FORMAT.md, "Record batch" and "Message sets"
+(DefaultRecordBatch, DefaultRecord, ByteUtils, LegacyRecord, AbstractLegacyRecordBatch.DeepRecordsIterator,
+FileLogInputStream).
 """
 
 from __future__ import annotations
 
 import cython
 
-from storage.format.record_faults import FAULTS as FAULTS
-
-if not cython.compiled:
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+else:
     from typing import Any
 
-    prefetch: Any = None  # kernel.pxd declares it
+    prefetch: Any = None  # declared in decode_kernel.pxd
 
 # A byte buffer: a C pointer when compiled, a memoryview of bytes when not.
 Bytes = cython.typedef(cython.pointer(cython.const[cython.uchar]))
 
-# Columns of a BatchTable; batches.py has the same numbers.
+# Rows of BatchTable.data; the numbers of batches.Column.
 POSITION = cython.declare(cython.int, 0)
 SIZE = cython.declare(cython.int, 1)
 BASE_OFFSET = cython.declare(cython.int, 2)
@@ -30,22 +32,38 @@ MAGIC = cython.declare(cython.int, 5)
 ATTRIBUTES = cython.declare(cython.int, 6)
 BASE_TIMESTAMP = cython.declare(cython.int, 7)
 MAX_TIMESTAMP = cython.declare(cython.int, 8)
+PRODUCER_ID = cython.declare(cython.int, 9)
+PRODUCER_EPOCH = cython.declare(cython.int, 10)
+BASE_SEQUENCE = cython.declare(cython.int, 11)
+LEADER_EPOCH = cython.declare(cython.int, 12)
+CRC = cython.declare(cython.int, 13)
 
+# Why a header scan stopped; the numbers of batches.ScanStop.
+STOP_END = cython.declare(cython.int, 0)
+STOP_FULL = cython.declare(cython.int, 1)
+STOP_CORRUPT = cython.declare(cython.int, 2)
+STOP_UNSUPPORTED = cython.declare(cython.int, 3)
+
+CODEC_BITS = cython.declare(cython.longlong, 0x07)
 LOG_APPEND_TIME_BIT = cython.declare(cython.longlong, 0x08)
 CONTROL_BIT = cython.declare(cython.longlong, 0x20)
 
+OVERHEAD = cython.declare(cython.longlong, 12)  # offset and length, which the length does not count
+BYTES_UP_TO_MAGIC = cython.declare(cython.longlong, 17)
+V0_SIZE = cython.declare(cython.longlong, 26)  # the smallest message of format v0, with the 12
+V1_SIZE = cython.declare(cython.longlong, 34)
 V2_SIZE = cython.declare(cython.longlong, 61)  # a batch header of format v2
 LEAST_RECORD = cython.declare(cython.longlong, 7)  # no key, no value, no header: one byte for each field
 LEAST_BODY = cython.declare(cython.longlong, 6)
-# Lengths and small fields of records lie far apart, which the processor's own prefetching does not follow. Asked for
-# so far ahead, records come from memory at 50 M/s instead of 35 (100-byte values).
+# Lengths and small fields of records are far apart, which the processor's own prefetching does not cover. Prefetched
+# this many bytes ahead, records are read from memory at 50 M/s instead of 35 (100-byte values).
 AHEAD = cython.declare(cython.longlong, 4096)
-PLAIN_AHEAD = cython.declare(cython.longlong, 2048)  # of `audit_plainly`, which is faster by a sixth
-SHORT = cython.declare(cython.longlong, 1 << 13)  # above what two bytes of a varint hold
+PLAIN_AHEAD = cython.declare(cython.longlong, 2048)  # in `audit_plainly`, which it makes a sixth faster
+SHORT = cython.declare(cython.longlong, 1 << 13)  # more than two bytes of a varint can hold
 MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 NO_TIMESTAMP = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF)
 
-# What is wrong with a batch: index into FAULTS, which has texts for the numbers (expected, found) that come along.
+# What is wrong with a batch: an index into FAULTS, which has the texts for the numbers (expected, found).
 COUNT_FAULT = cython.declare(cython.int, 1)
 LENGTH_FAULT = cython.declare(cython.int, 2)
 VARINT_FAULT = cython.declare(cython.int, 3)
@@ -61,12 +79,96 @@ BASE_OFFSET_FAULT = cython.declare(cython.int, 12)
 LAST_OFFSET_FAULT = cython.declare(cython.int, 13)
 RECORDS_FAULT = cython.declare(cython.int, 14)
 CAPACITY_FAULT = cython.declare(cython.int, 15)
-BOUNDS_FAULT = cython.declare(cython.int, 16)
+MESSAGE_SIZE_FAULT = cython.declare(cython.int, 16)
+MESSAGE_KEY_FAULT = cython.declare(cython.int, 17)
+MESSAGE_VALUE_FAULT = cython.declare(cython.int, 18)
+MESSAGE_MAGIC_FAULT = cython.declare(cython.int, 19)
+NESTED_FAULT = cython.declare(cython.int, 20)
+EMPTY_FAULT = cython.declare(cython.int, 21)
+WRAPPER_OFFSET_FAULT = cython.declare(cython.int, 22)
+MESSAGE_OFFSET_FAULT = cython.declare(cython.int, 23)
+MESSAGE_CAPACITY_FAULT = cython.declare(cython.int, 24)
+BOUNDS_FAULT = cython.declare(cython.int, 25)
+
+# (what is wrong, what was expected: the number goes in)
+FAULTS = (
+    ("", ""),
+    ("record count does not fit the batch's size", "0 to {}"),
+    ("record length does not fit the batch", "6 to {}"),
+    ("a variable-length integer does not end in time", "at most {} bytes"),
+    ("offset delta passes the 64-bit limit", "a sum with {} of 0 or more"),
+    ("key length does not fit the record", "at most {}"),
+    ("value length does not fit the record", "at most {}"),
+    ("header count does not fit the record", "0 to {}"),
+    ("header key length does not fit the record", "0 to {}"),
+    ("header value length does not fit the record", "at most {}"),
+    ("record fields do not fill the record", "{} bytes"),
+    ("bytes are left after the batch's last record", "{}"),
+    ("base offset is negative", "{} or more"),
+    ("last offset is no offset from the base offset on", "{} or more"),
+    ("fewer records than the batch declares", "{}"),
+    ("more records than columns have room for", "at most {}"),
+    ("message size is below the least", "{} or more"),
+    ("key length does not fit the message", "at most {}"),
+    ("value length does not fit the message", "at most {}"),
+    ("message within a wrapper has an unknown format", "0 to {}"),
+    ("message within a wrapper is compressed itself", "codec {}"),
+    ("compressed wrapper holds no message", "{} or more"),
+    ("wrapper offset is below its last message's relative offset", "0, or {} or more"),
+    ("offset is negative or passes the 64-bit limit", "a sum with {} of 0 or more"),
+    ("more messages than columns have room for", "at most {}"),
+    ("batch lies outside of the buffer", "an end within {}"),
+)
 
 
 def is_compiled() -> bool:
     """True for the built kernel, False when this file runs as plain Python."""
     return bool(cython.compiled)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def load_u32(data: Bytes, at: cython.longlong) -> cython.longlong:
+    return (
+        cython.cast(cython.ulonglong, data[at]) << 24
+        | cython.cast(cython.ulonglong, data[at + 1]) << 16
+        | cython.cast(cython.ulonglong, data[at + 2]) << 8
+        | cython.cast(cython.ulonglong, data[at + 3])
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def load_i32(data: Bytes, at: cython.longlong) -> cython.longlong:
+    if cython.compiled:
+        return cython.cast(cython.int, load_u32(data, at))
+    else:
+        return (load_u32(data, at) ^ 0x80000000) - 0x80000000
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def load_i16(data: Bytes, at: cython.longlong) -> cython.longlong:
+    return ((cython.cast(cython.longlong, data[at]) << 8 | data[at + 1]) ^ 0x8000) - 0x8000
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def load_i64(data: Bytes, at: cython.longlong) -> cython.longlong:
+    if cython.compiled:
+        return cython.cast(
+            cython.longlong, cython.cast(cython.ulonglong, load_u32(data, at)) << 32 | load_u32(data, at + 4)
+        )
+    else:
+        return (load_i32(data, at) << 32) + load_u32(data, at + 4)
 
 
 @cython.cfunc
@@ -95,7 +197,7 @@ def unzigzag(raw: cython.ulonglong) -> cython.longlong:
 def long_varint(
     data: Bytes, at: cython.longlong, end: cython.longlong, bits: cython.int
 ) -> tuple[cython.longlong, cython.longlong]:
-    """(value, position after it) of a zigzag integer of `bits` bits; position -1: it does not end or overflows."""
+    """(value, position after it) of a zigzag integer of `bits` bits; position -1 if it does not end or overflows."""
     raw: cython.ulonglong = 0
     shift: cython.int = 0
     byte: cython.ulonglong
@@ -138,33 +240,6 @@ def varint(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def skip_headers(
-    data: Bytes, at: cython.longlong, end: cython.longlong, count: cython.longlong, fault: cython.longlong[::1]
-) -> cython.longlong:
-    """The position after `count` headers, or -1 with `fault` filled in."""
-    length: cython.longlong
-    after: cython.longlong
-    while count > 0:
-        length, after = varint(data, at, end, 32)
-        if after < 0:
-            return failed(fault, VARINT_FAULT, 5, end - at)
-        if length < 0 or length > end - after:
-            return failed(fault, HEADER_KEY_FAULT, end - after, length)
-        at = after + length
-        length, after = varint(data, at, end, 32)
-        if after < 0:
-            return failed(fault, VARINT_FAULT, 5, end - at)
-        if length > end - after:
-            return failed(fault, HEADER_VALUE_FAULT, end - after, length)
-        at = after + length if length > 0 else after
-        count -= 1
-    return at
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
 def failed(
     fault: cython.longlong[::1], code: cython.longlong, expected: cython.longlong, found: cython.longlong
 ) -> cython.longlong:
@@ -178,8 +253,272 @@ def failed(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
+def is_wanted(
+    table: cython.const[cython.longlong][:, ::1],
+    row: cython.Py_ssize_t,
+    skip: cython.const[cython.uchar][::1],
+    skips: cython.Py_ssize_t,
+    control: cython.bint,
+) -> cython.bint:
+    if row < skips and skip[row] != 0:
+        return False
+    return control or table[MAGIC, row] < 2 or (table[ATTRIBUTES, row] & CONTROL_BIT) == 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def scan_v2(data: Bytes, at: cython.longlong, table: cython.longlong[:, ::1], row: cython.Py_ssize_t) -> cython.void:
+    base: cython.longlong = load_i64(data, at)
+    delta: cython.longlong = load_i32(data, at + 23)
+    table[BASE_OFFSET, row] = base
+    # -1 for an impossible offset: decoding refuses such a batch.
+    if base < 0 or delta < 0 or base > MAX_INT64 - delta:
+        table[LAST_OFFSET, row] = -1
+    else:
+        table[LAST_OFFSET, row] = base + delta
+    table[LEADER_EPOCH, row] = load_i32(data, at + 12)
+    table[MAGIC, row] = 2
+    table[CRC, row] = load_u32(data, at + 17)
+    table[ATTRIBUTES, row] = cython.cast(cython.longlong, data[at + 21]) << 8 | data[at + 22]
+    table[BASE_TIMESTAMP, row] = load_i64(data, at + 27)
+    table[MAX_TIMESTAMP, row] = load_i64(data, at + 35)
+    table[PRODUCER_ID, row] = load_i64(data, at + 43)
+    table[PRODUCER_EPOCH, row] = load_i16(data, at + 51)
+    table[BASE_SEQUENCE, row] = load_i32(data, at + 53)
+    table[COUNT, row] = load_i32(data, at + 57)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def scan_legacy(
+    data: Bytes, at: cython.longlong, table: cython.longlong[:, ::1], row: cython.Py_ssize_t
+) -> cython.void:
+    compressed: cython.bint = (data[at + 17] & CODEC_BITS) != 0
+    offset: cython.longlong = load_i64(data, at)
+    timestamp: cython.longlong = load_i64(data, at + 18) if data[at + 16] == 1 else -1
+    table[BASE_OFFSET, row] = -1 if compressed else offset
+    table[LAST_OFFSET, row] = offset
+    table[LEADER_EPOCH, row] = -1
+    table[MAGIC, row] = data[at + 16]
+    table[CRC, row] = load_u32(data, at + 12)
+    table[ATTRIBUTES, row] = data[at + 17]
+    table[BASE_TIMESTAMP, row] = timestamp
+    table[MAX_TIMESTAMP, row] = timestamp
+    table[PRODUCER_ID, row] = -1
+    table[PRODUCER_EPOCH, row] = -1
+    table[BASE_SEQUENCE, row] = -1
+    table[COUNT, row] = -1 if compressed else 1
+
+
+def scan(
+    buffer: cython.const[cython.uchar][::1],
+    start: cython.longlong,
+    end: cython.longlong,
+    origin: cython.longlong,
+    table: cython.longlong[:, ::1],
+    row: cython.Py_ssize_t,
+) -> tuple[int, int, int]:
+    """Append the headers of the whole batches in buffer[start:end] to `table` from `row` on: (row, next start, stop).
+
+    `origin` is the file position of buffer[0]. `end` must not pass the buffer.
+    """
+    at: cython.longlong = start
+    length: cython.longlong
+    size: cython.longlong
+    magic: cython.int
+    least: cython.longlong
+    stop: cython.int = STOP_END
+    capacity: cython.Py_ssize_t = table.shape[1]
+    data: Bytes
+    if cython.compiled:
+        data = cython.address(buffer[0])
+    else:
+        data = memoryview(buffer)
+        table = memoryview(table)
+    if start < 0 or end < 0 or end > len(buffer) or origin < 0 or origin > MAX_INT64 - len(buffer):
+        raise ValueError("span outside of the buffer")
+    if row < 0 or table.shape[0] < 14:
+        raise ValueError("row outside of the table")
+    with cython.nogil:
+        # A header up to the magic is not a batch yet (FileLogInputStream.nextBatch).
+        while end - at > BYTES_UP_TO_MAGIC:
+            length = load_i32(data, at + 8)
+            if length < V0_SIZE - OVERHEAD:
+                stop = STOP_CORRUPT
+                break
+            magic = data[at + 16]
+            if magic > 2:
+                stop = STOP_UNSUPPORTED
+                break
+            size = length + OVERHEAD
+            least = V2_SIZE if magic == 2 else (V1_SIZE if magic == 1 else V0_SIZE)
+            if size < least:
+                stop = STOP_CORRUPT
+                break
+            if size > end - at:
+                break
+            if row >= capacity:
+                stop = STOP_FULL
+                break
+            table[POSITION, row] = origin + at
+            table[SIZE, row] = size
+            if magic == 2:
+                scan_v2(data, at, table, row)
+            else:
+                scan_legacy(data, at, table, row)
+            row += 1
+            at += size
+    return row, at, stop
+
+
+def survey(
+    table: cython.const[cython.longlong][:, ::1],
+    first_row: cython.Py_ssize_t,
+    last_row: cython.Py_ssize_t,
+    origin: cython.longlong,
+    size: cython.longlong,
+    skip: cython.const[cython.uchar][::1],
+    control: cython.bint,
+) -> tuple[int, int, int]:
+    """The size of decoding rows [first_row, last_row): (most records, compressed rows, rows below v2).
+
+    The first two count only wanted rows: those without 1 in `skip` (which may be shorter than the table), and no
+    control batches unless `control`. Records of compressed rows are not counted. ValueError: a row lies outside of the
+    `size` bytes of file position `origin` and up.
+    """
+    row: cython.Py_ssize_t
+    skips: cython.Py_ssize_t = len(skip)
+    records: cython.longlong = 0
+    compressed: cython.Py_ssize_t = 0
+    legacy: cython.Py_ssize_t = 0
+    at: cython.longlong
+    length: cython.longlong
+    count: cython.longlong
+    if not cython.compiled:
+        table, skip = memoryview(table), memoryview(skip)
+    if first_row < 0 or last_row > table.shape[1] or table.shape[0] < 9 or origin < 0:
+        raise ValueError("rows outside of the table")
+    with cython.nogil:
+        for row in range(first_row, last_row):
+            at = table[POSITION, row]
+            length = table[SIZE, row]
+            count = V2_SIZE if table[MAGIC, row] == 2 else V0_SIZE
+            if at < origin or at - origin > size or length < count or length > size - (at - origin):
+                records = -1
+                break
+            if table[MAGIC, row] != 2:
+                legacy += 1
+            if not is_wanted(table, row, skip, skips, control):
+                continue
+            if table[ATTRIBUTES, row] & CODEC_BITS != 0:
+                compressed += 1
+            elif table[MAGIC, row] == 2:
+                count = table[COUNT, row]
+                if count > (length - V2_SIZE) // LEAST_RECORD:
+                    count = (length - V2_SIZE) // LEAST_RECORD
+                if count > 0:
+                    records += count
+            else:
+                records += 1
+    if records < 0:
+        raise ValueError("a batch lies outside of the buffer")
+    return records, compressed, legacy
+
+
+def search(
+    buffer: cython.const[cython.uchar][::1],
+    start: cython.longlong,
+    left: cython.longlong,
+    lowest: cython.longlong,
+    highest: cython.longlong,
+) -> int:
+    """The first position from `start` on where bytes of `buffer` look like a batch's header; -1 if there is none.
+
+    Magic, length and codec are checked, and that the offset is within `lowest` to `highest`, both included. `left`: the
+    bytes of the file from buffer[0] on, which the batch must not exceed. The whole header must be in `buffer`.
+    """
+    at: cython.longlong = start
+    size: cython.longlong = len(buffer)
+    found: cython.longlong = -1
+    magic: cython.int
+    least: cython.longlong
+    length: cython.longlong
+    offset: cython.longlong
+    data: Bytes
+    if start < 0 or left < 0:
+        raise ValueError("start or end outside of the buffer")
+    data = cython.address(buffer[0]) if cython.compiled else memoryview(buffer)
+    with cython.nogil:
+        while size - at >= V0_SIZE:
+            magic = data[at + 16]
+            least = V2_SIZE if magic == 2 else (V1_SIZE if magic == 1 else V0_SIZE)
+            if magic <= 2 and size - at >= least:
+                length = load_i32(data, at + 8)
+                offset = load_i64(data, at)
+                if least <= length + OVERHEAD <= left - at and lowest <= offset <= highest:
+                    if magic < 2:
+                        if data[at + 17] & CODEC_BITS < 4:
+                            found = at
+                            break
+                    elif data[at + 22] & CODEC_BITS <= 4 and load_i32(data, at + 23) >= 0:
+                        found = at
+                        break
+            at += 1
+    return found
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def walk_headers(
+    data: Bytes,
+    at: cython.longlong,
+    end: cython.longlong,
+    count: cython.longlong,
+    fault: cython.longlong[::1],
+    spans: cython.longlong[:, ::1],
+    slot: cython.Py_ssize_t,
+    keep: cython.bint,
+) -> cython.longlong:
+    """The position after `count` headers, or -1 with `fault` filled in. `keep`: name start and length, value start and
+    length (-1: null) of each go into columns `slot` and following of `spans`."""
+    length: cython.longlong
+    after: cython.longlong
+    while count > 0:
+        length, after = varint(data, at, end, 32)
+        if after < 0:
+            return failed(fault, VARINT_FAULT, 5, end - at)
+        if length < 0 or length > end - after:
+            return failed(fault, HEADER_KEY_FAULT, end - after, length)
+        if keep:
+            spans[0, slot] = after
+            spans[1, slot] = length
+        at = after + length
+        length, after = varint(data, at, end, 32)
+        if after < 0:
+            return failed(fault, VARINT_FAULT, 5, end - at)
+        if length > end - after:
+            return failed(fault, HEADER_VALUE_FAULT, end - after, length)
+        if keep:
+            spans[2, slot] = after
+            spans[3, slot] = length if length >= 0 else -1
+            slot += 1
+        at = after + length if length > 0 else after
+        count -= 1
+    return at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def short_number(data: Bytes, at: cython.longlong) -> tuple[cython.longlong, cython.longlong]:
-    """Twice a number of 0 or more in one or two bytes, odd for any other; and the position after it."""
+    """Twice a number of 0 or more in one or two bytes, or odd for any other number; and the position after it."""
     first: cython.longlong = data[at]
     if first < 0x80:
         return first, at + 1
@@ -193,7 +532,7 @@ def audit_plainly(
     data: Bytes, at: cython.longlong, end: cython.longlong, last: cython.longlong, count: cython.longlong
 ) -> cython.longlong:
     """The greatest timestamp delta of `count` records that fill data[at:end], whose offset deltas ascend from 0 to at
-    most `last`; -1 where that is not so, or where it takes more than short numbers and no headers to tell."""
+    most `last`; -1 where they do not, or where records have longer numbers or headers, which this does not read."""
     greatest: cython.longlong = 0
     previous: cython.longlong = -2
     value: cython.longlong
@@ -232,6 +571,7 @@ def audit_plainly(
 
 
 @cython.cfunc
+@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
 def decode_batch(
@@ -245,9 +585,9 @@ def decode_batch(
     fault: cython.longlong[::1],
     keep: cython.bint,
 ) -> cython.longlong:
-    """Decode the records data[at:end] of the v2 batch in `row`: the end of used columns, or -1 and `fault`.
+    """Decode the records data[at:end] of the v2 batch in `row`: the end of used columns, or -1 with `fault` filled in.
 
-    Unless `keep`, the batch takes one column, of what `decode_records` says of it.
+    Unless `keep`, the batch takes one column, with what `decode` describes.
     """
     base_offset: cython.longlong = table[BASE_OFFSET, row]
     base_timestamp: cython.longlong = table[BASE_TIMESTAMP, row]
@@ -296,7 +636,7 @@ def decode_batch(
         if cython.compiled:
             prefetch(data + body + AHEAD)
 
-        value, after = varint(data, body + 1, body_end, 64)  # the attributes byte has no meaning yet
+        value, after = varint(data, body + 1, body_end, 64)  # the attributes byte has no meaning so far
         if after < 0:
             return failed(fault, VARINT_FAULT, 10, length - 1)
         value = max_timestamp if append_time else wrapping_add(base_timestamp, value)
@@ -353,7 +693,7 @@ def decode_batch(
             used += 1
         at = after
         if value > 0:
-            at = skip_headers(data, at, body_end, value, fault)
+            at = walk_headers(data, at, body_end, value, fault, columns, 0, False)
             if at < 0:
                 return -1
         if at != body_end:
@@ -373,19 +713,177 @@ def decode_batch(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_wanted(
+def decode_message(
+    data: Bytes,
+    at: cython.longlong,
+    end: cython.longlong,
+    row: cython.Py_ssize_t,
+    columns: cython.longlong[:, ::1],
+    used: cython.Py_ssize_t,
+    fault: cython.longlong[::1],
+) -> cython.longlong:
+    """Decode one message, which ends at `end` and whose size and magic the caller has checked: 0, or -1 with `fault`
+    filled in."""
+    length: cython.longlong
+    columns[0, used] = load_i64(data, at)
+    columns[8, used] = row
+    if data[at + 16] == 0:
+        columns[1, used] = -1
+        at += 18
+    else:
+        columns[1, used] = load_i64(data, at + 18)
+        at += 26
+    # The least size has room for both lengths.
+    length = load_i32(data, at)
+    at += 4
+    if length > end - at - 4:
+        return failed(fault, MESSAGE_KEY_FAULT, end - at - 4, length)
+    columns[2, used] = at
+    columns[3, used] = length if length >= 0 else -1
+    if length > 0:
+        at += length
+    length = load_i32(data, at)
+    at += 4
+    if length > end - at:
+        return failed(fault, MESSAGE_VALUE_FAULT, end - at, length)
+    columns[4, used] = at
+    columns[5, used] = length if length >= 0 else -1
+    columns[6, used] = at + length if length > 0 else at
+    columns[7, used] = 0
+    return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def decode_wrapped(
+    data: Bytes,
+    at: cython.longlong,
+    end: cython.longlong,
     table: cython.const[cython.longlong][:, ::1],
     row: cython.Py_ssize_t,
-    skip: cython.const[cython.uchar][::1],
-    skips: cython.Py_ssize_t,
-    control: cython.bint,
-) -> cython.bint:
-    if row < skips and skip[row] != 0:
-        return False
-    return control or table[MAGIC, row] < 2 or (table[ATTRIBUTES, row] & CONTROL_BIT) == 0
+    columns: cython.longlong[:, ::1],
+    used: cython.Py_ssize_t,
+    fault: cython.longlong[::1],
+) -> cython.longlong:
+    """Decode the messages of a wrapper's content data[at:end]: the end of used columns, or -1 with `fault` filled in.
+
+    As in Kafka, a cut-off message at the end of the content is ignored, and so are bytes after a message's value.
+    """
+    first: cython.Py_ssize_t = used
+    index: cython.Py_ssize_t
+    wrapper_offset: cython.longlong = table[LAST_OFFSET, row]
+    relative: cython.bint = table[MAGIC, row] == 1
+    append_time: cython.bint = relative and (table[ATTRIBUTES, row] & LOG_APPEND_TIME_BIT) != 0
+    size: cython.longlong
+    base: cython.longlong = 0
+    offset: cython.longlong
+
+    while end - at >= OVERHEAD:
+        fault[1] = used - first
+        size = load_i32(data, at + 8)
+        if size < V0_SIZE - OVERHEAD:
+            return failed(fault, MESSAGE_SIZE_FAULT, V0_SIZE - OVERHEAD, size)
+        if size > end - at - OVERHEAD:
+            break
+        if data[at + 16] > 1:
+            return failed(fault, MESSAGE_MAGIC_FAULT, 1, data[at + 16])
+        if data[at + 16] == 1 and size < V1_SIZE - OVERHEAD:
+            return failed(fault, MESSAGE_SIZE_FAULT, V1_SIZE - OVERHEAD, size)
+        if data[at + 17] & CODEC_BITS != 0:
+            return failed(fault, NESTED_FAULT, 0, data[at + 17] & CODEC_BITS)
+        if used >= columns.shape[1]:
+            return failed(fault, MESSAGE_CAPACITY_FAULT, columns.shape[1], used)
+        if decode_message(data, at, at + OVERHEAD + size, row, columns, used, fault) < 0:
+            return -1
+        if append_time and data[at + 16] == 1:
+            columns[1, used] = table[MAX_TIMESTAMP, row]
+        used += 1
+        at += OVERHEAD + size
+
+    fault[1] = -1
+    if used == first:
+        return failed(fault, EMPTY_FAULT, 1, 0)
+    if relative and wrapper_offset != 0:  # 0: some clients send it instead of the last offset and mean base 0
+        offset = columns[0, used - 1]
+        if offset < 0:
+            return failed(fault, MESSAGE_OFFSET_FAULT, 0, offset)
+        if wrapper_offset < offset:
+            return failed(fault, WRAPPER_OFFSET_FAULT, offset, wrapper_offset)
+        base = wrapper_offset - offset
+    for index in range(first, used):
+        offset = columns[0, index]
+        if offset < 0 or offset > MAX_INT64 - base:
+            fault[1] = index - first
+            return failed(fault, MESSAGE_OFFSET_FAULT, base, offset)
+        columns[0, index] = base + offset
+    return used
 
 
-def decode_records(
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def decode_legacy(
+    data: Bytes,
+    at: cython.longlong,
+    end: cython.longlong,
+    table: cython.const[cython.longlong][:, ::1],
+    row: cython.Py_ssize_t,
+    columns: cython.longlong[:, ::1],
+    used: cython.Py_ssize_t,
+    fault: cython.longlong[::1],
+) -> cython.longlong:
+    """Decode the v0 or v1 message in `row`, or all within it: the end of used columns, or -1 with `fault` filled in."""
+    least: cython.longlong = V1_SIZE if table[MAGIC, row] == 1 else V0_SIZE
+    if table[ATTRIBUTES, row] & CODEC_BITS != 0:
+        return decode_wrapped(data, at, end, table, row, columns, used, fault)
+    if end - at < least or data[at + 16] != table[MAGIC, row]:
+        return failed(fault, BOUNDS_FAULT, least, end - at)
+    if used >= columns.shape[1]:
+        return failed(fault, MESSAGE_CAPACITY_FAULT, columns.shape[1], used)
+    if decode_message(data, at, end, row, columns, used, fault) < 0:
+        return -1
+    if columns[0, used] < 0:
+        return failed(fault, MESSAGE_OFFSET_FAULT, 0, columns[0, used])
+    return used + 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def audit_legacy(
+    data: Bytes,
+    at: cython.longlong,
+    end: cython.longlong,
+    table: cython.const[cython.longlong][:, ::1],
+    row: cython.Py_ssize_t,
+    columns: cython.longlong[:, ::1],
+    used: cython.Py_ssize_t,
+    fault: cython.longlong[::1],
+    room: cython.longlong[:, ::1],
+) -> cython.longlong:
+    """As `decode_batch` without `keep`, for a v0 or v1 row; its messages are decoded into `room`."""
+    index: cython.Py_ssize_t
+    messages: cython.longlong
+    if used >= columns.shape[1]:
+        return failed(fault, CAPACITY_FAULT, columns.shape[1], used)
+    messages = decode_legacy(data, at, end, table, row, room, 0, fault)
+    if messages < 0:
+        return -1
+    columns[0, used] = NO_TIMESTAMP
+    columns[1, used] = columns[2, used] = -1
+    for index in range(messages):
+        if room[1, index] > columns[0, used]:
+            columns[0, used] = room[1, index]
+        if columns[1, used] < 0 and (
+            room[0, index] > table[LAST_OFFSET, row] or (index > 0 and room[0, index] <= room[0, index - 1])
+        ):
+            columns[1, used] = index
+            columns[2, used] = room[0, index]
+    return used + 1
+
+
+def decode(
     buffer: cython.const[cython.uchar][::1],
     table: cython.const[cython.longlong][:, ::1],
     first_row: cython.Py_ssize_t,
@@ -398,26 +896,29 @@ def decode_records(
     columns: cython.longlong[:, ::1],
     used: cython.Py_ssize_t,
     fault: cython.longlong[::1],
-    keep: cython.bint = True,
+    room: cython.longlong[:, ::1] = None,
 ) -> tuple[int, int]:
-    """Decode v2 batches of rows [first_row, last_row) into `columns` from `used` on: (next row, used).
+    """Decode rows [first_row, last_row) into `columns` from `used` on: (next row, used).
 
-    The uncompressed records of a row lie in buffer[starts[row - first_row] : ends[row - first_row]]; with no `starts`
-    at their place in the batch, buffer[0] being at file position `origin`. `skip` and `control` as for `survey`. Stops
-    at a bad batch, of which nothing is kept: `fault` is then (index into FAULTS, record within the batch or -1,
-    expected, found), else fault[0] is 0.
+    The uncompressed records of a row are buffer[starts[row - first_row] : ends[row - first_row]], or the whole message
+    of a v0 or v1 row that is not compressed. Without `starts`, which compressed rows need, they are read at their place
+    in the batch, with buffer[0] at file position `origin`. `skip` and `control` are those of `survey`. Stops at a bad
+    batch, of which nothing is kept: `fault` is then (index into FAULTS, record within the batch or -1, expected,
+    found), otherwise fault[0] is 0.
 
-    Not `keep`: the records are checked and not kept. `columns` gets one column a batch: its greatest timestamp
-    (1 - 2**63 without records), its first record whose offset does not lie behind the one before it and within its
-    batch (-1: none), and that record's offset.
+    With `room`, for the messages of one v0 or v1 row, the records are checked and not kept. `columns` then gets one
+    column a row: its greatest timestamp (1 - 2**63 without records), its first record whose offset is not above the one
+    before it or not within its batch (-1: none), and that record's offset.
     """
     row: cython.Py_ssize_t = first_row
     size: cython.longlong = len(buffer)
     skips: cython.Py_ssize_t = len(skip)
     placed: cython.bint = len(starts) > 0
+    keep: cython.bint = room is None
     after: cython.longlong
     start: cython.longlong
     end: cython.longlong
+    head: cython.longlong
     data: Bytes
     if cython.compiled:
         data = cython.address(buffer[0])
@@ -425,35 +926,152 @@ def decode_records(
         data = memoryview(buffer)
         table, columns, fault = memoryview(table), memoryview(columns), memoryview(fault)
         starts, ends, skip = memoryview(starts), memoryview(ends), memoryview(skip)
+        room = room if keep else memoryview(room)
     if first_row < 0 or last_row < first_row or last_row > table.shape[1] or table.shape[0] < 9 or origin < 0:
         raise ValueError("rows outside of the table")
     if placed and (last_row - first_row > len(starts) or last_row - first_row > len(ends)):
         raise ValueError("rows outside of the spans")
-    if used < 0 or columns.shape[0] < (9 if keep else 3) or len(fault) < 4:
+    if used < 0 or columns.shape[0] < (9 if keep else 3) or len(fault) < 4 or (not keep and room.shape[0] < 9):
         raise ValueError("columns or fault too small")
     fault[0] = 0
     with cython.nogil:
         while row < last_row:
             if is_wanted(table, row, skip, skips, control):
                 fault[1] = -1
+                head = V2_SIZE if table[MAGIC, row] == 2 else 0
                 if placed:
                     start = starts[row - first_row]
                     end = ends[row - first_row]
                 else:
                     start = table[POSITION, row]
                     end = table[SIZE, row]
-                    if start < origin or start - origin > size or end < V2_SIZE or end > size - (start - origin):
+                    if start < origin or start - origin > size or end < head or end > size - (start - origin):
                         failed(fault, BOUNDS_FAULT, size, end)
                         break
                     start -= origin
                     end += start
-                    start += V2_SIZE
+                    start += head
                 if start < 0 or end > size or start > end:
                     failed(fault, BOUNDS_FAULT, size, end)
                     break
-                after = decode_batch(data, start, end, table, row, columns, used, fault, keep)
+                if head > 0:
+                    after = decode_batch(data, start, end, table, row, columns, used, fault, keep)
+                elif not placed and table[ATTRIBUTES, row] & CODEC_BITS != 0:
+                    after = failed(fault, BOUNDS_FAULT, 0, 0)
+                elif keep:
+                    after = decode_legacy(data, start, end, table, row, columns, used, fault)
+                else:
+                    after = audit_legacy(data, start, end, table, row, columns, used, fault, room)
                 if after < 0:
                     break
                 used = after
             row += 1
     return row, used
+
+
+def find_headers(
+    buffer: cython.const[cython.uchar][::1],
+    starts: cython.const[cython.longlong][::1],
+    counts: cython.const[cython.longlong][::1],
+    lengths: cython.longlong[::1],
+    fault: cython.longlong[::1],
+    spans: cython.longlong[:, ::1],
+) -> cython.longlong:
+    """Bytes that each row's `counts` encoded headers take from `starts` on, into `lengths`: the number of rows done.
+
+    Fewer than all: the next row's headers do not parse, and `fault` is filled in as by `decode`. `spans` gets one
+    column a header, row after row: start and length of its name, start and length of its value, -1 null; with no
+    columns the headers are only measured.
+    """
+    rows: cython.Py_ssize_t = len(starts)
+    size: cython.longlong = len(buffer)
+    keep: cython.bint
+    slot: cython.longlong = 0
+    row: cython.Py_ssize_t = 0
+    after: cython.longlong
+    data: Bytes
+    if cython.compiled:
+        data = cython.address(buffer[0])
+    else:
+        data, starts, counts = memoryview(buffer), memoryview(starts), memoryview(counts)
+        lengths, fault, spans = memoryview(lengths), memoryview(fault), memoryview(spans)
+    keep = spans.shape[1] > 0
+    if len(counts) < rows or len(lengths) < rows or len(fault) < 4 or spans.shape[0] < 4:
+        raise ValueError("a column is shorter than the rows asked for")
+    with cython.nogil:
+        while row < rows:
+            lengths[row] = 0
+            if counts[row] > 0:
+                if starts[row] < 0 or starts[row] > size:
+                    failed(fault, BOUNDS_FAULT, size, starts[row])
+                    break
+                if keep and counts[row] > spans.shape[1] - slot:
+                    failed(fault, CAPACITY_FAULT, spans.shape[1] - slot, counts[row])
+                    break
+                if keep:
+                    after = walk_headers(data, starts[row], size, counts[row], fault, spans, slot, True)
+                else:
+                    after = walk_headers(data, starts[row], size, counts[row], fault, spans, 0, False)
+                if after < 0:
+                    break
+                slot += counts[row]
+                lengths[row] = after - starts[row]
+            row += 1
+    return row
+
+
+def gather(
+    buffer: cython.const[cython.uchar][::1],
+    starts: cython.const[cython.longlong][::1],
+    lengths: cython.const[cython.longlong][::1],
+    separator: cython.const[cython.uchar][::1],
+    out: cython.uchar[::1],
+    ends: cython.longlong[::1],
+) -> int:
+    """Copy the byte strings (start, length; below 0 is null: nothing) and a separator after each into `out`.
+
+    `ends` gets where each ends in `out`, before its separator. Returns the bytes used; ValueError if one lies outside
+    of `buffer` or `out` is too small.
+    """
+    count: cython.Py_ssize_t = len(starts)
+    index: cython.Py_ssize_t
+    size: cython.longlong = len(buffer)
+    room: cython.longlong = len(out)
+    gap: cython.longlong = len(separator)
+    at: cython.longlong = 0
+    start: cython.longlong
+    length: cython.longlong
+    bad: cython.bint = False
+    if not cython.compiled:
+        buffer, starts, lengths = memoryview(buffer), memoryview(starts), memoryview(lengths)
+        separator, out, ends = memoryview(separator), memoryview(out), memoryview(ends)
+    if len(lengths) != count or len(ends) < count:
+        raise ValueError("columns of different lengths")
+    with cython.nogil:
+        for index in range(count):
+            length = lengths[index]
+            if length > 0:
+                start = starts[index]
+                if start < 0 or start > size or length > size - start or length > room - at:
+                    bad = True
+                    break
+                if cython.compiled:
+                    memcpy(cython.address(out[at]), cython.address(buffer[start]), length)
+                else:
+                    out[at : at + length] = buffer[start : start + length]
+                at += length
+            ends[index] = at
+            if gap > 0:
+                if gap > room - at:
+                    bad = True
+                    break
+                if gap == 1:
+                    out[at] = separator[0]
+                elif cython.compiled:
+                    memcpy(cython.address(out[at]), cython.address(separator[0]), gap)
+                else:
+                    out[at : at + gap] = separator
+                at += gap
+    if bad:
+        raise ValueError("a byte string lies outside of the buffer, or the output is too small")
+    return at

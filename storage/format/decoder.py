@@ -1,6 +1,7 @@
-"""Decoder: a range of a BatchTable and its bytes → a RecordBlock. The one way from bytes to records.
+"""Decoder: turns a range of a BatchTable and its bytes into a RecordBlock. The only way from bytes to records.
 
-CRCs of all rows first, then decompression, then columns: compiled calls over the range, but for library calls a batch.
+First the CRCs of all rows are checked, then batches are decompressed, then records decoded, each in compiled calls over
+the range; only the codec libraries may need a call for each batch.
 """
 
 from __future__ import annotations
@@ -16,12 +17,10 @@ from storage.format import (
     checksum_kernel,
     compression,
     decode_kernel,
-    header_kernel,
     inflate_kernel,
-    message_kernel,
 )
 from storage.format.batches import BATCH_HEADER_SIZE, CODEC_MASK, LOG_OVERHEAD, BatchTable, Column
-from storage.format.block import Damage, RecordBlock, RecordColumn
+from storage.format.block import BatchDamage, RecordBlock, RecordColumn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,12 +30,13 @@ if TYPE_CHECKING:
 
     Int64s = NDArray[np.int64]
 
-# What one batch may decompress to. Kafka's own reader has no cap; batches of one MiB that shrank two hundred times fit.
+# The most bytes that one batch may decompress to. Kafka's own reader has no limit; this allows batches of one MiB with
+# a compression ratio of 256.
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
-# Decompressed bytes after which a block ends: it should stay in the processor's cache.
+# Decompressed bytes after which a block ends, so that it stays in the processor's cache.
 BLOCK_BYTES = 1024 * 1024
 
-NO_RECORDS = 1 - 2**63  # in the place of a timestamp
+NO_RECORDS = 1 - 2**63  # instead of a timestamp
 LEAST_RECORD = 7  # bytes of a v2 record without key, value and headers
 LEAST_MESSAGE = 26  # bytes of a v0 message without key and value
 
@@ -52,11 +52,11 @@ class _Payloads(NamedTuple):
     starts: Int64s
     ends: Int64s
     next_row: int
-    damage: Damage | None
+    damage: BatchDamage | None
 
 
 class _Plan(NamedTuple):
-    """What header_kernel.survey says of rows."""
+    """The result of decode_kernel.survey for some rows."""
 
     records: int
     compressed: int
@@ -64,21 +64,23 @@ class _Plan(NamedTuple):
 
 
 class RecordAudit(NamedTuple):
-    """What is in the records of rows, up to `next_row` (as in a RecordBlock, like `damage`); int64 columns over rows.
+    """What was found in the records of rows, up to `next_row` (it and `damage` as in a RecordBlock); int64 columns by
+    row.
 
-    `greatest` timestamp, NO_RECORDS without records; `misplaced`: the first record whose offset does not lie behind the
-    one before it and within its batch, counted within the batch, -1 for none; `misplaced_offset`: that record's.
+    `greatest`: the greatest timestamp, NO_RECORDS without records. `misplaced`: the first record whose offset is not
+    above the one before it or not within its batch, counted within the batch, -1 for none; `misplaced_offset`: its
+    offset.
     """
 
     next_row: int
-    damage: Damage | None
+    damage: BatchDamage | None
     greatest: Int64s
     misplaced: Int64s
     misplaced_offset: Int64s
 
 
-def verify_crcs(buffer: Buffer, table: BatchTable, first_row: int, last_row: int, origin: int) -> Damage | None:
-    """Check the stored CRCs of rows [first_row, last_row); the first that differs, or None.
+def verify_crcs(buffer: Buffer, table: BatchTable, first_row: int, last_row: int, origin: int) -> BatchDamage | None:
+    """Check the stored CRCs of rows [first_row, last_row). Returns the first that differs, or None.
 
     `origin` is the file position of buffer[0]. ValueError: a row lies outside of `buffer`.
     """
@@ -107,11 +109,11 @@ def verify_crcs(buffer: Buffer, table: BatchTable, first_row: int, last_row: int
 
 
 class Decoder:
-    """Decodes ranges of batches. Recycles its arrays and arena: one per thread, and blocks last until the next call.
+    """Decodes ranges of batches. Reuses its arrays and arena: use one per thread; blocks are valid until the next call.
 
-    `max_decompressed_bytes` caps what one batch may decompress to, `block_bytes` is where a block of compressed batches
-    ends (the last one may pass it). `verify_inner_crc`: of messages within old formats' wrappers; as `verify_crc`
-    unless said otherwise.
+    `max_decompressed_bytes`: the most bytes that one batch may decompress to. `block_bytes`: where a block of
+    compressed batches ends (the last batch may exceed it). `verify_inner_crc`: whether to check messages within old
+    formats' wrappers; by default as `verify_crc`.
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class Decoder:
         self._arena = memoryview(bytearray())
         self._columns = np.empty((len(RecordColumn), 0), np.int64)
         self._fault = np.zeros(4, np.int64)
-        self._library: CodecLibrary | None = None  # made when something compressed is met
+        self._library: CodecLibrary | None = None  # created for the first compressed batch
 
     def decode(
         self,
@@ -143,37 +145,34 @@ class Decoder:
         skip: NDArray[np.uint8] | None = None,
         control: bool = False,
     ) -> RecordBlock:
-        """Decode rows [first_row, last_row) of `table`, whose bytes lie in `buffer`; bad bytes give `damage`.
+        """Decode rows [first_row, last_row) of `table`, whose bytes are in `buffer`. Bad bytes are reported in
+        `damage`.
 
-        `origin` is the file position of buffer[0]. Rows with 1 in `skip` (one entry a table row) are left out, and so
-        are control batches unless `control`; their CRCs are checked all the same. Without compressed batches the block
-        indexes `buffer` itself. ValueError: a row lies outside of `buffer`.
+        `origin` is the file position of buffer[0]. Rows with 1 in `skip` (one entry per table row) are left out, and so
+        are control batches unless `control`; their CRCs are checked nevertheless. Without compressed batches the block
+        refers to `buffer` itself. ValueError: a row lies outside of `buffer`.
         """
         skip = NOTHING_SKIPPED if skip is None else np.ascontiguousarray(skip, np.uint8)
         headers = np.ascontiguousarray(table.data)
         payloads, plan = self._uncompressed(buffer, table, headers, first_row, last_row, origin, skip, control)
-        last, damage, records = payloads.next_row, payloads.damage, plan.records
-        columns = self._room(records)
-        row, used, fault = first_row, 0, self._fault
-        for bound in _bounds(headers, first_row, last, plan.legacy) if row < last else ():
-            v2 = headers[Column.MAGIC, row] == 2
-            row, used = (decode_kernel.decode_records if v2 else message_kernel.decode_messages)(
-                payloads.buffer,
-                headers,
-                row,
-                bound,
-                origin,
-                payloads.starts[row - first_row :],
-                payloads.ends[row - first_row :],
-                skip,
-                control,
-                columns,
-                used,
-                fault,
-            )
-            if fault[0]:
-                damage = _damage_of_fault(table, row, fault, decode_kernel.FAULTS if v2 else message_kernel.FAULTS)
-                break
+        last, damage = payloads.next_row, payloads.damage
+        columns = self._room(plan.records)
+        row, used = decode_kernel.decode(
+            payloads.buffer,
+            headers,
+            first_row,
+            last,
+            origin,
+            payloads.starts,
+            payloads.ends,
+            skip,
+            control,
+            columns,
+            0,
+            self._fault,
+        )
+        if self._fault[0]:
+            damage = _damage_of_fault(table, row, self._fault)
         return RecordBlock(payloads.buffer, table, columns[:, :used], row, damage)
 
     def audit(
@@ -186,26 +185,27 @@ class Decoder:
         )
         last, damage = payloads.next_row, payloads.damage
         found = np.empty((3, last - first_row), np.int64)
-        row, fault = first_row, self._fault
-        for bound in _bounds(headers, first_row, last, plan.legacy) if row < last else ():
-            starts, ends = payloads.starts[row - first_row :], payloads.ends[row - first_row :]
-            rows = (payloads.buffer, headers, row, bound, origin, starts, ends, NOTHING_SKIPPED, True)
-            if headers[Column.MAGIC, row] == 2:
-                row, _ = decode_kernel.decode_records(*rows, found, row - first_row, fault, False)
-            else:
-                before = row
-                room = _record_bound(table.slice(row, bound), starts, ends) if plan.compressed else bound - row
-                columns = self._room(room)
-                row, used = message_kernel.decode_messages(*rows, columns, 0, fault)
-                _summarize(table, columns[:, :used], before, found[:, before - first_row : row - first_row])
-            if fault[0]:
-                v2 = headers[Column.MAGIC, row] == 2
-                damage = _damage_of_fault(table, row, fault, decode_kernel.FAULTS if v2 else message_kernel.FAULTS)
-                break
+        row, _ = decode_kernel.decode(
+            payloads.buffer,
+            headers,
+            first_row,
+            last,
+            origin,
+            payloads.starts,
+            payloads.ends,
+            NOTHING_SKIPPED,
+            True,
+            found,
+            0,
+            self._fault,
+            self._room(plan.records if plan.legacy else 0),
+        )
+        if self._fault[0]:
+            damage = _damage_of_fault(table, row, self._fault)
         return RecordAudit(row, damage, *found[:, : row - first_row])
 
     def _room(self, records: int) -> Int64s:
-        """Columns for so many records at least."""
+        """Columns for at least this many records."""
         if records > self._columns.shape[1]:
             # An odd count of cache lines a column, so that columns do not fall into the same cache sets.
             capacity = max(records, 2 * self._columns.shape[1], 4096)
@@ -223,7 +223,8 @@ class Decoder:
         skip: NDArray[np.uint8],
         control: bool,
     ) -> tuple[_Payloads, _Plan]:
-        """CRCs and decompression: where the records of rows lie that can be looked at now, and how many at most."""
+        """Check CRCs and decompress: where the records of the rows that can be decoded now are, and how many at
+        most."""
         data = memoryview(buffer).cast("B").toreadonly()
         last = table.rows if last_row is None else last_row
         if not 0 <= first_row <= last <= table.rows:
@@ -250,33 +251,33 @@ class Decoder:
         origin: int,
         skip: NDArray[np.uint8],
         control: bool,
-    ) -> tuple[int, _Plan, Damage | None]:
-        """(end of the rows to decode now, what they take, what is wrong at their end).
+    ) -> tuple[int, _Plan, BatchDamage | None]:
+        """(end of the rows to decode now, their survey, what is wrong at their end).
 
-        They end at the first wrong CRC, and after a quarter of the arena's size where batches are compressed: the arena
-        will be full by then, or the rest in vain checked now and again in the next call.
+        They end at the first wrong CRC and, if batches are compressed, after a quarter of the arena's size: the arena
+        will mostly be full by then, and the CRCs of the rest would be checked now and again in the next call.
         """
         end = last
         if first_row < last and headers[Column.ATTRIBUTES, first_row] & CODEC_MASK:
             end = _rows_within(table, first_row, last, self.block_bytes // 4)
         surveyed = end
-        plan = _Plan(*header_kernel.survey(headers, first_row, end, origin, len(data), skip, control))
+        plan = _Plan(*decode_kernel.survey(headers, first_row, end, origin, len(data), skip, control))
         if plan.compressed and end == last:
             end = _rows_within(table, first_row, last, self.block_bytes // 4)
         damage = verify_crcs(data, table, first_row, end, origin) if self.verify_crc else None
         if damage is not None:
             end = damage.row
         if end < surveyed:
-            plan = _Plan(*header_kernel.survey(headers, first_row, end, origin, len(data), skip, control))
+            plan = _Plan(*decode_kernel.survey(headers, first_row, end, origin, len(data), skip, control))
         return end, plan, damage
 
     def _inflate(
         self, data: memoryview, table: BatchTable, first_row: int, origin: int, wanted: NDArray[np.intp], last: int
     ) -> _Payloads:
-        """Decompress into the arena, copy what is not compressed; ends where the arena is full or a batch is bad.
+        """Decompress into the arena, or copy if not compressed; stops where the arena is full or a batch is bad.
 
-        `wanted` are the rows to take, counted from `first_row`. What the kernel does not take is taken here, a batch at
-        a time.
+        `wanted`: the rows to decode, counted from `first_row`. Batches that the kernel leaves are decompressed here,
+        one at a time.
         """
         if not self._arena:
             self._grow_arena(0)
@@ -323,7 +324,7 @@ class Decoder:
         return _Payloads(self._arena[:used].toreadonly(), starts, ends, next_row, damage)
 
     def _inflate_row(self, data: memoryview, table: BatchTable, row: int, origin: int, used: int) -> int | None:
-        """As `_into_arena`, of one batch, whatever its format and codec."""
+        """As `_into_arena`, for one batch of any format and codec."""
         codec, magic = int(table.attributes[row]) & CODEC_MASK, int(table.magic[row])
         start = int(table.position[row]) - origin
         end = start + int(table.size[row])
@@ -332,14 +333,14 @@ class Decoder:
         elif codec:
             start, end = _wrapped(data, start, end, magic)
         if start == end and table.count[row] == 0:
-            return 0  # what compaction leaves of a batch
+            return 0  # a batch emptied by compaction
         size = self._into_arena(codec, data[start:end], magic, used)
         if size is not None and codec and magic < 2 and self.verify_inner_crc:
             self._check_inner(used, used + size)
         return size
 
     def _into_arena(self, codec: int, payload: memoryview, magic: int, used: int) -> int | None:
-        """Bytes that the records take at arena[used:], or None: no room beside what is there already."""
+        """The size of the records in arena[used:]; None if there is no room after what is already there."""
         if used >= self.block_bytes:
             return None
         if codec == compression.Codec.NONE:
@@ -362,7 +363,7 @@ class Decoder:
                 self._grow_arena(min(max(2 * room, full.needed), self.max_decompressed_bytes))
 
     def _grow_arena(self, size: int) -> None:
-        # Only ever called with nothing in the arena that this block needs. Not bytearray, which would be cleared.
+        # Only called when this block needs nothing in the arena. Not a bytearray, which would be zeroed.
         self._arena = np.empty(max(size, 2 * self.block_bytes), np.uint8).data
 
     def _check_inner(self, start: int, end: int) -> None:
@@ -372,34 +373,14 @@ class Decoder:
             raise CorruptBatch(what, expected=stored, found=found)
 
 
-def _bounds(headers: Int64s, first_row: int, last: int, legacy: int) -> list[int]:
-    """One call for all; where a log changed its format, a call for each run of rows up to one of these."""
-    if not legacy:
-        return [last]
-    return [*(np.flatnonzero(np.diff(headers[Column.MAGIC, first_row:last] == 2)) + 1 + first_row).tolist(), last]
-
-
-def _summarize(table: BatchTable, columns: Int64s, first_row: int, found: Int64s) -> None:
-    """Fills `found` with what RecordAudit says of the messages in `columns`, whose rows begin with `first_row`."""
-    rows = columns[RecordColumn.BATCH] - first_row
-    offsets, last = columns[RecordColumn.OFFSET], table.last_offset[columns[RecordColumn.BATCH]]
-    found[0], found[1], found[2] = NO_RECORDS, -1, -1
-    np.maximum.at(found[0], rows, columns[RecordColumn.TIMESTAMP])
-    wrong = offsets > last
-    wrong[1:] |= (rows[1:] == rows[:-1]) & (offsets[1:] <= offsets[:-1])
-    for index in np.flatnonzero(wrong)[::-1].tolist():  # the first of a batch is set last
-        row = rows[index]
-        found[1, row], found[2, row] = index - int(rows.searchsorted(row)), offsets[index]
-
-
 def _rows_within(table: BatchTable, first_row: int, last_row: int, size: int) -> int:
-    """The end of the rows that begin within `size` bytes of the first one's start; at least one row."""
+    """The end of the rows that begin within `size` bytes of the first one; at least one row."""
     positions = table.position[first_row:last_row]
     return first_row + max(1, int(np.searchsorted(positions, positions[0] + size)))
 
 
 def _record_bound(part: BatchTable, starts: Int64s, ends: Int64s) -> int:
-    """No more records than this lie between `starts` and `ends`, whatever headers claim."""
+    """The most records that can lie between `starts` and `ends`, whatever the headers claim."""
     room = (ends - starts)[: part.rows]
     v2 = np.minimum(np.maximum(part.count, 0), room // LEAST_RECORD)
     legacy = np.where(part.count == 1, 1, room // LEAST_MESSAGE)
@@ -407,7 +388,7 @@ def _record_bound(part: BatchTable, starts: Int64s, ends: Int64s) -> int:
 
 
 def _wrapped(data: memoryview, start: int, end: int, magic: int) -> tuple[int, int]:
-    """Where the compressed value of a wrapper message at data[start:end] lies; CorruptBatch."""
+    """The position of the compressed value in the wrapper message data[start:end]. CorruptBatch."""
     at = start + LOG_OVERHEAD + (14 if magic == 1 else 6)
     for name in ("key", "value"):
         left = end - at - INT32.size
@@ -423,20 +404,20 @@ def _wrapped(data: memoryview, start: int, end: int, magic: int) -> tuple[int, i
     raise AssertionError("unreachable")
 
 
-def _damage_of_fault(table: BatchTable, row: int, fault: Int64s, texts: tuple[tuple[str, str], ...]) -> Damage:
+def _damage_of_fault(table: BatchTable, row: int, fault: Int64s) -> BatchDamage:
     code, record, expected, found = fault.tolist()
-    what, expectation = texts[code]
+    what, expectation = decode_kernel.FAULTS[code]
     if record >= 0:
         what += f" (record {record} of the batch)"
     return _damage(table, row, what, expected=expectation.format(expected), found=found)
 
 
-def _damage(table: BatchTable, row: int, what: str, *, expected: object, found: object) -> Damage:
+def _damage(table: BatchTable, row: int, what: str, *, expected: object, found: object) -> BatchDamage:
     return _damage_of(table, row, CorruptBatch(what, expected=expected, found=found))
 
 
-def _damage_of(table: BatchTable, row: int, error: StorageError) -> Damage:
+def _damage_of(table: BatchTable, row: int, error: StorageError) -> BatchDamage:
     base, last = int(table.base_offset[row]), int(table.last_offset[row])
     error.position = int(table.position[row])
     error.offset = base if base >= 0 else last
-    return Damage(row, error.position, int(table.end[row]), error)
+    return BatchDamage(row, error.position, int(table.end[row]), error)

@@ -1,8 +1,8 @@
-"""Records of `__consumer_offsets`: what consumer groups have committed, and who their members are.
+"""Records of `__consumer_offsets`: the offsets that consumer groups have committed, and the groups' members.
 
-A key or value is an int16 version and fields (`message_fields`); a null value deletes what its key stands for. Sources:
+A key or value is an int16 version and fields (`message_fields`); a null value deletes the entry of its key. Sources:
 the schemas OffsetCommitKey, OffsetCommitValue, GroupMetadataKey, GroupMetadataValue of Kafka 4.3, OffsetAndMetadata,
-GroupCoordinatorRecordHelpers (kafka-facts 10).
+GroupCoordinatorRecordHelpers. See storage/DESIGN.md, "Consumer groups".
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _ONE_BYTE: Final = 0x7F
 _INT64: Final = struct.Struct(">q")
 _OFFSET_KEYS: Final = (0, 1)
 _GROUP_KEY: Final = 2
-# A member goes after what it was assigned, and the group after all that is its own: a coordinator that reads it in
-# another order refuses to start (GroupMetadataManager.replay). By version: current assignment, target assignment of a
-# member, of the group, member, topics or topology, regular expressions, the group. Not of share groups: these have
-# state elsewhere, and nothing to commit.
+# A member is deleted after its assignments, and the group after everything that belongs to it: a coordinator that reads
+# deletions in another order refuses to start (GroupMetadataManager.replay). By version: current assignment, target
+# assignment of a member, of the group, member, topics or topology, regular expressions, the group. Share groups are not
+# included: their state is elsewhere, and they commit nothing.
 _COORDINATOR_KEYS: Final = (8, 7, 6, 5, 4, 16, 3, 22, 21, 20, 19, 23, 17)
 _RANKS: Final = {version: rank for rank, version in enumerate(_COORDINATOR_KEYS)}
 _WRITTEN_KEY: Final = 1
@@ -40,7 +40,7 @@ _MAX_STRING_BYTES: Final = 2**15 - 1
 
 
 class OffsetKey(NamedTuple):
-    """Whose committed offset it is."""
+    """The key of a committed offset."""
 
     group: str
     topic: str
@@ -48,22 +48,22 @@ class OffsetKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """Whose members and generation they are (classic protocol)."""
+    """The key of a group's members and generation (classic protocol)."""
 
     group: str
 
 
 class CoordinatorKey(NamedTuple):
-    """Something else that the coordinator keeps of a group of the newer protocols (consumer groups of KIP-848, streams
-    groups): its epoch, members, their assignments. `rank`: in that order a coordinator takes it to be deleted."""
+    """The key of other state of a group of the newer protocols (consumer groups of KIP-848, streams groups): its epoch,
+    members, their assignments. `rank`: the order in which a coordinator accepts the deletions."""
 
     group: str
     rank: int
 
 
 class CommittedOffset(NamedTuple):
-    """The next offset that a group reads. `leader_epoch` -1: unknown; timestamps in epoch ms, `expire_timestamp` -1:
-    the broker's retention decides."""
+    """The next offset that a group will read. `leader_epoch` -1: unknown. Timestamps are in epoch ms;
+    `expire_timestamp` -1: the broker's retention applies."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -92,7 +92,7 @@ class GroupMetadata(NamedTuple):
 
 
 def parse_key(data: bytes) -> OffsetKey | GroupKey | CoordinatorKey | None:
-    """What a record is about; None for kinds that are none of ours (share groups). CorruptData."""
+    """The key of a record; None for kinds that are not needed here (share groups). CorruptData."""
     version = _version(data, "key of a group's record")
     reader = FieldReader(data[_VERSION.size :], "key of a group's record", flexible=False)
     if version in _OFFSET_KEYS:
@@ -104,13 +104,13 @@ def parse_key(data: bytes) -> OffsetKey | GroupKey | CoordinatorKey | None:
 
 
 def parse_commit(data: bytes) -> CommittedOffset:
-    """An OffsetCommitValue of any version. CorruptData; UnsupportedFormat for a version that nobody has defined."""
+    """An OffsetCommitValue of any version. CorruptData; UnsupportedFormat for an undefined version."""
     version = _version(data, "committed offset")
     if not 0 <= version <= _HIGHEST_VALUE:
         raise UnsupportedFormat(
             "unknown version of a committed offset", expected=f"0 to {_HIGHEST_VALUE}", found=version
         )
-    # Read without FieldReader, which takes four times as long: there may be millions.
+    # Read without FieldReader, which would take four times as long: there may be millions.
     epoch, expires = NO_LEADER_EPOCH, NO_EXPIRY
     try:
         if version >= 3:
@@ -135,7 +135,7 @@ def parse_commit(data: bytes) -> CommittedOffset:
         raise CorruptData("committed offset is cut off", found=f"{len(data)} bytes") from None
     except UnicodeDecodeError:
         raise CorruptData("committed offset holds text that is not UTF-8") from None
-    # Version 4 may go on with tagged fields, of which 0 is the topic's id.
+    # In version 4 tagged fields may follow; tag 0 is the topic's id.
     return CommittedOffset(offset, epoch, metadata, committed, expires)
 
 
@@ -179,7 +179,7 @@ def _member(reader: FieldReader, version: int) -> Member:
 
 
 def encode_offset_key(key: OffsetKey) -> bytes:
-    """An OffsetCommitKey as brokers write it, version 1. InvalidRecord for texts that it cannot hold."""
+    """An OffsetCommitKey as brokers write it, version 1. InvalidRecord for texts that do not fit."""
     return _VERSION.pack(_WRITTEN_KEY) + _string(key.group) + _string(key.topic) + struct.pack(">i", key.partition)
 
 
@@ -198,7 +198,7 @@ def _string(text: str) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError:
-        raise InvalidRecord("a group's name or metadata is no Unicode text", found=ascii(text)) from None
+        raise InvalidRecord("a group's name or metadata is not valid Unicode text", found=ascii(text)) from None
     if len(data) > _MAX_STRING_BYTES:
         raise InvalidRecord("a group's name or metadata is too long", expected=f"at most {_MAX_STRING_BYTES} bytes")
     return struct.pack(">h", len(data)) + data

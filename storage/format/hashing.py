@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Kafka's hashes: murmur2 of keys (which partition a keyed record goes to), Java's String.hashCode (group's partition).
-And one that stays in memory: SipHash of the keys that compaction compares, 128 bits as Kafka's MD5 has.
+"""Kafka's hashes: murmur2 of keys (the partition of a keyed record), Java's String.hashCode (a group's partition); and
+SipHash of the keys that compaction compares, only in memory, with 128 bits like Kafka's MD5.
 
 Cython in pure-Python mode; the same file runs uncompiled with equal results, only slower.
 Source: `Utils.murmur2`, `BuiltInPartitioner.partitionForKey`, `GroupCoordinator.partitionFor`; Aumasson and Bernstein,
@@ -74,67 +74,17 @@ def _murmur2(
 
 
 def murmur2(key: cython.const[cython.uchar][::1]) -> cython.int:
-    """Kafka's murmur2 of one key: a signed 32-bit number. An empty key is a key."""
+    """Kafka's murmur2 of one key, which may be empty: a signed 32-bit number."""
     return _murmur2(key, 0, len(key))
 
 
 @cython.cfunc
 @cython.nogil
+@cython.inline
 @cython.exceptval(check=False)
-def _murmur2_gathered(
-    data: cython.const[cython.uchar][::1], ends: cython.const[cython.longlong][::1], hashes: cython.int[::1]
-) -> cython.Py_ssize_t:
-    size: cython.longlong = len(data)
-    rows: cython.Py_ssize_t = len(ends)
-    start: cython.longlong = 0
-    row: cython.Py_ssize_t
-    for row in range(rows):
-        if ends[row] < start or ends[row] > size:
-            return row
-        hashes[row] = _murmur2(data, start, ends[row] - start)
-        start = ends[row]
-    return rows
-
-
-def murmur2_gathered(
-    data: cython.const[cython.uchar][::1], ends: cython.const[cython.longlong][::1], hashes: cython.int[::1]
-) -> None:
-    """Hash keys that lie back to back: key i is data[ends[i-1]:ends[i]] (`RecordBlock.gather`); into int32 `hashes`.
-
-    Raises ValueError where `ends` falls, points outside `data`, or is longer than `hashes`.
-    """
-    rows: cython.Py_ssize_t = len(ends)
-    done: cython.Py_ssize_t
-    if not cython.compiled:
-        data, ends, hashes = memoryview(data), memoryview(ends), memoryview(hashes)
-    if len(hashes) < rows:
-        raise ValueError("fewer hashes than keys")
-    with cython.nogil:
-        done = _murmur2_gathered(data, ends, hashes)
-    if done < rows:
-        raise ValueError("ends of keys outside the data, or not ascending")
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _murmur2_columns(
-    buffer: cython.const[cython.uchar][::1],
-    starts: cython.const[cython.longlong][::1],
-    lengths: cython.const[cython.longlong][::1],
-    hashes: cython.int[::1],
-) -> cython.Py_ssize_t:
-    size: cython.longlong = len(buffer)
-    rows: cython.Py_ssize_t = len(starts)
-    row: cython.Py_ssize_t
-    for row in range(rows):
-        if lengths[row] < 0:
-            hashes[row] = 0
-            continue
-        if starts[row] < 0 or lengths[row] > size or starts[row] > size - lengths[row]:
-            return row
-        hashes[row] = _murmur2(buffer, starts[row], lengths[row])
-    return rows
+def _outside(start: cython.longlong, length: cython.longlong, size: cython.longlong) -> cython.bint:
+    """Whether `length` bytes at `start` are not all within a buffer of `size` bytes."""
+    return start < 0 or length > size or start > size - length
 
 
 def murmur2_columns(
@@ -143,19 +93,28 @@ def murmur2_columns(
     lengths: cython.const[cython.longlong][::1],
     hashes: cython.int[::1],
 ) -> None:
-    """Hash the keys at `starts` with `lengths` bytes (a `RecordBlock`'s key columns) into int32 `hashes`; null gives 0.
+    """Hash the keys at `starts` with `lengths` bytes (a RecordBlock's key columns) into int32 `hashes`; null gives 0.
 
-    A null key has no hash: tell it by its negative length. Raises ValueError where a key is not within the buffer.
+    A null key has no hash: it is recognized by its negative length. Raises ValueError for a key outside the buffer.
     """
+    size: cython.longlong = len(buffer)
     rows: cython.Py_ssize_t = len(starts)
-    done: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    bad: cython.bint = False
     if not cython.compiled:
         buffer, starts, lengths, hashes = (memoryview(array) for array in (buffer, starts, lengths, hashes))
     if len(lengths) < rows or len(hashes) < rows:
         raise ValueError("fewer lengths or hashes than keys")
     with cython.nogil:
-        done = _murmur2_columns(buffer, starts, lengths, hashes)
-    if done < rows:
+        for row in range(rows):
+            if lengths[row] < 0:
+                hashes[row] = 0
+                continue
+            if _outside(starts[row], lengths[row], size):
+                bad = True
+                break
+            hashes[row] = _murmur2(buffer, starts[row], lengths[row])
+    if bad:
         raise ValueError("a key lies outside the buffer")
 
 
@@ -223,17 +182,18 @@ def _word(
     return word
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _siphash_columns(
+def siphash_columns(
     buffer: cython.const[cython.uchar][::1],
     starts: cython.const[cython.longlong][::1],
     lengths: cython.const[cython.longlong][::1],
     secret_0: cython.ulonglong,
     secret_1: cython.ulonglong,
     hashes: cython.ulonglong[:, ::1],
-) -> cython.Py_ssize_t:
+) -> None:
+    """SipHash-1-3-128 of keys, as `murmur2_columns`, into the two uint64 of each row of `hashes`; null gives 0, 0.
+
+    Without the secret, two random uint64, nobody can make keys that collide. ValueError as `murmur2_columns`.
+    """
     size: cython.longlong = len(buffer)
     rows: cython.Py_ssize_t = len(starts)
     row: cython.Py_ssize_t
@@ -245,59 +205,43 @@ def _siphash_columns(
     v1: cython.ulonglong
     v2: cython.ulonglong
     v3: cython.ulonglong
-    for row in range(rows):
-        length = lengths[row]
-        if length < 0:
-            hashes[row, 0] = 0
-            hashes[row, 1] = 0
-            continue
-        at = starts[row]
-        if at < 0 or length > size or at > size - length:
-            return row
-        v0 = secret_0 ^ _SIP_0
-        v1 = secret_1 ^ _SIP_1
-        v2 = secret_0 ^ _SIP_2
-        v3 = secret_1 ^ _SIP_3
-        end = at + (length & ~7)
-        while at < end:
-            word = _word(buffer, at, 8)
-            v0, v1, v2, v3 = _round(v0, v1, v2, v3 ^ word)
-            v0 ^= word
-            at += 8
-        word = _word(buffer, at, length & 7) | (cython.cast(cython.ulonglong, length & 0xFF) << 56)
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3 ^ word)
-        v0, v1, v2, v3 = _round(v0 ^ word, v1, v2 ^ 0xEE, v3)
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        hashes[row, 0] = v0 ^ v1 ^ v2 ^ v3
-        v0, v1, v2, v3 = _round(v0, v1 ^ 0xDD, v2, v3)
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        hashes[row, 1] = v0 ^ v1 ^ v2 ^ v3
-    return rows
-
-
-def siphash_columns(
-    buffer: cython.const[cython.uchar][::1],
-    starts: cython.const[cython.longlong][::1],
-    lengths: cython.const[cython.longlong][::1],
-    secret_0: cython.ulonglong,
-    secret_1: cython.ulonglong,
-    hashes: cython.ulonglong[:, ::1],
-) -> None:
-    """SipHash-1-3-128 of keys, as `murmur2_columns`, into the two uint64 of each row of `hashes`; null gives 0, 0.
-
-    Who does not know the secret, two random uint64, cannot make keys that collide. ValueError as there.
-    """
-    rows: cython.Py_ssize_t = len(starts)
-    done: cython.Py_ssize_t
+    bad: cython.bint = False
     if not cython.compiled:
         buffer, starts, lengths, hashes = (memoryview(array) for array in (buffer, starts, lengths, hashes))
     if len(lengths) < rows or hashes.shape[0] < rows or hashes.shape[1] < 2:
         raise ValueError("fewer lengths or hashes than keys")
     with cython.nogil:
-        done = _siphash_columns(buffer, starts, lengths, secret_0, secret_1, hashes)
-    if done < rows:
+        for row in range(rows):
+            length = lengths[row]
+            if length < 0:
+                hashes[row, 0] = 0
+                hashes[row, 1] = 0
+                continue
+            at = starts[row]
+            if _outside(at, length, size):
+                bad = True
+                break
+            v0 = secret_0 ^ _SIP_0
+            v1 = secret_1 ^ _SIP_1
+            v2 = secret_0 ^ _SIP_2
+            v3 = secret_1 ^ _SIP_3
+            end = at + (length & ~7)
+            while at < end:
+                word = _word(buffer, at, 8)
+                v0, v1, v2, v3 = _round(v0, v1, v2, v3 ^ word)
+                v0 ^= word
+                at += 8
+            word = _word(buffer, at, length & 7) | (cython.cast(cython.ulonglong, length & 0xFF) << 56)
+            v0, v1, v2, v3 = _round(v0, v1, v2, v3 ^ word)
+            v0, v1, v2, v3 = _round(v0 ^ word, v1, v2 ^ 0xEE, v3)
+            v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+            v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+            hashes[row, 0] = v0 ^ v1 ^ v2 ^ v3
+            v0, v1, v2, v3 = _round(v0, v1 ^ 0xDD, v2, v3)
+            v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+            v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+            hashes[row, 1] = v0 ^ v1 ^ v2 ^ v3
+    if bad:
         raise ValueError("a key lies outside the buffer")
 
 

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Which batches get an entry in a segment's indexes: Kafka's sparse arithmetic over a range of batch headers.
 
-Source: LogSegment.append and LogSegment.recover, Kafka 3.9.1 and later (kafka-facts 3.3). Cython in pure-Python mode;
-the same file runs uncompiled, only slower.
+Source: LogSegment.append and LogSegment.recover, Kafka 3.9.1 and later; storage/DESIGN.md, "Index files". Cython in
+pure-Python mode; the same file runs uncompiled, only slower.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BYTES_SINCE_ENTRY = cython.declare(cython.int, 2)
 LAST_TIME_ENTRY = cython.declare(cython.int, 3)
 STATE_FIELDS = cython.declare(cython.int, 4)
 
-MAX_BATCH_BYTES = cython.declare(cython.longlong, 0x7FFFFFFF + 12)  # the greatest length, and what stands before it
+MAX_BATCH_BYTES = cython.declare(cython.longlong, 0x7FFFFFFF + 12)  # the greatest length, and what it does not count
 
 
 def is_compiled() -> bool:
@@ -41,7 +41,7 @@ def _step(
     interval: cython.longlong,
     state: cython.longlong[::1],
 ) -> cython.int:
-    """Carry `state` over one batch: 0 no entry, 1 an offset entry, 2 a time entry (the state's largest) as well."""
+    """Update `state` for one batch: 0 no entry, 1 an offset entry, 2 also a time entry (the state's largest)."""
     entries: cython.int = 0
     if max_timestamp > state[LARGEST_TIMESTAMP]:
         state[LARGEST_TIMESTAMP] = max_timestamp
@@ -63,14 +63,14 @@ def index_batch(
     interval: cython.longlong,
     state: cython.longlong[::1],
 ) -> int:
-    """Carry `state` over one batch: as `index_batches`. 0: no entry; 1: an offset entry, of its last offset; 2: a time
-    entry as well, of the state's largest timestamp. IndexError for a size that no batch has."""
+    """Update `state` for one batch, as `index_batches` does. 0: no entry; 1: an offset entry, for its last offset; 2:
+    also a time entry, for the state's largest timestamp. IndexError for an impossible size."""
     if not cython.compiled:
         state = memoryview(state)
     if state.shape[0] < STATE_FIELDS:
         raise IndexError("too few fields")
     if size < 0 or size > MAX_BATCH_BYTES:
-        raise IndexError("size is no batch's")
+        raise IndexError("not a batch's size")
     return _step(size, last_offset, max_timestamp, interval, state)
 
 
@@ -83,7 +83,7 @@ def index_batches(
     offset_entries: cython.longlong[:, ::1],
     time_entries: cython.longlong[:, ::1],
 ) -> tuple[int, int]:
-    """Carry `state` over the rows `first` to `last` (excluded) of a BatchTable's data.
+    """Update `state` for the rows `first` to `last` (excluded) of a BatchTable's data.
 
     Entries go into the columns of `offset_entries` (rows: offset, position) and `time_entries` (rows: timestamp,
     offset); the numbers of both are returned. Each needs room for `last - first` columns. IndexError otherwise.

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Decompresses many batches in one call, without the interpreter's lock, through the codec libraries' C functions.
+"""Decompresses many batches in one call, without the GIL, through the codec libraries' C functions.
 
-It does what it can and judges nothing: at the first batch that is out of the ordinary in any way (another codec, an old
-format, an error, no room) it stops, and Decoder takes that one by the way that all batches can go, which knows every
-rule and makes every error. So nothing depends on it but speed. Uncompiled it does nothing at all.
+It stops at the first batch that is unusual in any way (another codec, an old format, an error, no room). Decoder then
+decompresses that one by the general way, which knows every rule and raises every error. So only speed depends on this
+kernel. Uncompiled it does nothing.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ LZ4_CONTEXT = cython.declare(cython.int, 4)
 LZ4_OPTIONS = cython.declare(cython.int, 5)
 LIBRARY_ENTRIES = cython.declare(cython.int, 6)
 
-# A frame header as all Kafka clients write it: version 1, independent blocks, no checksums, no content size. The
-# library verifies the rest of it. Other frames have rules of Kafka's own (compression.py).
+# The frame header that all Kafka clients write: version 1, independent blocks, no checksums, no content size. The
+# library verifies the rest of it. For other frames Kafka has rules of its own (compression.py).
 LZ4_HEADER_SIZE = cython.declare(cython.longlong, 7)
 LZ4_FLAGS = cython.declare(cython.uchar, 0x60)
-# Above this (128 MiB) a reader of streams refuses: what a frame asks for, in its own notation.
+# The window size (128 MiB), in the frame's own notation, above which a stream reader refuses a frame.
 ZSTD_MAGIC_SIZE = cython.declare(cython.longlong, 4)
 ZSTD_SINGLE_SEGMENT = cython.declare(cython.uchar, 0x20)
 ZSTD_GREATEST_WINDOW = cython.declare(cython.uchar, (27 - 10) << 3)
@@ -94,9 +94,9 @@ def inflate(
 ) -> tuple[int, int]:
     """Decompress the batches `wanted[index:]` (rows counted from `first_row`) into arena[used:]: (next index, used).
 
-    `starts` and `ends`, by row from `first_row`, get where each lies in the arena. Stops where the caller has to look:
-    at a batch that is not one of lz4 or zstd in format v2, or does not decompress into what is left of the arena or
-    into `max_bytes`, or when `block_bytes` are used. `library`: addresses, 0 for what there is not (codec_library.py).
+    `starts` and `ends`, by row from `first_row`, get each batch's place in the arena. Stops where the caller has to
+    continue: at a batch that is not lz4 or zstd in format v2, or that does not fit into the rest of the arena or into
+    `max_bytes`, or when `block_bytes` are used. `library`: addresses, 0 for missing functions (codec_library.py).
     ValueError: a row lies outside of `table`, or there is no room for it in `starts` and `ends`.
     """
     size: cython.longlong = len(buffer)
@@ -168,7 +168,7 @@ def inflate(
                         lz4_options,
                     )
                     != 0
-                ):  # an error code, or what it would have liked to read yet
+                ):  # an error code, or the number of bytes that it still expects
                     lz4_reset(lz4_context)
                     break
             else:

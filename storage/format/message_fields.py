@@ -1,4 +1,4 @@
-"""Fields of Kafka's protocol messages, read one after the other: classic encodings and flexible ones (KIP-482).
+"""Reads the fields of Kafka's protocol messages in order, in classic and flexible encodings (KIP-482).
 
 Classic: a string is an int16 length and its bytes, bytes and arrays have an int32 length, -1 is null. Flexible: lengths
 are unsigned varints n + 1, 0 is null, and a message ends with its tagged fields. Source: Kafka's ByteBufferAccessor.
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 class FieldReader:
     """Reads from `data`, checking every length before it is used. `error` is raised when a field does not parse.
 
-    `what`: for the error's text, say "metadata record". `flexible`: how the message's version encodes lengths.
+    `what`: for the error's text, for example "metadata record". `flexible`: how the message's version encodes lengths.
     """
 
     __slots__ = ("_data", "_error", "_flexible", "_position", "_what")
@@ -97,7 +97,7 @@ class FieldReader:
         return self.not_null(self.nullable_string())
 
     def count(self, *, least_bytes: int) -> int:
-        """The length of an array whose elements take at least so many bytes each; null is an error."""
+        """The length of an array whose elements take at least `least_bytes` each; null is an error."""
         count = self.uvarint() - 1 if self._flexible else self.int32()
         self.not_null(None if count < 0 else count)
         if count * least_bytes > self.remaining():

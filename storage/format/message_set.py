@@ -1,7 +1,8 @@
-"""Encoding of formats v0 and v1: plain messages and wrapper messages (kafka-facts 1.4).
+"""Encoding of formats v0 and v1: plain messages and wrapper messages.
 
-Kafka 4 reads these formats and no longer writes them; here they serve tests and conversions, not the hot path.
-Source: `LegacyRecord`, `AbstractLegacyRecordBatch`, `MemoryRecordsBuilder.appendLegacyRecord`.
+Kafka 4 reads these formats and no longer writes them. Used for topics with an old message.format.version and by tests,
+not on the hot path. See storage/FORMAT.md, "Message sets". Source: `LegacyRecord`, `AbstractLegacyRecordBatch`,
+`MemoryRecordsBuilder.appendLegacyRecord`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Java properties: server.properties, meta.properties, and our topic.properties.
 
-Reading follows java.util.Properties.load to the letter: `key=value`, `key:value` or `key value`; comments begin with
-`#` or `!`; a line that ends in an odd number of backslashes goes on in the next one; `\\uXXXX`, `\\t`, `\\n`, `\\r`,
-`\\f` are escapes, a backslash before anything else is dropped. Writing gives ASCII, which every reader takes.
+Reading follows java.util.Properties.load exactly: `key=value`, `key:value` or `key value`; comments begin with
+`#` or `!`; a line that ends in an odd number of backslashes continues on the next one; `\\uXXXX`, `\\t`, `\\n`, `\\r`,
+`\\f` are escapes, a backslash before anything else is dropped. Writing produces ASCII, which every reader accepts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEX = re.compile(r"[0-9a-fA-F]{4}")
 
 
 def parse(data: bytes) -> dict[str, str]:
-    """The properties in these bytes, in the file's order; of a key given twice the last value counts.
+    """The properties in these bytes, in the file's order. Of a key that occurs twice the last value counts.
 
     Bytes that are not UTF-8 are read as ISO-8859-1, which is what Java does with all. CorruptCheckpoint on a malformed
     `\\u` escape.
@@ -50,7 +50,7 @@ def _logical_lines(text: str) -> Iterator[str]:
         naturals.pop()
     for natural in naturals:
         stripped = natural.lstrip(_SPACE)
-        # A backslash alone in a line does not make what follows any less a new line.
+        # After a line of one backslash alone the next line is still a new one.
         if not line and (not stripped or stripped[0] in "#!"):
             line = None
             continue

@@ -1,7 +1,7 @@
-"""Encoding of record batches, format v2 (`DefaultRecordBatch`, `MemoryRecordsBuilder`; kafka-facts 1.1 to 1.3).
+"""Encoding of record batches, format v2 (`DefaultRecordBatch`, `MemoryRecordsBuilder`).
 
-Uncompressed batches are byte for byte what Kafka's Java producer makes of the same records and header fields; of
-compressed ones only the content is the same.
+Uncompressed batches are byte for byte those that Kafka's Java producer makes from the same records and header fields;
+for compressed ones only the content is the same. See storage/FORMAT.md, "Record batch".
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ _LENGTH_POSITION = 8
 _LEADER_EPOCH_POSITION = 12
 _MAGIC_POSITION = 16
 _CRC_POSITION = 17
-_ATTRIBUTES_POSITION = 21  # what the CRC covers begins here
+_ATTRIBUTES_POSITION = 21  # the CRC covers the bytes from here on
 _MAX_TIMESTAMP_POSITION = 35
 
 
 @dataclass(frozen=True, slots=True)
 class BatchFields:
-    """What a batch header says beside base offset, codec and the records themselves.
+    """Fields of a batch header other than base offset, codec and those that the records determine.
 
-    `log_append_time_ms` makes every record read with that timestamp. `delete_horizon_ms` takes the base timestamp's
-    place. `base_timestamp`, `max_timestamp` and `last_offset_delta` come from the records where they are None; the
-    cleaner keeps the original's.
+    With `log_append_time_ms` every record reads with that timestamp. `delete_horizon_ms` replaces the base timestamp.
+    `base_timestamp`, `max_timestamp` and `last_offset_delta` are computed from the records if None; the cleaner sets
+    those of the original batch.
     """
 
     leader_epoch: int = NO_LEADER_EPOCH
@@ -114,9 +114,9 @@ class Encoded(NamedTuple):
 
 
 class NewBatch(NamedTuple):
-    """A finished batch without a producer, in writable memory, which has no place in a log yet.
+    """A finished batch without a producer, in writable memory, that is not part of a log yet.
 
-    `offsets`: how many it takes.
+    `offsets`: the number of offsets it uses.
     """
 
     data: memoryview
@@ -124,7 +124,7 @@ class NewBatch(NamedTuple):
     max_timestamp: int
 
     def place(self, base_offset: int, leader_epoch: int) -> None:
-        """Gives it its place, as a leader does: both fields lie outside the CRC."""
+        """Sets base offset and leader epoch, as a leader does: the CRC does not cover them."""
         _PLACE.pack_into(self.data, 0, base_offset, len(self.data) - LOG_OVERHEAD, leader_epoch)
 
 
@@ -138,7 +138,7 @@ def encode_batch(
 ) -> bytes:
     """One batch of all `records` (at least one). `level` is the codec's, None its default.
 
-    Raises RecordTooLarge where the batch would pass 2^31 - 1 bytes, ValueError for columns or fields out of range.
+    Raises RecordTooLarge if the batch would exceed 2^31 - 1 bytes, ValueError for columns or fields out of range.
     """
     columns = records if isinstance(records, RecordColumns) else RecordColumns.from_records(records)
     room = columns.max_size(0, len(columns))
@@ -163,11 +163,11 @@ def encode_into(
     level: int | None = None,
     fields: BatchFields = PLAIN,
 ) -> Encoded:
-    """Write one batch of rows [first, last) into the writable `out` at `position`: as many rows as fit before its end.
+    """Write one batch of rows [first, last) into the writable `out` at `position`, with as many rows as fit.
 
-    No row fits: next_row is `first`, end is `position`, and nothing is written. With a codec the rows are those that
+    If no row fits, next_row is `first`, end is `position`, and nothing is written. With a codec the rows are those that
     would fit uncompressed. Offset deltas of a batch are 0, 1, 2 … from `first`, or the columns' own. Errors as
-    `encode_batch`.
+    for `encode_batch`.
     """
     target = memoryview(out).cast("B")
     last = len(columns) if last is None else last
@@ -178,7 +178,7 @@ def encode_into(
     elif fields.base_timestamp is not None:
         base_timestamp = fields.base_timestamp
     else:
-        base_timestamp = int(columns.timestamp[first if len(columns.timestamp) > 1 else 0])
+        base_timestamp = int(columns.timestamp[first])
     start = position + BATCH_HEADER_SIZE
     if start > len(target):
         return Encoded(first, position)
@@ -195,7 +195,7 @@ def encode_into(
         target[start:end] = compressed
     if rows == first:
         return Encoded(first, position)
-    delta = rows - first - 1 if not len(columns.offset_delta) else int(columns.offset_delta[rows - 1])
+    delta = rows - first - 1 if columns.consecutive else int(columns.offset_delta[rows - 1])
     if fields.log_append_time_ms is not None:
         max_timestamp = fields.log_append_time_ms
     if fields.max_timestamp is not None:
@@ -214,7 +214,7 @@ def encode_into(
 
 
 def empty_batch(*, base_offset: int, last_offset: int, max_timestamp: int, fields: BatchFields = PLAIN) -> bytes:
-    """The 61-byte header that compaction leaves of a batch whose producer must stay known (`writeEmptyHeader`).
+    """The 61-byte header that compaction keeps of a batch whose producer must not be forgotten (`writeEmptyHeader`).
 
     Timestamp type, producer fields, sequence, transactional, control and leader epoch come from `fields`.
     """
@@ -227,16 +227,16 @@ def empty_batch(*, base_offset: int, last_offset: int, max_timestamp: int, field
 
 
 def set_base_offset_and_epoch(buffer: Buffer, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Give the v2 batch at `position` its place in a log, as a leader does: both fields lie outside the CRC."""
+    """Set two fields of the v2 batch at `position`, as a leader does: the CRC does not cover them."""
     view = _writable_batch(buffer, position)
     _OFFSET.pack_into(view, 0, base_offset)
     _EPOCH.pack_into(view, _LEADER_EPOCH_POSITION, leader_epoch)
 
 
 def set_max_timestamp(buffer: Buffer, position: int, timestamp_type: TimestampType, max_timestamp: int) -> None:
-    """Set type and greatest timestamp of the v2 batch at `position`, and its CRC if that changes anything.
+    """Set timestamp type and greatest timestamp of the v2 batch at `position`, and its CRC if that changes anything.
 
-    As `DefaultRecordBatch.setMaxTimestamp`: unused attribute bits go when it does.
+    As in `DefaultRecordBatch.setMaxTimestamp`, a change also clears the unused attribute bits.
     """
     view = _writable_batch(buffer, position)
     (attributes,) = struct.unpack_from(">h", view, _ATTRIBUTES_POSITION)
@@ -252,7 +252,7 @@ def set_max_timestamp(buffer: Buffer, position: int, timestamp_type: TimestampTy
 
 
 def set_crc(buffer: Buffer, start: int, end: int) -> None:
-    """Give the v2 batch at buffer[start:end] its checksum."""
+    """Set the checksum of the v2 batch at buffer[start:end]."""
     view = memoryview(buffer)
     struct.pack_into(">I", view, start + _CRC_POSITION, crc32c(view[start + _ATTRIBUTES_POSITION : end]))
 
@@ -265,19 +265,12 @@ def set_log_append_time(buffer: Buffer, position: int, append_time_ms: int) -> N
 def _encode_records(
     columns: RecordColumns, first: int, last: int, base_timestamp: int, out: memoryview, position: int
 ) -> tuple[int, int, int]:
-    """Rows encoded up to, end position, greatest timestamp."""
-    result = np.empty(encoder_kernel.RESULTS, np.int64)
+    """(first row not encoded, end position, greatest timestamp)."""
+    result = np.empty(encoder_kernel.ENCODE_RESULTS, np.int64)
     status = encoder_kernel.encode_records(
         memoryview(columns.buffer).cast("B"),
-        columns.key_start,
-        columns.key_length,
-        columns.value_start,
-        columns.value_length,
-        columns.timestamp,
-        columns.headers_start,
-        columns.headers_length,
-        columns.headers_count,
-        columns.offset_delta,
+        columns.columns,
+        columns.consecutive,
         first,
         last,
         base_timestamp,
@@ -287,7 +280,7 @@ def _encode_records(
     )
     rows, end, max_timestamp = (int(value) for value in result)
     if status == encoder_kernel.BAD_COLUMN:
-        raise ValueError(f"row {rows} points outside its buffer, or its header count or offset delta is no int32")
+        raise ValueError(f"row {rows} points outside its buffer, or its header count or offset delta is not an int32")
     if status == encoder_kernel.TOO_LARGE:
         raise RecordTooLarge(f"record {rows - first} of the batch", expected="at most 2147483647 bytes")
     return rows, end, max(max_timestamp, NO_TIMESTAMP)
@@ -303,7 +296,7 @@ def _write_header(
     attributes: int,
     fields: BatchFields,
 ) -> None:
-    """The header of `batch`, whose records are in place already."""
+    """Write the header of `batch`, whose records are already in place."""
     if len(batch) > MAX_BATCH_SIZE:
         raise RecordTooLarge("record batch", expected=f"at most {MAX_BATCH_SIZE} bytes", found=len(batch))
     try:
@@ -330,7 +323,7 @@ def _write_header(
 
 
 def _writable_batch(buffer: Buffer, position: int) -> memoryview:
-    """The whole v2 batch at `position`, checked to be one."""
+    """The whole v2 batch at `position`; raises if it is not one."""
     view = memoryview(buffer).cast("B")
     left = len(view) - position
     if position < 0 or left < BATCH_HEADER_SIZE:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from storage.errors import CorruptBatch
-from storage.format import encoder_kernel, fields_kernel
+from storage.format import encoder_kernel
+from storage.format.block import RecordColumn, RecordFields
 from storage.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -32,45 +31,60 @@ class Record(NamedTuple):
     timestamp: int = NO_TIMESTAMP
 
 
-def _constant(value: int) -> Int64s:
-    column = np.full(1, value, np.int64)
-    column.flags.writeable = False
-    return column
+_LENGTHS = [RecordColumn.KEY_LENGTH, RecordColumn.VALUE_LENGTH, RecordColumn.HEADERS_LENGTH]
 
 
-_ZERO = _constant(0)
-_NULL = _constant(-1)
-_NONE = np.zeros(0, np.int64)
+class RecordColumns(RecordFields):
+    """Records to be encoded, over one `buffer` that holds their keys, values and encoded headers (without their count).
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RecordColumns:
-    """Records as int64 columns over one `buffer`; a column of one element holds for every row but `value_start`'s.
-
-    Starts are positions in `buffer`, lengths are bytes with -1 for null. `timestamp` is epoch milliseconds. Headers lie
-    encoded in `buffer`, without their count: `headers_start`, `headers_length`, `headers_count`. `offset_delta` is each
-    record's offset less its batch's base offset; empty means consecutive.
+    `timestamp` is epoch milliseconds. Offset deltas are 0, 1, 2 … where `consecutive`, otherwise each record's offset
+    less its batch's base offset.
     """
 
-    buffer: Buffer
-    value_start: Int64s
-    value_length: Int64s
-    timestamp: Int64s
-    key_start: Int64s = field(default_factory=lambda: _ZERO)
-    key_length: Int64s = field(default_factory=lambda: _NULL)
-    headers_start: Int64s = field(default_factory=lambda: _ZERO)
-    headers_length: Int64s = field(default_factory=lambda: _ZERO)
-    headers_count: Int64s = field(default_factory=lambda: _ZERO)
-    offset_delta: Int64s = field(default_factory=lambda: _NONE)
+    __slots__ = ("buffer", "consecutive")
 
-    def __len__(self) -> int:
-        return len(self.value_start)
+    def __init__(
+        self,
+        buffer: Buffer,
+        value_start: Int64s,
+        value_length: Int64s,
+        timestamp: Int64s | int,
+        key_start: Int64s | int = 0,
+        key_length: Int64s | int = -1,
+        headers_start: Int64s | int = 0,
+        headers_length: Int64s | int = 0,
+        headers_count: Int64s | int = 0,
+        offset_delta: Int64s | None = None,
+    ) -> None:
+        """A number, or an array of one element, holds for every record but for `value_start`."""
+        columns = np.empty((len(RecordColumn), len(value_start)), np.int64)
+        try:
+            columns[RecordColumn.OFFSET] = 0 if offset_delta is None else offset_delta
+            columns[RecordColumn.TIMESTAMP] = timestamp
+            columns[RecordColumn.KEY_START] = key_start
+            columns[RecordColumn.KEY_LENGTH] = key_length
+            columns[RecordColumn.VALUE_START] = value_start
+            columns[RecordColumn.VALUE_LENGTH] = value_length
+            columns[RecordColumn.HEADERS_START] = headers_start
+            columns[RecordColumn.HEADERS_COUNT] = headers_count
+            columns[RecordColumn.HEADERS_LENGTH] = headers_length
+        except ValueError:
+            raise ValueError(f"a column is shorter or longer than the {len(value_start)} records") from None
+        super().__init__(columns)
+        self.buffer = buffer
+        self.consecutive = offset_delta is None
+
+    @classmethod
+    def _of(cls, buffer: Buffer, columns: Int64s, consecutive: bool) -> RecordColumns:
+        made = cls.__new__(cls)
+        made.buffer, made.columns, made.consecutive = buffer, columns, consecutive
+        return made
 
     @classmethod
     def from_records(cls, records: Iterable[Record]) -> RecordColumns:
         """Lay `records` out in one buffer: key, value and headers of each in turn."""
         parts: list[bytes] = []
-        rows: list[tuple[int, int, int, int, int, int, int, int]] = []
+        rows: list[tuple[int, int, int, int, int, int, int, int, int]] = []  # in the order of RecordColumn
         position = 0
         for key, value, headers, timestamp in records:
             key_length = -1 if key is None else len(key)
@@ -79,70 +93,63 @@ class RecordColumns:
             headers_start = value_start + max(value_length, 0)
             encoded = encode_headers(headers) if headers else b""
             parts += (key or b"", value or b"", encoded)
-            rows.append(
-                (
-                    position,
-                    key_length,
-                    value_start,
-                    value_length,
-                    headers_start,
-                    len(encoded),
-                    len(headers),
-                    timestamp,
-                )
-            )
+            lengths = len(headers), len(encoded)
+            rows.append((0, timestamp, position, key_length, value_start, value_length, headers_start, *lengths))
             position = headers_start + len(encoded)
-        columns = np.array(rows, np.int64).reshape(len(rows), 8).T.copy()
-        return cls(
-            buffer=b"".join(parts),
-            key_start=columns[0],
-            key_length=columns[1],
-            value_start=columns[2],
-            value_length=columns[3],
-            headers_start=columns[4],
-            headers_length=columns[5],
-            headers_count=columns[6],
-            timestamp=columns[7],
-        )
+        columns = np.array(rows, np.int64).reshape(len(rows), len(RecordColumn)).T.copy()
+        return cls._of(b"".join(parts), columns, True)
 
     @classmethod
     def from_block(cls, block: RecordBlock, offset_delta: Int64s | None = None) -> RecordColumns:
-        """Columns over a decoded block's own buffer: nothing is copied, and the block must stay valid.
+        """Columns over a decoded block's own buffer, which must stay valid: no field is copied.
 
         Raises CorruptBatch where a record's headers do not parse (the decoder lets none through).
         """
-        headers_start = np.ascontiguousarray(block.headers_start)
-        headers_count = np.ascontiguousarray(block.headers_count)
-        headers_length = np.zeros(len(block), np.int64)
-        done = fields_kernel.measure_headers(block.buffer, headers_start, headers_count, headers_length)
-        if done < len(block):
-            raise CorruptBatch("record headers do not parse", offset=int(block.offset[done]))
+        columns = np.array(block.columns, np.int64, order="C")
+        columns[RecordColumn.HEADERS_LENGTH] = block.measure_headers()
         # A record without headers may point anywhere, the end of another buffer included.
-        headers_start = np.where(headers_count > 0, headers_start, 0)
-        return cls(
-            buffer=block.buffer,
-            key_start=np.ascontiguousarray(block.key_start),
-            key_length=np.ascontiguousarray(block.key_length),
-            value_start=np.ascontiguousarray(block.value_start),
-            value_length=np.ascontiguousarray(block.value_length),
-            headers_start=headers_start,
-            headers_length=headers_length,
-            headers_count=np.maximum(headers_count, 0),
-            timestamp=np.ascontiguousarray(block.timestamp),
-            offset_delta=_NONE if offset_delta is None else np.ascontiguousarray(offset_delta, np.int64),
-        )
+        columns[RecordColumn.HEADERS_START][block.headers_count <= 0] = 0
+        np.maximum(columns[RecordColumn.HEADERS_COUNT], 0, out=columns[RecordColumn.HEADERS_COUNT])
+        if offset_delta is not None:
+            columns[RecordColumn.OFFSET] = offset_delta
+        return cls._of(block.buffer, columns, offset_delta is None)
+
+    @property
+    def offset_delta(self) -> Int64s:
+        return self.columns[RecordColumn.OFFSET, :]
+
+    @property
+    def headers_length(self) -> Int64s:
+        return self.columns[RecordColumn.HEADERS_LENGTH, :]
+
+    def take(self, rows: NDArray[np.integer]) -> RecordColumns:
+        """The records at these indices, over the same buffer."""
+        return self._of(self.buffer, np.take(self.columns, rows, axis=1), self.consecutive)
+
+    def with_timestamps(self, stamps: Int64s | int) -> RecordColumns:
+        """The same records with other timestamps, over the same buffer."""
+        columns = self.columns.copy()
+        columns[RecordColumn.TIMESTAMP] = stamps
+        return self._of(self.buffer, columns, self.consecutive)
+
+    def field(self, start: RecordColumn, length: RecordColumn, row: int) -> bytes | None:
+        """One key, value or encoded headers of a record, by the columns of its start and length; for API edges."""
+        at, size = int(self.columns[start, row]), int(self.columns[length, row])
+        return None if size < 0 else bytes(memoryview(self.buffer).cast("B")[at : at + size])
+
+    def key(self, row: int) -> bytes | None:
+        """One key; for API edges."""
+        return self.field(RecordColumn.KEY_START, RecordColumn.KEY_LENGTH, row)
+
+    def value(self, row: int) -> bytes | None:
+        """One value; for API edges."""
+        return self.field(RecordColumn.VALUE_START, RecordColumn.VALUE_LENGTH, row)
 
     def max_size(self, first: int, last: int) -> int:
-        """At most this many bytes do rows [first, last) take as v2 records."""
-        rows = last - first
-        total = rows * encoder_kernel.RECORD_OVERHEAD
+        """The most bytes that rows [first, last) can take as v2 records."""
         size = memoryview(self.buffer).nbytes  # no field is larger; a length beyond it is found when encoding
-        for lengths in (self.key_length, self.value_length, self.headers_length):
-            if len(lengths) == 1:
-                total += rows * min(max(int(lengths[0]), 0), size)
-            else:
-                total += int(np.clip(lengths[first:last], 0, size).sum())
-        return total
+        lengths = self.columns[_LENGTHS, first:last]
+        return (last - first) * encoder_kernel.RECORD_OVERHEAD + int(np.clip(lengths, 0, size).sum())
 
 
 def encode_headers(headers: Headers) -> bytes:

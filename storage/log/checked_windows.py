@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 
 from storage.files.log_file import LogFile
-from storage.format import header_kernel
-from storage.format.batches import LOG_OVERHEAD, BatchTable, Scan, ScanStop, scan
+from storage.format import decode_kernel
+from storage.format.batches import LOG_OVERHEAD, MAGIC_AT, BatchTable, ScanOutcome, ScanStop, scan
 from storage.format.decoder import LEAST_MESSAGE, verify_crcs
 from storage.types import MAX_OFFSET
 
@@ -28,7 +28,6 @@ _BEYOND_BYTES: Final = 64 << 10  # read in addition to a window: most batches th
 _TRIES: Final = 16  # places that look like a batch, before the search gives up until the next window
 _FEW_ROWS: Final = 4096
 _ROWS: Final = 65_536
-_MAGIC_AT: Final = 16
 
 # Arguments: bytes, headers with positions in the file, how many of those rows count, the first byte's file position.
 Visit = Callable[[memoryview, BatchTable, int, int], None]
@@ -128,7 +127,7 @@ class _WindowBuffer:
         at = -1
         for _ in range(_TRIES):
             # Only lengths that end within the window: in text, what looks like a length is usually in the millions.
-            at = header_kernel.search(data, at + 1, len(data), plan.lowest, plan.highest)
+            at = decode_kernel.search(data, at + 1, len(data), plan.lowest, plan.highest)
             if at < 0:
                 break
             self._scan(data, place, at)
@@ -160,7 +159,7 @@ class _WindowBuffer:
             self._bytes = np.empty(size, np.uint8).data
         return plan.log.read(position, size, self._bytes)
 
-    def _scan(self, data: memoryview, position: int, start: int = 0) -> Scan:
+    def _scan(self, data: memoryview, position: int, start: int = 0) -> ScanOutcome:
         """The headers of data[start:] in the table, which is enlarged only where there are many: usually there are few,
         and all its columns take as much memory as the bytes."""
         rows = 1 + len(data) // LEAST_MESSAGE
@@ -182,12 +181,12 @@ class _WindowBuffer:
         return window
 
 
-def _with_known_magic(data: memoryview, position: int, table: BatchTable) -> tuple[memoryview, Scan]:
+def _with_known_magic(data: memoryview, position: int, table: BatchTable) -> tuple[memoryview, ScanOutcome]:
     """One batch of an undefined magic, read as v2, as Kafka does: the CRC does not cover the magic."""
-    if len(data) <= _MAGIC_AT or data[_MAGIC_AT] in (0, 1, 2):
+    if len(data) <= MAGIC_AT or data[MAGIC_AT] in (0, 1, 2):
         return data, scan(data, position, table)
     copy = bytearray(data)
-    copy[_MAGIC_AT] = 2
+    copy[MAGIC_AT] = 2
     outcome = scan(copy, position, table)
     # Only the first batch was changed: the others may again be of any magic.
     table.rows = min(table.rows, 1)

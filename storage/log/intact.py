@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from storage.format import header_kernel
-from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, scan
+from storage.format import decode_kernel
+from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, MAX_MAGIC, MAX_RELATIVE_OFFSET, BatchTable, scan
 from storage.format.decoder import verify_crcs
 from storage.log.checked_windows import Visit
 from storage.log.segment import Segment
-from storage.log.segment_check import MAX_RELATIVE_OFFSET, check_segment, never_written
+from storage.log.segment_check import check_segment, never_written
 from storage.types import MAX_OFFSET
 
 _STEP: Final = 1 << 20
 _HEAD_BYTES: Final = 17  # up to the magic
 _LEAST_LENGTH: Final = 14
-_MAX_MAGIC: Final = 2
 
 
 class Fault(Enum):
@@ -117,11 +116,11 @@ def intact_batch(
     """
     while position < end:
         data = segment.log.read(position, min(_STEP + BATCH_HEADER_SIZE, end - position))
-        at = header_kernel.search(data, 0, end - position, lowest, highest)
+        at = decode_kernel.search(data, 0, end - position, lowest, highest)
         while at >= 0:
             if segment.batch_at(position + at, end, any_offset=True) is not None:
                 return position + at
-            at = header_kernel.search(data, at + 1, end - position, lowest, highest)
+            at = decode_kernel.search(data, at + 1, end - position, lowest, highest)
         if len(data) <= _STEP:
             return None
         position += _STEP
@@ -165,7 +164,7 @@ def _diagnosed(segment: Segment, position: int, next_offset: int) -> _Diagnosis:
     length = _length(head)
     if length is None or len(head) < _HEAD_BYTES:
         return _Diagnosis(Fault.CUT_OFF, f"{BATCH_HEADER_SIZE} bytes of header", f"{left} bytes")
-    if head[16] > _MAX_MAGIC:
+    if head[16] > MAX_MAGIC:
         return _Diagnosis(Fault.GARBAGE, "magic 0, 1 or 2", head[16])
     if length == 0:
         return _Diagnosis(Fault.ZEROS, "a length", 0)

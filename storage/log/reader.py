@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.format.batches import BatchTable
-from storage.format.block import Damage, RecordBlock, RecordColumn
+from storage.format.block import BatchDamage, RecordBlock, RecordColumn
 from storage.format.decoder import Decoder
 from storage.log.buffers import WINDOW_BYTES
 from storage.log.isolation import AbortedTransactions, last_stable_offset
@@ -140,7 +140,7 @@ def _cut(block: RecordBlock, first_offset: int, end_offset: int) -> RecordBlock:
     return block
 
 
-def _behind_a_wrong_length(snapshot: LogSnapshot, segment: Segment, window: Window, damage: Damage) -> int | None:
+def _behind_a_wrong_length(snapshot: LogSnapshot, segment: Segment, window: Window, damage: BatchDamage) -> int | None:
     """Where a batch begins inside a damaged one, which shows that the latter's length is wrong; None if none does."""
     table, row = window.table, damage.row
     before = int(table.last_offset[row - 1]) if row else segment.base_offset - 1
@@ -222,7 +222,7 @@ def _damaged(window: Window) -> RecordBlock:
     damage = window.damage
     assert damage is not None
     nothing = np.empty((len(RecordColumn), 0), np.int64)
-    found = Damage(0, damage.position, damage.end, damage.error)
+    found = BatchDamage(0, damage.position, damage.end, damage.error)
     return RecordBlock(window.buffer.toreadonly(), BatchTable.empty(0), nothing, 0, found)
 
 

@@ -20,7 +20,7 @@ from storage.files.names import FileKind, FileState
 from storage.files.offset_index import OffsetIndex
 from storage.files.sparse_index import SparseIndex
 from storage.files.time_index import TimeIndex
-from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, scan
+from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, MAX_MAGIC, BatchTable, scan
 from storage.format.checksum import crc32, crc32c
 from storage.format.decoder import verify_crcs
 from storage.log import buffers
@@ -33,8 +33,7 @@ _ENTRY_OVERHEAD_BYTES = 1024  # objects around the columns, approximately
 _STALE_BYTES = 256 << 10
 _STALE_PART = 256
 
-_MIN_LENGTH: Final = 14  # of a v0 message: the least that may follow the overhead
-_MAX_MAGIC: Final = 2
+_MIN_LENGTH: Final = 14  # of a v0 message, the least that may follow the overhead
 _HEAD: Final = struct.Struct(
     ">q"  # offset: a v2 batch's base offset, an older message's (last) offset
     "i"  # bytes that follow
@@ -242,7 +241,7 @@ class Segment:
         if len(head) < _HEAD.size:
             return None
         offset, length, magic = _HEAD.unpack_from(head)
-        if length < _MIN_LENGTH or not 0 <= magic <= _MAX_MAGIC:
+        if length < _MIN_LENGTH or not 0 <= magic <= MAX_MAGIC:
             return None
         if not any_offset and not 0 <= offset - self.base_offset < _OFFSET_SPAN:
             return None

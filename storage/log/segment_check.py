@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
 
 from storage.files.log_file import LogFile
-from storage.format.batches import LENGTH, BatchTable
+from storage.format.batches import LENGTH, MAX_RELATIVE_OFFSET, BatchTable
 from storage.log.checked_windows import Visit, WindowPlan, checked_windows
 from storage.types import MAX_OFFSET
-
-MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)

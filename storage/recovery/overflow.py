@@ -20,10 +20,10 @@ from storage.append.swap import CleanedSegment
 from storage.files import transaction_index
 from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
-from storage.format.batches import BatchTable
+from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable
 from storage.format.decoder import Decoder
 from storage.log.segment import Segment
-from storage.log.segment_check import MAX_RELATIVE_OFFSET, check_segment, ignore_batches
+from storage.log.segment_check import check_segment, ignore_batches
 
 
 class OffsetOverflow(Exception):

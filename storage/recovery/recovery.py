@@ -43,11 +43,11 @@ from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn
-from storage.format.batches import BatchTable
+from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable
 from storage.log import tail
 from storage.log.intact import intact_batch
 from storage.log.segment import Segment
-from storage.log.segment_check import MAX_RELATIVE_OFFSET, check_segment, ignore_batches, never_written
+from storage.log.segment_check import check_segment, ignore_batches, never_written
 from storage.log.segments import live_offsets
 from storage.progress import NoProgress, Progress
 from storage.recovery import final_time_entry, overflow

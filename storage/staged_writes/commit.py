@@ -31,7 +31,7 @@ from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.errors import LogLocked, StorageError
 from storage.files import commit_ledger
-from storage.files.commit_ledger import Content, PendingCommit, PendingPart, StagedFile, WriteId
+from storage.files.commit_ledger import ContentSum, PendingCommit, PendingPart, StagedBatchFile, WriteId
 from storage.files.dir_lock import DirLock
 from storage.files.disk_protocol import Disk
 from storage.staged_writes import staging
@@ -73,7 +73,12 @@ class ReplayDiffers(StorageError):
 
 
 def commit(
-    owned: Owner, write: WriteId, files: Iterable[StagedFile], *, content: Content | None = None, force: bool = False
+    owned: Owner,
+    write: WriteId,
+    files: Iterable[StagedBatchFile],
+    *,
+    content: ContentSum | None = None,
+    force: bool = False,
 ) -> Committed:
     """Commits a write: the staged files of each partition in the order given. A micro-batch that its query committed
     before is dropped. `content`: what the write consists of, remembered to recognise a replay; None: not compared.
@@ -85,7 +90,7 @@ def commit(
     """
     if owned.commits.problem is not None:
         raise owned.commits.problem
-    by_partition: dict[TopicPartition, list[StagedFile]] = {}
+    by_partition: dict[TopicPartition, list[StagedBatchFile]] = {}
     for file in files:
         by_partition.setdefault(file.tp, []).append(file)
     if owned.commits.state.is_done(write):
@@ -131,7 +136,7 @@ def _append(owned: Owner, begun: PendingCommit, shares: Sequence[tuple[Partition
         raise _unfinished(owned, begun.write, error) from error
 
 
-def _check_replay(owned: Owner, write: WriteId, content: Content) -> None:
+def _check_replay(owned: Owner, write: WriteId, content: ContentSum) -> None:
     known = owned.commits.state.content_of(write)
     last = owned.commits.state.queries[write.id]
     if known == content or (known is None and write.batch == last.batch and not last.contents):
@@ -195,7 +200,7 @@ def finish_pending(owned: Owner) -> dict[TopicPartition, Exception]:
     return unfinished
 
 
-def abort(disk: Disk, log_dir: Path, write: WriteId, files: Iterable[StagedFile] = ()) -> None:
+def abort(disk: Disk, log_dir: Path, write: WriteId, files: Iterable[StagedBatchFile] = ()) -> None:
     """Removes what was staged for a write that will not be committed, except files of a pending write.
 
     `files`: those that its tasks reported. There may be others of tasks that ended without reporting (Spark kills its
@@ -260,7 +265,7 @@ def _refuse_behind_unfinished(owned: Owner, write: WriteId) -> None:
             )
 
 
-def _part(log: PartitionLog, batches: StagedBatches, files: Sequence[StagedFile]) -> PendingPart:
+def _part(log: PartitionLog, batches: StagedBatches, files: Sequence[StagedBatchFile]) -> PendingPart:
     base_offset = log.log_end_offset
     last_offset, crc = batches.first(base_offset)
     return PendingPart(log.tp, base_offset, last_offset, crc, tuple(files))
@@ -281,13 +286,13 @@ def _roll_forward(owned: Owner, pending: PendingCommit, part: PendingPart) -> Ex
     return None
 
 
-def _end(owned: Owner, write: WriteId, files: Iterable[StagedFile]) -> None:
+def _end(owned: Owner, write: WriteId, files: Iterable[StagedBatchFile]) -> None:
     """Steps 4 and 5."""
     owned.commits.change(lambda ledger: ledger.done(write, owned.clock.now_ms()))
     discard(owned, files)
 
 
-def discard(owned: Owner, files: Iterable[StagedFile]) -> None:
+def discard(owned: Owner, files: Iterable[StagedBatchFile]) -> None:
     """Removes staged files that no write needs any longer. Files that cannot be removed now are orphans."""
     for file in files:
         with contextlib.suppress(OSError):

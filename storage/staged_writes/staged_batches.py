@@ -14,7 +14,7 @@ from storage.append.append_checks import scanned
 from storage.append.append_values import WholeAppend
 from storage.config import LogConfig
 from storage.errors import CorruptBatch, RecordTooLarge
-from storage.files.commit_ledger import StagedFile
+from storage.files.commit_ledger import StagedBatchFile
 from storage.format.batches import TIMESTAMP_TYPE_MASK, BatchTable, Column
 from storage.format.decoder import Decoder
 from storage.format.record_batch import set_base_offset_and_epoch, set_log_append_time
@@ -29,7 +29,7 @@ class StagedBatches:
     CorruptBatch when they are not, FileNotFoundError when one is missing, OSError.
     """
 
-    def __init__(self, log_dir: Path, files: Sequence[StagedFile], config: LogConfig, time_ms: int) -> None:
+    def __init__(self, log_dir: Path, files: Sequence[StagedBatchFile], config: LogConfig, time_ms: int) -> None:
         self._log_dir = log_dir
         self._files = files
         self._config = config

@@ -26,7 +26,7 @@ from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import CorruptBatch, RecordTooLarge
 from storage.files import descriptors, names
-from storage.files.commit_ledger import Ledger, StagedFile, WriteId
+from storage.files.commit_ledger import Ledger, StagedBatchFile, WriteId
 from storage.files.disk_protocol import Disk, DiskFile
 from storage.files.listing import paths_in, scan_quietly
 from storage.files.log_file import LogFile
@@ -91,14 +91,14 @@ class StagedFileWriter:
             self._records += next_row - row
             row = next_row
 
-    def finish(self) -> StagedFile | None:
+    def finish(self) -> StagedBatchFile | None:
         """Makes the file durable; None when nothing was added. OSError."""
         if self._file is None:
             return None
         self._file.sync()
         self._file.close()
         self._disk.sync_dir(self._directory)
-        return StagedFile(self._tp, self._path.name, self._position, self._records)
+        return StagedBatchFile(self._tp, self._path.name, self._position, self._records)
 
     def discard(self) -> None:
         """Removes the file, if possible: the task failed."""
@@ -124,7 +124,7 @@ def _for_old_format(
             return row + len(records), memoryview(encode_batch(records))
 
 
-def windows(log_dir: Path, file: StagedFile) -> Iterator[tuple[memoryview, BatchTable]]:
+def windows(log_dir: Path, file: StagedBatchFile) -> Iterator[tuple[memoryview, BatchTable]]:
     """A staged file's batches, about a MiB at a time: their bytes, which the caller may change, and headers.
 
     Both are valid until the next are requested. Positions in the table count from the start of the bytes. CorruptBatch
@@ -154,7 +154,7 @@ def _spoilt(path: Path, position: int) -> CorruptBatch:
     return CorruptBatch("staged file does not hold the batches that were written", path=path, position=position)
 
 
-def path_of(log_dir: Path, file: StagedFile) -> Path:
+def path_of(log_dir: Path, file: StagedBatchFile) -> Path:
     """The path of a staged file."""
     return log_dir / file.tp.dir_name / file.name
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from storage.append.partition_log import PartitionLog
 from storage.errors import InvalidRecord
-from storage.format.batches import BatchTable
+from storage.format.batches import MAGIC_AT, MAX_MAGIC, BatchTable
 from storage.format.decoder import Decoder
 from storage.log.intact import Break, Fault, walk
 from storage.log.segment import Segment
@@ -27,8 +27,6 @@ from storage.progress import NoProgress, Progress
 from storage.types import MAX_OFFSET, TopicPartition
 
 _WINDOW = 1 << 20
-_MAGIC_AT = 16
-_MAX_MAGIC = 2
 _COPIED_MAGIC = b"\x02"
 
 _Int64s = npt.NDArray[np.int64]
@@ -138,7 +136,7 @@ class _IntactBatches:
             if (columns[2] < 0).any():
                 columns[2] = _first_offsets(data, table, rows, origin)
             parts.append(columns)
-            if rows == 1 and segment.log.read(int(columns[0, 0]) + _MAGIC_AT, 1)[0] > _MAX_MAGIC:
+            if rows == 1 and segment.log.read(int(columns[0, 0]) + MAGIC_AT, 1)[0] > MAX_MAGIC:
                 repaired.append(seen)
             seen += rows
             progress.advance(int(columns[1].sum()))
@@ -173,7 +171,7 @@ class _IntactBatches:
         """The bytes of a run, ready to be appended."""
         data = self.segment.log.read(run.position, run.size_bytes)
         if self.repaired[run.first]:
-            data = memoryview(bytes(data[:_MAGIC_AT]) + _COPIED_MAGIC + bytes(data[_MAGIC_AT + 1 :]))
+            data = memoryview(bytes(data[:MAGIC_AT]) + _COPIED_MAGIC + bytes(data[MAGIC_AT + 1 :]))
         return data
 
     def damages(self) -> list[UncopiedBytes]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from storage.errors import DecompressionFailed, StorageError, UnsupportedFormat
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.log_file import LogFile
-from storage.format.batches import NO_PRODUCER_ID, BatchTable
+from storage.format.batches import MAGIC_AT, MAX_MAGIC, NO_PRODUCER_ID, BatchTable
 from storage.format.control_records import ControlRecord, ControlType, control_records
 from storage.format.decoder import NO_RECORDS, Decoder, RecordAudit
 from storage.types import TimestampType
@@ -26,8 +26,6 @@ from storage.verify.findings import RECOVER, SALVAGE, FaultKind, Finding, Findin
 
 # Headers compared at once: few numpy calls for each lot, and little memory.
 _LOT = 16_384
-_MAGIC_AT = 16
-_MAX_MAGIC = 2
 _LEFT = Repair("leaves it: only lengths, CRCs and offsets are looked at", SALVAGE)
 
 _Flags = npt.NDArray[np.bool_]
@@ -135,8 +133,8 @@ class BatchAudit:
     def _has_unknown_magic(self, headers: BatchTable) -> bool:
         """check_segment passes such a batch alone, as if it were of v2."""
         position = int(headers.position[0])
-        magic = self._log.read(position + _MAGIC_AT, 1)[0]
-        if magic <= _MAX_MAGIC:
+        magic = self._log.read(position + MAGIC_AT, 1)[0]
+        if magic <= MAX_MAGIC:
             return False
         how, offset = Repair("keeps it: the CRC does not cover the magic", SALVAGE), int(headers.base_offset[0])
         self._findings.add(Finding(FaultKind.BATCH_MAGIC, self._path, how, "", position, offset, "0, 1 or 2", magic))
@@ -211,7 +209,7 @@ class BatchAudit:
     def _check_epochs(self, lot: BatchTable) -> None:
         """Leader epochs never decrease, and are the ones in the checkpoint."""
         numbers = lot.leader_epoch
-        known = (lot.magic == _MAX_MAGIC) & (numbers >= 0)
+        known = (lot.magic == MAX_MAGIC) & (numbers >= 0)
         if not known.any():
             return
         if self.first_epoch < 0:
@@ -228,7 +226,7 @@ class BatchAudit:
         self._report(lot, wrong, FaultKind.EPOCHS_UNTRUE, Repair("assigns the epochs of what it checks", RECOVER))
 
     def _follow_producers(self, lot: BatchTable) -> None:
-        rows = np.flatnonzero((lot.magic == _MAX_MAGIC) & (lot.producer_id != NO_PRODUCER_ID))
+        rows = np.flatnonzero((lot.magic == MAX_MAGIC) & (lot.producer_id != NO_PRODUCER_ID))
         if not len(rows):
             return
         order = rows[np.argsort(lot.producer_id[rows], kind="stable")]

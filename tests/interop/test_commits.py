@@ -11,7 +11,7 @@ import pytest
 from storage.clock import SystemClock
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import commit_ledger, names
-from storage.files.commit_ledger import StagedFile, WriteId
+from storage.files.commit_ledger import StagedBatchFile, WriteId
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
 from storage.format.record_columns import Record, RecordColumns
@@ -53,7 +53,7 @@ def values(batch: int, tp: TopicPartition) -> list[bytes]:
     return [b"batch %d message %04d %s" % (batch, n, b"." * 100) for n in range(SHARES[tp])]
 
 
-def stage(path: Path, batch: int, disk: Disk | None = None) -> list[StagedFile]:
+def stage(path: Path, batch: int, disk: Disk | None = None) -> list[StagedBatchFile]:
     config = LogDir.open_read_only(path).topic_info("written").config
     files = []
     for tp in SHARES:

@@ -21,13 +21,8 @@ from storage.format import (
     checksum_kernel,
     decode_kernel,
     encoder_kernel,
-    fields_kernel,
     hashing,
-    header_kernel,
     index_kernel,
-    lines_kernel,
-    message_kernel,
-    rewrite_kernel,
 )
 from storage.format.batches import BatchTable, Column, scan
 from storage.format.block import RecordBlock, RecordColumn
@@ -35,7 +30,7 @@ from storage.format.checksum import CRC32C_TABLES
 from storage.format.compression import decompress
 from storage.format.decoder import Decoder, verify_crcs
 from storage.types import TopicPartition
-from tests.sanitizers.inputs import Int64s, Logs, any_record, column, exact, index, number, tolerant
+from tests.sanitizers.inputs import Logs, any_record, column, exact, index, number, tolerant
 
 Target = Callable[[random.Random], None]
 
@@ -99,7 +94,7 @@ def decode_directly(dice: random.Random) -> None:
         columns = np.full((len(RecordColumn), min(room, 100_000)), -9, np.int64)
         used = dice.choice((0, 0, 1)) if columns.shape[1] else 0
         fault = column([0, 0, 0, 0])
-        decode = decode_kernel.decode_records if magic == 2 else message_kernel.decode_messages
+        decode = decode_kernel.decode
         spans = column([0]), column([len(part)])
         result = tolerant(decode, content, one, 0, 1, 0, *spans, NO_SKIP, True, columns, used, fault)
         if result is not None and not fault[0]:
@@ -107,9 +102,8 @@ def decode_directly(dice: random.Random) -> None:
             for start in (RecordColumn.KEY_START, RecordColumn.VALUE_START):
                 starts, lengths = columns[start : start + 2, used : result[1]]
                 assert ((lengths == -1) | ((lengths >= 0) & (starts >= 0) & (starts + lengths <= len(part)))).all()
-        if magic == 2:
-            found = np.full((dice.choice((3, 3, 2)), dice.choice((1, 1, 0))), -9, np.int64)
-            tolerant(decode, content, one, 0, 1, 0, *spans, NO_SKIP, True, found, 0, fault, False)
+        found = np.full((dice.choice((3, 3, 2)), dice.choice((1, 1, 0))), -9, np.int64)
+        tolerant(decode, content, one, 0, 1, 0, *spans, NO_SKIP, True, found, 0, fault, columns)
         if magic < 2:
             checksum_kernel.check_messages(content, 0, len(part), checksum.CRC32_TABLES)
 
@@ -134,15 +128,17 @@ def decode_any_table(dice: random.Random) -> None:
     large = np.full((dice.choice((table.rows, 1)), dice.choice((5, 5, 4))), -1, np.int64)
     tolerant(checksum_kernel.check_batches, buffer, table.data, first, last, origin, *tables, limit, large)
     tolerant(verify_crcs, buffer, table, 0, table.rows, origin)
-    tolerant(header_kernel.survey, table.data, first, last, origin, len(data), NO_SKIP, True)
+    tolerant(decode_kernel.survey, table.data, first, last, origin, len(data), NO_SKIP, True)
     columns = np.full((len(RecordColumn), dice.randrange(20)), -9, np.int64)
     starts = column([number(dice, len(data)) for _ in range(dice.randrange(table.rows + 1))])
     ends = column([number(dice, len(data)) for _ in starts])
     fault = column([0, 0, 0, 0])
-    for decode in (decode_kernel.decode_records, message_kernel.decode_messages):
-        for spans in ((NO_SPANS, NO_SPANS), (starts, ends)):
-            used = dice.choice((0, index(dice, columns.shape[1])))
-            tolerant(decode, buffer, table.data, first, last, origin, *spans, NO_SKIP, True, columns, used, fault)
+    for spans in ((NO_SPANS, NO_SPANS), (starts, ends)):
+        used = dice.choice((0, index(dice, columns.shape[1])))
+        rows = (buffer, table.data, first, last, origin, *spans, NO_SKIP, True)
+        tolerant(decode_kernel.decode, *rows, columns, used, fault)
+        found = np.full((3, dice.choice((table.rows, 1))), -9, np.int64)
+        tolerant(decode_kernel.decode, *rows, found, dice.choice((0, index(dice, 1))), fault, columns)
 
 
 def scan_spans(dice: random.Random) -> None:
@@ -151,14 +147,13 @@ def scan_spans(dice: random.Random) -> None:
     buffer = exact(data)
     table = np.full((len(Column), dice.randrange(5)), -7, np.int64)
     start, end = index(dice, len(data)), index(dice, len(data))
-    result = tolerant(header_kernel.scan, buffer, start, end, number(dice, 1000), table, index(dice, 4))
+    result = tolerant(decode_kernel.scan, buffer, start, end, number(dice, 1000), table, index(dice, 4))
     if result is not None and start <= end:
         assert start <= result[1] <= end
     lowest, highest = number(dice, 100), number(dice, 1000)
-    found = tolerant(header_kernel.search, buffer, start, number(dice, len(data)), lowest, highest)
+    found = tolerant(decode_kernel.search, buffer, start, number(dice, len(data)), lowest, highest)
     assert found is None or found == -1 or start <= found <= len(data) - 26
     tolerant(checksum_kernel.check_messages, buffer, start, end, checksum.CRC32_TABLES)
-    assert checksum_kernel.table_crc(buffer, checksum.CRC32C_TABLES) == checksum.crc32c(data)
 
 
 def render(block: RecordBlock, dice: random.Random) -> None:
@@ -203,7 +198,7 @@ def render_any_columns(dice: random.Random) -> None:
     tolerant(form.render_rows, block, out.data, dice.randrange(len(out) + 1), 0)
     starts, lengths = columns[RecordColumn.VALUE_START], columns[RecordColumn.VALUE_LENGTH]
     room = np.empty(dice.choice((0, 1, 40)), np.uint8)
-    tolerant(fields_kernel.gather, buffer, starts, lengths, exact(dice.choice((b"", b"\n", b"ab"))), room, sizes)
+    tolerant(decode_kernel.gather, buffer, starts, lengths, exact(dice.choice((b"", b"\n", b"ab"))), room, sizes)
 
 
 def view_totals(dice: random.Random) -> None:
@@ -230,28 +225,25 @@ def encode(dice: random.Random) -> None:
     data = dice.randbytes(dice.choice((0, 1, 10, 300)))
     buffer = exact(data)
     rows = dice.choice((1, 1, 2, 5))
-
-    def any_column() -> Int64s:
-        length = dice.choice((rows, rows, 1, rows - 1))
-        return column([number(dice, len(data)) for _ in range(length)])
-
-    columns = [any_column() for _ in range(8)]
-    deltas = dice.choice((column([]), any_column()))
+    shape = dice.choice((9, 9, 9, 8)), dice.choice((rows, rows, rows, rows - 1))
+    columns = np.array([number(dice, len(data)) for _ in range(shape[0] * shape[1])], np.int64).reshape(shape)
+    consecutive = dice.random() < 0.5
     out = np.full(dice.choice((0, 1, 20, 400)), 0x5A, np.uint8)
     position = dice.choice((0, index(dice, len(out))))
     first, last = dice.choice((0, index(dice, rows))), dice.choice((rows, index(dice, rows)))
     result = np.zeros(dice.choice((3, 3, 2)), np.int64)
     base = number(dice, 5)
-    tolerant(encoder_kernel.encode_records, buffer, *columns, deltas, first, last, base, out, position, result)
+    tolerant(encoder_kernel.encode_records, buffer, columns, consecutive, first, last, base, out, position, result)
     if result[0] > first >= 0:  # again, into just the room that it took, and into a byte less
         used = int(result[1]) - position
         for room in (used, used - 1):
             exact_out, again = np.empty(room, np.uint8), np.zeros(3, np.int64)
-            arguments = (buffer, *columns, deltas, first, int(result[0]), base, exact_out, 0, again)
+            arguments = (buffer, columns, consecutive, first, int(result[0]), base, exact_out, 0, again)
             tolerant(encoder_kernel.encode_records, *arguments)
             assert again[1] <= room
     measured = np.zeros(dice.choice((len(columns[0]), 1)), np.int64)
-    tolerant(fields_kernel.measure_headers, buffer, columns[0], columns[1], measured)
+    spans = np.full((dice.choice((4, 4, 3)), dice.choice((0, 1, 5))), -9, np.int64)
+    tolerant(decode_kernel.find_headers, buffer, columns[0], columns[1], measured, column([0] * 4), spans)
 
 
 def lines(dice: random.Random) -> None:
@@ -261,16 +253,16 @@ def lines(dice: random.Random) -> None:
     starts = np.empty(dice.randrange(5), np.int64)
     lengths = np.empty(dice.choice((len(starts), 1)), np.int64)
     span = dice.choice(((0, len(data)), (index(dice, len(data)), index(dice, len(data)))))
-    tolerant(lines_kernel.split_lines, buffer, *span, separator, starts, lengths)
+    tolerant(encoder_kernel.split_lines, buffer, *span, separator, starts, lengths)
     begun = exact(dice.randbytes(dice.choice((0, 3))))
     header = number(dice, 5), dice.randrange(-(2**15), 2**15)
     out = np.empty(dice.choice((0, 60, 61, 70, 400, 900)), np.uint8)
     tables = CRC32C_TABLES[: dice.choice((len(CRC32C_TABLES), len(CRC32C_TABLES), 4096))]
-    done = tolerant(lines_kernel.encode_lines, begun, buffer, separator, *header, out, tables)
+    done = tolerant(encoder_kernel.encode_lines, begun, buffer, separator, *header, out, tables)
     if done and done[0]:
         for room in (done[1], done[1] - 1):
             exact_out = np.empty(room, np.uint8)
-            again = lines_kernel.encode_lines(begun, buffer, separator, *header, exact_out, tables)
+            again = encoder_kernel.encode_lines(begun, buffer, separator, *header, exact_out, tables)
             assert again == done if room == done[1] else again[0] == 0
 
 
@@ -284,8 +276,6 @@ def hash_keys(dice: random.Random) -> None:
     lengths = column([number(dice, len(key)) for _ in range(dice.choice((rows, 1)))])
     hashes = np.zeros(dice.choice((rows, 2)), np.int32)
     tolerant(hashing.murmur2_columns, buffer, starts, lengths, hashes)
-    tolerant(hashing.murmur2_gathered, buffer, np.sort(starts), hashes)
-    tolerant(hashing.murmur2_gathered, buffer, starts, hashes)
     wide = np.zeros((dice.choice((rows, 2)), dice.choice((2, 2, 1))), np.uint64)
     tolerant(hashing.siphash_columns, buffer, starts, lengths, dice.randrange(2**64), 2**64 - 1, wide)
 
@@ -328,10 +318,12 @@ def rewrite_batches(dice: random.Random) -> None:
     rows = block.next_row
     real = dice.random() < 0.6
     records = len(block)
-    columns = [np.ascontiguousarray(block.columns[number]) for number in (0, 1, 2, 3, 6, 8)]
+    columns, ends = block.columns, np.ascontiguousarray(block.headers_start)
     if not real:
         records = dice.choice((0, 1, 5))
-        columns = [column([number(dice, 40) for _ in range(dice.choice((records, records, 1)))]) for _ in range(6)]
+        shape = dice.choice((9, 9, 8)), dice.choice((records, records, 1))
+        columns = np.array([number(dice, 40) for _ in range(shape[0] * shape[1])], np.int64).reshape(shape)
+        ends = column([number(dice, 40) for _ in range(dice.choice((records, records, 1)))])
     actions = np.array([dice.choice((0, 1, 2, 2, 3, dice.randrange(6))) for _ in range(rows)], np.uint8)
     horizons = column([number(dice, 5) for _ in range(dice.choice((rows, rows, 1)))])
     keep = np.array([dice.randrange(2) for _ in range(records)], np.uint8)
@@ -339,9 +331,9 @@ def rewrite_batches(dice: random.Random) -> None:
     spans = np.zeros(2 * dice.choice((rows, rows, 1)), np.int64)
     data = np.ascontiguousarray(table.data) if real else column([number(dice, 9) for _ in range(14 * rows)])
     tolerant(
-        rewrite_kernel.rewrite, buffer, dice.choice((origin, origin, number(dice, 5))), data.reshape(14, -1),
+        encoder_kernel.rewrite, buffer, dice.choice((origin, origin, number(dice, 5))), data.reshape(14, -1),
         dice.choice((0, index(dice, rows))), dice.choice((rows, index(dice, rows))), actions, horizons,
-        np.frombuffer(block.buffer, np.uint8), *columns, keep, dice.choice((0, index(dice, records))), out,
+        np.frombuffer(block.buffer, np.uint8), columns, ends, keep, dice.choice((0, index(dice, records))), out,
         dice.choice((0, index(dice, len(out)))), spans, np.zeros(dice.choice((4, 4, 3)), np.int64),
     )  # fmt: skip
 
@@ -363,17 +355,19 @@ TARGETS: dict[str, Target] = {
 
 # Which of them run a kernel; the driver refuses to start when pyproject.toml names one that is not here.
 KERNEL_TARGETS = {
-    "storage.format.decode_kernel": ("scan_and_decode", "decode_directly", "decode_any_table", "render_any_columns"),
-    "storage.format.message_kernel": ("scan_and_decode", "decode_directly", "decode_any_table"),
-    "storage.format.header_kernel": ("scan_and_decode", "scan_spans", "decode_any_table"),
+    "storage.format.decode_kernel": (
+        "scan_and_decode",
+        "decode_directly",
+        "decode_any_table",
+        "scan_spans",
+        "render_any_columns",
+        "encode",
+    ),
     "storage.format.checksum_kernel": ("scan_and_decode", "decode_directly", "decode_any_table", "scan_spans"),
-    "storage.format.encoder_kernel": ("encode",),
-    "storage.format.lines_kernel": ("lines",),
-    "storage.format.fields_kernel": ("encode", "scan_and_decode", "render_any_columns"),
+    "storage.format.encoder_kernel": ("encode", "lines", "rewrite_batches"),
     "storage.format.hashing": ("hash_keys",),
     "storage.format.index_kernel": ("index_entries",),
     "storage.format.inflate_kernel": ("scan_and_decode",),
-    "storage.format.rewrite_kernel": ("rewrite_batches",),
     "storage.compaction.offset_map_kernel": ("map_offsets",),
     "kafkafs.formats.render_kernel": ("scan_and_decode", "render_any_columns"),
     "kafkafs.view_index.measure_kernel": ("view_totals",),

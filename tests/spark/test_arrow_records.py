@@ -7,7 +7,7 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from kafkafs.spark.arrow_records import record_columns, rows_of  # noqa: E402
+from kafkafs.spark.arrow_records import record_columns  # noqa: E402
 from storage.errors import InvalidRecord  # noqa: E402
 from storage.format.batches import BatchTable, scan  # noqa: E402
 from storage.format.decoder import Decoder  # noqa: E402
@@ -80,7 +80,7 @@ def test_bytes_under_a_null_are_left_out() -> None:
 def test_rows_are_chosen() -> None:
     columns = record_columns(pa.array(KEYS, pa.binary()), pa.array(VALUES), pa.array(LISTS, HEADERS))
     chosen = [5, 3, 3, 0]
-    assert decoded(rows_of(columns, np.array(chosen))) == [expected(row, row + 1)[0] for row in chosen]
+    assert decoded(columns.take(np.array(chosen))) == [expected(row, row + 1)[0] for row in chosen]
 
 
 def test_a_header_needs_a_key() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage.files.commit_ledger import Content
+from storage.files.commit_ledger import ContentSum
 from storage.format.record_columns import Record, RecordColumns
 
 content_of = pytest.importorskip("kafkafs.spark.content").content_of
@@ -23,7 +23,7 @@ ROWS = [
 ]
 
 
-def of(rows: list[Record], topic: str = "t") -> Content:
+def of(rows: list[Record], topic: str = "t") -> ContentSum:
     return content_of(RecordColumns.from_records(rows), topic)
 
 
@@ -33,7 +33,7 @@ def test_order_shares_and_times_make_no_difference() -> None:
     assert of(ROWS[::-1]) == whole
     assert of(ROWS[:3]).plus(of(ROWS[3:])) == whole
     assert of([row._replace(timestamp=5) for row in ROWS]) == whole
-    total = Content()
+    total = ContentSum()
     for row in ROWS:
         total = total.plus(of([row]))
     assert total == whole
@@ -50,4 +50,4 @@ def test_each_difference_shows() -> None:
 
 def test_the_number_is_always_the_same() -> None:
     """The digest is stored on disk."""
-    assert of(ROWS) == Content(10, 17989956795884016002)
+    assert of(ROWS) == ContentSum(10, 17989956795884016002)

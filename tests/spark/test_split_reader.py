@@ -15,7 +15,7 @@ from storage.errors import CorruptBatch, SegmentGone
 from storage.files import partition_metadata
 from storage.files.log_file import LogFile
 from storage.files.names import PARTITION_METADATA
-from storage.format.block import Damage
+from storage.format.block import BatchDamage
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, OffsetRange, TopicPartition
@@ -36,7 +36,7 @@ class Reading:
 
     def __init__(self, built: BuiltPartition, start: int, end: int, isolation: str = "read_uncommitted") -> None:
         self.lost: list[tuple[OffsetRange, str]] = []
-        self.damage: list[Damage] = []
+        self.damage: list[BatchDamage] = []
         self._blocks = read_split(
             LogDir.open_read_only(built.path.parent),
             Split(TP, start, end, 0),

@@ -24,7 +24,6 @@ from typing import Final, NamedTuple
 
 from storage.format import message_set
 from storage.format.compression import Codec
-from storage.format.control_batches import marker_batch
 from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Headers, Record
@@ -37,6 +36,7 @@ from tests.support.broker_rules import (
     stored_batches,
     write,
 )
+from tests.support.control_batches import marker_batch
 
 # The default timestamp of offset 0; each following offset is a second later.
 START_MS = 1_700_000_000_000

@@ -22,7 +22,7 @@ from tests.support.owned_dirs import HastyDisk
 def in_parts(dice: random.Random, disk: Disk | None = None) -> Callable[[DividedPass], list[Copied]]:
     """Does a pass in this process, with stretches, places and maps of random sizes; everything is passed as bytes."""
 
-    def elsewhere(work: DividedPass) -> list[Copied]:
+    def run_parts(work: DividedPass) -> list[Copied]:
         places = dice.choice((1, 2, 5))
         most_keys = dice.choice((1, 3, 10, 1000))
         chunks: list[list[KeyChunk]] = [[] for _ in range(places)]
@@ -49,7 +49,7 @@ def in_parts(dice: random.Random, disk: Disk | None = None) -> Callable[[Divided
         dice.shuffle(copied)
         return copied
 
-    return elsewhere
+    return run_parts
 
 
 def _sent(value: Any) -> Any:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from storage.compaction.cleaned_transactions import Passed
     from storage.compaction.compaction import CompactionResult
-    from storage.compaction.divided_pass import Copied, DividedPass, Elsewhere, GroupCopy
+    from storage.compaction.divided_pass import Copied, DividedPass, GroupCopy, RunParts
     from storage.compaction.offset_map import Int64s, Secret
     from storage.directory.owned_dir import OwnedDir
     from storage.files.disk_protocol import Disk
@@ -81,11 +81,11 @@ def preview(
     return preview_divided(log_dir, tp, _on_workers(spark, options, RealDisk()))
 
 
-def _on_workers(spark: SparkSession, options: CompactOptions, disk: Disk) -> Elsewhere:
+def _on_workers(spark: SparkSession, options: CompactOptions, disk: Disk) -> RunParts:
     """A function that has Spark's workers do a pass."""
 
     def run(work: DividedPass) -> list[Copied]:
-        name, slow = str(work.occasion.snapshot.tp), options.allow_uncompiled
+        name, slow = str(work.pass_input.snapshot.tp), options.allow_uncompiled
         cores = int(spark.sparkContext.defaultParallelism)
         buckets = _bucket_count(work.records(), cores, options)
         scan = partial(_scan, secret=work.secret, buckets=buckets, most_keys=options.keys_per_scan)
@@ -180,7 +180,7 @@ def _bucket_count(records: int, cores: int, options: CompactOptions) -> int:
 
 def _stretches(work: DividedPass, cores: int, options: CompactOptions) -> list[list[Stretch]]:
     """What each task scans."""
-    ranges = [LogRange(work.occasion.snapshot, group.start, group.end) for group in work.groups]
+    ranges = [LogRange(work.pass_input.snapshot, group.start, group.end) for group in work.groups]
     tasks = plan(ranges, cores)
     total = sum(split.size_bytes for splits in tasks for split in splits)
     least = -(-total // options.task_bytes)

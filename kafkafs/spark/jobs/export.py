@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from storage.files.disk_protocol import Disk
-    from storage.format.block import Damage, RecordBlock
+    from storage.format.block import BatchDamage, RecordBlock
 
 # The largest share of a log for a task, in file bytes: it is repeated if a worker dies, and is about a file's size.
 _TASK_BYTES: Final = 256 << 20
@@ -234,7 +234,7 @@ class _SplitProblems:
             raise _lost(tp, offsets, why)
         self.lost.append(LostMessages(tp, offsets))
 
-    def damage(self, tp: TopicPartition, damage: Damage) -> None:
+    def damage(self, tp: TopicPartition, damage: BatchDamage) -> None:
         if not self._options.keep_damage:
             raise damage.error
         last = self._split.end_offset - 1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
-    from storage.format.block import Damage, RecordBlock
+    from storage.format.block import BatchDamage, RecordBlock
 
 HOUR_MS: Final = 3_600_000
 # The timestamps, in milliseconds, whose year has four digits.
@@ -136,7 +136,7 @@ def _count(task: _StatsTask) -> dict[_Key, _Part]:
         before = parts.get(key)
         parts[key] = part if before is None else _added(before, part)
 
-    def damage(_tp: TopicPartition, found: Damage) -> None:
+    def damage(_tp: TopicPartition, found: BatchDamage) -> None:
         if not task.keep_damage:
             raise found.error
         count(_DAMAGED, _one_damage())

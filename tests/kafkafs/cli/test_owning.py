@@ -11,7 +11,7 @@ import pytest
 
 from storage.directory.owned_dir import OwnedDir
 from storage.files import commit_ledger, names
-from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
+from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedBatchFile, WriteId
 from storage.log.log_dir import LogDir
 from storage.log.reader import find_batch
 from storage.types import TopicPartition
@@ -153,7 +153,7 @@ def test_recover_gives_up_writes_that_cannot_be_finished(logdir: Path) -> None:
         PendingCommit(
             WriteId(name, 3),
             0,
-            (PendingPart(TP, base, base, crc, (StagedFile(TP, f"{name}.3.{'0' * 32}.staged", 9, 1),)),),
+            (PendingPart(TP, base, base, crc, (StagedBatchFile(TP, f"{name}.3.{'0' * 32}.staged", 9, 1),)),),
         )
         for name, base, crc in (("stuck", 10, 0), ("done", 9, _crc(logdir, 9)))
     )

@@ -15,13 +15,13 @@ from storage.errors import CorruptIndex, NotPermitted, SegmentGone
 from storage.files.names import FileKind
 from storage.format.batches import BatchTable, scan
 from storage.format.compression import Codec
-from storage.format.control_batches import marker_batch
 from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields
 from storage.format.record_columns import Record
 from storage.types import Isolation, TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.support.compacted_logs import TP, compact, contents, latest, opened, put, updates
+from tests.support.control_batches import marker_batch
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.owned_dirs import NOW_MS, StandingClock, append, close_clean
 from tests.support.readers import read_all
@@ -332,7 +332,7 @@ def test_only_where_somebody_said_so(tmp_path: Path) -> None:
     owned = opened(tmp_path / "log")
     owned.create_topic("kept", 1)
     append(owned.log(TopicPartition("kept", 0)), [b"x"])
-    with pytest.raises(NotPermitted, match="not to be compacted"):
+    with pytest.raises(NotPermitted, match="may not be compacted"):
         compact_partition(owned, TopicPartition("kept", 0))
     close_clean(owned)
 

@@ -16,7 +16,7 @@ from storage.compaction.directory_compaction import (
     preview_divided,
     preview_partition,
 )
-from storage.compaction.divided_pass import Copied, DividedPass, Elsewhere
+from storage.compaction.divided_pass import Copied, DividedPass, RunParts
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptBatch, CorruptIndex, SegmentGone, StorageError
 from storage.files import names
@@ -38,9 +38,9 @@ from tests.support.uncompiled import plain_kernels
 DAY_MS = 86_400_000
 
 
-def divided(owned: OwnedDir, elsewhere: Elsewhere, tp: TopicPartition = TP) -> None:
+def divided(owned: OwnedDir, run_parts: RunParts, tp: TopicPartition = TP) -> None:
     """A divided pass; what it replaced is removed at once."""
-    for path in compact_divided(owned, tp, elsewhere).files:
+    for path in compact_divided(owned, tp, run_parts).files:
         owned.disk.unlink(path)
 
 
@@ -216,7 +216,7 @@ def test_what_fails_elsewhere_leaves_the_log_as_it_was(tmp_path: Path, keeps: in
         staged.write_bytes(staged.read_bytes()[:-1])
         return done
 
-    with pytest.raises((OSError, StorageError), match=r"No space|not every group|not here as it was written"):
+    with pytest.raises((OSError, StorageError), match=r"No space|not every group|missing or has another size here"):
         compact_divided(owned, TP, failing)
     assert tree_of(tmp_path) == before
     divided(owned, in_parts(random.Random(1)))

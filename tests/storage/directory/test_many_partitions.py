@@ -267,7 +267,7 @@ def test_a_log_whose_file_was_replaced_meanwhile_goes_offline(tmp_path: Path) ->
     path.unlink()
     path.write_bytes(data)  # which may have got the inode, too
     os.utime(path, ns=(0, 0))
-    with pytest.raises(OSError, match="not the file any more") as caught:
+    with pytest.raises(OSError, match="no longer the file") as caught:
         append(log, [b"more"])
     assert caught.value.errno == errno.ESTALE
     with pytest.raises(PartitionOffline):

@@ -27,7 +27,7 @@ from storage.files.metadata_records import (
     TopicRecord,
     decode,
 )
-from storage.files.metadata_replay import Replay
+from storage.files.metadata_replay import MetadataReplay
 from storage.format.batches import BatchTable, scan
 from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
@@ -428,7 +428,7 @@ def change_a(number: int, tags: bytes) -> bytes:
 
 
 def replay(*values: bytes) -> ClusterMetadata:
-    state = Replay()
+    state = MetadataReplay()
     for value in values:
         record = decode(value)
         assert record is not None

@@ -121,7 +121,7 @@ def test_ids(data: bytes) -> None:
 
 @pytest.mark.parametrize("text", ["", "a" * 21, "a" * 23, "a" * 21 + "+", "a" * 22 + "=="])
 def test_no_ids(text: str) -> None:
-    with pytest.raises(ValueError, match="no Kafka id"):
+    with pytest.raises(ValueError, match="not a Kafka id"):
         partition_metadata.id_bytes(text)
 
 
@@ -140,7 +140,7 @@ def test_partition_metadata(tmp_path: Path) -> None:
     path.write_bytes(partition_metadata.encode(ID))
     assert path.read_bytes() == f"version: 0\ntopic_id: {ID}".encode()
     assert partition_metadata.read(path) == ID
-    with pytest.raises(ValueError, match="no Kafka id"):
+    with pytest.raises(ValueError, match="not a Kafka id"):
         partition_metadata.encode("x")
 
 

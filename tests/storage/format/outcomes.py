@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.errors import StorageError
-from storage.format import header_kernel
+from storage.format import decode_kernel
 from storage.format.batches import BatchTable, ScanStop, scan
 from storage.format.decoder import NO_RECORDS, Decoder
 
@@ -74,10 +74,10 @@ def read_all(data: bytes, *, position: int = 0, verify_crc: bool = True, max_byt
             assert isinstance(damage.error, StorageError)
             damages.append((damage.row, damage.position, type(damage.error).__name__, str(damage.error)))
             row = damage.row + 1
-    searched, at = [], header_kernel.search(data, 0, len(data), 0, 2**63 - 1)
+    searched, at = [], decode_kernel.search(data, 0, len(data), 0, 2**63 - 1)
     while at >= 0:
         searched.append(at)
-        at = header_kernel.search(data, at + 1, len(data), 0, 2**63 - 1)
+        at = decode_kernel.search(data, at + 1, len(data), 0, 2**63 - 1)
     plausible = (table.base_offset >= 0) & (table.codec <= np.where(table.magic < 2, 3, 4)) & (table.last_offset >= 0)
     assert set((table.position[plausible] - position).tolist()) <= set(searched)
     check_audit(data, table, position, decoder, records, damages)

@@ -17,7 +17,7 @@ INT64_MAX = 2**63 - 1
 @pytest.fixture(params=["as installed", "plain"], autouse=True)
 def _both_forms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "plain":
-        monkeypatch.setattr(batches, "header_kernel", uncompiled("storage.format.header_kernel"))
+        monkeypatch.setattr(batches, "decode_kernel", uncompiled("storage.format.decode_kernel"))
 
 
 def table_of(data: bytes, position: int = 0) -> BatchTable:
@@ -240,7 +240,7 @@ def test_survey_counts_what_decoding_takes() -> None:
     )
     table = table_of(data)
     none = np.empty(0, np.uint8)
-    survey = batches.header_kernel.survey
+    survey = batches.decode_kernel.survey
     fits = len(record()) // 7  # no more records than this can be in that many bytes
     assert survey(table.data, 0, 7, 0, len(data), none, False) == (3 + fits, 2, 2)
     assert survey(table.data, 0, 7, 0, len(data), none, True) == (4 + fits, 2, 2)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from storage.format import checksum, checksum_kernel, decoder
-from storage.format.batches import BatchTable, scan
+from storage.format.batches import BatchTable, Column, scan
 from storage.format.decoder import verify_crcs
 from tests.support.raw_batches import batch, message, record
 from tests.support.uncompiled import uncompiled
@@ -42,20 +42,32 @@ def test_crc32_known_answer() -> None:
     assert checksum.crc32(b"123456789") == 0xCBF43926
 
 
+def by_tables(kernel, data: bytes, magic: int) -> int:  # type: ignore[no-untyped-def] # a module
+    """The checksum that the kernel finds with its slicing tables for a batch with `data` as what is checksummed."""
+    head = 21 if magic == 2 else 16
+    table = np.zeros((len(Column), 1), np.int64)
+    table[Column.SIZE], table[Column.MAGIC] = head + len(data), magic
+    tables = checksum.CRC32C_TABLES[:4096], checksum.CRC32_TABLES  # without those for the processor's instruction
+    _, found, _ = kernel.check_batches(bytes(head) + data, table, 0, 1, 0, *tables, 1000, np.zeros((1, 5), np.int64))
+    return int(found)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_tables_agree_with_the_libraries_at_every_length(kernel) -> None:  # type: ignore[no-untyped-def] # a module
     data = random.Random(1).randbytes(100)
     for start in range(3):
         for end in range(start, len(data)):
             part = data[start:end]
-            assert kernel.table_crc(part, checksum.CRC32C_TABLES) == crc32c_package.crc32c(part)
-            assert kernel.table_crc(part, checksum.CRC32_TABLES) == zlib.crc32(part)
+            assert by_tables(kernel, part, 2) == crc32c_package.crc32c(part)
+            assert by_tables(kernel, part, 1) == zlib.crc32(part)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_too_few_tables_are_refused(kernel) -> None:  # type: ignore[no-untyped-def] # a module
-    with pytest.raises(ValueError, match="tables"):
-        kernel.table_crc(b"", np.zeros(4095, np.uint32))
+    short, rows = np.zeros(4095, np.uint32), (np.zeros((len(Column), 1), np.int64), 0, 0, 0)
+    for tables in ((short, checksum.CRC32_TABLES), (checksum.CRC32C_TABLES, short)):
+        with pytest.raises(ValueError, match="tables"):
+            kernel.check_batches(b"", *rows, *tables, 0, np.zeros((1, 5), np.int64))
 
 
 def test_crcmod_serves_where_the_crc32c_package_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:

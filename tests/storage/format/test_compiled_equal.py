@@ -15,7 +15,7 @@ from tests.support.raw_batches import batch, message, record, sized, varint
 from tests.support.record_headers import batches
 from tests.support.uncompiled import extension_modules, plain_kernels, uncompiled
 
-READING = ["header_kernel", "checksum_kernel", "inflate_kernel", "decode_kernel", "message_kernel"]
+READING = ["decode_kernel", "checksum_kernel", "inflate_kernel"]
 INT32 = [0, 1, -1, 2**31 - 1, -(2**31)]
 INT64 = [0, 1, -1, 2**31, 2**63 - 1, -(2**63), 2**63 - 2**31]
 # A partition of every format and kind of batch.

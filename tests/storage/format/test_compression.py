@@ -216,8 +216,8 @@ def test_lz4_frames_with_checksums_are_verified(magic: int) -> None:
 @pytest.mark.parametrize(
     ("packed", "what"),
     [
-        (b"", "no lz4 frame"),
-        (b"\x05\x22\x4d\x18\x60\x40\x82" + bytes(4), "no lz4 frame"),
+        (b"", "not an lz4 frame"),
+        (b"\x05\x22\x4d\x18\x60\x40\x82" + bytes(4), "not an lz4 frame"),
         (lz4_frame(flags=0x40), "lz4 frame of a kind that Kafka does not read"),  # dependent blocks
         (lz4_frame(flags=0x61), "lz4 frame of a kind that Kafka does not read"),  # a dictionary
         (lz4_frame(flags=0xA0), "lz4 frame of a kind that Kafka does not read"),  # version 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from storage.errors import CorruptBatch
-from storage.format import decode_kernel, message_kernel
+from storage.format import decode_kernel, decoder
 from storage.format.batches import BatchTable, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
@@ -248,16 +248,10 @@ def decode_wrapper(
     scan(message(offset, b"", magic=magic, attributes=attributes, timestamp=7777), 0, table)
     columns, fault = np.empty((9, capacity), np.int64), np.zeros(4, np.int64)
     spans = np.array([0, len(content)], np.int64)
-    _, used = current_message_kernel().decode_messages(
+    _, used = decoder.decode_kernel.decode(  # built or plain
         content, table.data, 0, 1, 0, spans[:1], spans[1:], np.empty(0, np.uint8), False, columns, 0, fault
     )
-    return columns[:2, :used].T.tolist(), message_kernel.FAULTS[fault[0]][0]
-
-
-def current_message_kernel():  # type: ignore[no-untyped-def] # a module, built or plain
-    from storage.format import decoder
-
-    return decoder.message_kernel
+    return columns[:2, :used].T.tolist(), decode_kernel.FAULTS[fault[0]][0]
 
 
 def test_plain_messages() -> None:
@@ -345,16 +339,10 @@ def test_bad_wrappers(content: bytes, offset: int, what: str) -> None:
 # Arguments that cannot be right are refused, whatever they are meant to be
 
 
-@pytest.mark.parametrize("name", ["decode_kernel", "message_kernel"])
+@pytest.mark.parametrize("data", [batch([record()]), message(0, b"v")])
 @pytest.mark.parametrize("plain", [False, True])
-def test_rows_spans_and_columns_are_checked(name: str, plain: bool) -> None:
-    module = (
-        uncompiled(f"storage.format.{name}")
-        if plain
-        else {"decode_kernel": decode_kernel, "message_kernel": message_kernel}[name]
-    )
-    decode_rows = module.decode_records if name == "decode_kernel" else module.decode_messages
-    data = batch([record()]) if name == "decode_kernel" else message(0, b"v")
+def test_rows_spans_and_columns_are_checked(data: bytes, plain: bool) -> None:
+    module = uncompiled("storage.format.decode_kernel") if plain else decode_kernel
     table = BatchTable.empty(1)
     scan(data, 0, table)
     columns, fault, none = np.empty((9, 1), np.int64), np.zeros(4, np.int64), np.empty(0, np.int64)
@@ -364,7 +352,7 @@ def test_rows_spans_and_columns_are_checked(name: str, plain: bool) -> None:
         first: int, last: int, starts: list[int], ends: list[int], used: int = 0, origin: int = 0
     ) -> tuple[int, int]:
         spans = np.array(starts, np.int64), np.array(ends, np.int64)
-        answer: tuple[int, int] = decode_rows(
+        answer: tuple[int, int] = module.decode(
             data, table.data, first, last, origin, *spans, skip, False, columns, used, fault
         )
         return answer
@@ -386,4 +374,4 @@ def test_rows_spans_and_columns_are_checked(name: str, plain: bool) -> None:
     assert call(0, 1, [], []) == (1, 1)
     assert fault[0] == 0
     with pytest.raises(ValueError, match="columns"):
-        decode_rows(data, table.data, 0, 1, 0, none, none, skip, False, columns[:8], 0, fault)
+        module.decode(data, table.data, 0, 1, 0, none, none, skip, False, columns[:8], 0, fault)

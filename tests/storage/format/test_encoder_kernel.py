@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.format import encoder_kernel
-from storage.format.record_columns import encode_varint
+from storage.format.record_batch import encode_batch
+from storage.format.record_columns import Record, RecordColumns, encode_varint
 from tests.support.uncompiled import uncompiled
 
 plain = uncompiled("storage.format.encoder_kernel")
@@ -44,14 +45,12 @@ def test_both_forms_encode_any_columns_alike(
     room: int,
     position: int,
 ) -> None:
-    columns = [column(list(values)) for values in zip(*rows, strict=True)]
-    if consecutive:
-        columns[8] = column([])
+    columns = np.array(list(zip(*rows, strict=True)), np.int64)
     outcomes = []
     for kernel in (encoder_kernel, plain):
         out = bytearray(b"\xaa" * (position + room))
         result = column([0, 0, 0])
-        status = kernel.encode_records(data, *columns, 0, len(rows), base_timestamp, out, position, result)
+        status = kernel.encode_records(data, columns, consecutive, 0, len(rows), base_timestamp, out, position, result)
         outcomes.append((status, bytes(out), result.tolist()))
     assert outcomes[0] == outcomes[1]
     status, out, (done, end, _) = outcomes[0]
@@ -62,30 +61,34 @@ def test_both_forms_encode_any_columns_alike(
 
 @FORMS
 def test_short_columns_and_odd_spans_are_refused(kernel: ModuleType) -> None:
-    one, two, none = column([0]), column([0, 0]), column([])
-    good = [one, one, one, one, one, one, one, one, none]
-    for index in range(9):
-        short = [two] * 8 + [none]
-        short[index] = column([0]) if index == 8 else none
+    good = np.zeros((9, 1), np.int64)
+    for short in (good, np.zeros((8, 2), np.int64)):
         with pytest.raises(ValueError, match="shorter"):
-            kernel.encode_records(b"", *short, 0, 2, 0, bytearray(100), 0, column([0, 0, 0]))
+            kernel.encode_records(b"", short, True, 0, 2, 0, bytearray(100), 0, column([0, 0, 0]))
     for first, last, position, result in ((-1, 1, 0, 3), (1, 0, 0, 3), (0, 1, -1, 3), (0, 1, 101, 3), (0, 1, 0, 2)):
         with pytest.raises(ValueError, match="out of range"):
-            kernel.encode_records(b"", *good, first, last, 0, bytearray(100), position, np.zeros(result, np.int64))
+            kernel.encode_records(b"", good, True, first, last, 0, bytearray(100), position, np.zeros(result, np.int64))
 
 
-@FORMS
-def test_columns_of_one_element_hold_for_all_rows(kernel: ModuleType) -> None:
-    one = column([3])
-    constant = [column([0]), column([2]), column([0]), one, column([9]), column([0]), column([0]), column([0])]
-    full = [np.repeat(values, 4) for values in constant]
-    outs = []
-    for columns in (constant, full):
-        out, result = bytearray(200), column([0, 0, 0])
-        assert kernel.encode_records(b"abc", *columns, column([]), 0, 4, 0, out, 0, result) == kernel.DONE
-        outs.append((bytes(out), result.tolist()))
-    assert outs[0] == outs[1]
-    assert outs[0][1] == [4, 4 * 12, 9]
+def test_columns_of_one_element_hold_for_all_rows() -> None:
+    constant = [column([0]), column([2]), column([9]), column([0]), column([3]), column([0]), column([0]), column([0])]
+    start, *rest = (np.repeat(values, 4) for values in constant)
+    full = RecordColumns(b"abc", start, *rest)
+    short = RecordColumns(b"abc", start, *constant[1:])
+    assert encode_batch(short) == encode_batch(full)
+    assert len(encode_batch(full)) == 61 + 4 * 12
+
+
+def test_rows_taken_and_timestamps_replaced() -> None:
+    columns = RecordColumns.from_records(
+        [Record(b"a", b"1", [(b"h", b"x")], 5), Record(None, None), Record(b"c", b"3")]
+    )
+    taken = columns.take(np.array([2, 0])).with_timestamps(7)
+    assert [(taken.key(row), taken.value(row), int(taken.timestamp[row])) for row in range(2)] == [
+        (b"c", b"3", 7), (b"a", b"1", 7),
+    ]  # fmt: skip
+    assert encode_batch(taken) == encode_batch([Record(b"c", b"3", (), 7), Record(b"a", b"1", [(b"h", b"x")], 7)])
+    assert columns.timestamp.tolist() == [5, -1, -1]
 
 
 @pytest.mark.parametrize("value", [0, -1, 1, 63, 64, -64, -65, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import CorruptBatch
-from storage.format.batches import BatchTable, Scan, ScanStop, scan
+from storage.format.batches import BatchTable, ScanOutcome, ScanStop, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
 from storage.types import TimestampType
@@ -45,7 +45,7 @@ def records_of(block: RecordBlock) -> Iterator[Golden]:
         )
 
 
-def scanned(data: bytes) -> tuple[BatchTable, Scan]:
+def scanned(data: bytes) -> tuple[BatchTable, ScanOutcome]:
     table = BatchTable.empty(len(data) // 26 + 1)
     return table, scan(data, 0, table)
 

@@ -51,21 +51,14 @@ def test_columns_of_keys_hash_as_single_keys_do(keys: list[bytes | None]) -> Non
     expected = [hashing.murmur2(key or b"") for key in keys]
     for module in (hashing, plain):
         hashes = np.zeros(len(keys), np.int32)
-        module.murmur2_gathered(data, ends, memoryview(hashes))
-        assert hashes.tolist() == expected
         module.murmur2_columns(data, ends - np.maximum(lengths, 0), lengths, memoryview(hashes))
         assert hashes.tolist() == [0 if key is None else e for key, e in zip(keys, expected, strict=True)]
 
 
 @pytest.mark.parametrize("module", [hashing, plain], ids=["as-installed", "plain"])
 def test_keys_outside_the_buffer_are_refused(module: object) -> None:
-    gathered, columns = module.murmur2_gathered, module.murmur2_columns  # type: ignore[attr-defined]
+    columns = module.murmur2_columns  # type: ignore[attr-defined]
     one, two = np.zeros(1, np.int32), np.zeros(2, np.int32)
-    for ends in ([5], [-1], [3, 2]):
-        with pytest.raises(ValueError, match="ends"):
-            gathered(b"1234", np.array(ends), two)
-    with pytest.raises(ValueError, match="fewer"):
-        gathered(b"1234", np.array([1, 2]), one)
     for start, length in ((0, 5), (-1, 1), (4, 1), (2**63 - 1, 1), (1, 2**63 - 1)):
         with pytest.raises(ValueError, match="outside"):
             columns(b"1234", np.array([start]), np.array([length]), one)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.format import lines_kernel
+from storage.format import encoder_kernel
 from storage.format.batches import BATCH_HEADER_SIZE
 from storage.format.checksum import CRC32C_TABLES
 from storage.format.record_batch import BatchFields, encode_batch, set_crc
@@ -15,8 +15,8 @@ from storage.format.record_columns import Record
 from tests.storage.format.test_encoder_kernel import column
 from tests.support.uncompiled import uncompiled
 
-plain = uncompiled("storage.format.lines_kernel")
-FORMS = pytest.mark.parametrize("kernel", [lines_kernel, plain], ids=["as-installed", "plain"])
+plain = uncompiled("storage.format.encoder_kernel")
+FORMS = pytest.mark.parametrize("kernel", [encoder_kernel, plain], ids=["as-installed", "plain"])
 
 
 def test_the_compiled_forms_are_compared_with_the_plain_ones() -> None:
@@ -33,7 +33,7 @@ def test_lines_are_split_as_bytes_split_does(lines: list[bytes], rest: bytes, ca
     byte = bytes([separator])
     data = b"".join(line + byte for line in lines) + rest
     expected = data.split(byte)[:-1]
-    for kernel in (lines_kernel, plain):
+    for kernel in (encoder_kernel, plain):
         starts, lengths = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
         rows = kernel.split_lines(data, 0, len(data), separator, starts, lengths)
         assert rows == min(capacity, len(expected))
@@ -57,7 +57,7 @@ def test_lines_become_the_batch_of_their_values(
     values = [begun + lines[0], *lines[1:]]
     fields = BatchFields(log_append_time_ms=timestamp if append_time else None)
     expected = encode_batch([Record(None, value, timestamp=timestamp) for value in values], fields=fields)
-    for kernel in (lines_kernel, plain):
+    for kernel in (encoder_kernel, plain):
         out = bytearray(len(expected) - lacking)
         arguments = (10, timestamp, 8 if append_time else 0, out, CRC32C_TABLES)
         done = kernel.encode_lines(bytearray(begun), memoryview(data + rest), *arguments)

@@ -153,8 +153,8 @@ def test_damaged_batches_are_read_or_are_damage(
 
 def test_plain_kernels_take_the_place_of_compiled_ones() -> None:
     def kernels() -> tuple[ModuleType, ...]:
-        decoding = (decoder.decode_kernel, decoder.message_kernel, decoder.checksum_kernel, decoder.inflate_kernel)
-        return (batches.header_kernel, block.fields_kernel, *decoding)
+        decoding = (decoder.decode_kernel, decoder.checksum_kernel, decoder.inflate_kernel)
+        return (batches.decode_kernel, block.decode_kernel, *decoding)
 
     used = kernels()
     with plain_kernels():

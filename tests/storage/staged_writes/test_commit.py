@@ -24,12 +24,12 @@ from storage.errors import (
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import (
     CONTENTS_KEPT,
-    Content,
+    ContentSum,
     LastBatch,
     Ledger,
     PendingCommit,
     PendingPart,
-    StagedFile,
+    StagedBatchFile,
     WriteId,
 )
 from storage.files.dir_lock import DirLock
@@ -67,7 +67,7 @@ Values = Mapping[TopicPartition, Sequence[bytes]]
 
 def stage(
     path: Path, write: WriteId, shares: Values, disk: Disk | None = None, *, key: bytes | None = None, batches: int = 1
-) -> list[StagedFile]:
+) -> list[StagedBatchFile]:
     """What one task of a write does: `batches` batches of its messages in each partition."""
     found = LogDir.open_read_only(path)
     files = []
@@ -670,28 +670,28 @@ def test_a_batch_that_comes_again_with_other_rows_is_an_error(before: Path) -> N
     owned = OwnedDir.open(before, clock=StandingClock())
     shares = {TP: [b"x"]}
 
-    def again(batch: int, content: Content, **more: bool) -> bool:
+    def again(batch: int, content: ContentSum, **more: bool) -> bool:
         write = WriteId(QUERY, batch)
         return commit.commit(owned, write, stage(before, write, shares, key=b"k"), content=content, **more).appended
 
     for batch in range(5):
-        assert again(batch, Content(1, batch))
-    assert not again(4, Content(1, 4))
-    assert not again(2, Content(1, 2))
+        assert again(batch, ContentSum(1, batch))
+    assert not again(4, ContentSum(1, 4))
+    assert not again(2, ContentSum(1, 2))
     with pytest.raises(ReplayDiffers, match="expected 1 rows, found 2 rows"):
-        again(4, Content(2, 4))
+        again(4, ContentSum(2, 4))
     with pytest.raises(ReplayDiffers, match="found 1 rows, other ones"):
-        again(3, Content(1, 4))
-    assert again(5, Content(1, 5))
+        again(3, ContentSum(1, 4))
+    assert again(5, ContentSum(1, 5))
     # A batch without rows is one, too.
-    assert commit.commit(owned, WriteId(QUERY, 6), (), content=Content()).appended
+    assert commit.commit(owned, WriteId(QUERY, 6), (), content=ContentSum()).appended
     with pytest.raises(ReplayDiffers, match="expected 0 rows, found 1 rows"):
-        again(6, Content(1, 6))
+        again(6, ContentSum(1, 6))
     assert len(values_of(owned.log(TP).snapshot())) == 6
     for batch in range(7, 7 + CONTENTS_KEPT):
-        assert commit.commit(owned, WriteId(QUERY, batch), (), content=Content()).appended
+        assert commit.commit(owned, WriteId(QUERY, batch), (), content=ContentSum()).appended
     with pytest.raises(ReplayDiffers, match="no longer known"):
-        again(5, Content(1, 5))
+        again(5, ContentSum(1, 5))
     for path in before.rglob("*" + names.STAGED_SUFFIX):
         path.unlink()
     close_sound(owned)
@@ -702,10 +702,10 @@ def test_a_batch_that_was_committed_before_contents_were_remembered(before: Path
     (before / names.COMMITS).write_text(json.dumps({"version": 1, "queries": {QUERY: [3, NOW_MS]}, "pending": []}))
     owned = OwnedDir.open(before, clock=StandingClock())
     write = WriteId(QUERY, 3)
-    assert not commit.commit(owned, write, stage(before, write, {TP: [b"x"]}), content=Content(1, 1)).appended
+    assert not commit.commit(owned, write, stage(before, write, {TP: [b"x"]}), content=ContentSum(1, 1)).appended
     write = WriteId(QUERY, 4)
-    assert commit.commit(owned, write, stage(before, write, {TP: [b"x"]}), content=Content(1, 1)).appended
-    assert commit_ledger.read(before).content_of(write) == Content(1, 1)
+    assert commit.commit(owned, write, stage(before, write, {TP: [b"x"]}), content=ContentSum(1, 1)).appended
+    assert commit_ledger.read(before).content_of(write) == ContentSum(1, 1)
     close_sound(owned)
 
 
@@ -713,11 +713,11 @@ def test_the_content_of_a_write_that_is_finished_later_is_remembered(before: Pat
     write = WriteId(QUERY, 7)
     (file,) = stage(before, write, {TP: [b"x"]})
     part = PendingPart(TP, 0, 0, 1, (file,))
-    begun = Ledger().begun(PendingCommit(write, NOW_MS, (part,), Content(1, 2**64 - 1)))
+    begun = Ledger().begun(PendingCommit(write, NOW_MS, (part,), ContentSum(1, 2**64 - 1)))
     (before / names.COMMITS).write_bytes(commit_ledger.encode(begun))
     owned = OwnedDir.open(before, clock=StandingClock())
     assert values_of(owned.log(TP).snapshot()) == [b"x"]
-    assert commit_ledger.read(before).content_of(write) == Content(1, 2**64 - 1)
+    assert commit_ledger.read(before).content_of(write) == ContentSum(1, 2**64 - 1)
     close_sound(owned)
 
 
@@ -740,7 +740,7 @@ def test_what_earlier_attempts_staged_goes(before: Path) -> None:
     gone = [staged("run 1", 5), staged("run 2", 5), staged("run 1", 4), staged("", 5)]
     kept = [staged("run 3", 5), staged("run 1", 6), staged("run 1", 5, "another-query")]
     pending = staged("run 1", 3)
-    part = PendingPart(TP, 0, 0, 1, (StagedFile(TP, pending, 10, 1),))
+    part = PendingPart(TP, 0, 0, 1, (StagedBatchFile(TP, pending, 10, 1),))
     ledger = Ledger().begun(PendingCommit(WriteId(QUERY, 3), NOW_MS, (part,)))
     (before / names.COMMITS).write_bytes(commit_ledger.encode(ledger))
     lock = DirLock(HastyDisk(), before)
@@ -806,5 +806,5 @@ def test_rules_for_guests(before: Path) -> None:
     assert _ignored(before, files)
 
 
-def _ignored(path: Path, files: Iterable[StagedFile]) -> bool:
+def _ignored(path: Path, files: Iterable[StagedBatchFile]) -> bool:
     return staged_files(path) == sorted(file.name for file in files)

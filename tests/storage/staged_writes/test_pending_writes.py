@@ -17,7 +17,7 @@ from storage.compaction.compaction import CompactionResult
 from storage.compaction.directory_compaction import compact_divided, compact_partition
 from storage.directory.owned_dir import OwnedDir
 from storage.files import commit_ledger, names
-from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
+from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedBatchFile, WriteId
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.staged_writes import commit, ledger
@@ -343,7 +343,7 @@ def test_changes_of_the_ledger_come_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_the_note_is_kept_and_older_files_have_none() -> None:
-    file = StagedFile(FIRST, f"job.0.{'0' * 32}.staged", 9, 1)
+    file = StagedBatchFile(FIRST, f"job.0.{'0' * 32}.staged", 9, 1)
     part = PendingPart(FIRST, 5, 6, 7, (file,))
     other = PendingPart(SECOND, 5, 6, 7, ())
     ledger = Ledger(pending=(PendingCommit(WRITE, 0, (part, other)), PendingCommit(WriteId("other", 1), 0, (part,))))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import CorruptBatch
-from storage.files.commit_ledger import StagedFile, WriteId
+from storage.files.commit_ledger import StagedBatchFile, WriteId
 from storage.format.decoder import Decoder
 from storage.format.record_columns import Record, RecordColumns
 from storage.log.log_dir import LogDir
@@ -22,7 +22,7 @@ VALUES = [value for batch in BATCHES for value in batch]
 
 
 @pytest.fixture
-def staged(tmp_path: Path) -> StagedFile:
+def staged(tmp_path: Path) -> StagedBatchFile:
     owned = opened(tmp_path)
     owned.create_topic("t", 1, {})
     owned.close()
@@ -36,7 +36,7 @@ def staged(tmp_path: Path) -> StagedFile:
     return file
 
 
-def read_back(path: Path, file: StagedFile) -> list[bytes | None]:
+def read_back(path: Path, file: StagedBatchFile) -> list[bytes | None]:
     values: list[bytes | None] = []
     decoder = Decoder()
     for data, table in windows(path, file):
@@ -51,7 +51,7 @@ def read_back(path: Path, file: StagedFile) -> list[bytes | None]:
 @pytest.mark.parametrize("rows", [1, 2, 4096])
 @pytest.mark.parametrize("size", [1, 69, 100, 257, 1000, 3073, 1 << 20])
 def test_windows_of_any_size(
-    tmp_path: Path, staged: StagedFile, size: int, rows: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, staged: StagedBatchFile, size: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "_WINDOW_BYTES", size)
     monkeypatch.setattr(staging, "_WINDOW_ROWS", rows)
@@ -60,7 +60,7 @@ def test_windows_of_any_size(
 
 @pytest.mark.parametrize("size", [100, 1 << 20])
 def test_what_is_missing_or_flipped_is_noticed(
-    tmp_path: Path, staged: StagedFile, size: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, staged: StagedBatchFile, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = staging.path_of(tmp_path, staged)
     whole = path.read_bytes()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.files import commit_ledger, names
-from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedFile, WriteId
+from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedBatchFile, WriteId
 from storage.files.names import FileKind, StagedName
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind
@@ -556,7 +556,7 @@ def _pend(directory: Path, offset: int) -> None:
     """Makes a write pending that was staged, a message, to be appended at an offset."""
     topic, _, number = directory.name.rpartition("-")
     tp = TopicPartition(topic, int(number))
-    files = (StagedFile(tp, str(_STAGED), len(batch([record(0)])), 1),)
+    files = (StagedBatchFile(tp, str(_STAGED), len(batch([record(0)])), 1),)
     pending = PendingCommit(WriteId("write", None), 0, (PendingPart(tp, offset, offset, 0, files),))
     (directory.parent / names.COMMITS).write_bytes(commit_ledger.encode(Ledger(pending=(pending,))))
 
