@@ -1,4 +1,5 @@
-"""Control records, written: a batch of one each. Source: `MemoryRecords.withEndTransactionMarker` (kafka-facts 1.3)."""
+"""Control records, written: a batch of one each. Source: `MemoryRecords.withEndTransactionMarker`; storage/FORMAT.md,
+"Control records"."""
 
 from __future__ import annotations
 

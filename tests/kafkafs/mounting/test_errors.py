@@ -1,4 +1,4 @@
-"""Every errno of product.md, section 5, that a read-only mount can give, as a reader on the mount meets it."""
+"""Every errno of kafkafs/CONTRACT.md, "Errors", that a read-only mount can give, as a reader on the mount meets it."""
 
 from __future__ import annotations
 
