@@ -95,7 +95,7 @@ class SimulatedClock:
 
 
 class SimulatedDisk(FaultyDisk):
-    """A FaultyDisk whose operations are switch points, and which keeps what was in the segments that it unlinks."""
+    """A FaultyDisk whose operations are switch points, and which notes what was in the segments that are removed."""
 
     def __init__(self, root: Path, world: World) -> None:
         super().__init__(root, seed=world.random.randrange(1 << 32))
@@ -129,18 +129,22 @@ class SimulatedDisk(FaultyDisk):
     def rename(self, source: Path, target: Path) -> None:
         super().rename(source, target)
         self._stamp(source.parent, target.parent)
+        if target.name.endswith(".log.deleted"):
+            self._note_removed(target)
 
     def _stamp(self, *paths: Path) -> None:
         for path in paths:
             self._world.clock.stamp(path)
 
     def unlink(self, path: Path) -> None:
-        kept = path.read_bytes() if path.name.endswith(".log.deleted") and path.exists() else b""
         super().unlink(path)
         self._stamp(path.parent)
+
+    def _note_removed(self, path: Path) -> None:
+        """A segment is removed in order once it has its `.deleted` name: it need not be on disk for that."""
         topic, _, partition = path.parent.name.rpartition("-")
-        if kept and partition.isdecimal():  # else the directory of a topic that is being deleted
-            for offset, value in values_in(kept):
+        if partition.isdecimal():  # otherwise the directory of a topic that is being deleted
+            for offset, value in values_in(path.read_bytes()):
                 self._world.removed[TopicPartition(topic, int(partition)), offset] = value
 
     def _failure(self, what: str, _path: Path) -> int | None:
