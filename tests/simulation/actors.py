@@ -163,7 +163,7 @@ class Writer:
                 taken -= len(self._bytes(lines[0]))
                 line = lines.pop(0)
                 if line.fate is not Fate.REFUSED:
-                    line.fate = Fate.ACKNOWLEDGED
+                    self._world.acknowledge(line)
                 elif error is None:
                     raise AssertionError(f"a line that cannot be a message was taken: {line.value[:40]!r}")
             if error is None and taken and lines:
@@ -183,7 +183,7 @@ class Writer:
                 taken -= len(self._bytes(lines[0]))
                 line = lines.pop(0)
                 if line.fate is not Fate.REFUSED:
-                    line.fate = Fate.ACKNOWLEDGED
+                    self._world.acknowledge(line)
             if error is not None and lines:
                 return self._give_up(lines, error)
             if error is not None:

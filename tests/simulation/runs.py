@@ -184,6 +184,8 @@ class _Run:
                 common = {"segment.bytes": size, "max.message.bytes": str(actors.MAX_MESSAGE_BYTES)}
                 with contextlib.suppress(StorageError, OSError):
                     owned.create_topic(topic, 2, {**common, **more, **flush})
+                    if flush:
+                        world.flushed_topics.add(topic)
         jobs: dict[str, Callable[[], None]] = {}
         for index in range(world.random.randrange(1, 4)):
             topic = world.random.choice(("plain", "plain", "kept"))

@@ -140,6 +140,15 @@ class SimulatedDisk(FaultyDisk):
         super().unlink(path)
         self._stamp(path.parent)
 
+    def durable_bytes(self, topic: str) -> bytes:
+        """What a power loss now would surely leave of a topic's segments."""
+        found = []
+        for directory, names in self._durable.items():
+            if directory.name.rpartition("-")[0] == topic:
+                inodes = [inode for name, inode in names.items() if ".log" in name]
+                found += [inode.durable for inode in inodes if inode is not None]
+        return b"".join(found)
+
     def _note_removed(self, path: Path) -> None:
         """A segment is removed in order once it has its `.deleted` name: it need not be on disk for that."""
         topic, _, partition = path.parent.name.rpartition("-")
@@ -172,6 +181,7 @@ class World:
     removed: dict[Place, bytes | None] = field(default_factory=dict)
     sights: list[Sight] = field(default_factory=list)
     deleted_topics: set[str] = field(default_factory=set)
+    flushed_topics: set[str] = field(default_factory=set)  # flush.messages=1: what is acknowledged is on disk
     faults: dict[str, int] = field(default_factory=dict)
     had_errors: bool = False  # a disk that failed: partitions may be offline
     is_full: bool = False
@@ -198,10 +208,21 @@ class World:
         self.lines[line.value] = line
         return line
 
+    def acknowledge(self, line: Line) -> None:
+        line.fate = Fate.ACKNOWLEDGED
+        if line.topic in self.flushed_topics:
+            self.synced(line.path, {line.value})
+
     def synced(self, path: str, lines: set[bytes]) -> None:
         """fsync of a file has returned: those of its lines that were acknowledged when it began."""
         for value in lines:
             self.lines[value].fate = Fate.SYNCED
+        topics = {self.lines[value].topic for value in lines}
+        durable = {topic: self.disk.durable_bytes(topic) for topic in topics}
+        removed = set(self.removed.values())
+        for value in lines:
+            if value not in removed and value not in durable[self.lines[value].topic]:
+                raise AssertionError(f"not on disk though it was said to be: {value[:60]!r} to {path}")
 
     def acknowledged(self, path: str) -> set[bytes]:
         return {v for v, line in self.lines.items() if line.path == path and line.fate is Fate.ACKNOWLEDGED}
