@@ -13,6 +13,7 @@ from storage.format import decode_kernel
 from storage.format.batches import BatchTable, Int64Property
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Self
 
     from numpy.typing import NDArray
@@ -100,6 +101,12 @@ class RecordBlock(RecordFields):
 
     offset = record_column(RecordColumn.OFFSET)
     batch = record_column(RecordColumn.BATCH)
+
+    def check(self, path: Path | None = None) -> None:
+        """Raises the error of the damage where there is one; `path` is the file that the error names."""
+        if self.damage is not None:
+            self.damage.error.path = path or self.damage.error.path
+            raise self.damage.error
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.integer] | slice) -> Self:
         """The records at a mask, indices or a slice: columns are copied, the buffer is shared."""
