@@ -80,15 +80,8 @@ class ProducerTable:
                 entries[producer] = _with_batch(entry, table, row)
                 continue
             if marker.type is ControlType.ABORT and entry.current_txn_first_offset >= 0:
-                stable = self._next_open(entries, producer)
-                aborted.append(
-                    AbortedTxn(
-                        producer,
-                        entry.current_txn_first_offset,
-                        marker.offset,
-                        marker.offset + 1 if stable is None else stable,
-                    )
-                )
+                stable = self._next_open(entries, producer, marker.offset + 1)
+                aborted.append(AbortedTxn(producer, entry.current_txn_first_offset, marker.offset, stable))
             entries[producer] = _with_marker(entry, marker)
         return ProducerChanges(entries, tuple(aborted), end_offset)
 
@@ -110,17 +103,11 @@ class ProducerTable:
             if entry.current_txn_first_offset >= 0 or now_ms - entry.timestamp < expiration_ms
         ]
 
-    def _next_open(self, changed: dict[int, ProducerEntry], producer: int) -> int | None:
+    def _next_open(self, changed: dict[int, ProducerEntry], producer: int, default: int) -> int:
         """The first offset of the earliest open transaction of another producer (findNextIncompleteTxn)."""
         current = self._entries | changed
-        return min(
-            (
-                entry.current_txn_first_offset
-                for other, entry in current.items()
-                if other != producer and entry.current_txn_first_offset >= 0
-            ),
-            default=None,
-        )
+        first_offsets = (entry.current_txn_first_offset for other, entry in current.items() if other != producer)
+        return min((first for first in first_offsets if first >= 0), default=default)
 
     def _markers(self, data: memoryview, table: BatchTable, rows: np.ndarray, origin: int) -> dict[int, ControlRecord]:
         """Transaction markers by row."""
@@ -129,8 +116,7 @@ class ProducerTable:
             return {}
         part = BatchTable(np.ascontiguousarray(table.data[:, chosen]), len(chosen))
         block = self._decoder.decode(data, part, origin=origin, control=True)
-        if block.damage is not None:
-            raise block.damage.error
+        block.check()
         found = {}
         for record in control_records(block):
             if record.type in (ControlType.ABORT, ControlType.COMMIT):

@@ -78,13 +78,12 @@ class _Span(NamedTuple):
     end: int
     decoder: Decoder
 
-    def offsets_of(self, row: int, last_row: int | None = None) -> list[NDArray[np.int64]]:
-        """The offsets within the range of the records in rows [row, last_row), by default the one row."""
-        last = row + 1 if last_row is None else last_row
-        parts = []
-        for block in self._blocks(row, last):
-            parts.append(block.offset[(block.offset >= self.first) & (block.offset < self.end)].copy())
-        return parts
+    def offsets_of(self, row: int) -> list[NDArray[np.int64]]:
+        """The offsets within the range of the records in a row."""
+        return [
+            block.offset[(block.offset >= self.first) & (block.offset < self.end)].copy()
+            for block in self._blocks(row, row + 1)
+        ]
 
     def decode_counts(self, rows: NDArray[np.intp]) -> None:
         """Fills in exact counts for `rows`, ascending: one decoding for each run of them."""
@@ -99,9 +98,7 @@ class _Span(NamedTuple):
         while row < last_row:
             block = self.decoder.decode(window.buffer, window.table, row, last_row, origin=window.origin)
             yield block
-            if block.damage is not None:
-                block.damage.error.path = self.segment.log.path
-                raise block.damage.error
+            block.check(self.segment.log.path)
             row = block.next_row
 
 

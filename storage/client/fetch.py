@@ -130,9 +130,7 @@ class LogChunk:
                 wanted = block.offset >= self.offset
                 if len(block):
                     yield block if wanted.all() else block.select(wanted)
-                if block.damage is not None:
-                    block.damage.error.path = self._path
-                    raise block.damage.error
+                block.check(self._path)
                 row = block.next_row
 
     def next_offset(self) -> int:

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from storage.log.isolation import last_stable_offset
+from storage.client.counting import visible_end
 from storage.log.reader import batch_records, read_blocks
 from storage.log.scanning import scan_sound_batches
 from storage.log.segment import Segment
@@ -40,7 +40,7 @@ def list_offset(
     if special is SpecialTimestamp.MAX_TIMESTAMP:
         return _below_end(snapshot, isolation, _of_greatest_timestamp(snapshot))
     if special is SpecialTimestamp.LATEST:
-        return TimestampOffset(NO_TIMESTAMP, _end(snapshot, isolation))
+        return TimestampOffset(NO_TIMESTAMP, visible_end(snapshot, isolation))
     if special in (SpecialTimestamp.EARLIEST, SpecialTimestamp.EARLIEST_LOCAL):
         return TimestampOffset(NO_TIMESTAMP, snapshot.log_start_offset)
     return None
@@ -66,8 +66,7 @@ def offset_for_timestamp(
 def _check(snapshot: LogSnapshot, segment: Segment) -> None:
     """Raises the damage in a segment, which may hide the wanted message."""
     for block in read_blocks(snapshot, segment, 0):
-        if block.damage is not None:
-            raise block.damage.error
+        block.check()
 
 
 def _first_at(snapshot: LogSnapshot, segment: Segment, timestamp_ms: int) -> TimestampOffset | None:
@@ -104,9 +103,5 @@ def _of_greatest_timestamp(snapshot: LogSnapshot) -> TimestampOffset | None:
     return None
 
 
-def _end(snapshot: LogSnapshot, isolation: Isolation) -> int:
-    return last_stable_offset(snapshot) if isolation is Isolation.READ_COMMITTED else snapshot.log_end_offset
-
-
 def _below_end(snapshot: LogSnapshot, isolation: Isolation, found: TimestampOffset | None) -> TimestampOffset | None:
-    return found if found is not None and found.offset < _end(snapshot, isolation) else None
+    return found if found is not None and found.offset < visible_end(snapshot, isolation) else None

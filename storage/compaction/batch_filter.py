@@ -125,8 +125,7 @@ class BatchFilter:
         row = 0
         while row < table.rows:
             block = self._decoder.decode(window.buffer, table, row, origin=window.origin, skip=skip, control=True)
-            if block.damage is not None:
-                raise block.damage.error
+            block.check()
             self._filter_block(window, block, row, verdicts, needed, discardable & control, sink)
             row = block.next_row
 
@@ -247,8 +246,7 @@ def read_markers(window: Window, decoder: Decoder) -> dict[int, ControlType]:
         return {}
     part = BatchTable(np.ascontiguousarray(window.table.data[:, rows]), len(rows))
     block = decoder.decode(window.buffer, part, origin=window.origin, control=True)
-    if block.damage is not None:
-        raise block.damage.error
+    block.check()
     return {int(rows[record.row]): record.type for record in control_records(block)}
 
 

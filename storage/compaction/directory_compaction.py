@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from storage.append.partition_log import PartitionLog
-from storage.clock import Clock
 from storage.compaction.compaction import CompactionResult, DirtyRange, Limits, Pass, PassInput, dirty_range
 from storage.compaction.divided_pass import DividedPass, RunParts
 from storage.compaction.rewriting import Pace, unpaced
@@ -98,37 +97,31 @@ def _noted(owned: OwnedDir, log: PartitionLog, result: CompactionResult) -> Comp
     return result
 
 
-def preview_partition(log_dir: LogDir, tp: TopicPartition, *, clock: Clock | None = None) -> CompactionResult:
+def preview_partition(log_dir: LogDir, tp: TopicPartition) -> CompactionResult:
     """What `compact_partition` would do, changing nothing. Errors as there, CorruptCheckpoint too.
 
     Empty batches that are kept for their producers are not distinguished from those that are removed.
     """
-    return Pass(preview_pass_input(log_dir, tp, clock=clock), Limits.of(log_dir.broker_config())).rehearse()
+    return Pass(preview_pass_input(log_dir, tp), Limits.of(log_dir.broker_config())).rehearse()
 
 
-def preview_divided(
-    log_dir: LogDir,
-    tp: TopicPartition,
-    run_parts: RunParts,
-    *,
-    clock: Clock | None = None,
-) -> CompactionResult:
+def preview_divided(log_dir: LogDir, tp: TopicPartition, run_parts: RunParts) -> CompactionResult:
     """What `compact_divided` would do. As `preview_partition`."""
-    return DividedPass(preview_pass_input(log_dir, tp, clock=clock), dry_run=True).rehearse(run_parts)
+    return DividedPass(preview_pass_input(log_dir, tp), dry_run=True).rehearse(run_parts)
 
 
-def preview_pass_input(log_dir: LogDir, tp: TopicPartition, *, clock: Clock | None = None) -> PassInput:
+def preview_pass_input(log_dir: LogDir, tp: TopicPartition) -> PassInput:
     """The input that a pass over a partition would have. Errors as `preview_partition`."""
     info = log_dir.topic_info(tp.topic)
     _check(info, is_broker=log_dir.is_broker)
-    now_ms = (clock or log_dir.clock).now_ms()
+    now_ms = log_dir.clock.now_ms()
     snapshot = log_dir.log(tp).snapshot()
     dirty = dirty_range(
         snapshot,
         info.config,
-        _read(log_dir.path / names.CLEANER_CHECKPOINT, tp),
+        checkpoints.read(log_dir.path / names.CLEANER_CHECKPOINT).get(tp),
         now_ms,
-        high_watermark=_high_watermark(info, _read(log_dir.path / names.REPLICATION_CHECKPOINT, tp)),
+        high_watermark=_high_watermark(info, checkpoints.read(log_dir.path / names.REPLICATION_CHECKPOINT).get(tp)),
         kept_from=ledger.kept_from(ledger.read_for_upkeep(log_dir.path), snapshot),
     )
     return PassInput(snapshot, dirty, info.config, (), now_ms)
@@ -145,7 +138,3 @@ def _check(info: TopicInfo, *, is_broker: bool) -> None:
 
 def _high_watermark(info: TopicInfo, known: int | None) -> int | None:
     return None if info.replicas <= 1 else known or 0
-
-
-def _read(path: Path, tp: TopicPartition) -> int | None:
-    return checkpoints.read(path).get(tp) if path.exists() else None

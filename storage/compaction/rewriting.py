@@ -13,7 +13,7 @@ from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
-from storage.log.scanning import Window, scan_batches
+from storage.log.scanning import Window, scan_sound_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 
@@ -27,9 +27,7 @@ def unpaced(_: int) -> None:
 
 def windows(snapshot: LogSnapshot, segment: Segment, start: int, pace: Pace = unpaced) -> Iterator[Window]:
     """The batches of a segment from a byte position on. Damage is raised."""
-    for window in scan_batches(snapshot, segment, start):
-        if window.damage is not None:
-            raise window.damage.error
+    for window in scan_sound_batches(snapshot, segment, start):
         yield window
         pace(int(window.table.size.sum()))
 
@@ -51,8 +49,7 @@ def counting_blocks(window: Window, decoder: Decoder, transactions: CleanedTrans
     row = 0
     while row < table.rows:
         block = decoder.decode(window.buffer, table, row, origin=window.origin, skip=skip)
-        if block.damage is not None:
-            raise block.damage.error
+        block.check()
         row = block.next_row
         yield block
 

@@ -16,6 +16,7 @@ from storage.files.disk import opened, replace_file
 from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import EpochEntry
 from storage.files.names import FileKind
+from storage.files.whole_file import read_whole
 from storage.types import TopicPartition
 
 _SEGMENT_KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
@@ -121,7 +122,7 @@ def write_overrides(disk: Disk, directories: Sequence[Path], overrides: Mapping[
     """
     content = topic_properties.encode(overrides)
     for directory in directories:
-        if _read(directory / names.TOPIC_PROPERTIES) != content:
+        if read_whole(directory / names.TOPIC_PROPERTIES) != content:
             replace_file(disk, directory / names.TOPIC_PROPERTIES, content)
 
 
@@ -133,10 +134,3 @@ def _first_files(start: int | None, topic_id: str, overrides: Mapping[str, str])
         names.LEADER_EPOCH_CHECKPOINT: leader_epochs.encode(epochs),
         **{names.segment_file(start or 0, kind): b"" for kind in _SEGMENT_KINDS},
     }
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None

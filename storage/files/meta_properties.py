@@ -29,11 +29,7 @@ class MetaProperties:
 
 def parse(data: bytes, path: Path | None = None) -> MetaProperties:
     """The content of a meta.properties. CorruptCheckpoint when a broker would refuse it."""
-    try:
-        found = properties.parse(data)
-    except CorruptCheckpoint as error:
-        error.path = path
-        raise
+    found = properties.parse(data, path)
     version = _integer(found.get("version", "0"), "version", path)
     if version not in (0, 1):
         raise CorruptCheckpoint("meta.properties has an unknown version", path=path, expected="0 or 1", found=version)

@@ -102,10 +102,6 @@ MetadataRecord = (
 )
 
 
-def _topic(reader: FieldReader, version: int) -> TopicRecord:
-    return TopicRecord(reader.string(), id_text(reader.uuid()))
-
-
 def _partition(reader: FieldReader, version: int) -> PartitionRecord:
     partition = reader.int32()
     topic_id = id_text(reader.uuid())
@@ -149,7 +145,7 @@ class _Schema:
 
 
 _SCHEMAS = {
-    2: _Schema("TopicRecord", 0, _topic),
+    2: _Schema("TopicRecord", 0, lambda reader, version: TopicRecord(reader.string(), id_text(reader.uuid()))),
     3: _Schema("PartitionRecord", 2, _partition),
     4: _Schema("ConfigRecord", 0, _config),
     5: _Schema("PartitionChangeRecord", 2, _partition_change, tags_read=True),

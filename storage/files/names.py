@@ -23,7 +23,6 @@ RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
-BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 COMMITS = "kafkafs-commits"  # ours: brokers ignore it
 REMOTE_INDEX_CACHE = "remote-log-index-cache"
 
@@ -31,7 +30,6 @@ REMOTE_INDEX_CACHE = "remote-log-index-cache"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 TOPIC_PROPERTIES = "topic.properties"  # ours: brokers ignore it
-QUORUM_STATE = "quorum-state"  # only in __cluster_metadata-0
 
 TEMPORARY_SUFFIX = ".tmp"  # of a checkpoint being written
 STAGED_SUFFIX = ".staged"  # ours, in a partition's directory: batches to be added to the log; brokers ignore it
@@ -78,9 +76,6 @@ class SegmentFileName:
     kind: FileKind
     state: FileState = FileState.LIVE
 
-    def __str__(self) -> str:
-        return segment_file(self.offset, self.kind, self.state)
-
 
 _SEGMENT_FILE = re.compile(
     rf"([0-9]{{{_OFFSET_DIGITS}}})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(|\.cleaned|\.swap|\.deleted)"
@@ -125,9 +120,6 @@ class MetadataSnapshotName:
 
     end_offset: int
     epoch: int
-
-    def __str__(self) -> str:
-        return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
 
 
 def parse_metadata_snapshot(name: str) -> MetadataSnapshotName | None:

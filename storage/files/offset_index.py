@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import CorruptIndex, IndexFault
-from storage.files.sparse_index import SparseIndex, broken_entry, first_failure, read_index, used_entries
+from storage.files.sparse_index import SparseIndex, broken_entry, first_failure, load_index, used_entries
 from storage.types import OffsetPosition
 
 ENTRY_SIZE = 8
@@ -113,11 +113,9 @@ def _broken(table: npt.NDArray[np.int32], row: int, base_offset: int, path: Path
 
 def load(path: Path, base_offset: int, log_size_bytes: int | None = None, *, growing: bool = False) -> OffsetIndex:
     """Reads an .index file; see `parse`. Never raises: a missing or unreadable file gives an index without entries."""
-    read = read_index(path, ENTRY_SIZE)
-    index = parse(read.entries, base_offset, log_size_bytes, growing=growing, path=path)
-    index.missing = read.missing
-    index.problem = index.problem or read.problem
-    return index
+    return load_index(
+        path, ENTRY_SIZE, lambda data: parse(data, base_offset, log_size_bytes, growing=growing, path=path)
+    )
 
 
 def encode(offsets: npt.ArrayLike, positions: npt.ArrayLike, base_offset: int) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ _ENTRY = np.dtype(
         ("current_txn_first_offset", ">i8"),
     ]
 )
+_fields = attrgetter(*_ENTRY.names or ())  # of a ProducerEntry, which has the same names
 _ADVICE = "Producer state can be rebuilt from the log"
 
 
@@ -74,12 +76,6 @@ class ProducerSnapshot:
         """All entries, as objects."""
         return [ProducerEntry(*entry) for entry in self.table.tolist()]
 
-    @property
-    def open_transactions(self) -> npt.NDArray[np.int64]:
-        """First offsets of the transactions that were open, ascending, int64."""
-        first = self.table["current_txn_first_offset"].astype(np.int64)
-        return np.sort(first[first >= 0])
-
 
 def parse(data: bytes, path: Path | None = None) -> ProducerSnapshot:
     """The producers in a snapshot's bytes. CorruptCheckpoint when Kafka would reject it (and try an older one)."""
@@ -104,19 +100,7 @@ def _corrupt(what: str, path: Path | None, position: int, expected: object, foun
 
 def encode(entries: Iterable[ProducerEntry]) -> bytes:
     """The bytes of a snapshot with these entries, in this order."""
-    rows = [
-        (
-            entry.producer_id,
-            entry.epoch,
-            entry.last_sequence,
-            entry.last_offset,
-            entry.offset_delta,
-            entry.timestamp,
-            entry.coordinator_epoch,
-            entry.current_txn_first_offset,
-        )
-        for entry in entries
-    ]
+    rows = [_fields(entry) for entry in entries]
     body = _COUNT.pack(len(rows)) + np.array(rows, dtype=_ENTRY).tobytes()
     return _VERSION_AND_CRC.pack(VERSION, crc32c(body)) + body
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,41 +25,33 @@ from storage.files.log_file import open_quietly
 _STEP_ENTRIES = 8192
 _REINDEX = "Readers work around it; `kafkafs reindex` rebuilds it from the log"
 
-
-@dataclass(frozen=True, slots=True)
-class IndexBytes:
-    """An index file as read: whole entries up to the zeros at its end, and what was wrong with the file."""
-
-    entries: bytes
-    size_bytes: int  # of the file
-    missing: bool
-    problem: CorruptIndex | None
+I = TypeVar("I", bound="SparseIndex")  # noqa: E741
 
 
-def read_index(path: Path, entry_size: int) -> IndexBytes:
-    """Reads an index file up to its preallocated zeros. Never fails: see IndexBytes.problem."""
+def load_index(path: Path, entry_size: int, parse: Callable[[bytes], I]) -> I:
+    """Reads an index file up to its preallocated zeros and parses it. Never raises: see `missing` and `problem`."""
+    data, missing, problem = b"", False, None
     try:
         with open(path, "rb", buffering=0, opener=open_quietly) as file:
             size_bytes = os.fstat(file.fileno()).st_size
-            parts = list(_used_parts(file.fileno(), entry_size))
+            data = b"".join(_used_parts(file.fileno(), entry_size))
     except FileNotFoundError:
-        return IndexBytes(b"", 0, True, None)
+        missing = True
     except OSError as error:
-        unreadable = CorruptIndex(f"cannot be read: {error.strerror}", IndexFault.UNREADABLE, path=path)
-        return IndexBytes(b"", 0, False, unreadable)
-    data = b"".join(parts)
-    problem = None
-    if size_bytes % entry_size:
-        problem = CorruptIndex(
-            "index file ends within an entry",
-            IndexFault.SIZE,
-            path=path,
-            position=size_bytes - size_bytes % entry_size,
-            expected=f"a size that is a multiple of {entry_size}",
-            found=size_bytes,
-            advice=_REINDEX,
-        )
-    return IndexBytes(data[: len(data) - len(data) % entry_size], size_bytes, False, problem)
+        problem = CorruptIndex(f"cannot be read: {error.strerror}", IndexFault.UNREADABLE, path=path)
+    else:
+        if size_bytes % entry_size:
+            problem = broken_entry(
+                "index file ends within an entry",
+                IndexFault.SIZE,
+                path=path,
+                position=size_bytes - size_bytes % entry_size,
+                expected=f"a size that is a multiple of {entry_size}",
+                found=size_bytes,
+            )
+    index = parse(data)
+    index.missing, index.problem = missing, index.problem or problem
+    return index
 
 
 def _used_parts(fd: int, entry_size: int) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import CorruptIndex, IndexFault
-from storage.files.sparse_index import SparseIndex, broken_entry, first_failure, read_index, used_entries
+from storage.files.sparse_index import SparseIndex, broken_entry, first_failure, load_index, used_entries
 from storage.types import NO_TIMESTAMP, TimestampOffset
 
 ENTRY_SIZE = 12
@@ -112,11 +112,9 @@ def _broken(
 
 def load(path: Path, base_offset: int, end_offset: int | None = None, *, growing: bool = False) -> TimeIndex:
     """Reads a .timeindex; see `parse`. Never raises: a missing or unreadable file gives an index without entries."""
-    read = read_index(path, ENTRY_SIZE)
-    index = parse(read.entries, base_offset, end_offset, growing=growing, path=path)
-    index.missing = read.missing
-    index.problem = index.problem or read.problem
-    return index
+    return load_index(
+        path, ENTRY_SIZE, lambda data: parse(data, base_offset, end_offset, growing=growing, path=path)
+    )
 
 
 def encode(timestamps: npt.ArrayLike, offsets: npt.ArrayLike, base_offset: int) -> bytes:

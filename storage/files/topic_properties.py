@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from storage.errors import CorruptCheckpoint
 from storage.files.whole_file import read_whole
 from storage.format import properties
 
@@ -19,11 +18,7 @@ _COMMENT = "Configuration of this topic, kept by kafkafs; brokers ignore this fi
 
 def parse(data: bytes, path: Path | None = None) -> dict[str, str]:
     """The overrides in the bytes of a topic.properties. CorruptCheckpoint when it does not parse."""
-    try:
-        return properties.parse(data)
-    except CorruptCheckpoint as error:
-        error.path = path
-        raise
+    return properties.parse(data, path)
 
 
 def encode(overrides: Mapping[str, str]) -> bytes:

@@ -76,6 +76,19 @@ class ScanOutcome(NamedTuple):
     stop: ScanStop
 
 
+class Int64Property(property):
+    """A property whose value is an int64 array."""
+
+    if TYPE_CHECKING:
+
+        def __get__(self, owner: object, kind: type | None = None, /) -> Int64s: ...  # type: ignore[override]
+
+
+def _column(column: Column, doc: str | None = None) -> Int64Property:
+    """A column of a BatchTable as its property, a view."""
+    return Int64Property(lambda table: table.data[column, : table.rows], doc=doc)
+
+
 class BatchTable:
     """Batch headers in log order. Every property is an int64 or bool array over the `rows` batches, mostly a view.
 
@@ -129,77 +142,25 @@ class BatchTable:
     def capacity(self) -> int:
         return int(self.data.shape[1])
 
-    def column(self, column: Column) -> Int64s:
-        """One column, a view."""
-        return self.data[column, : self.rows]
-
-    @property
-    def position(self) -> Int64s:
-        """Where the batch begins in the file."""
-        return self.data[Column.POSITION, : self.rows]
-
-    @property
-    def size(self) -> Int64s:
-        """Bytes of the whole batch, the 12 of offset and length included."""
-        return self.data[Column.SIZE, : self.rows]
+    position = _column(Column.POSITION, "Where the batch begins in the file.")
+    size = _column(Column.SIZE, "Bytes of the whole batch, the 12 of offset and length included.")
+    base_offset = _column(Column.BASE_OFFSET)
+    last_offset = _column(Column.LAST_OFFSET)
+    count = _column(Column.COUNT, "Records declared by the header.")
+    magic = _column(Column.MAGIC)
+    attributes = _column(Column.ATTRIBUTES, "The attribute bits as stored: 16 in v2, 8 before.")
+    base_timestamp = _column(Column.BASE_TIMESTAMP, "The first record's timestamp, or the delete horizon.")
+    max_timestamp = _column(Column.MAX_TIMESTAMP, "The largest record timestamp, or the append time.")
+    producer_id = _column(Column.PRODUCER_ID)
+    producer_epoch = _column(Column.PRODUCER_EPOCH)
+    base_sequence = _column(Column.BASE_SEQUENCE)
+    leader_epoch = _column(Column.LEADER_EPOCH)
+    crc = _column(Column.CRC, "The stored checksum, unsigned: CRC-32C in v2, CRC-32 before.")
 
     @property
     def end(self) -> Int64s:
         """Where the batch ends in the file."""
         return self.position + self.size
-
-    @property
-    def base_offset(self) -> Int64s:
-        return self.data[Column.BASE_OFFSET, : self.rows]
-
-    @property
-    def last_offset(self) -> Int64s:
-        return self.data[Column.LAST_OFFSET, : self.rows]
-
-    @property
-    def count(self) -> Int64s:
-        """Records declared by the header."""
-        return self.data[Column.COUNT, : self.rows]
-
-    @property
-    def magic(self) -> Int64s:
-        return self.data[Column.MAGIC, : self.rows]
-
-    @property
-    def attributes(self) -> Int64s:
-        """The attribute bits as stored: 16 in v2, 8 before."""
-        return self.data[Column.ATTRIBUTES, : self.rows]
-
-    @property
-    def base_timestamp(self) -> Int64s:
-        """The first record's timestamp, or the delete horizon."""
-        return self.data[Column.BASE_TIMESTAMP, : self.rows]
-
-    @property
-    def max_timestamp(self) -> Int64s:
-        """The largest record timestamp, or the append time."""
-        return self.data[Column.MAX_TIMESTAMP, : self.rows]
-
-    @property
-    def producer_id(self) -> Int64s:
-        return self.data[Column.PRODUCER_ID, : self.rows]
-
-    @property
-    def producer_epoch(self) -> Int64s:
-        return self.data[Column.PRODUCER_EPOCH, : self.rows]
-
-    @property
-    def base_sequence(self) -> Int64s:
-        return self.data[Column.BASE_SEQUENCE, : self.rows]
-
-    @property
-    def leader_epoch(self) -> Int64s:
-        return self.data[Column.LEADER_EPOCH, : self.rows]
-
-    @property
-    def crc(self) -> Int64s:
-        """The stored checksum, unsigned: CRC-32C in v2, CRC-32 before."""
-        return self.data[Column.CRC, : self.rows]
 
     @property
     def codec(self) -> Int64s:

@@ -10,9 +10,10 @@ import numpy as np
 
 from storage.errors import CorruptBatch, StorageError
 from storage.format import decode_kernel
-from storage.format.batches import BatchTable
+from storage.format.batches import BatchTable, Int64Property
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Self
 
     from numpy.typing import NDArray
@@ -35,6 +36,11 @@ class RecordColumn(IntEnum):
     HEADERS_LENGTH = 8  # of RecordColumns
 
 
+def record_column(column: RecordColumn, doc: str | None = None) -> Int64Property:
+    """A row of `RecordFields.columns` as its property, a view."""
+    return Int64Property(lambda records: records.columns[column, :], doc=doc)
+
+
 class RecordFields:
     """Records as int64 columns over a buffer: starts are positions in it, lengths are bytes with -1 for null.
 
@@ -49,34 +55,15 @@ class RecordFields:
     def __len__(self) -> int:
         return int(self.columns.shape[1])
 
-    @property
-    def timestamp(self) -> Int64s:
-        """Epoch milliseconds, -1 none; the append time where the batch says so."""
-        return self.columns[RecordColumn.TIMESTAMP, :]
-
-    @property
-    def key_start(self) -> Int64s:
-        return self.columns[RecordColumn.KEY_START, :]
-
-    @property
-    def key_length(self) -> Int64s:
-        return self.columns[RecordColumn.KEY_LENGTH, :]
-
-    @property
-    def value_start(self) -> Int64s:
-        return self.columns[RecordColumn.VALUE_START, :]
-
-    @property
-    def value_length(self) -> Int64s:
-        return self.columns[RecordColumn.VALUE_LENGTH, :]
-
-    @property
-    def headers_start(self) -> Int64s:
-        return self.columns[RecordColumn.HEADERS_START, :]
-
-    @property
-    def headers_count(self) -> Int64s:
-        return self.columns[RecordColumn.HEADERS_COUNT, :]
+    timestamp = record_column(
+        RecordColumn.TIMESTAMP, "Epoch milliseconds, -1 none; the append time where the batch says so."
+    )
+    key_start = record_column(RecordColumn.KEY_START)
+    key_length = record_column(RecordColumn.KEY_LENGTH)
+    value_start = record_column(RecordColumn.VALUE_START)
+    value_length = record_column(RecordColumn.VALUE_LENGTH)
+    headers_start = record_column(RecordColumn.HEADERS_START)
+    headers_count = record_column(RecordColumn.HEADERS_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +99,14 @@ class RecordBlock(RecordFields):
         self.next_row = next_row
         self.damage = damage
 
-    @property
-    def offset(self) -> Int64s:
-        return self.columns[RecordColumn.OFFSET, :]
+    offset = record_column(RecordColumn.OFFSET)
+    batch = record_column(RecordColumn.BATCH)
 
-    @property
-    def batch(self) -> Int64s:
-        return self.columns[RecordColumn.BATCH, :]
+    def check(self, path: Path | None = None) -> None:
+        """Raises the error of the damage where there is one; `path` is the file that the error names."""
+        if self.damage is not None:
+            self.damage.error.path = path or self.damage.error.path
+            raise self.damage.error
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.integer] | slice) -> Self:
         """The records at a mask, indices or a slice: columns are copied, the buffer is shared."""

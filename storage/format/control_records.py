@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _KEY = struct.Struct(">hh")  # version, type
 _MARKER = struct.Struct(">hi")  # version, coordinator epoch
-_VERSION = 0
 
 
 class ControlType(IntEnum):
@@ -35,13 +34,6 @@ class ControlType(IntEnum):
     KRAFT_VERSION = 5
     KRAFT_VOTERS = 6
 
-    @property
-    def key(self) -> bytes:
-        """The record key of this type."""
-        if self is ControlType.UNKNOWN:
-            raise ValueError("an unknown control type has no key")
-        return _KEY.pack(_VERSION, self)
-
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionMarker:
@@ -49,11 +41,6 @@ class EndTransactionMarker:
 
     type: ControlType
     coordinator_epoch: int = 0
-
-    @property
-    def value(self) -> bytes:
-        """The record's value."""
-        return _MARKER.pack(_VERSION, self.coordinator_epoch)
 
 
 class ControlRecord(NamedTuple):
@@ -71,12 +58,7 @@ class ControlRecord(NamedTuple):
 
 def control_type(key: Buffer | None) -> ControlType:
     """The type in a control record's key. Raises CorruptBatch for a null or short key or a negative version."""
-    size = 0 if key is None else len(memoryview(key))
-    if key is None or size < _KEY.size:
-        raise CorruptBatch("control record key", expected=f"at least {_KEY.size} bytes", found=size)
-    version, number = _KEY.unpack_from(key)
-    if version < 0:
-        raise CorruptBatch("version of a control record key", expected="0 or more", found=version)
+    number = _versioned(key, _KEY, "control record key", "a control record key")
     try:
         return ControlType(number)
     except ValueError:
@@ -88,13 +70,19 @@ def parse_marker(key: Buffer | None, value: Buffer | None) -> EndTransactionMark
     kind = control_type(key)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return None
-    size = 0 if value is None else len(memoryview(value))
-    if value is None or size < _MARKER.size:
-        raise CorruptBatch("value of a transaction marker", expected=f"at least {_MARKER.size} bytes", found=size)
-    version, coordinator_epoch = _MARKER.unpack_from(value)
+    what = "a transaction marker"
+    return EndTransactionMarker(kind, _versioned(value, _MARKER, f"value of {what}", what))
+
+
+def _versioned(data: Buffer | None, layout: struct.Struct, part: str, what: str) -> int:
+    """The field after the version. CorruptBatch when `data` is null or short, or the version is negative."""
+    size = 0 if data is None else len(memoryview(data))
+    if data is None or size < layout.size:
+        raise CorruptBatch(part, expected=f"at least {layout.size} bytes", found=size)
+    version, field = layout.unpack_from(data)
     if version < 0:
-        raise CorruptBatch("version of a transaction marker", expected="0 or more", found=version)
-    return EndTransactionMarker(kind, coordinator_epoch)
+        raise CorruptBatch(f"version of {what}", expected="0 or more", found=version)
+    return int(field)
 
 
 def control_records(block: RecordBlock) -> list[ControlRecord]:

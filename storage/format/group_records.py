@@ -105,11 +105,7 @@ def parse_key(data: bytes) -> OffsetKey | GroupKey | CoordinatorKey | None:
 
 def parse_commit(data: bytes) -> CommittedOffset:
     """An OffsetCommitValue of any version. CorruptData; UnsupportedFormat for an undefined version."""
-    version = _version(data, "committed offset")
-    if not 0 <= version <= _HIGHEST_VALUE:
-        raise UnsupportedFormat(
-            "unknown version of a committed offset", expected=f"0 to {_HIGHEST_VALUE}", found=version
-        )
+    version = _value_version(data, "committed offset")
     # Read without FieldReader, which would take four times as long: there may be millions.
     epoch, expires = NO_LEADER_EPOCH, NO_EXPIRY
     try:
@@ -147,11 +143,7 @@ def _parse_long_commit(data: bytes) -> CommittedOffset:
 
 def parse_group(data: bytes) -> GroupMetadata:
     """A GroupMetadataValue of any version. Errors as `parse_commit`."""
-    version = _version(data, "group's metadata")
-    if not 0 <= version <= _HIGHEST_VALUE:
-        raise UnsupportedFormat(
-            "unknown version of a group's metadata", expected=f"0 to {_HIGHEST_VALUE}", found=version
-        )
+    version = _value_version(data, "group's metadata")
     reader = FieldReader(data[_VERSION.size :], "group's metadata", flexible=version >= _FIRST_FLEXIBLE)
     protocol_type, generation = reader.string(), reader.int32()
     protocol, leader = reader.nullable_string(), reader.nullable_string()
@@ -208,3 +200,10 @@ def _version(data: bytes, what: str) -> int:
     if len(data) < _VERSION.size:
         raise CorruptData(f"{what} is cut off", found=f"{len(data)} bytes")
     return int(_VERSION.unpack_from(data)[0])
+
+
+def _value_version(data: bytes, what: str) -> int:
+    version = _version(data, what)
+    if not 0 <= version <= _HIGHEST_VALUE:
+        raise UnsupportedFormat(f"unknown version of a {what}", expected=f"0 to {_HIGHEST_VALUE}", found=version)
+    return version

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from storage.errors import CorruptCheckpoint
 
@@ -29,7 +30,7 @@ _ESCAPED = {
 _HEX = re.compile(r"[0-9a-fA-F]{4}")
 
 
-def parse(data: bytes) -> dict[str, str]:
+def parse(data: bytes, path: Path | None = None) -> dict[str, str]:
     """The properties in these bytes, in the file's order. Of a key that occurs twice the last value counts.
 
     Bytes that are not UTF-8 are read as ISO-8859-1, which is what Java does with all. CorruptCheckpoint on a malformed
@@ -39,7 +40,11 @@ def parse(data: bytes) -> dict[str, str]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("latin-1")
-    return dict(_split(line) for line in _logical_lines(text))
+    try:
+        return dict(_split(line) for line in _logical_lines(text))
+    except CorruptCheckpoint as error:
+        error.path = path
+        raise
 
 
 def _logical_lines(text: str) -> Iterator[str]:

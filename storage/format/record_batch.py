@@ -29,7 +29,7 @@ from storage.format.batches import (
 from storage.format.checksum import crc32c
 from storage.format.compression import Codec, compress
 from storage.format.record_columns import Record, RecordColumns
-from storage.types import NO_TIMESTAMP, TimestampType
+from storage.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -233,33 +233,26 @@ def set_base_offset_and_epoch(buffer: Buffer, position: int, base_offset: int, l
     _EPOCH.pack_into(view, _LEADER_EPOCH_POSITION, leader_epoch)
 
 
-def set_max_timestamp(buffer: Buffer, position: int, timestamp_type: TimestampType, max_timestamp: int) -> None:
-    """Set timestamp type and greatest timestamp of the v2 batch at `position`, and its CRC if that changes anything.
+def set_crc(buffer: Buffer, start: int, end: int) -> None:
+    """Set the checksum of the v2 batch at buffer[start:end]."""
+    view = memoryview(buffer)
+    _CRC.pack_into(view, start + _CRC_POSITION, crc32c(view[start + _ATTRIBUTES_POSITION : end]))
+
+
+def set_log_append_time(buffer: Buffer, position: int, append_time_ms: int) -> None:
+    """Make every record of the v2 batch at `position` read with the broker's time (message.timestamp.type).
 
     As in `DefaultRecordBatch.setMaxTimestamp`, a change also clears the unused attribute bits.
     """
     view = _writable_batch(buffer, position)
     (attributes,) = struct.unpack_from(">h", view, _ATTRIBUTES_POSITION)
     (current,) = struct.unpack_from(">q", view, _MAX_TIMESTAMP_POSITION)
-    append_time = timestamp_type == TimestampType.LOG_APPEND_TIME
-    if bool(attributes & TIMESTAMP_TYPE_MASK) == append_time and current == max_timestamp:
+    if attributes & TIMESTAMP_TYPE_MASK and current == append_time_ms:
         return
     kept = CODEC_MASK | TRANSACTIONAL_MASK | CONTROL_MASK | DELETE_HORIZON_MASK
-    attributes = attributes & kept | (TIMESTAMP_TYPE_MASK if append_time else 0)
-    struct.pack_into(">h", view, _ATTRIBUTES_POSITION, attributes)
-    struct.pack_into(">q", view, _MAX_TIMESTAMP_POSITION, max_timestamp)
-    _CRC.pack_into(view, _CRC_POSITION, crc32c(view[_ATTRIBUTES_POSITION:]))
-
-
-def set_crc(buffer: Buffer, start: int, end: int) -> None:
-    """Set the checksum of the v2 batch at buffer[start:end]."""
-    view = memoryview(buffer)
-    struct.pack_into(">I", view, start + _CRC_POSITION, crc32c(view[start + _ATTRIBUTES_POSITION : end]))
-
-
-def set_log_append_time(buffer: Buffer, position: int, append_time_ms: int) -> None:
-    """Make every record of the v2 batch at `position` read with the broker's time (message.timestamp.type)."""
-    set_max_timestamp(buffer, position, TimestampType.LOG_APPEND_TIME, append_time_ms)
+    struct.pack_into(">h", view, _ATTRIBUTES_POSITION, attributes & kept | TIMESTAMP_TYPE_MASK)
+    struct.pack_into(">q", view, _MAX_TIMESTAMP_POSITION, append_time_ms)
+    set_crc(view, 0, len(view))
 
 
 def _encode_records(
@@ -319,7 +312,7 @@ def _write_header(
         )
     except struct.error as error:
         raise ValueError(f"batch header field out of range: {error}") from None
-    _CRC.pack_into(batch, _CRC_POSITION, crc32c(batch[_ATTRIBUTES_POSITION:]))
+    set_crc(batch, 0, len(batch))
 
 
 def _writable_batch(buffer: Buffer, position: int) -> memoryview:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from storage.format import encoder_kernel
-from storage.format.block import RecordColumn, RecordFields
+from storage.format.block import RecordColumn, RecordFields, record_column
 from storage.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -114,13 +114,8 @@ class RecordColumns(RecordFields):
             columns[RecordColumn.OFFSET] = offset_delta
         return cls._of(block.buffer, columns, offset_delta is None)
 
-    @property
-    def offset_delta(self) -> Int64s:
-        return self.columns[RecordColumn.OFFSET, :]
-
-    @property
-    def headers_length(self) -> Int64s:
-        return self.columns[RecordColumn.HEADERS_LENGTH, :]
+    offset_delta = record_column(RecordColumn.OFFSET)
+    headers_length = record_column(RecordColumn.HEADERS_LENGTH)
 
     def take(self, rows: NDArray[np.integer]) -> RecordColumns:
         """The records at these indices, over the same buffer."""

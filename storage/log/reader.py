@@ -199,9 +199,7 @@ def batch_records(snapshot: LogSnapshot, segment: Segment, position: int) -> Ite
         with closing(scan_sound_batches(snapshot, segment, position, window=_LOOKUP_WINDOW)) as windows:
             for window in windows:
                 block = decoder.decode(window.buffer, window.table, 0, 1, origin=window.origin, control=True)
-                if block.damage is not None:
-                    block.damage.error.path = segment.log.path
-                    raise block.damage.error
+                block.check(segment.log.path)
                 yield block
                 return
         raise ValueError(f"no batch at position {position} of {segment}")

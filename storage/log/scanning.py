@@ -69,8 +69,7 @@ def scan_sound_batches(
         for found in windows:
             if found.damage is not None:
                 raise found.damage.error
-            if found.table.rows:
-                yield found
+            yield found
 
 
 class _BatchScan:
@@ -150,15 +149,8 @@ class _BatchScan:
 
     def _wrong_offset(self, table: BatchTable, row: int, last_offset: int) -> SpanDamage:
         position = int(table.position[row])
-        error = CorruptBatch(
-            "offsets do not ascend",
-            path=self._segment.log.path,
-            position=position,
-            offset=last_offset + 1,
-            expected=f"a last offset above {last_offset}",
-            found=int(table.last_offset[row]),
-            advice=_ADVICE,
-        )
+        expected, found = f"a last offset above {last_offset}", int(table.last_offset[row])
+        error = self._error(CorruptBatch, "offsets do not ascend", position, last_offset + 1, expected, found)
         batch = self._segment.batch_at(position, self._limit, any_offset=True)
         end = self._resume(position, last_offset) if batch is None else int(batch.end[0])
         return SpanDamage(position, end, error)
@@ -171,33 +163,25 @@ class _BatchScan:
         claimed = int.from_bytes(head[:8], "big", signed=True)
         magic = head[16] if len(head) > 16 else None
         end = self._resume(position, last_offset)
-        error: StorageError
         if magic is not None and magic > 2:
             # The header's length may be right: then only this batch cannot be read.
             behind = position + 12 + length
             if position < behind < end and segment.batch_at(behind, limit) is not None:
                 end = behind
-            error = UnsupportedFormat(
-                "record batch has an unknown format version",
-                path=segment.log.path,
-                position=position,
-                # Readers use this offset: one that does not belong here would make them skip the damage.
-                offset=claimed if last_offset < claimed < self._end_offset else last_offset + 1,
-                expected="magic 0, 1 or 2",
-                found=magic,
-                advice=_ADVICE,
-            )
-        else:
-            error = CorruptBatch(
-                "no record batch begins here",
-                path=segment.log.path,
-                position=position,
-                offset=last_offset + 1,
-                expected=f"a length from 14 to {limit - position - 12}",
-                found=length if len(head) >= 12 else f"{len(head)} bytes",
-                advice=_ADVICE,
-            )
+            what, expected = "record batch has an unknown format version", "magic 0, 1 or 2"
+            # Readers use this offset: one that does not belong here would make them skip the damage.
+            offset = claimed if last_offset < claimed < self._end_offset else last_offset + 1
+            return SpanDamage(position, end, self._error(UnsupportedFormat, what, position, offset, expected, magic))
+        expected = f"a length from 14 to {limit - position - 12}"
+        found = length if len(head) >= 12 else f"{len(head)} bytes"
+        error = self._error(CorruptBatch, "no record batch begins here", position, last_offset + 1, expected, found)
         return SpanDamage(position, end, error)
+
+    def _error(
+        self, kind: type[StorageError], what: str, position: int, offset: int, expected: object, found: object
+    ) -> StorageError:
+        path = self._segment.log.path
+        return kind(what, path=path, position=position, offset=offset, expected=expected, found=found, advice=_ADVICE)
 
     def _resume(self, position: int, last_offset: int) -> int:
         behind = self._segment.resume_after(position, last_offset, self._limit)

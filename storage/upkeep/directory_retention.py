@@ -8,7 +8,6 @@ share of a pending write is recognised (storage.staged_writes.commit).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
@@ -16,7 +15,7 @@ from storage.files import checkpoints, names
 from storage.log.log_dir import LogDir
 from storage.staged_writes import ledger
 from storage.types import TopicPartition
-from storage.upkeep.retention import FreeBytes, Retention, RetentionResult
+from storage.upkeep.retention import FreeBytes, KeptFrom, Retention, RetentionResult
 
 
 def retain_partition(
@@ -27,10 +26,11 @@ def retain_partition(
     `before` is an explicit request: it applies where limits would not. NotPermitted for it in topics that belong to the
     brokers; otherwise errors as `Retention.run` and `OwnedDir.log`.
     """
-    retention = _retention(owned.log_dir, tp, free_bytes, before, lambda: owned.checkpoints.of(tp).high_watermark)
-    if retention is None:
-        return None
-    return replace(retention, kept_from=lambda now: ledger.kept_from(owned.commits.state, now)).run(owned.log(tp))
+    retention = _retention(
+        owned.log_dir, tp, free_bytes, before,
+        lambda: owned.checkpoints.of(tp).high_watermark, lambda now: ledger.kept_from(owned.commits.state, now),
+    )  # fmt: skip
+    return None if retention is None else retention.run(owned.log(tp))
 
 
 def preview_partition(
@@ -38,13 +38,13 @@ def preview_partition(
 ) -> RetentionResult | None:
     """What `retain_partition` would do, changing nothing. Errors as there, CorruptCheckpoint too."""
     path = log_dir.path / names.REPLICATION_CHECKPOINT
-    retention = _retention(log_dir, tp, free_bytes, before, lambda: checkpoints.read(path).get(tp))
+    retention = _retention(
+        log_dir, tp, free_bytes, before,
+        lambda: checkpoints.read(path).get(tp), lambda now: ledger.kept_from(ledger.read_for_upkeep(log_dir.path), now),
+    )  # fmt: skip
     if retention is None:
         return None
-    snapshot, config = log_dir.log(tp).snapshot(), log_dir.topic_info(tp.topic).config
-    return replace(
-        retention, kept_from=lambda now: ledger.kept_from(ledger.read_for_upkeep(log_dir.path), now)
-    ).preview(snapshot, config)
+    return retention.preview(log_dir.log(tp).snapshot(), log_dir.topic_info(tp.topic).config)
 
 
 def _retention(
@@ -53,6 +53,7 @@ def _retention(
     free_bytes: FreeBytes,
     before: int | None,
     high_watermark: Callable[[], int | None],
+    kept_from: KeptFrom,
 ) -> Retention | None:
     """The retention pass that is allowed for a partition; None for none. `high_watermark`: as the broker checkpointed
     it."""
@@ -63,4 +64,4 @@ def _retention(
     elif not allowed and (is_broker or tp.topic == names.CLUSTER_METADATA_TOPIC):
         return None
     limit = (high_watermark() or 0) if info.replicas > 1 else None
-    return Retention(log_dir.clock, free_bytes, before, limit, only_start=not allowed)
+    return Retention(log_dir.clock, free_bytes, before, limit, only_start=not allowed, kept_from=kept_from)

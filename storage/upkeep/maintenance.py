@@ -302,18 +302,17 @@ class Maintenance:
             if self._is_stopping():
                 break
             every_ms = max(log.config.flush_ms, _LEAST_FLUSH_MS)
+            # What is appended right after this has waited no longer than flush.ms at the next run.
+            since_ms = now_ms
             if log.recovery_point < log.log_end_offset:
                 if now_ms - log.last_flush_ms >= every_ms:
                     with report.failing_alone(log.tp):
                         log.flush()
                         flushed += 1
                 else:
-                    next_ms = min(next_ms, log.last_flush_ms + every_ms)
-                    flushed += self._flush_sealed(log, report)
-                    continue
+                    since_ms = log.last_flush_ms
             flushed += self._flush_sealed(log, report)
-            # What is appended right after this has waited no longer than flush.ms at the next run.
-            next_ms = min(next_ms, now_ms + every_ms)
+            next_ms = min(next_ms, since_ms + every_ms)
         report.result = f"{flushed} log(s) flushed" if flushed else ""
         return max(next_ms, now_ms + _LEAST_FLUSH_MS)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 from storage.format.control_records import ControlType, EndTransactionMarker
@@ -10,12 +11,24 @@ from storage.format.record_batch import NO_LEADER_EPOCH, BatchFields, encode_bat
 from storage.format.record_columns import Record
 
 
+def control_key(kind: ControlType) -> bytes:
+    """The record key of this type."""
+    if kind is ControlType.UNKNOWN:
+        raise ValueError("an unknown control type has no key")
+    return struct.pack(">hh", 0, kind)
+
+
+def marker_value(marker: EndTransactionMarker) -> bytes:
+    """The record's value."""
+    return struct.pack(">hi", 0, marker.coordinator_epoch)
+
+
 def control_batch(
     kind: ControlType, value: bytes | None, *, base_offset: int, timestamp: int, fields: BatchFields
 ) -> bytes:
     """A batch of one control record; the control flag is set here."""
     return encode_batch(
-        [Record(kind.key, value, (), timestamp)], base_offset=base_offset, fields=replace(fields, control=True)
+        [Record(control_key(kind), value, (), timestamp)], base_offset=base_offset, fields=replace(fields, control=True)
     )
 
 
@@ -34,4 +47,5 @@ def marker_batch(
     fields = BatchFields(
         leader_epoch=leader_epoch, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True
     )
-    return control_batch(marker.type, marker.value, base_offset=base_offset, timestamp=timestamp, fields=fields)
+    value = marker_value(marker)
+    return control_batch(marker.type, value, base_offset=base_offset, timestamp=timestamp, fields=fields)

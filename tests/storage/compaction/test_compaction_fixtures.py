@@ -98,7 +98,8 @@ def test_the_same_as_kafkas_cleaner(tmp_path: Path, name: str) -> None:
         mine, other = table_of(path / name / file), table_of(after / file)
         for column in Column:
             if column not in _ENCODED:
-                assert mine.column(column).tolist() == other.column(column).tolist(), (file, column)
+                ours_here, theirs_here = mine.data[column, : mine.rows], other.data[column, : other.rows]
+                assert ours_here.tolist() == theirs_here.tolist(), (file, column)
         plain = np.flatnonzero(other.codec == 0)
         assert mine.crc[plain].tolist() == other.crc[plain].tolist(), file
     tp = TopicPartition(name[:-2], int(name[-1]))

@@ -119,9 +119,7 @@ def test_every_checkpoint_that_a_broker_wrote() -> None:
 EPOCHS = LeaderEpochs((EpochEntry(0, 0), EpochEntry(2, 10), EpochEntry(5, 30)))
 
 
-@pytest.mark.parametrize(("offset", "epoch"), [(-1, None), (0, 0), (9, 0), (10, 2), (29, 2), (30, 5), (MAX_OFFSET, 5)])
-def test_epoch_at(offset: int, epoch: int | None) -> None:
-    assert EPOCHS.epoch_at(offset) == epoch
+def test_latest_epoch() -> None:
     assert EPOCHS.latest_epoch == 5
     assert LeaderEpochs().latest_epoch is None
 

@@ -106,7 +106,6 @@ def test_producer_snapshots() -> None:
             found.append((*head, open_from, str(entry.timestamp), *known))
         assert found == expected, case.file
         assert producer_state.encode(snapshot.entries()) == case.file.read_bytes(), case.file
-        assert snapshot.open_transactions.tolist() == sorted(int(row[3]) for row in expected if row[3]), case.file
         producers += len(expected)
     assert len(cases) > 300
     assert producers > 300

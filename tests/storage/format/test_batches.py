@@ -27,7 +27,7 @@ def table_of(data: bytes, position: int = 0) -> BatchTable:
 
 
 def row_of(table: BatchTable, row: int) -> dict[str, int]:
-    return {column.name.lower(): int(table.column(column)[row]) for column in Column}
+    return {column.name.lower(): int(table.data[column, row]) for column in Column}
 
 
 def test_a_v2_header_becomes_a_row() -> None:

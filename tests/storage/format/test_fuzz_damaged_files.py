@@ -125,8 +125,7 @@ def read_transaction_index(data: bytes, path: Path) -> Any:
 
 
 def read_snapshot(data: bytes, path: Path) -> Any:
-    snapshot = producer_state.parse(data, path)
-    return snapshot.entries(), snapshot.open_transactions.tolist()
+    return producer_state.parse(data, path).entries()
 
 
 def read_metadata_records(data: bytes, path: Path) -> Any:

@@ -17,7 +17,7 @@ from storage.format.decoder import Decoder
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record, RecordColumns
 from tests.storage.format.outcomes import read_all
-from tests.support.control_batches import marker_batch
+from tests.support.control_batches import control_key, marker_batch
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.uncompiled import plain_kernels
 
@@ -127,7 +127,8 @@ def test_control_records_of_a_block() -> None:
 
 def test_a_control_record_that_does_not_parse_is_told_with_its_offset() -> None:
     fields = BatchFields(producer_id=1, producer_epoch=0, transactional=True, control=True)
-    data = a_log_with_markers() + encode_batch([Record(ControlType.ABORT.key, b"12345")], base_offset=12, fields=fields)
+    record = Record(control_key(ControlType.ABORT), b"12345")
+    data = a_log_with_markers() + encode_batch([record], base_offset=12, fields=fields)
     with pytest.raises(CorruptBatch) as raised:
         control_records(decoded(data))
     assert raised.value.offset == 12
