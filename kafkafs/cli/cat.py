@@ -131,6 +131,7 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
     """Prints all partitions; False if anything could not be read."""
     from kafkafs.cli.output import Output
     from kafkafs.cli.stdout import stdout_sink
+    from kafkafs.formats import by_name
     from kafkafs.views.unmounted import PartitionReader
     from storage.format.decoder import Decoder
 
@@ -143,7 +144,7 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
         following = []
         for tp in targets:
             reader = PartitionReader(log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.report)
-            source = _Source(reader, None if form == "log" else _by_name(form, tp))
+            source = _Source(reader, None if form == "log" else by_name(form, tp))
             if printer.print(source) and not reader.done:
                 following.append(source)
         while following:
@@ -186,9 +187,3 @@ class _Printer:
             self._output.report(str(error))
             return False
         return True
-
-
-def _by_name(form: str, tp: TopicPartition) -> Format:
-    from kafkafs.formats import by_name
-
-    return by_name(form, tp)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -197,7 +198,7 @@ def _tell(
     more: dict[str, Any],
 ) -> None:
     if as_json:
-        failed = [{"topic": tp.topic, "partition": tp.partition, "error": str(e)} for tp, e in sorted(errors.items())]
+        failed = [{**asdict(tp), "error": str(error)} for tp, error in sorted(errors.items())]
         print_json({"partitions": [_json(report) for report in reports], "failed": failed, **more})
     else:
         for report in reports:
@@ -224,10 +225,7 @@ def _write_json(write: PendingWrite, *, drop: bool) -> dict[str, Any]:
     return {
         "write": write.commit.write.id,
         "batch": write.commit.write.batch,
-        "shares": [
-            {"topic": part.tp.topic, "partition": part.tp.partition, "state": share.value}
-            for part, share in write.shares
-        ],
+        "shares": [{**asdict(part.tp), "state": share.value} for part, share in write.shares],
         "given_up": drop and write.is_stuck,
     }
 
@@ -235,8 +233,7 @@ def _write_json(write: PendingWrite, *, drop: bool) -> dict[str, Any]:
 def _json(report: RecoveryReport) -> dict[str, Any]:
     cut = report.cut
     return {
-        "topic": report.tp.topic,
-        "partition": report.tp.partition,
+        **asdict(report.tp),
         "log_start_offset": report.log_start_offset,
         "log_end_offset": report.log_end_offset,
         "recovered_segments": report.recovered_segments,

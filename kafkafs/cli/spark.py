@@ -196,7 +196,7 @@ def stats(
         draw(found.hours, png)
     if as_json:
         hours = [{**asdict(hour), "compression_ratio": round(hour.compression_ratio, 3)} for hour in found.hours]
-        print_json({"hours": hours, "damaged": found.damaged, "absent": _partitions(missing)})
+        print_json({"hours": hours, "damaged": found.damaged, "absent": [asdict(tp) for tp in missing]})
     else:
         print_table(_STATS_COLUMNS, [_stats_row(hour) for hour in found.hours])
     _report_absent(missing)
@@ -207,10 +207,6 @@ def stats(
 def _report_absent(missing: Iterable[TopicPartition]) -> None:
     for tp in missing:
         say(f"{tp} is known to the cluster and not in this directory")
-
-
-def _partitions(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
-    return [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
 
 
 _STATS_COLUMNS = (
@@ -345,18 +341,11 @@ def _exported(done: Exported) -> dict[str, Any]:
         "messages": done.messages,
         "bytes": done.size_bytes,
         "seconds": round(done.seconds, 3),
-        "positions": [
-            {"topic": tp.topic, "partition": tp.partition, "next_offset": offset}
-            for tp, offset in sorted(done.positions.items())
-        ],
-        "undated": [
-            {"topic": tp.topic, "partition": tp.partition, "messages": count}
-            for tp, count in sorted(done.undated.items())
-        ],
+        "positions": [{**asdict(tp), "next_offset": offset} for tp, offset in sorted(done.positions.items())],
+        "undated": [{**asdict(tp), "messages": count} for tp, count in sorted(done.undated.items())],
         "quarantined": [
             {
-                "topic": bad.tp.topic,
-                "partition": bad.tp.partition,
+                **asdict(bad.tp),
                 "file": bad.path,
                 "position": bad.position,
                 "end": bad.end,
@@ -366,11 +355,8 @@ def _exported(done: Exported) -> dict[str, Any]:
             }
             for bad in done.quarantined
         ],
-        "absent": _partitions(done.absent),
-        "lost": [
-            {"topic": tp.topic, "partition": tp.partition, "first_offset": gone.start, "last_offset": gone.end - 1}
-            for tp, gone in done.lost
-        ],
+        "absent": [asdict(tp) for tp in done.absent],
+        "lost": [{**asdict(tp), "first_offset": gone.start, "last_offset": gone.end - 1} for tp, gone in done.lost],
     }
 
 
