@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
@@ -156,12 +156,11 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
     return not printer.failed
 
 
-class _Source:
+class _Source(NamedTuple):
     """A partition and the format it is printed in; None: the log's own bytes."""
 
-    def __init__(self, reader: PartitionReader, form: Format | None) -> None:
-        self.reader = reader
-        self.form = form
+    reader: PartitionReader
+    form: Format | None
 
 
 class _Printer:

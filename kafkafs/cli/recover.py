@@ -64,7 +64,7 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
             from storage.directory.recovery_plans import rehearse_recovery
 
             reports, errors = rehearse_recovery(open_log_dir(logdir), chosen, progress)
-            writes, clean, staged = _pending(logdir), False, _staged(logdir, chosen)
+            (writes, staged), clean = _left(logdir, chosen), False
         else:
             reports, errors, writes, clean, staged = _recover(
                 logdir, None if tp is None else chosen, progress, drop=drop
@@ -158,16 +158,22 @@ def _recover(
     return list(owned.reports().values()), dict(closing.errors), writes, closing.clean, staged
 
 
-def _staged(logdir: Path, chosen: Sequence[TopicPartition]) -> list[tuple[Path, int]]:
-    """The staged files that a recovery would remove, with sizes; none if the list of writes cannot be read."""
+def _left(
+    logdir: Path, chosen: Sequence[TopicPartition]
+) -> tuple[list[PendingWrite], list[tuple[Path, int]]]:
+    """The pending writes, read-only, and the staged files that a recovery would remove, with sizes; none if the list of
+    writes cannot be read."""
     from storage.errors import CorruptCheckpoint
     from storage.files import commit_ledger
     from storage.staged_writes import staging
+    from storage.staged_writes.pending_writes import pending_writes
 
     try:
-        return _sized(staging.unowned(logdir, chosen, commit_ledger.read(logdir)))
-    except CorruptCheckpoint:
-        return []
+        state = commit_ledger.read(logdir)
+    except CorruptCheckpoint as error:
+        say(error)
+        return [], []
+    return pending_writes(open_log_dir(logdir), state), _sized(staging.unowned(logdir, chosen, state))
 
 
 def _sized(files: Sequence[Path]) -> list[tuple[Path, int]]:
@@ -176,19 +182,6 @@ def _sized(files: Sequence[Path]) -> list[tuple[Path, int]]:
         with suppress(FileNotFoundError):
             found.append((path, path.stat().st_size))
     return found
-
-
-def _pending(logdir: Path) -> list[PendingWrite]:
-    """The pending writes, read-only."""
-    from storage.errors import CorruptCheckpoint
-    from storage.files import commit_ledger
-    from storage.staged_writes.pending_writes import pending_writes
-
-    try:
-        return pending_writes(open_log_dir(logdir), commit_ledger.read(logdir))
-    except CorruptCheckpoint as error:
-        say(error)
-        return []
 
 
 def _tell(
