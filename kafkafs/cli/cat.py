@@ -129,8 +129,7 @@ def cat(
 
 def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form: str, follow: bool) -> bool:
     """Prints all partitions; False if anything could not be read."""
-    from kafkafs.cli.output import Output
-    from kafkafs.cli.stdout import stdout_sink
+    from kafkafs.cli.output import Output, stdout_sink
     from kafkafs.formats import by_name
     from kafkafs.views.unmounted import PartitionReader
     from storage.format.decoder import Decoder

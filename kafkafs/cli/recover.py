@@ -158,9 +158,7 @@ def _recover(
     return list(owned.reports().values()), dict(closing.errors), writes, closing.clean, staged
 
 
-def _left(
-    logdir: Path, chosen: Sequence[TopicPartition]
-) -> tuple[list[PendingWrite], list[tuple[Path, int]]]:
+def _left(logdir: Path, chosen: Sequence[TopicPartition]) -> tuple[list[PendingWrite], list[tuple[Path, int]]]:
     """The pending writes, read-only, and the staged files that a recovery would remove, with sizes; none if the list of
     writes cannot be read."""
     from storage.errors import CorruptCheckpoint

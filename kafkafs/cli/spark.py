@@ -16,6 +16,7 @@ import psutil
 
 from kafkafs.cli import passes, say
 from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.histogram import drawing
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION
 from kafkafs.cli.signals import interrupt_quietly, logging_disabled
 from kafkafs.cli.tables import print_json, print_table
@@ -177,7 +178,7 @@ def stats(
     kafkafs spark stats /var/kafka 'orders*'
     kafkafs spark stats /var/kafka --png traffic.png
     """
-    draw = None if png is None else _drawing(ctx)
+    draw = None if png is None else drawing(ctx, "kafkafs.spark.jobs.stats_plot")
     log_dir = open_log_dir(logdir)
     # Checked before Spark starts, which takes seconds.
     chosen, missing = expand(log_dir, tp), absent(log_dir, tp)
@@ -231,15 +232,6 @@ def _hour_name(milliseconds: int) -> str:
     if milliseconds not in CALENDAR_MS:
         return f"{milliseconds} ms"
     return (datetime(1970, 1, 1) + timedelta(milliseconds=milliseconds)).strftime("%Y-%m-%dT%H")
-
-
-def _drawing(ctx: click.Context) -> Callable[..., None]:
-    try:
-        from kafkafs.spark.jobs.stats_plot import draw
-    except ImportError:
-        say("matplotlib is not installed: pip install 'kafkafs[plot]'")
-        ctx.exit(DATA_ERROR)
-    return draw
 
 
 @spark.command()
