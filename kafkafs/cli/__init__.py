@@ -6,7 +6,7 @@ import atexit
 import errno
 import gc
 import os
-from collections.abc import Iterator, MutableMapping
+from collections import UserDict
 from importlib import import_module
 from typing import Any
 
@@ -23,57 +23,28 @@ gc.set_threshold(100_000, 50, 100)
 # At exit the interpreter would search all modules once more: 25 ms of `kafkafs cat`.
 atexit.register(gc.freeze)
 
-# Command name → module and attribute.
+# Command name → module of kafkafs.cli. In it the command has its own name.
 _COMMANDS = {
-    "append": "kafkafs.cli.append:append",
-    "assign": "kafkafs.cli.assign:assign",
-    "cat": "kafkafs.cli.cat:cat",
-    "compact": "kafkafs.cli.compact:compact",
-    "completion": "kafkafs.cli.completion:completion",
-    "count": "kafkafs.cli.count:count",
-    "dump": "kafkafs.cli.dump:dump",
-    "fetch": "kafkafs.cli.fetch:fetch",
-    "groups": "kafkafs.cli.groups:groups",
-    "histogram": "kafkafs.cli.histogram:histogram",
-    "mirror": "kafkafs.cli.mirror:mirror",
-    "mount": "kafkafs.cli.mount:mount",
-    "recover": "kafkafs.cli.recover:recover",
-    "reindex": "kafkafs.cli.recover:reindex",
-    "retain": "kafkafs.cli.retain:retain",
-    "spark": "kafkafs.cli.spark:spark",
-    "salvage": "kafkafs.cli.salvage:salvage",
-    "topics": "kafkafs.cli.topics:topics",
-    "umount": "kafkafs.cli.mount:umount",
-    "verify": "kafkafs.cli.verify:verify",
-}
+    **{
+        name: name
+        for name in (
+            "append", "assign", "cat", "compact", "completion", "count", "dump", "fetch", "groups", "histogram",
+            "mirror", "mount", "recover", "retain", "salvage", "spark", "topics", "verify",
+        )
+    },
+    "reindex": "recover",
+    "umount": "mount",
+}  # fmt: skip
 
 
-class _LazyCommands(MutableMapping[str, click.Command]):
-    """Commands by name; each is imported when it is first used."""
-
-    def __init__(self, places: dict[str, str]) -> None:
-        self._places = places
-        self._added: dict[str, click.Command] = {}
+class _LazyCommands(UserDict[str, Any]):
+    """Commands by name. Each is imported when it is first used; until then the name of its module is in its place."""
 
     def __getitem__(self, name: str) -> click.Command:
-        if name not in self._added:
-            module, attribute = self._places[name].split(":")
-            command: click.Command = getattr(import_module(module), attribute)
-            self._added[name] = command
-        return self._added[name]
-
-    def __setitem__(self, name: str, command: click.Command) -> None:
-        self._added[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        self._places.pop(name, None)
-        self._added.pop(name, None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self._places, **self._added})
-
-    def __len__(self) -> int:
-        return len({**self._places, **self._added})
+        if isinstance(self.data[name], str):
+            self.data[name] = getattr(import_module(f"kafkafs.cli.{self.data[name]}"), name)
+        command: click.Command = self.data[name]
+        return command
 
 
 class _Main(click.Group):
@@ -124,7 +95,7 @@ def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> 
 
 @click.group(
     cls=_Main,
-    commands=_LazyCommands(dict(_COMMANDS)),
+    commands=_LazyCommands(_COMMANDS),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(

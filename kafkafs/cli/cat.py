@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
@@ -129,8 +129,8 @@ def cat(
 
 def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form: str, follow: bool) -> bool:
     """Prints all partitions; False if anything could not be read."""
-    from kafkafs.cli.output import Output
-    from kafkafs.cli.stdout import stdout_sink
+    from kafkafs.cli.output import Output, stdout_sink
+    from kafkafs.formats import by_name
     from kafkafs.views.unmounted import PartitionReader
     from storage.format.decoder import Decoder
 
@@ -143,7 +143,7 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
         following = []
         for tp in targets:
             reader = PartitionReader(log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.report)
-            source = _Source(reader, None if form == "log" else _by_name(form, tp))
+            source = _Source(reader, None if form == "log" else by_name(form, tp))
             if printer.print(source) and not reader.done:
                 following.append(source)
         while following:
@@ -155,12 +155,11 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
     return not printer.failed
 
 
-class _Source:
+class _Source(NamedTuple):
     """A partition and the format it is printed in; None: the log's own bytes."""
 
-    def __init__(self, reader: PartitionReader, form: Format | None) -> None:
-        self.reader = reader
-        self.form = form
+    reader: PartitionReader
+    form: Format | None
 
 
 class _Printer:
@@ -186,9 +185,3 @@ class _Printer:
             self._output.report(str(error))
             return False
         return True
-
-
-def _by_name(form: str, tp: TopicPartition) -> Format:
-    from kafkafs.formats import by_name
-
-    return by_name(form, tp)

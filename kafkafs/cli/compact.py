@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,6 @@ from storage.types import TopicPartition
 if TYPE_CHECKING:
     from storage.compaction.compaction import CompactionResult
     from storage.directory.owned_dir import OwnedDir
-
-_Outcome = tuple[list["CompactionResult"], passes.Errors]
 
 
 @click.command()
@@ -38,14 +37,20 @@ def compact(ctx: click.Context, logdir: Path, tp: str, dry_run: bool, as_json: b
     kafkafs compact ./logs accounts/0
     """
     chosen = expand(open_log_dir(logdir), tp)
-    results, errors = (_rehearse if dry_run else _compact)(logdir, chosen)
+    results, errors = _compact(logdir, chosen, dry_run=dry_run)
     passes.report(ctx, results, errors, print_result, as_object if as_json else None, dry_run=dry_run)
 
 
-def _compact(logdir: Path, chosen: Sequence[TopicPartition]) -> _Outcome:
-    from storage.compaction.directory_compaction import compact_partition
+def _compact(
+    logdir: Path, chosen: Sequence[TopicPartition], *, dry_run: bool
+) -> tuple[list[CompactionResult], passes.Errors]:
+    from storage.compaction.directory_compaction import compact_partition, preview_partition
 
+    log_dir = open_log_dir(logdir)
     results: list[CompactionResult] = []
+
+    def rehearse(tp: TopicPartition) -> None:
+        results.append(preview_partition(log_dir, tp))
 
     def run(owned: OwnedDir, tp: TopicPartition) -> None:
         while not results or results[-1].tp != tp or not results[-1].is_complete:
@@ -53,16 +58,7 @@ def _compact(logdir: Path, chosen: Sequence[TopicPartition]) -> _Outcome:
             for path in results[-1].files:
                 owned.disk.unlink(path)
 
-    errors = passes.each_owned(logdir, chosen, run)
-    return results, errors
-
-
-def _rehearse(logdir: Path, chosen: Sequence[TopicPartition]) -> _Outcome:
-    from storage.compaction.directory_compaction import preview_partition
-
-    log_dir = open_log_dir(logdir)
-    results: list[CompactionResult] = []
-    errors = passes.each(chosen, lambda tp: results.append(preview_partition(log_dir, tp)))
+    errors = passes.each(chosen, rehearse) if dry_run else passes.each_owned(logdir, chosen, run)
     return results, errors
 
 
@@ -92,8 +88,7 @@ def as_object(result: CompactionResult) -> dict[str, Any]:
     """The same, for --json."""
     counts = result.counts
     return {
-        "topic": result.tp.topic,
-        "partition": result.tp.partition,
+        **asdict(result.tp),
         "first_dirty_offset": result.first_dirty,
         "compacted_to_offset": result.end_offset,
         "first_uncleanable_offset": result.first_uncleanable,

@@ -12,7 +12,6 @@ from kafkafs.cli import say
 from kafkafs.cli.dump_lines import Facts, damage_facts, put, put_damage
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.signals import use_default_signals
-from kafkafs.cli.stdout import stdout_sink
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import names
 from storage.files.listing import paths_in
@@ -47,7 +46,7 @@ def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool) -> None:
 
     Exit code: 4 if anything is damaged.
     """
-    from kafkafs.cli.output import Output
+    from kafkafs.cli.output import Output, stdout_sink
 
     use_default_signals(ctx)
     wanted = [file for path in files for file in _files_of(path)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,7 @@ def _show_all(logdir: Path, as_json: bool) -> list[str]:
 
     log_dir = open_log_dir(logdir)
     offsets = GroupOffsets(log_dir)
-    ends = _Ends(log_dir)
+    ends = _ends_in(log_dir)
     found = [_summary(group, ends) for _, group in sorted(offsets.groups().items())]
     if as_json:
         print_json({"groups": found})
@@ -121,7 +122,7 @@ def _show_one(logdir: Path, name: str, as_json: bool) -> list[str]:
     group = offsets.group(name)
     if group is None:
         raise UnknownTopicOrPartition(f"there is no group {name!r} here", path=logdir)
-    ends = _Ends(log_dir)
+    ends = _ends_in(log_dir)
     rows = list(_rows(group, ends))
     if as_json:
         print_json({**_summary(group, ends), "offsets": rows})
@@ -132,29 +133,28 @@ def _show_one(logdir: Path, name: str, as_json: bool) -> list[str]:
     return offsets.problems()
 
 
-class _Ends:
-    """Log end offsets by partition; None for a partition that is not here or cannot be read."""
+_Ends = Callable[[TopicPartition], int | None]
+"""Log end offsets by partition; None for a partition that is not here or cannot be read."""
 
-    def __init__(self, log_dir: LogDir) -> None:
-        self._log_dir = log_dir
-        self._known: dict[TopicPartition, int | None] = {}
 
-    def of(self, tp: TopicPartition) -> int | None:
-        from storage.errors import StorageError
+def _ends_in(log_dir: LogDir) -> _Ends:
+    from storage.errors import StorageError
 
-        if tp not in self._known:
-            try:
-                self._known[tp] = self._log_dir.log(tp).snapshot().log_end_offset
-            except (StorageError, OSError):
-                self._known[tp] = None
-        return self._known[tp]
+    @cache
+    def end(tp: TopicPartition) -> int | None:
+        try:
+            return log_dir.log(tp).snapshot().log_end_offset
+        except (StorageError, OSError):
+            return None
+
+    return end
 
 
 def _rows(group: ConsumerGroup, ends: _Ends) -> Iterator[dict[str, Any]]:
     """What the group has committed, by topic and partition. The lag is Kafka's: the log's end less the offset."""
     for topic, partitions in sorted(group.offsets.items()):
         for partition, committed in sorted(partitions.items()):
-            end = ends.of(TopicPartition(topic, partition))
+            end = ends(TopicPartition(topic, partition))
             yield {
                 "topic": topic,
                 "partition": partition,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,11 +59,7 @@ def histogram(
     targets = expand(log_dir, tp)
     found = counted([log_dir.log(target).snapshot() for target in targets], buckets=buckets)
     if png is not None or svg is not None:
-        try:
-            from kafkafs.cli.histogram_plot import draw
-        except ImportError:
-            say("matplotlib is not installed: pip install 'kafkafs[plot]'")
-            ctx.exit(DATA_ERROR)
+        draw = drawing(ctx, "kafkafs.cli.histogram_plot")
         for path, suffix in ((png, ".png"), (svg, ".svg")):
             if path is not None:
                 draw(found, tp, path if path.suffix else path.with_suffix(suffix))
@@ -69,6 +67,16 @@ def histogram(
         print_json(_json(found))
     elif png is None and svg is None:
         _chart(found)
+
+
+def drawing(ctx: click.Context, module: str) -> Callable[..., None]:
+    """The function `draw` of a module that needs matplotlib. Without matplotlib, says so and exits with code 4."""
+    try:
+        draw: Callable[..., None] = import_module(module).draw
+    except ImportError:
+        say("matplotlib is not installed: pip install 'kafkafs[plot]'")
+        ctx.exit(DATA_ERROR)
+    return draw
 
 
 def _chart(found: Histogram) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,8 +118,7 @@ def _interrupted() -> Iterator[threading.Event]:
 
 def _json(result: Mirrored) -> dict[str, object]:
     return {
-        "topic": result.tp.topic,
-        "partition": result.tp.partition,
+        **asdict(result.tp),
         "first_offset": result.first_offset,
         "log_end_offset": result.log_end_offset,
         "bytes": result.size_bytes,

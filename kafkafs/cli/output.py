@@ -6,9 +6,11 @@ Reading, checking and rendering run without the GIL, and so does write(2), so th
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import select
 import stat
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -75,6 +77,15 @@ class StreamSink:
 
     def is_gone(self) -> bool:
         return False
+
+
+def stdout_sink() -> Sink:
+    """The descriptor of stdout if there is one. What was printed before is written first."""
+    sys.stdout.flush()
+    try:
+        return FileSink(sys.stdout.fileno())
+    except io.UnsupportedOperation:
+        return StreamSink(sys.stdout.buffer)
 
 
 class Stopped(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,7 +61,7 @@ def report(
 ) -> None:
     """Prints results, as one JSON object if `as_object` is given, and errors. Exits with code 4 if there are errors."""
     if as_object is not None:
-        failed = [{"topic": p.topic, "partition": p.partition, "error": str(e)} for p, e in sorted(errors.items())]
+        failed = [{**asdict(tp), "error": str(error)} for tp, error in sorted(errors.items())]
         print_json({"partitions": [as_object(result) for result in results], "failed": failed, "dry_run": dry_run})
     else:
         for result in results:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
             from storage.directory.recovery_plans import rehearse_recovery
 
             reports, errors = rehearse_recovery(open_log_dir(logdir), chosen, progress)
-            writes, clean, staged = _pending(logdir), False, _staged(logdir, chosen)
+            (writes, staged), clean = _left(logdir, chosen), False
         else:
             reports, errors, writes, clean, staged = _recover(
                 logdir, None if tp is None else chosen, progress, drop=drop
@@ -157,16 +158,20 @@ def _recover(
     return list(owned.reports().values()), dict(closing.errors), writes, closing.clean, staged
 
 
-def _staged(logdir: Path, chosen: Sequence[TopicPartition]) -> list[tuple[Path, int]]:
-    """The staged files that a recovery would remove, with sizes; none if the list of writes cannot be read."""
+def _left(logdir: Path, chosen: Sequence[TopicPartition]) -> tuple[list[PendingWrite], list[tuple[Path, int]]]:
+    """The pending writes, read-only, and the staged files that a recovery would remove, with sizes; none if the list of
+    writes cannot be read."""
     from storage.errors import CorruptCheckpoint
     from storage.files import commit_ledger
     from storage.staged_writes import staging
+    from storage.staged_writes.pending_writes import pending_writes
 
     try:
-        return _sized(staging.unowned(logdir, chosen, commit_ledger.read(logdir)))
-    except CorruptCheckpoint:
-        return []
+        state = commit_ledger.read(logdir)
+    except CorruptCheckpoint as error:
+        say(error)
+        return [], []
+    return pending_writes(open_log_dir(logdir), state), _sized(staging.unowned(logdir, chosen, state))
 
 
 def _sized(files: Sequence[Path]) -> list[tuple[Path, int]]:
@@ -177,19 +182,6 @@ def _sized(files: Sequence[Path]) -> list[tuple[Path, int]]:
     return found
 
 
-def _pending(logdir: Path) -> list[PendingWrite]:
-    """The pending writes, read-only."""
-    from storage.errors import CorruptCheckpoint
-    from storage.files import commit_ledger
-    from storage.staged_writes.pending_writes import pending_writes
-
-    try:
-        return pending_writes(open_log_dir(logdir), commit_ledger.read(logdir))
-    except CorruptCheckpoint as error:
-        say(error)
-        return []
-
-
 def _tell(
     reports: Sequence[RecoveryReport],
     errors: dict[TopicPartition, Exception],
@@ -197,7 +189,7 @@ def _tell(
     more: dict[str, Any],
 ) -> None:
     if as_json:
-        failed = [{"topic": tp.topic, "partition": tp.partition, "error": str(e)} for tp, e in sorted(errors.items())]
+        failed = [{**asdict(tp), "error": str(error)} for tp, error in sorted(errors.items())]
         print_json({"partitions": [_json(report) for report in reports], "failed": failed, **more})
     else:
         for report in reports:
@@ -224,10 +216,7 @@ def _write_json(write: PendingWrite, *, drop: bool) -> dict[str, Any]:
     return {
         "write": write.commit.write.id,
         "batch": write.commit.write.batch,
-        "shares": [
-            {"topic": part.tp.topic, "partition": part.tp.partition, "state": share.value}
-            for part, share in write.shares
-        ],
+        "shares": [{**asdict(part.tp), "state": share.value} for part, share in write.shares],
         "given_up": drop and write.is_stuck,
     }
 
@@ -235,8 +224,7 @@ def _write_json(write: PendingWrite, *, drop: bool) -> dict[str, Any]:
 def _json(report: RecoveryReport) -> dict[str, Any]:
     cut = report.cut
     return {
-        "topic": report.tp.topic,
-        "partition": report.tp.partition,
+        **asdict(report.tp),
         "log_start_offset": report.log_start_offset,
         "log_end_offset": report.log_end_offset,
         "recovered_segments": report.recovered_segments,

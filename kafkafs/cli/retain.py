@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,18 +53,23 @@ def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None,
     if before is not None and tp is None:
         raise click.UsageError("--before needs a TP")
     chosen = expand(open_log_dir(logdir), tp)
-    run = _rehearse if dry_run else _retain
-    results, errors = run(logdir, chosen, before)
+    results, errors = _retain(logdir, chosen, before, dry_run=dry_run)
     passes.report(ctx, results, errors, _print_result, _json if as_json else None, dry_run=dry_run)
 
 
 def _retain(
-    logdir: Path, chosen: Sequence[TopicPartition], before: int | None
+    logdir: Path, chosen: Sequence[TopicPartition], before: int | None, *, dry_run: bool
 ) -> tuple[list[RetentionResult], passes.Errors]:
-    from storage.upkeep.directory_retention import retain_partition
+    from storage.upkeep.directory_retention import preview_partition, retain_partition
     from storage.upkeep.retention import disk_free_bytes
 
+    log_dir = open_log_dir(logdir)
     results: list[RetentionResult] = []
+
+    def rehearse(tp: TopicPartition) -> None:
+        result = preview_partition(log_dir, tp, free_bytes=disk_free_bytes(logdir), before=before)
+        if result is not None:
+            results.append(result)
 
     def run(owned: OwnedDir, tp: TopicPartition) -> None:
         result = retain_partition(owned, tp, free_bytes=disk_free_bytes(logdir), before=before)
@@ -72,25 +78,7 @@ def _retain(
             for path in result.files:
                 owned.disk.unlink(path)
 
-    errors = passes.each_owned(logdir, chosen, run)
-    return results, errors
-
-
-def _rehearse(
-    logdir: Path, chosen: Sequence[TopicPartition], before: int | None
-) -> tuple[list[RetentionResult], passes.Errors]:
-    from storage.upkeep.directory_retention import preview_partition
-    from storage.upkeep.retention import disk_free_bytes
-
-    log_dir = open_log_dir(logdir)
-    results: list[RetentionResult] = []
-
-    def run(tp: TopicPartition) -> None:
-        result = preview_partition(log_dir, tp, free_bytes=disk_free_bytes(logdir), before=before)
-        if result is not None:
-            results.append(result)
-
-    errors = passes.each(chosen, run)
+    errors = passes.each(chosen, rehearse) if dry_run else passes.each_owned(logdir, chosen, run)
     return results, errors
 
 
@@ -110,8 +98,7 @@ def _print_result(result: RetentionResult) -> None:
 
 def _json(result: RetentionResult) -> dict[str, Any]:
     return {
-        "topic": result.tp.topic,
-        "partition": result.tp.partition,
+        **asdict(result.tp),
         "log_start_offset": result.log_start_offset,
         "log_end_offset": result.log_end_offset,
         "removed_bytes": result.size_bytes,

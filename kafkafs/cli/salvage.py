@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,8 +109,7 @@ def _range(lost: LostOffsets) -> str:
 
 def _json(result: Salvaged) -> dict[str, Any]:
     return {
-        "topic": result.tp.topic,
-        "partition": result.tp.partition,
+        **asdict(result.tp),
         "first_offset": result.first_offset,
         "log_end_offset": result.log_end_offset,
         "batches": result.batches,

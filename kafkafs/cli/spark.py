@@ -16,6 +16,7 @@ import psutil
 
 from kafkafs.cli import passes, say
 from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.histogram import drawing
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION
 from kafkafs.cli.signals import interrupt_quietly, logging_disabled
 from kafkafs.cli.tables import print_json, print_table
@@ -177,7 +178,7 @@ def stats(
     kafkafs spark stats /var/kafka 'orders*'
     kafkafs spark stats /var/kafka --png traffic.png
     """
-    draw = None if png is None else _drawing(ctx)
+    draw = None if png is None else drawing(ctx, "kafkafs.spark.jobs.stats_plot")
     log_dir = open_log_dir(logdir)
     # Checked before Spark starts, which takes seconds.
     chosen, missing = expand(log_dir, tp), absent(log_dir, tp)
@@ -196,7 +197,7 @@ def stats(
         draw(found.hours, png)
     if as_json:
         hours = [{**asdict(hour), "compression_ratio": round(hour.compression_ratio, 3)} for hour in found.hours]
-        print_json({"hours": hours, "damaged": found.damaged, "absent": _partitions(missing)})
+        print_json({"hours": hours, "damaged": found.damaged, "absent": [asdict(tp) for tp in missing]})
     else:
         print_table(_STATS_COLUMNS, [_stats_row(hour) for hour in found.hours])
     _report_absent(missing)
@@ -207,10 +208,6 @@ def stats(
 def _report_absent(missing: Iterable[TopicPartition]) -> None:
     for tp in missing:
         say(f"{tp} is known to the cluster and not in this directory")
-
-
-def _partitions(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
-    return [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
 
 
 _STATS_COLUMNS = (
@@ -235,15 +232,6 @@ def _hour_name(milliseconds: int) -> str:
     if milliseconds not in CALENDAR_MS:
         return f"{milliseconds} ms"
     return (datetime(1970, 1, 1) + timedelta(milliseconds=milliseconds)).strftime("%Y-%m-%dT%H")
-
-
-def _drawing(ctx: click.Context) -> Callable[..., None]:
-    try:
-        from kafkafs.spark.jobs.stats_plot import draw
-    except ImportError:
-        say("matplotlib is not installed: pip install 'kafkafs[plot]'")
-        ctx.exit(DATA_ERROR)
-    return draw
 
 
 @spark.command()
@@ -345,18 +333,11 @@ def _exported(done: Exported) -> dict[str, Any]:
         "messages": done.messages,
         "bytes": done.size_bytes,
         "seconds": round(done.seconds, 3),
-        "positions": [
-            {"topic": tp.topic, "partition": tp.partition, "next_offset": offset}
-            for tp, offset in sorted(done.positions.items())
-        ],
-        "undated": [
-            {"topic": tp.topic, "partition": tp.partition, "messages": count}
-            for tp, count in sorted(done.undated.items())
-        ],
+        "positions": [{**asdict(tp), "next_offset": offset} for tp, offset in sorted(done.positions.items())],
+        "undated": [{**asdict(tp), "messages": count} for tp, count in sorted(done.undated.items())],
         "quarantined": [
             {
-                "topic": bad.tp.topic,
-                "partition": bad.tp.partition,
+                **asdict(bad.tp),
                 "file": bad.path,
                 "position": bad.position,
                 "end": bad.end,
@@ -366,11 +347,8 @@ def _exported(done: Exported) -> dict[str, Any]:
             }
             for bad in done.quarantined
         ],
-        "absent": _partitions(done.absent),
-        "lost": [
-            {"topic": tp.topic, "partition": tp.partition, "first_offset": gone.start, "last_offset": gone.end - 1}
-            for tp, gone in done.lost
-        ],
+        "absent": [asdict(tp) for tp in done.absent],
+        "lost": [{**asdict(tp), "first_offset": gone.start, "last_offset": gone.end - 1} for tp, gone in done.lost],
     }
 
 

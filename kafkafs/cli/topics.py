@@ -117,11 +117,12 @@ def _described(log_dir: LogDir, topic: str) -> dict[str, Any]:
 
 def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
     """The content of @info.json, or the problem."""
-    from kafkafs.tree.info import partition_info
+    from kafkafs.tree.info import InfoTexts
     from storage.errors import StorageError
 
+    texts = InfoTexts(log_dir, Isolation.READ_UNCOMMITTED)
     try:
-        facts: dict[str, Any] = json.loads(partition_info(log_dir, log_dir.log(tp), Isolation.READ_UNCOMMITTED))
+        facts: dict[str, Any] = json.loads(texts.partition_info(log_dir.log(tp))[0])
     except (StorageError, OSError) as error:
         return {"partition": tp.partition, "problem": str(error)}
     del facts["topic"], facts["topic_id"]

@@ -6,7 +6,8 @@ mount(8) passes on the options in fstab: its own (`auto`, `user`, `x-…`), the 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,22 +64,9 @@ def escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace(",", "\\,")
 
 
-def _words(text: str) -> Iterator[str]:
-    """Splits at commas; `\\,` is a comma in a value, `\\\\` a backslash, as in libfuse."""
-    word = ""
-    escape = False
-    for char in text:
-        if escape:
-            word += char if char in ",\\" else "\\" + char
-            escape = False
-        elif char == "\\":
-            escape = True
-        elif char == ",":
-            yield word
-            word = ""
-        else:
-            word += char
-    yield word + ("\\" if escape else "")
+def _words(text: str) -> list[str]:
+    """Splits at commas; `\\,` is a comma in a value, `\\\\` a backslash, as in libfuse. Without empty words."""
+    return [re.sub(r"\\([,\\])", r"\1", word) for word in re.findall(r"(?:\\.|[^,])+", text, re.DOTALL)]
 
 
 def _apply(options: MountOptions, word: str) -> MountOptions:

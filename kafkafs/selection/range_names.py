@@ -144,7 +144,7 @@ def parse_time_spec(text: str) -> TimeSpec:
             raise MalformedRange(f"{text!r} is longer than 2^63-1 ms")
         return LastDuration(duration_ms)
     if text.startswith("until-"):
-        return TimeBetween(None, _instant(text.removeprefix("until-"), text))
+        return TimeBetween(None, _ceil_ms(_instant_ns(text.removeprefix("until-"), text)))
     start, dashes, end = text.partition("--")
     if not dashes:
         return _period(text)
@@ -201,10 +201,6 @@ def _count(digits: str, text: str) -> int:
     if count == 0:
         raise MalformedRange(f"{text!r} asks for zero messages or no time; the number must be at least 1")
     return count
-
-
-def _instant(moment: str, text: str) -> int:
-    return _ceil_ms(_instant_ns(moment, text))
 
 
 def _instant_ns(moment: str, text: str) -> int:

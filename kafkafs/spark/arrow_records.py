@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     Int64s = NDArray[np.int64]
 
-_NONE = np.zeros(0, np.int64)
 _MOST_VARINT_BYTES = 5
 
 

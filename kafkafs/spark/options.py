@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -230,9 +231,7 @@ def _bound(given: Mapping[str, str], which: str) -> Bound | None:
 
 def _partition_lists(text: str) -> tuple[TopicPartition, ...]:
     wrong = InvalidOption(f'option assign takes a JSON object like {{"topicA":[0,1]}}, not {text}')
-    topics = _json_object(text)
-    if topics is None:
-        raise wrong
+    topics = _json_object(text, wrong)
     found: set[TopicPartition] = set()
     for topic, partitions in topics.items():
         if not isinstance(partitions, list) or not all(type(number) is int and number >= 0 for number in partitions):
@@ -244,9 +243,7 @@ def _partition_lists(text: str) -> tuple[TopicPartition, ...]:
 def _numbers_by_partition(name: str, text: str, example: str) -> dict[TopicPartition, int]:
     """{"topic":{"partition":number}}."""
     wrong = InvalidOption(f"option {name} takes {example}, not {text}")
-    topics = _json_object(text)
-    if topics is None:
-        raise wrong
+    topics = _json_object(text, wrong)
     found = {}
     for topic, numbers in topics.items():
         if topic == INITIAL:
@@ -260,12 +257,11 @@ def _numbers_by_partition(name: str, text: str, example: str) -> dict[TopicParti
     return found
 
 
-def _json_object(text: str) -> dict[str, object] | None:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+def _json_object(text: str, wrong: InvalidOption) -> dict[str, object]:
+    with suppress(ValueError):
+        if isinstance(value := json.loads(text), dict):
+            return value
+    raise wrong
 
 
 def _isolation(words: set[str]) -> Isolation:

@@ -87,6 +87,14 @@ def plan(
     return packer.done()
 
 
+def plan_by_size(ranges: Iterable[LogRange], cores: int, task_bytes: int) -> list[tuple[Split, ...]]:
+    """As `plan`, with enough tasks that one reads about `task_bytes` of the log's files, or less."""
+    ranges = list(ranges)
+    tasks = plan(ranges, cores)
+    least = -(-sum(split.size_bytes for splits in tasks for split in splits) // task_bytes)
+    return tasks if least <= len(tasks) else plan(ranges, cores, least_tasks=least)
+
+
 class _Packer:
     """Fills one task after another up to `target_bytes` and `most_records`."""
 

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -206,17 +207,13 @@ def check_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
         raise InvalidOption("Required attribute 'value' not found.")
     for name, found in fields.items():
         wanted = _TYPES[name]
-        if not any(_same_type(found, choice) for choice in wanted):
-            choices = " or ".join(choice.simpleString() for choice in wanted)
+        # Without the nullability of their parts.
+        choices, given = [choice.simpleString() for choice in wanted], found.simpleString()
+        if given not in choices:
             raise InvalidOption(
-                f"{name} attribute unsupported type {found.simpleString()}. {name} must be a(n) {choices}"
+                f"{name} attribute unsupported type {given}. {name} must be a(n) {' or '.join(choices)}"
             )
     return tuple(fields)
-
-
-def _same_type(found: DataType, wanted: DataType) -> bool:
-    """Whether they are the same, except for the nullability of their parts."""
-    return found.simpleString() == wanted.simpleString()
 
 
 def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> tuple[SinkOptions, tuple[str, ...]]:
@@ -305,11 +302,7 @@ def _files(messages: Sequence[WriterCommitMessage | None]) -> list[StagedBatchFi
 
 
 def _content(messages: Sequence[WriterCommitMessage | None]) -> ContentSum:
-    total = ContentSum()
-    for message in messages:
-        if isinstance(message, StagedMessage):
-            total = total.plus(message.content)
-    return total
+    return reduce(ContentSum.plus, (one.content for one in messages if isinstance(one, StagedMessage)), ContentSum())
 
 
 def _refuse_held(path: Path) -> None:

@@ -113,12 +113,11 @@ class _TaskWriter:
     """The staged files of one task."""
 
     def __init__(self, path: Path, write: WriteId, attempt: str, compression: str | None, *, force: bool) -> None:
-        self._path = path
-        self._write = write
-        self._attempt = attempt
-        self._compression = compression
-        self._force = force
-        self._log_dir = LogDir.open_read_only(path)
+        self.write = write
+        self.attempt = attempt
+        self.compression = compression
+        self.force = force
+        self.log_dir = LogDir.open_read_only(path)
         self._topics: dict[str, _TopicWriter] = {}
         self.content = ContentSum()
 
@@ -126,11 +125,9 @@ class _TaskWriter:
         for name, chosen in rows.by_topic():
             topic = self._topics.get(name)
             if topic is None:
-                topic = self._topics[name] = _TopicWriter(
-                    self._log_dir, name, self._write, self._attempt, self._compression, force=self._force
-                )
+                topic = self._topics[name] = _TopicWriter(self, name)
             records = rows.records if len(chosen) == len(rows.records) else rows.records.take(chosen)
-            if self._write.batch is not None:
+            if self.write.batch is not None:
                 self.content = self.content.plus(content_of(records, name))
             topic.add(records, None if rows.partitions is None else rows.partitions[chosen])
 
@@ -145,21 +142,19 @@ class _TaskWriter:
 class _TopicWriter:
     """A task's messages for one topic."""
 
-    def __init__(
-        self, log_dir: LogDir, name: str, write: WriteId, attempt: str, compression: str | None, *, force: bool
-    ) -> None:
+    def __init__(self, task: _TaskWriter, name: str) -> None:
+        log_dir = task.log_dir
         try:
             self._info = log_dir.topic_info(name)
         except UnknownTopicOrPartition as error:
             error.advice = f"`kafkafs topics create {log_dir.path} {name}` creates it"
             raise
-        guest_rules.check_append(self._info, force=force)
+        guest_rules.check_append(self._info, force=task.force)
         self._config = self._info.config
-        if compression is not None and self._config.compression_type == "producer":
-            self._config = replace(self._config, compression_type=compression)
+        if task.compression is not None and self._config.compression_type == "producer":
+            self._config = replace(self._config, compression_type=task.compression)
+        self._task = task
         self._path = log_dir.path
-        self._write = write
-        self._attempt = attempt
         self._here = frozenset(log_dir.partitions(name))
         count = self._info.partition_count
         self._partitioner = None if count is None else Partitioner(count)
@@ -194,10 +189,10 @@ class _TopicWriter:
                 RealDisk(),
                 self._path,
                 tp,
-                self._write,
+                self._task.write,
                 config=self._config,
                 clock=SystemClock(),
-                attempt=self._attempt,
+                attempt=self._task.attempt,
             )
         return writer
 

@@ -28,14 +28,6 @@ _XATTRS = (
 )  # fmt: skip
 
 
-def partition_info(log_dir: LogDir, log: Log, isolation: Isolation) -> bytes:
-    """The content of `@info.json`: one object, indented. What is unknown, or would take too long to find out, is
-    null."""
-    snapshot = log.snapshot()
-    info = log_dir.topic_info(snapshot.tp.topic)
-    return _object(_partition_facts(snapshot, info, recovery_point(log_dir, snapshot.tp), isolation))
-
-
 def _partition_facts(
     snapshot: LogSnapshot, info: TopicInfo | None, point: int | None, isolation: Isolation | None
 ) -> dict[str, Any]:

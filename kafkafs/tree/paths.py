@@ -209,10 +209,8 @@ def _parse_topic(path: str, topic: str, names: list[str]) -> Node:
             return Topic(topic)
         case ["@config"]:
             return TopicConfig(topic)
-        case ["@append"]:
-            return Append(topic, jsonl=False)
-        case ["@append.jsonl"]:
-            return Append(topic, jsonl=True)
+        case ["@append" | "@append.jsonl" as name]:
+            return Append(topic, jsonl=name == "@append.jsonl")
         case [partition, *rest]:
             return _parse_partition(path, _tp(topic, partition), rest)
     raise NoSuchPath(path)
@@ -222,10 +220,8 @@ def _parse_partition(path: str, tp: TopicPartition, names: list[str]) -> Node:
     match names:
         case []:
             return Partition(tp)
-        case ["@append"]:
-            return Append(tp, jsonl=False)
-        case ["@append.jsonl"]:
-            return Append(tp, jsonl=True)
+        case ["@append" | "@append.jsonl" as name]:
+            return Append(tp, jsonl=name == "@append.jsonl")
         case ["@info.json" | "offsets" | "time" | "segments" as name]:
             return PartitionEntry(tp, name)
         case ["offsets", name]:

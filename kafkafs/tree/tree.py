@@ -18,9 +18,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kafkafs.tree import directories, paths
+from kafkafs.tree import paths
 from kafkafs.tree.append_files import AppendFile
 from kafkafs.tree.config_file import ConfigFile
+from kafkafs.tree.directories import (
+    PartitionDirectory,
+    RangesDirectory,
+    RootDirectory,
+    SegmentsDirectory,
+    TopicDirectory,
+    known_days,
+    segment_ranges,
+)
 from kafkafs.tree.generated import MOMENT_S, GeneratedFile, GeneratedTexts
 from kafkafs.tree.group_files import GroupNode, GroupTree
 from kafkafs.tree.info import InfoTexts
@@ -98,15 +107,16 @@ class Tree:
         self._seen = SeenFiles()
         self._infos = InfoTexts(log_dir, self.options.isolation)
         self._groups = GroupTree(log_dir, owned)
+        writable = owned is not None
         # A dict is faster than a chain of comparisons, and each stat comes here.
         self._makers: dict[type, Callable[[Any], View]] = {
             **dict.fromkeys((paths.Groups, paths.GroupDir, paths.GroupTopic, paths.GroupOffset), self._groups.view),
-            paths.RangePath: self._range_file,
-            paths.SegmentPath: self._segment_file,
-            paths.Partition: self._partition,
+            paths.RangePath: lambda node: RangeFile(self._services, log_dir.log(node.tp), node),
+            paths.SegmentPath: lambda node: SegmentFile(log_dir.log(node.tp), node.name, self._seen),
+            paths.Partition: lambda node: PartitionDirectory(log_dir, log_dir.log(node.tp), writable=writable),
             paths.PartitionEntry: self._partition_entry,
-            paths.Root: self._root,
-            paths.Topic: self._topic,
+            paths.Root: lambda _: RootDirectory(log_dir, writable=writable),
+            paths.Topic: lambda node: TopicDirectory(log_dir, node.topic, writable=writable),
             paths.TopicConfig: self._topic_config,
             paths.RootFile: self._root_file,
         }
@@ -167,10 +177,6 @@ class Tree:
         """Removes a group's committed offset. NotPermitted elsewhere; see GroupTree."""
         self._groups.remove_file(_group_file(path))
 
-    @property
-    def _writable(self) -> bool:
-        return self.owned is not None
-
     def _topic_of(self, path: str) -> tuple[OwnedDir, str]:
         if self.owned is None:
             raise ReadOnlyLogDir("mounted read-only")
@@ -190,35 +196,19 @@ class Tree:
             "groups": {"problems": self._groups.offsets.problems()},
         }
 
-    # The makers of views, one for each type of node. The directory has just been refreshed.
-
-    def _range_file(self, node: paths.RangePath) -> View:
-        return RangeFile(self._services, self.log_dir.log(node.tp), node)
-
-    def _segment_file(self, node: paths.SegmentPath) -> View:
-        return SegmentFile(self.log_dir.log(node.tp), node.name, self._seen)
-
-    def _partition(self, node: paths.Partition) -> View:
-        log = self.log_dir.log(node.tp)
-        return directories.PartitionDirectory(self.log_dir, log, writable=self._writable)
+    # The longer makers of views, for one type of node each. The directory has just been refreshed.
 
     def _partition_entry(self, node: paths.PartitionEntry) -> View:
         log, infos = self.log_dir.log(node.tp), self._infos
         match node.name:
             case "offsets":
-                return directories.RangesDirectory(log, directories.segment_ranges)
+                return RangesDirectory(log, segment_ranges)
             case "time":
-                return directories.RangesDirectory(log, directories.known_days)
+                return RangesDirectory(log, known_days)
             case "segments":
-                return directories.SegmentsDirectory(log)
+                return SegmentsDirectory(log)
         size = partial(infos.partition_info_size, log)
         return GeneratedFile(self._texts, f"{node.tp}/@info.json", partial(infos.partition_info, log), size=size)
-
-    def _root(self, _node: paths.Root) -> View:
-        return directories.RootDirectory(self.log_dir, writable=self._writable)
-
-    def _topic(self, node: paths.Topic) -> View:
-        return directories.TopicDirectory(self.log_dir, node.topic, writable=self._writable)
 
     def _topic_config(self, node: paths.TopicConfig) -> View:
         if self.owned is not None:

@@ -77,7 +77,7 @@ def test_a_write_that_fails_a_hundred_times_leaves_one_attempts_files(
     sizes = [each.stat().st_size for each in path.rglob("*" + names.STAGED_SUFFIX)]
     done = CliRunner().invoke(main, ["recover", str(path)])
     assert done.exit_code == 0, done.output
-    assert f"{len(sizes)} staged files that no write consists of" in done.output
+    assert f"{len(sizes)} staged files that belong to no write" in done.output
     assert not staged(path)
     assert not verify_log_dir(path)
 

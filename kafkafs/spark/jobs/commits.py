@@ -107,8 +107,7 @@ class ExportSet:
             "files": [asdict(file) for file in self.files],
             "ranges": [
                 {
-                    "topic": covered.tp.topic,
-                    "partition": covered.tp.partition,
+                    **asdict(covered.tp),
                     "start": covered.start,
                     "end": covered.end,
                     "topicId": covered.topic_id,
@@ -117,12 +116,7 @@ class ExportSet:
                 for covered in self.ranges
             ],
             "positions": [
-                {
-                    "topic": tp.topic,
-                    "partition": tp.partition,
-                    "next": position.next_offset,
-                    "topicId": position.topic_id,
-                }
+                {**asdict(tp), "next": position.next_offset, "topicId": position.topic_id}
                 for tp, position in sorted(self.positions.items())
             ],
         }

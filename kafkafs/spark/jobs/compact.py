@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, packed, scatter
-from kafkafs.spark.planning import LEAST_TASK_BYTES, TASKS_PER_CORE, LogRange, plan
+from kafkafs.spark.planning import LEAST_TASK_BYTES, TASKS_PER_CORE, LogRange, plan_by_size
 from storage.compaction.directory_compaction import compact_divided, preview_divided
 from storage.compaction.key_scan import KeyChunk, KeyScan, Stretch, latest_offsets, spread
 from storage.errors import StorageError
@@ -181,11 +181,7 @@ def _bucket_count(records: int, cores: int, options: CompactOptions) -> int:
 def _stretches(work: DividedPass, cores: int, options: CompactOptions) -> list[list[Stretch]]:
     """What each task scans."""
     ranges = [LogRange(work.pass_input.snapshot, group.start, group.end) for group in work.groups]
-    tasks = plan(ranges, cores)
-    total = sum(split.size_bytes for splits in tasks for split in splits)
-    least = -(-total // options.task_bytes)
-    if least > len(tasks):
-        tasks = plan(ranges, cores, least_tasks=least)
+    tasks = plan_by_size(ranges, cores, options.task_bytes)
     return [[work.stretch(split.start_offset, split.end_offset) for split in splits] for splits in tasks]
 
 

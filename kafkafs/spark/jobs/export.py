@@ -21,7 +21,7 @@ from kafkafs.spark.jobs.export_layout import QUARANTINE
 from kafkafs.spark.jobs.parquet_files import COMPRESSIONS, DayFiles
 from kafkafs.spark.jobs.quarantine import BadBytes
 from kafkafs.spark.jobs.tasks import run_tasks
-from kafkafs.spark.planning import LogRange, Split, plan
+from kafkafs.spark.planning import LogRange, Split, plan_by_size
 from kafkafs.spark.split_reader import read_split
 from storage.client.counting import visible_end
 from storage.errors import NotPermitted, OffsetOutOfRange, StorageError, UnknownTopicOrPartition
@@ -166,9 +166,10 @@ def export(
         if commits.form not in (None, options.form):
             raise _other_form(commits.form, options.form, target)
         fresh = _fresh(logs, chosen, commits.positions, options)
-        total = _Total()
+        sets: list[ExportSet] = []
+        wrote: list[Outcome] = []
         cores = int(spark.sparkContext.defaultParallelism)
-        tasks = _plan(fresh, cores, options.task_bytes)
+        tasks = plan_by_size((part.log_range for part in fresh.values()), cores, options.task_bytes)
         for first in range(0, len(tasks), cores * _TASKS_PER_CORE_AND_SET):
             staging = commits.begin()
             some = tasks[first : first + cores * _TASKS_PER_CORE_AND_SET]
@@ -179,8 +180,9 @@ def export(
                 f"export {source.name} to {target.name}",
                 allow_uncompiled=options.allow_uncompiled,
             )
-            total.add(_commit(commits, staging, some, outcomes, fresh, options), outcomes)
-        return total.exported(commits.positions, missing, time.monotonic() - began)
+            sets.append(_commit(commits, staging, some, outcomes, fresh, options))
+            wrote += outcomes
+        return _exported(sets, wrote, commits.positions, missing, time.monotonic() - began)
     finally:
         commits.close()
 
@@ -240,14 +242,6 @@ class _SplitProblems:
         last = self._split.end_offset - 1
         path, what = str(damage.error.path), str(damage.error)
         self.bad.append(BadBytes(tp, path, damage.position, damage.end, self._next_offset, last, what))
-
-
-def _plan(fresh: dict[TopicPartition, _Fresh], cores: int, task_bytes: int) -> list[tuple[Split, ...]]:
-    ranges = [part.log_range for part in fresh.values()]
-    tasks = plan(ranges, cores)
-    total = sum(split.size_bytes for splits in tasks for split in splits)
-    least = -(-total // task_bytes)
-    return tasks if least <= len(tasks) else plan(ranges, cores, least_tasks=least)
 
 
 def _fresh(
@@ -316,39 +310,27 @@ def _commit(
     return commits.commit(files, ranges, options.form)
 
 
-class _Total:
+def _exported(
+    sets: Sequence[ExportSet],
+    outcomes: Sequence[Outcome],
+    positions: Mapping[TopicPartition, Position],
+    absent: tuple[TopicPartition, ...],
+    seconds: float,
+) -> Exported:
     """The sums over all sets of a run."""
-
-    def __init__(self) -> None:
-        self._sets: list[ExportSet] = []
-        self._damage: list[BadBytes] = []
-        self._undated: Counter[TopicPartition] = Counter()
-
-    def add(self, done: ExportSet, outcomes: Iterable[Outcome]) -> None:
-        self._sets.append(done)
-        for outcome in outcomes:
-            self._damage += outcome.damage
-            self._undated += outcome.undated
-
-    def exported(
-        self, positions: dict[TopicPartition, Position], absent: tuple[TopicPartition, ...], seconds: float
-    ) -> Exported:
-        files = [file for done in self._sets for file in done.files]
-        data = [file for file in files if not file.path.startswith(QUARANTINE)]
-        return Exported(
-            sets=len(self._sets),
-            files=len(data),
-            messages=sum(file.rows for file in data),
-            size_bytes=sum(file.size_bytes for file in data),
-            quarantined=tuple(quarantine.merged(self._damage)),
-            lost=tuple(
-                LostMessages(part.tp, gone) for done in self._sets for part in done.ranges for gone in part.lost
-            ),
-            absent=absent,
-            undated=dict(self._undated),
-            positions={tp: position.next_offset for tp, position in positions.items()},
-            seconds=seconds,
-        )
+    data = [file for done in sets for file in done.files if not file.path.startswith(QUARANTINE)]
+    return Exported(
+        sets=len(sets),
+        files=len(data),
+        messages=sum(file.rows for file in data),
+        size_bytes=sum(file.size_bytes for file in data),
+        quarantined=tuple(quarantine.merged(bad for outcome in outcomes for bad in outcome.damage)),
+        lost=tuple(LostMessages(part.tp, gone) for done in sets for part in done.ranges for gone in part.lost),
+        absent=absent,
+        undated=dict(sum((outcome.undated for outcome in outcomes), Counter())),
+        positions={tp: position.next_offset for tp, position in positions.items()},
+        seconds=seconds,
+    )
 
 
 def _lost(tp: TopicPartition, offsets: OffsetRange, why: str) -> OffsetOutOfRange:

@@ -103,15 +103,11 @@ def _progress_shown(log: int) -> Iterator[int]:
     sorting = Thread(target=_sort, args=(reading, log), daemon=True)
     sorting.start()
     try:
-        yield writing
+        with os.fdopen(writing, "wb", 0):
+            yield writing
     except PySparkException:  # the process has ended: the log has the reason in a moment
-        os.close(writing)
         sorting.join(5)
         raise
-    except BaseException:
-        os.close(writing)
-        raise
-    os.close(writing)
 
 
 def _sort(reading: int, log: int) -> None:

@@ -139,7 +139,7 @@ def _count(task: _StatsTask) -> dict[_Key, _Part]:
     def damage(_tp: TopicPartition, found: BatchDamage) -> None:
         if not task.keep_damage:
             raise found.error
-        count(_DAMAGED, _one_damage())
+        count(_DAMAGED, _part(np.ones((7, 1)), np.zeros(1, np.int64), np.empty(0, np.uint32)))
 
     for split in task.splits:
         blocks = read_split(logs, split, decoder, on_loss=_gone, on_damage=damage, isolation=task.isolation)
@@ -202,11 +202,6 @@ def _added(one: _Part, other: _Part) -> _Part:
         one.sizes + other.sizes,
         least_hashes(one.hashes, other.hashes),
     )
-
-
-def _one_damage() -> _Part:
-    nothing = np.empty(0, np.int64)
-    return _part(np.ones((7, 1)), np.zeros(1, np.int64), nothing.astype(np.uint32))
 
 
 def _hour(topic: str, hour: int, part: _Part) -> HourStats:

@@ -58,7 +58,7 @@ def run_tasks(
     caught = _catching(work, allow_uncompiled)
     with _job(spark, what) as context:
         outcomes = context.parallelize(tasks, len(tasks)).map(caught).collect()
-    return _results(outcomes)
+    return list(_results(outcomes))
 
 
 def reduce_tasks(
@@ -121,7 +121,7 @@ def scatter(
         found = context.parallelize(tasks, len(tasks)).flatMap(pairs)
         shuffled = found.partitionBy(buckets + 1, int)  # TO_DRIVER, -1, is the last one
         for_driver = context.runJob(shuffled, lambda found: (value for _, value in found), [buckets])
-    return shuffled, _results(for_driver)
+    return shuffled, list(_results(for_driver))
 
 
 def gather(
@@ -143,20 +143,13 @@ def gather(
     with _job(spark, what):
         outcomes = (
             shuffled.mapPartitionsWithIndex(
-                lambda bucket, found: distributed(_values(found)) if bucket != last else ()
+                lambda bucket, found: distributed(_results(value for _, value in found)) if bucket != last else ()
             )
             .partitionBy(len(tasks), int)
-            .mapPartitionsWithIndex(lambda number, found: caught(tasks[number], _values(found)))
+            .mapPartitionsWithIndex(lambda number, found: caught(tasks[number], _results(value for _, value in found)))
             .collect()
         )
-    return _results(outcomes)
-
-
-def _values(pairs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-    for _, value in pairs:
-        if isinstance(value, Exception):
-            raise value
-        yield value
+    return list(_results(outcomes))
 
 
 def packed(items: Sequence[T], sizes: Sequence[int], target: int) -> Iterator[list[T]]:
@@ -173,14 +166,12 @@ def packed(items: Sequence[T], sizes: Sequence[int], target: int) -> Iterator[li
         yield task
 
 
-def _results(outcomes: Iterable[R | Exception]) -> list[R]:
+def _results(outcomes: Iterable[R | Exception]) -> Iterator[R]:
     """The outcomes; raises the first that is an error."""
-    results: list[R] = []
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
-        results.append(outcome)
-    return results
+        yield outcome
 
 
 def _catching_each(

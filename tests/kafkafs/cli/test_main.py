@@ -113,7 +113,7 @@ def test_a_held_lock_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
     def held() -> None:
         raise LogLocked("held by process 7", path="/var/kafka")
 
-    monkeypatch.setitem(main.commands._added, "held", click.Command("held", callback=held))  # type: ignore[attr-defined]
+    monkeypatch.setitem(main.commands, "held", click.Command("held", callback=held))
     result = run("held")
     assert result.exit_code == 3
     assert result.stderr == "kafkafs: /var/kafka: held by process 7\n"
