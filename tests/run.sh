@@ -20,7 +20,8 @@ fetch() {
     mkdir -p "$(dirname "$1")"
     partial=$(mktemp -d "$1.XXXXXX")
     if mvn -q -B -f "$2" dependency:copy-dependencies -DoutputDirectory="$partial" >&2; then
-        mv -T "$partial" "$1" 2>/dev/null || rm -rf "$partial" # another process was quicker
+        # There already: another process was quicker, or an older checkout fetched fewer jars.
+        mv -T "$partial" "$1" 2>/dev/null || { mv -n "$partial"/*.jar "$1"/ && rm -rf "$partial"; }
     else
         rm -rf "$partial"
         say "Maven could not fetch it; continuing without it"
@@ -30,7 +31,7 @@ fetch() {
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/kafkafs
 # A real Kafka; and Spark's own Kafka source, with the older pyspark that it needs in a separate environment.
 fetch "${KAFKAFS_KAFKA:-$cache/kafka-4.3.0}" tests/interop/kafka-pom.xml kafka-clients-4.3.0.jar
-fetch "$cache/spark-kafka-4.0.0" tests/interop/spark-kafka-pom.xml spark-sql-kafka-0-10_2.13-4.0.0.jar
+fetch "$cache/spark-kafka-4.0.0" tests/interop/spark-kafka-pom.xml spark-avro_2.13-4.0.0.jar
 older=$cache/pyspark-4.0.0
 if ! "$older/bin/python" -c 'import pyspark' 2>/dev/null; then
     say "installing pyspark 4.0.0 into an environment of its own"
