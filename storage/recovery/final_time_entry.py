@@ -11,34 +11,38 @@ empty by a recovery that did not come to its end.
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
 
-from storage.format.batches import BatchTable, scan
+from storage.format.batches import BatchTable
 from storage.log.segment import Segment
 
 
 def is_sound(segment: Segment) -> bool:
     """True when the last entry holds the segment's greatest timestamp, at a batch that has it, or there is no entry.
 
-    Reads the batches from the last entry of each index on, headers alone. Errors: SegmentGone, OSError.
+    Reads the batches from the last entry of the offset index on, and those up to the one that the entry names, one at
+    a time. Damage that ends such a walk is not a matter of the time index: then the answer is True. Errors:
+    SegmentGone, OSError.
     """
     times = segment.time_index(segment.size)
     if times.problem is not None:
         return False
     if not len(times):
         return True
-    tail = _headers(segment, segment.floor(segment.base_offset + 2**31, segment.size))
     last = times.last
-    if tail.rows and int(tail.max_timestamp.max()) > last.timestamp:
-        return False
-    named = _headers(segment, segment.floor(last.offset, segment.size))
-    row = int(np.searchsorted(named.last_offset, last.offset))
-    return row < named.rows and int(named.max_timestamp[row]) == last.timestamp
+    for batch in _batches(segment, segment.floor(segment.base_offset + 2**31, segment.size)):
+        if int(batch.max_timestamp[0]) > last.timestamp:
+            return False
+    end = 0
+    for batch in _batches(segment, segment.floor(last.offset, segment.size)):
+        if int(batch.last_offset[0]) >= last.offset:
+            return int(batch.max_timestamp[0]) == last.timestamp
+        end = int(batch.end[0])
+    return end < segment.size
 
 
-def _headers(segment: Segment, position: int) -> BatchTable:
-    """The headers of the batches from a position on, as far as they can be read."""
-    data = segment.log.read(position, segment.size - position)
-    table = BatchTable.empty(max(1, len(data) // 64))
-    scan(data, position, table)
-    return table
+def _batches(segment: Segment, position: int) -> Iterator[BatchTable]:
+    """The headers of the batches from a position on, a table of one row each, up to the first that is damaged."""
+    while (batch := segment.batch_at(position, segment.size)) is not None:
+        yield batch
+        position = int(batch.end[0])

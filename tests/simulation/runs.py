@@ -221,8 +221,6 @@ class _Run:
         owned.close()
 
     def _upkeep(self, process: actors.Process) -> None:
-        process.working -= 1  # it works as long as the others do
-        process.working += 1
         actors.upkeep(process, 40)
         process.working -= 1
 
