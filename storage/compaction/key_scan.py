@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from storage.compaction.cleaned_transactions import CleanedTransactions, Passed
-from storage.compaction.offset_map import ENTRY_BYTES, Int64s, OffsetMap, Secret, UInt64s, hash_keys
 from storage.compaction.rewriting import between, counting_blocks, windows
 from storage.errors import SegmentGone
 from storage.files import names
@@ -26,6 +25,7 @@ from storage.files.names import FileKind
 from storage.files.transaction_index import AbortedTxn
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
+from storage.latest.offset_map import ENTRY_BYTES, Int64s, OffsetMap, Secret, UInt64s, hash_keys
 from storage.log.isolation import Transactions
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from storage.compaction.cleaned_transactions import Passed
     from storage.compaction.compaction import CompactionResult
     from storage.compaction.divided_pass import Copied, DividedPass, GroupCopy, RunParts
-    from storage.compaction.offset_map import Int64s, Secret
     from storage.directory.owned_dir import OwnedDir
     from storage.files.disk_protocol import Disk
+    from storage.latest.offset_map import Int64s, Secret
     from storage.log.log_dir import LogDir
     from storage.types import TopicPartition
 

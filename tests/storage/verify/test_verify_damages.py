@@ -19,7 +19,8 @@ pytestmark = requires_fixtures
 # partition is not there (tests/spark/test_log_dirs.py).
 NOT_MADE = {FaultKind.UNREADABLE, FaultKind.SEGMENT_TOO_LARGE, FaultKind.LOG_CUT_OFF, FaultKind.PARTITION_ABSENT}
 NOTES = {
-    FaultKind.DIR_AWAITS_REMOVAL, FaultKind.CHECKPOINT_UNFINISHED, FaultKind.WRITE_PENDING, FaultKind.STAGED_ORPHAN
+    FaultKind.DIR_AWAITS_REMOVAL, FaultKind.CHECKPOINT_UNFINISHED, FaultKind.WRITE_PENDING, FaultKind.STAGED_ORPHAN,
+    FaultKind.SEGMENT_GAP,
 }  # fmt: skip
 
 
