@@ -49,7 +49,7 @@ class PartitionProducers:
 def partition_producers(log: Log) -> PartitionProducers:
     """The producers of a log, from its newest good snapshot and the batches after it. Changes nothing.
 
-    CorruptBatch or another StorageError where damage may hide a transaction's begin or end.
+    StorageError where headers show damage that may hide a transaction's begin or end; CRCs are not checked.
     """
     rereads = Rereads()
     while True:

@@ -44,7 +44,11 @@ def test_dry_run_then_the_real_one(logdir: Path) -> None:
     assert tree_of(logdir) == before
     assert told["dry_run"] is True
     done = json.loads(output_of("retain", logdir, "--json"))
+    kept = [partition.pop("kept") for partition in told["partitions"]]
     assert done == told | {"dry_run": False}
+    assert {tuple(segment["kept_by"]) for segment in kept[0]} == {("no limit is set",)}
+    assert sum(segment["bytes"] for segment in kept[1][1:]) < 1000
+    assert kept[1][0]["kept_by"] == ["retention.bytes"]
     assert done["failed"] == []
     (other, t) = done["partitions"]
     assert (other["topic"], other["segments"]) == ("other", [])

@@ -22,10 +22,12 @@ from tests.support.uncompiled import plain_kernels
 
 MEMORY = 1 << 20
 KEYS = st.none() | st.binary(max_size=2) | st.sampled_from([b"k1", b"k2", b"k" * 300])
-RECORDS = st.lists(st.builds(Record, KEYS, st.none() | st.binary(max_size=3)), min_size=1, max_size=8)
+PAIRS = st.tuples(KEYS, st.none() | st.binary(max_size=3))
+RECORDS = st.lists(PAIRS.map(lambda pair: Record(*pair)), min_size=1, max_size=8)
+TRANSACTIONS = st.tuples(RECORDS, st.sampled_from([1, 2]))
 ITEMS = st.one_of(
     RECORDS.map(Batch),
-    st.builds(Batch, RECORDS, producer_id=st.sampled_from([1, 2]), transactional=st.just(True)),
+    TRANSACTIONS.map(lambda drawn: Batch(drawn[0], producer_id=drawn[1], transactional=True)),
     st.sampled_from([1, 2]).map(commit),
     st.sampled_from([1, 2]).map(abort),
     st.just(ROLL),
