@@ -35,7 +35,7 @@ SECTIONS = {
         "Errors",
     ),
     "kafkafs/CONTRACT.md": (
-        "The tree", "Names", "Formats", "Appending", "Ranges", "Errors", "Mount options", "Commands", "Configuration",
+        "The tree", "Names", "Formats", "Appending", "Ranges", "The latest", "Errors", "Mount options", "Commands", "Configuration",
         "Status", "Groups", "Spark",
     ),
 }  # fmt: skip

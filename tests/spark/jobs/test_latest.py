@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 from collections.abc import Iterable
@@ -13,10 +14,10 @@ from pyarrow import dataset, parquet
 
 from kafkafs.spark.jobs.export import ExportOptions
 from kafkafs.spark.jobs.latest import LatestOptions, LatestTable, latest
-from storage.errors import CorruptBatch, NotPermitted, StorageError
+from storage.errors import CorruptBatch, NotPermitted
+from storage.files.disk import RealDisk
 from storage.format.record_columns import Record
 from storage.types import Isolation, TopicPartition
-from tests.spark.jobs.exported import CallingDisk
 from tests.support.builders import ROLL, Batch, BuiltRecord, Partition, abort, build_log_dir, commit
 from tests.support.commands import output_of, run
 from tests.support.fixtures import log_dir_of, read_jsonl, requires_fixtures
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ExportOptions().columns
 # Several tasks, chunks and buckets even for these small logs.
-SMALL: dict[str, Any] = {"columns": COLUMNS, "keys_per_scan": 10, "keys_per_bucket": 40, "task_bytes": 3_000}
+SMALL: dict[str, Any] = {"columns": COLUMNS, "keys_per_scan": 10, "keys_per_bucket": 300, "task_bytes": 12_000}
 TP = TopicPartition("t", 0)
 
 Found = list[tuple[int, bytes | None, bytes | None]]
@@ -49,12 +50,10 @@ def expected(records: Iterable[BuiltRecord]) -> Found:
 def a_log(path: Path, seed: int) -> Any:
     dice = random.Random(seed)
     items: list[Any] = []
+    keys = [None, *(b"%d" % number for number in range(150))]
     for _ in range(60):
         records = [
-            Record(
-                dice.choice([None, *(b"%d" % n for n in range(150))]),
-                None if dice.random() < 0.2 else dice.randbytes(9),
-            )
+            Record(dice.choice(keys), None if dice.random() < 0.2 else dice.randbytes(9))
             for _ in range(dice.randrange(1, 20))
         ]
         items.append(Batch(records))
@@ -82,8 +81,10 @@ def test_equals_a_dict(spark: SparkSession, tmp_path: Path, isolation: Isolation
         assert found.get(("t", number), []) == expected(records)
     assert done.messages == sum(map(len, found.values()))
     assert done.files == len(list((tmp_path / "table").rglob("*.parquet"))) > 2
+    part = built["t", 0]
+    assert part.last_stable_offset < part.log_end_offset
     assert done.ends[TP] == (
-        built["t", 0].log_end_offset if isolation.value.endswith("uncommitted") else built["t", 0].last_stable_offset
+        part.log_end_offset if isolation is Isolation.READ_UNCOMMITTED else part.last_stable_offset
     )
     assert not list(tmp_path.glob(".*"))
 
@@ -93,7 +94,9 @@ def test_equals_latest_jsonl_on_a_brokers_log(spark: SparkSession, tmp_path: Pat
     logs = log_dir_of("compaction-before")
     names = ["cmp-plain/0", "cmp-plain/1", "cmp-txn/0", "cmp-tomb/0"]
     tps = [TopicPartition(name[:-2], int(name[-1])) for name in names]
-    options = LatestOptions(Isolation.READ_COMMITTED, COLUMNS, **{k: v for k, v in SMALL.items() if k != "columns"})
+    options = LatestOptions(
+        Isolation.READ_COMMITTED, COLUMNS, keys_per_scan=100, keys_per_bucket=2_000, task_bytes=200_000
+    )
     latest(spark, logs, tmp_path / "table", tps, options)
     found = table(tmp_path / "table")
     for name, tp in zip(names, tps, strict=True):
@@ -124,15 +127,19 @@ def test_damage_leaves_no_table(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["log"]
 
 
+class _FailingDisk(RealDisk):
+    """Fails when the table gets its name."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        if source.suffix == ".unfinished":
+            raise OSError(errno.EIO, "failed")
+        super().rename(source, target)
+
+
 def test_a_failure_while_it_is_put_in_place_leaves_no_table(spark: SparkSession, tmp_path: Path) -> None:
     a_log(tmp_path / "log", 3)
-
-    def fail(operation: str, path: Path) -> None:
-        if operation == "rename" and path.suffix == ".unfinished":
-            raise OSError(5, "failed")
-
     with pytest.raises(OSError, match="failed"):
-        latest(spark, tmp_path / "log", tmp_path / "table", [TP], LatestOptions(**SMALL), disk=CallingDisk(fail))
+        latest(spark, tmp_path / "log", tmp_path / "table", [TP], LatestOptions(**SMALL), disk=_FailingDisk())
     assert sorted(one.name for one in tmp_path.iterdir()) == ["log"]
 
 
@@ -146,4 +153,3 @@ def test_the_command(tmp_path: Path) -> None:
     again = run("spark", "latest", tmp_path / "log", tmp_path / "table", "t/0")
     assert again.exit_code == 4
     assert "not empty" in again.stderr
-    assert StorageError
