@@ -27,6 +27,7 @@ Secret = tuple[int, int]
 
 _NO_HASHES: Final = np.empty((0, 2), np.uint64)
 _ANY_NUMBER: Final = -(2**63)
+_SPARSE: Final = 0.75  # the load of a map whose number of keys is known
 
 
 def new_secret() -> Secret:
@@ -58,6 +59,12 @@ class OffsetMap:
         self._hashes = np.empty((0, 2), np.uint64)
         self._first = 0
         self._marks = np.empty(0, np.uint8)
+
+    @staticmethod
+    def for_keys(keys: int, secret: Secret) -> OffsetMap:
+        """A map that holds so many keys."""
+        slots = int(keys / _SPARSE) + 8
+        return OffsetMap(slots * ENTRY_BYTES, _SPARSE, most_keys=slots, secret=secret)
 
     def __len__(self) -> int:
         return int(self._state[0])

@@ -5,9 +5,10 @@ For each partition:
 2. A shuffle brings equal hashes together: this finds the last message of each key.
 3. A second shuffle brings the offsets to the tasks that read those messages and write them.
 
-No task holds more keys than a bucket may have, and of values none but those that it is writing. The table is of one
-moment, so it is made as a whole, next to its place, and gets its name at the end; what a killed run leaves begins with
-a dot and ends with `.unfinished`.
+No task holds more keys than a bucket may have, and of values none but those that it is writing. The tasks of a data
+source cannot exchange anything, so this is a job and no option of the source. The table is of one moment, so it is made
+as a whole, next to its place, and gets its name at the end; what a killed run leaves begins with a dot and ends with
+`.unfinished`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from kafkafs.spark.jobs.compact import KEYS_PER_BUCKET, KEYS_PER_SCAN, bucket_count
 from kafkafs.spark.jobs.export_layout import table_file
 from kafkafs.spark.jobs.parquet_files import DayFiles
 from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, scatter
@@ -34,7 +36,7 @@ from storage.errors import NotPermitted, OffsetOutOfRange, SegmentGone, StorageE
 from storage.files.disk import RealDisk
 from storage.format.decoder import Decoder
 from storage.latest.latest_records import rows_among, tombstones_marked
-from storage.latest.offset_map import ENTRY_BYTES, OffsetMap, hash_keys, new_secret
+from storage.latest.offset_map import OffsetMap, hash_keys, new_secret
 from storage.log.log_dir import LogDir
 from storage.types import Isolation
 
@@ -47,11 +49,7 @@ if TYPE_CHECKING:
     from storage.latest.offset_map import Int64s, Secret
     from storage.types import OffsetRange, TopicPartition
 
-_KEYS_PER_BUCKET: Final = 2_000_000  # about 150 MB in the task that holds them
-_KEYS_PER_SCAN: Final = 400_000  # the more, the less is shuffled of keys that are updated often
-_LEAST_KEYS: Final = 100_000  # of a bucket: with fewer, starting its task takes longer than its work
 _TASK_BYTES: Final = 256 << 20
-_LOAD_FACTOR: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,8 @@ class LatestOptions:
     columns: tuple[str, ...] = ()
     compression: str = "snappy"
     allow_uncompiled: bool = False
-    keys_per_scan: int = _KEYS_PER_SCAN
-    keys_per_bucket: int = _KEYS_PER_BUCKET
+    keys_per_scan: int = KEYS_PER_SCAN
+    keys_per_bucket: int = KEYS_PER_BUCKET
     task_bytes: int = _TASK_BYTES
 
 
@@ -158,8 +156,7 @@ def _partition(spark: SparkSession, work: _Work, log_range: LogRange) -> list[_W
     tasks = plan_by_size([log_range], cores, options.task_bytes)
     if not tasks:
         return []
-    records = log_range.end_offset - log_range.start_offset
-    buckets = max(-(-records // options.keys_per_bucket), min(cores, -(-records // _LEAST_KEYS)), 1)
+    buckets = bucket_count(log_range.end_offset - log_range.start_offset, cores, options.keys_per_bucket)
     scan = partial(_scan, work=work, buckets=buckets)
     slow = options.allow_uncompiled
     keys, sent = scatter(spark, scan, tasks, buckets, f"keys of {tp}", allow_uncompiled=slow)
@@ -186,7 +183,7 @@ def _scan(splits: Sequence[Split], *, work: _Work, buckets: int) -> Iterator[tup
 def _chunks(blocks: Iterable[RecordBlock], secret: Secret, most_keys: int) -> Iterator[KeyChunk]:
     """The keys of some blocks with the offsets of their last messages, `~offset` for a tombstone; in the order of the
     log, so that of a key that is in several chunks the last chunk has the last message."""
-    known = _map_for(most_keys, secret)
+    known = OffsetMap.for_keys(most_keys, secret)
     for block in blocks:
         hashes = np.empty((len(block), 2), np.uint64)
         hash_keys(block, secret, hashes)
@@ -203,7 +200,7 @@ def _find_latest(chunks: Iterator[KeyChunk], *, secret: Secret, starts: Sequence
     """Step 2, in a worker that has all keys of a bucket: the offsets of last messages, for each task that begins at one
     of `starts`."""
     held = sorted(chunks, key=_first_offset)  # of one scan they do not overlap
-    known = _map_for(sum(len(chunk.offsets) for chunk in held), secret)
+    known = OffsetMap.for_keys(sum(len(chunk.offsets) for chunk in held), secret)
     for chunk in held:
         known.put_hashed(chunk.hashes, chunk.offsets)
     found = known.drain()[1]
@@ -270,11 +267,6 @@ def _raise_loss(tp: TopicPartition, offsets: OffsetRange, why: str) -> None:
 
 def _raise_damage(_tp: TopicPartition, damage: BatchDamage) -> None:
     raise damage.error
-
-
-def _map_for(keys: int, secret: Secret) -> OffsetMap:
-    slots = int(keys / _LOAD_FACTOR) + 8
-    return OffsetMap(slots * ENTRY_BYTES, _LOAD_FACTOR, most_keys=slots, secret=secret)
 
 
 def _check_target(source: Path, target: Path) -> None:
