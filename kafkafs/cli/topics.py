@@ -121,10 +121,10 @@ def _described(log_dir: LogDir, topic: str) -> dict[str, Any]:
 
 def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
     """The content of @info.json, what retention takes for the age of the oldest segment, and the gaps between segments
-    (None: compaction makes them); or the problem."""
+    (None: compaction may have made them); or the problem."""
     from kafkafs.tree.info import InfoTexts
     from storage.errors import StorageError
-    from storage.log.gaps import segment_gaps
+    from storage.log.gaps import is_cleaned, segment_gaps
     from storage.log.timestamps import retention_timestamp_ms
 
     texts = InfoTexts(log_dir, Isolation.READ_UNCOMMITTED)
@@ -132,7 +132,7 @@ def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
         log = log_dir.log(tp)
         snapshot = log.snapshot()
         oldest = retention_timestamp_ms(snapshot, snapshot.segments[0]) if snapshot.size_bytes else None
-        gaps = None if log_dir.topic_info(tp.topic).config.compact else len(segment_gaps(snapshot))
+        gaps = None if is_cleaned(log_dir, tp) else len(segment_gaps(snapshot))
         facts: dict[str, Any] = json.loads(texts.partition_info(log)[0])
     except (StorageError, OSError) as error:
         return {"partition": tp.partition, "problem": str(error)}

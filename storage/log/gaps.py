@@ -3,11 +3,30 @@ messages of a segment."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from storage.config import Origin
+from storage.errors import CorruptCheckpoint
+from storage.files import checkpoints, names
 from storage.log.scanning import last_offset_before
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
+
+if TYPE_CHECKING:
+    from storage.log.log_dir import LogDir
+    from storage.types import TopicPartition
+
+
+def is_cleaned(log_dir: LogDir, tp: TopicPartition) -> bool:
+    """Whether compaction may have made the gaps of a partition: it is configured, or, where nothing here says what is
+    configured, a cleaner has been here."""
+    config = log_dir.topic_info(tp.topic).config
+    if config.compact or config.origin("cleanup.policy") is not Origin.DEFAULT:
+        return config.compact
+    try:
+        return tp in checkpoints.read(log_dir.path / names.CLEANER_CHECKPOINT)
+    except CorruptCheckpoint:
+        return True  # nobody knows
 
 
 class Gap(NamedTuple):

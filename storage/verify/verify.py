@@ -226,18 +226,19 @@ def _finish(directory: _Directory, started: _Started, reports: list[SegmentRepor
     findings, directory.ends[started.tp] = started.audit.finish(reports)
     directory.findings.extend(_confirmed(findings, started.plan) if directory.held else findings)
     gaps = directory.ends[started.tp].gaps
-    if gaps and not _is_compacted(directory, started.tp.topic):
+    if gaps and not _is_cleaned(directory, started.tp):
         for first, base in gaps:
             path = started.plan.directory / names.segment_file(base, FileKind.LOG)
             expected = f"a segment with the offsets {first} to {base - 1}"
             directory.findings.add(Finding(FaultKind.SEGMENT_GAP, path, _GAP, offset=first, expected=expected))
 
 
-def _is_compacted(directory: _Directory, topic: str) -> bool:
-    """Whether a topic's configuration has it compacted; so its offsets may have gaps anywhere."""
+def _is_cleaned(directory: _Directory, tp: TopicPartition) -> bool:
+    # Imports what reading configurations needs, which only gaps make necessary.
+    from storage.log.gaps import is_cleaned
     from storage.log.log_dir import LogDir
 
-    return LogDir.open_read_only(directory.path).topic_info(topic).config.compact
+    return is_cleaned(LogDir.open_read_only(directory.path), tp)
 
 
 def _confirmed(findings: Findings, plan: PartitionPlan) -> Findings:
