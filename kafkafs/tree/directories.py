@@ -27,7 +27,7 @@ LATEST_FILES = tuple(f"latest.{ext}" for ext in RENDERED)
 WRITABLE_MODE = 0o755
 _DAY_MS = 86_400_000
 _MOST_DAYS = 3_660  # of one segment: producers choose timestamps, and one may be off by centuries
-_LOOKED_INTO = 16  # a topic of more partitions takes its time from their directories, not from their logs
+LOOKED_INTO = 16  # a topic of more partitions takes its time from their directories, not from their logs
 
 
 class RootDirectory(Directory):
@@ -69,7 +69,7 @@ class TopicDirectory(Directory):
         for partition in self._partitions:
             tp = TopicPartition(self._topic, partition)
             try:
-                if len(self._partitions) <= _LOOKED_INTO:
+                if len(self._partitions) <= LOOKED_INTO:
                     log = self._log_dir.log(tp)
                     yield log_mtime_ns(log, log.snapshot())
                 else:

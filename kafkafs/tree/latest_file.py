@@ -6,10 +6,11 @@ otherwise the size that the last open found, and before the first an estimate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from kafkafs.formats import by_name
+from kafkafs.tree.directories import LOOKED_INTO
 from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
 from kafkafs.tree.paths import LatestPath
 from kafkafs.tree.range_file import estimated_size
@@ -26,8 +27,9 @@ from kafkafs.views.times import log_mtime_ns
 from storage.client.counting import visible_end
 from storage.latest.latest_records import latest_offsets
 from storage.latest.offset_map import Int64s
+from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log, LogSnapshot
-from storage.types import NO_TIMESTAMP, Isolation
+from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 
 
 class LatestFile(File):
@@ -89,20 +91,30 @@ class LatestOfTopic(File):
     """The file of a topic: those of its partitions, one after the other. A key that is in several partitions is in each
     of them."""
 
-    def __init__(self, topic: str, partitions: Sequence[LatestFile]) -> None:
+    def __init__(self, services: Services, log_dir: LogDir, topic: str, ext: str) -> None:
+        """UnknownTopicOrPartition."""
+        self._services = services
+        self._log_dir = log_dir
         self._topic = topic
-        self._partitions = partitions
+        self._ext = ext
+        self._tps = [TopicPartition(topic, partition) for partition in log_dir.partitions(topic)]
+
+    def _files(self) -> list[LatestFile]:
+        return [LatestFile(self._services, self._log_dir.log(tp), self._ext) for tp in self._tps]
 
     def attributes(self) -> Attributes:
-        found = [partition.attributes() for partition in self._partitions]
+        states = self._services.states
+        if len(self._tps) > LOOKED_INTO and not any(states.has(LatestPath(tp, self._ext)) for tp in self._tps):
+            return Attributes(NodeKind.FILE, len(self._tps), self._log_dir.mtime_ns, FILE_MODE)
+        found = [file.attributes() for file in self._files()]
         mtime_ns = max((one.mtime_ns for one in found), default=0)
         return Attributes(NodeKind.FILE, sum(one.size for one in found), mtime_ns, FILE_MODE)
 
     def open(self) -> Handle:
         with ExitStack() as opened:
             parts = []
-            for partition in self._partitions:
-                parts.append(partition.open())
+            for file in self._files():
+                parts.append(file.open())
                 opened.callback(parts[-1].close)
             handle = JoinedHandle(parts)
             opened.pop_all()

@@ -46,6 +46,11 @@ class StateTable:
         with self._lock:
             return self._get_locked(node, log, make)
 
+    def has(self, node: StateNode) -> bool:
+        """Whether a file was opened lately."""
+        with self._lock:
+            return node in self._states
+
     def obtain(self, node: StateNode, log: Log, make: MakeState) -> ViewState:
         """The state of a file of `log`, made if there is none."""
         with self._lock:

@@ -219,8 +219,7 @@ class Tree:
         place, log_dir = node.place, self.log_dir
         if isinstance(place, TopicPartition):
             return LatestFile(self._services, log_dir.log(place), node.ext)
-        tps = [TopicPartition(place, partition) for partition in log_dir.partitions(place)]
-        return LatestOfTopic(place, [LatestFile(self._services, log_dir.log(tp), node.ext) for tp in tps])
+        return LatestOfTopic(self._services, log_dir, place, node.ext)
 
     def _topic_config(self, node: paths.TopicConfig) -> View:
         if self.owned is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from storage.log.segment import Segment
     from storage.log.snapshot import LogSnapshot
 
-NO_LIMIT: Final = "no limit is set"
+NO_LIMIT: Final = "no limit was set"  # Kafka's defaults do not count
 ONLY_COMPACTED: Final = "cleanup.policy"
 EMPTY: Final = "active and empty"
 UNTOUCHABLE: Final = "high watermark or a pending write"

@@ -293,6 +293,12 @@ class Retention:
         return min((offset for offset in limits if offset is not None), default=snapshot.log_end_offset)
 
 
+def left_alone(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> RetentionResult:
+    """The preview of a log that no pass would look at."""
+    kept = kept_segments(snapshot, config, 0, now_ms, snapshot.log_end_offset, only_start=True)
+    return RetentionResult(snapshot.tp, (), snapshot.log_start_offset, snapshot.log_end_offset, dry_run=True, kept=kept)
+
+
 def disk_free_bytes(path: Path) -> FreeBytes:
     """A function that returns the free bytes on the disk of a directory (psutil.disk_usage)."""
     return lambda: int(psutil.disk_usage(str(path)).free)

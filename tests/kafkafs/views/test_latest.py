@@ -109,6 +109,15 @@ def test_a_topic_has_its_partitions_one_after_the_other(tmp_path: Path) -> None:
         assert output_of("cat", tmp_path, "t", "--latest", "--format", ext) == content(tree, f"/t/latest.{ext}")
 
 
+def test_a_stat_of_a_topic_of_many_partitions_looks_into_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_log_dir(tmp_path, {"t": [Partition([Batch([Record(b"k", b"%d" % n)])]) for n in range(30)]})
+    tree = tree_of(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(tree.log_dir, "log", None)
+        assert tree.lookup("/t/latest.txt").attributes().size > 0
+    assert content(tree, "/t/latest.txt") == b"".join(b"%d\n" % n for n in range(30))
+
+
 def test_listed_in_a_topic_and_in_a_partition(tmp_path: Path) -> None:
     build_log_dir(tmp_path, {"t": [Partition([])]})
     tree = tree_of(tmp_path)
