@@ -18,6 +18,23 @@ ISOLATION: Final = click.option(
 )
 
 
+class Moment(click.ParamType[int]):
+    """A time as in the range names, in epoch milliseconds; the beginning of a period."""
+
+    name = "TIME"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from kafkafs.selection.range_names import MalformedRange, TimeBetween, parse_time_spec
+
+        try:
+            spec = parse_time_spec(f"{value}--")
+        except MalformedRange:
+            spec = None
+        if not isinstance(spec, TimeBetween) or spec.start_ms is None or spec.end_ms is not None:
+            self.fail(f"{value!r} is not a time (2026-11-20T10:15)", param, ctx)
+        return spec.start_ms
+
+
 def whole_number(text: str, most: int) -> int | None:
     """The number from 0 to `most` in ASCII digits, leading zeros allowed; None if `text` is not one."""
     if not text.isascii() or not text.isdigit():
