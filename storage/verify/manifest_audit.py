@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,7 @@ from storage.format.batch_range import BatchRange, RangeDigest, known_offset
 from storage.format.decoder import verify_crcs
 from storage.log.batch_spans import spans_between
 from storage.log.log_dir import LogDir
+from storage.log.reader import find_batch
 from storage.log.snapshot import LogSnapshot
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
@@ -82,11 +84,12 @@ def _all_offsets(listed: ManifestPartition) -> str:
 
 def _check(snapshot: LogSnapshot, listed: BatchRange, directory: Path) -> Finding | None:
     """What is wrong with a range of the partition in `directory`."""
-    digest, first = RangeDigest(), None
+    digest, first, end = RangeDigest(), None, directory
     try:
         for span in spans_between(snapshot, listed.first_offset, listed.last_offset):
             if first is None:
                 first = span.segment.log.path, span.origin, known_offset(span.table, 0)
+            end = span.segment.log.path
             digest.add(span.data, span.table)
         if first is None:
             return _missing(snapshot, listed, directory)
@@ -98,7 +101,10 @@ def _check(snapshot: LogSnapshot, listed: BatchRange, directory: Path) -> Findin
             what = f"{FaultKind.MANIFEST_DIFFERS.text}: {_offsets(listed)}"
             expected = f"a batch with offset {listed.first_offset}"
             return Finding(FaultKind.MANIFEST_DIFFERS, path, _RESTORE, what, position, offset, expected, offset)
-        return _changed_batch(snapshot, listed) or _other_headers(path, position, listed, found)
+        if found.last_offset != listed.last_offset:
+            path, position = _end_of(snapshot, found.last_offset + 1)
+            end = path
+        return _changed_batch(snapshot, listed) or _other_headers(path, end, position, listed, found)
     except (StorageError, OSError) as error:
         wrong = Finding.of_error(FaultKind.MANIFEST_DIFFERS, error, directory, _RESTORE)
         return Finding(
@@ -119,6 +125,14 @@ def _missing(snapshot: LogSnapshot, listed: BatchRange, directory: Path) -> Find
     return Finding(FaultKind.MANIFEST_MISSING, segment.log.path, _RESTORE, what, position, None, None, found)
 
 
+def _end_of(snapshot: LogSnapshot, offset: int) -> tuple[Path, int]:
+    """Where the next batch from an offset on begins, or the log ends."""
+    behind = find_batch(replace(snapshot, log_start_offset=0), offset)
+    if behind is not None:
+        return behind.segment.log.path, behind.position
+    return snapshot.segments[-1].log.path, snapshot.active_end
+
+
 def _changed_batch(snapshot: LogSnapshot, listed: BatchRange) -> Finding | None:
     """The first batch of a range whose checksum is wrong."""
     for span in spans_between(snapshot, listed.first_offset, listed.last_offset):
@@ -133,20 +147,15 @@ def _changed_batch(snapshot: LogSnapshot, listed: BatchRange) -> Finding | None:
     return None
 
 
-def _other_headers(path: Path, position: int, listed: BatchRange, found: BatchRange) -> Finding:
-    """A range of sound batches that are not those of the manifest."""
+def _other_headers(path: Path, end: Path, position: int, listed: BatchRange, found: BatchRange) -> Finding:
+    """A range of sound batches that are not those of the manifest; it is in the files from `path` to `end`."""
+    what, expected, has = FaultKind.MANIFEST_DIFFERS.text, f"SHA-256 {listed.sha256}", found.sha256
     if found.last_offset != listed.last_offset or found.batches != listed.batches:
-        what = f"{FaultKind.MANIFEST_DIFFERS.text}: {_offsets(listed)}"
         expected = f"{listed.batches} batches up to offset {listed.last_offset}"
-        counted = f"{found.batches} batches up to offset {found.last_offset}"
-        return Finding(
-            FaultKind.MANIFEST_DIFFERS, path, _RESTORE, what, position, listed.first_offset, expected, counted
-        )
-    if found.crc_of_crcs == listed.crc_of_crcs:
-        what = f"a batch's base offset or leader epoch, which no checksum covers, has changed: {_offsets(listed)}"
-    else:
-        what = f"{FaultKind.MANIFEST_DIFFERS.text}: {_offsets(listed)}"
-    expected, has = f"SHA-256 {listed.sha256}", found.sha256
+        has = f"{found.batches} batches up to offset {found.last_offset}"
+    elif found.crc_of_crcs == listed.crc_of_crcs:
+        what = "a batch's base offset or leader epoch, which no checksum covers, has changed"
+    what += f": {_offsets(listed)}" + (f", in {path.name} to {end.name}" if end != path else "")
     return Finding(FaultKind.MANIFEST_DIFFERS, path, _RESTORE, what, position, listed.first_offset, expected, has)
 
 
