@@ -28,7 +28,7 @@ SECTIONS = {
     ),
     "storage/FORMAT.md": (
         "Record batch", "Message sets", "Control records", "Index files", "Checkpoints", "Producer snapshots",
-        "File names",
+        "File names", "Manifests", "Digests of records",
     ),
     "kafkafs/DESIGN.md": (
         "Growing files", "Sizes", "Append files", "Directories", "Threads and speed", "Lifecycle", "The page cache",

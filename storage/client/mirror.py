@@ -8,6 +8,7 @@ ReplicaFetcherThread, appendAsFollower.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -19,6 +20,7 @@ from storage.config import NEW_TOPIC_OVERRIDES
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, InvalidTopic, StorageError, UnknownTopicOrPartition
 from storage.files import names
+from storage.format.batches import Column
 from storage.log import reader
 from storage.log.log_dir import LogDir
 from storage.log.scanning import scan_batches, scan_sound_batches
@@ -27,6 +29,7 @@ from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
 
 _WINDOW: Final = 1 << 20
+_FLUSH_BYTES: Final = 32 << 20
 # Retention is not copied: the copy keeps what it was given.
 _NOT_COPIED: Final = frozenset({"retention.ms", "retention.bytes", "retention.free.bytes"})
 
@@ -53,6 +56,46 @@ class _Chosen(NamedTuple):
     snapshot: LogSnapshot
     mixed: MixedBatch | None = None
     error: Exception | None = None
+
+
+class _Flushes:
+    """Flushes a log in another thread while it is copied into, so that the disk is not idle until the end.
+
+    Used as a context manager, which waits for the last flush. An error takes the log offline, so that the next append
+    fails too.
+    """
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._pool: ThreadPoolExecutor | None = None
+        self._flush: Future[int] | None = None
+        self._unflushed_bytes = 0
+
+    def __enter__(self) -> _Flushes:
+        return self
+
+    def wrote(self, size_bytes: int) -> None:
+        """Notes what was appended. Begins a flush if that is much by now, and the last one has ended."""
+        self._unflushed_bytes += size_bytes
+        if self._unflushed_bytes < _FLUSH_BYTES or (self._flush is not None and not self._flush.done()):
+            return
+        self._wait()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "mirror-flush")
+        self._flush = self._pool.submit(self._log.flush)
+        self._unflushed_bytes = 0
+
+    def _wait(self) -> None:
+        flush, self._flush = self._flush, None
+        if flush is not None:
+            flush.result()
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._wait()
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown()
 
 
 @dataclass(slots=True)
@@ -153,9 +196,11 @@ class Mirror:
             recording = None if self.recorder is None else self.recorder.partition(tp, snapshot, log.snapshot())
             before = result.size_bytes
             try:
-                for size in copy_batches(snapshot, log, recording):
-                    result.size_bytes += size
-                    self.progress.advance(size)
+                with _Flushes(log) as flushes:
+                    for size in copy_batches(snapshot, log, recording):
+                        result.size_bytes += size
+                        self.progress.advance(size)
+                        flushes.wrote(size)
             finally:
                 result.log_end_offset = log.log_end_offset
             if fresh:
@@ -274,8 +319,9 @@ def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRe
         for window in scan_sound_batches(snapshot, segment, position, window=_WINDOW):
             first = int(window.table.position[0]) - window.origin
             last = int(window.table.end[-1]) - window.origin
-            data = window.buffer[first:last]
-            log.append_batches(data)
+            data, headers = window.buffer[first:last], window.table.copy()
+            headers.data[Column.POSITION] -= window.table.position[0]
+            log.append_batches(data, headers)
             if recorder is not None:
                 recorder.add(segment.base_offset, data, window.table)
             yield last - first
