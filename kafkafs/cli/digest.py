@@ -23,7 +23,6 @@ from storage.types import MAX_OFFSET, Isolation, TopicPartition
 if TYPE_CHECKING:
     from storage.client.record_digests import LogDiff, SeenRecord
     from storage.log.log_dir import LogDir
-    from storage.log.snapshot import LogSnapshot
     from storage.progress import Progress
 
 _SHOWN_BYTES = 60
@@ -81,8 +80,8 @@ def digest(
             for found in (() if "error" in row else (row,) if by is None else row["ranges"])
         ]  # fmt: skip
         print_table(("PARTITION", "FROM", "END", "MESSAGES", "DIGEST"), lines)
-    for error in failed:
-        say(error)
+    for text in failed:
+        say(text)
     if failed:
         ctx.exit(DATA_ERROR)
 
@@ -181,8 +180,8 @@ def diff(
     for row in rows:
         if row.get("absent_in") is not None:
             say(f"{row['topic']}/{row['partition']} is not in {row['absent_in']}")
-    for error in failed:
-        say(error)
+    for text in failed:
+        say(text)
     if failed or differ:
         ctx.exit(DATA_ERROR if failed else FOUND)
 
@@ -215,19 +214,13 @@ def _diff(
     """The difference of a partition, and the directory that does not have it at all."""
     from storage.client.record_digests import diff_records, empty_log
 
-    snapshots: list[LogSnapshot] = []
-    absent = None
-    for side in sides:
-        if tp in side.all_partitions():
-            snapshots.append(side.log(tp).snapshot())
-        else:
-            absent = str(side.path)
-    for _ in range(2 - len(snapshots)):
-        position = 0 if absent == str(sides[0].path) else 1
-        snapshots.insert(position, empty_log(snapshots[0]))
-    progress.begin(str(tp), sum(snapshot.size_bytes for snapshot in snapshots))
+    held = [side.log(tp).snapshot() if tp in side.all_partitions() else None for side in sides]
+    absent = next((str(side.path) for side, log in zip(sides, held, strict=True) if log is None), None)
+    there = next(log for log in held if log is not None)
+    left, right = (empty_log(there) if log is None else log for log in held)
+    progress.begin(str(tp), left.size_bytes + right.size_bytes)
     try:
-        found = diff_records(*snapshots, start, end, isolation=isolation, by=by, progress=progress)
+        found = diff_records(left, right, start, end, isolation=isolation, by=by, progress=progress)
     finally:
         progress.end()
     return found, absent

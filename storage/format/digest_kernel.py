@@ -25,6 +25,7 @@ HEADERS_COUNT = cython.declare(cython.int, 7)
 FIXED = cython.declare(cython.longlong, 28)  # offset, timestamp, three lengths or counts
 HEADER_FIXED = cython.declare(cython.longlong, 8)  # two lengths
 MAX_LENGTH = cython.declare(cython.longlong, 0x7FFFFFFF)
+MAX_NEEDED = cython.declare(cython.longlong, 1 << 60)  # far from where a sum could overflow
 
 
 def is_compiled() -> bool:
@@ -135,7 +136,7 @@ def canonical(
                 if (
                     _outside(spans[0, header], spans[1, header], size)
                     or _outside(spans[2, header], spans[3, header], size)
-                    or needed > (1 << 60)
+                    or needed > MAX_NEEDED
                 ):
                     bad = True
                     break
