@@ -70,12 +70,12 @@ def test_quickstart_with_wrong_arguments(tmp_path: Path) -> None:
     assert not (tmp_path / "mnt").exists()
 
 
-def example(name: str, *arguments: Path | str) -> list[str]:
+def example(name: str, *arguments: Path | str, timeout: float = 280) -> list[str]:
     """The output of an example, which must print nothing on stderr and leave nothing mounted."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = [str(ROOT / "examples" / name), *map(str, arguments)]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=280, env={**os.environ, "PATH": path}
+        command, capture_output=True, text=True, check=False, timeout=timeout, env={**os.environ, "PATH": path}
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert not {Path(named) for named in re.findall(r"/\S+/mnt", done.stdout)} & set(kafkafs_mounts())
@@ -125,7 +125,7 @@ def test_a_backup(tmp_path: Path) -> None:
 
 @requires_kafka
 def test_a_backup_between_two_brokers() -> None:
-    said = example("backup.sh", "--brokers")
+    said = example("backup.sh", "--brokers", timeout=800)
     assert said.count("nothing wrong") == 2
     assert {"orders/0: equal", "orders/1: equal"} <= set(said)
     assert said[-1] == "1501 messages consumed, each of them once"

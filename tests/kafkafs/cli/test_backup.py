@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from storage.files import names
+from storage.log.log_dir import LogDir
+from storage.types import TopicPartition
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many
-from tests.support.commands import output_of, run
+from tests.support.commands import output_of, process, run
 from tests.support.fixtures import ROOT
+from tests.support.owned_dirs import append, opened
 
 SAMPLE = ROOT / "examples" / "sample-log"
 
@@ -95,6 +99,29 @@ def test_a_run_that_was_interrupted_is_continued_and_says_so(source: Path, tmp_p
     assert told["manifest"] == str(manifest)
     assert [p["added_to_manifest"] for p in told["partitions"]] == [[0, 14], [0, 2]]
     assert run("mirror", source, tmp_path / "copy", "--manifest", manifest).stderr == ""
+
+
+def test_a_killed_mirror_leaves_no_manifest(tmp_path: Path) -> None:
+    source, copy, manifest = opened(tmp_path / "source"), tmp_path / "copy", tmp_path / "m.json"
+    source.create_topic("t", 1)
+    tp = TopicPartition("t", 0)
+    append(source.log(tp), [b"one"] * 10)
+    with process("mirror", source.path, copy, "--follow", "--manifest", manifest) as follower:
+        deadline = time.monotonic() + 120
+        while not (copy / "t-0").is_dir() or LogDir.open_read_only(copy).log(tp).snapshot().log_end_offset < 10:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        follower.kill()
+    append(source.log(tp), [b"two"] * 5)
+    assert not manifest.exists()
+    assert not (copy / names.CLEAN_SHUTDOWN).exists()
+    told = run("mirror", source.path, copy, "--manifest", manifest, "--json")
+    assert told.exit_code == 0
+    assert "was not closed in order; this run continued" in told.stderr
+    assert json.loads(told.stdout)["partitions"][0]["added_to_manifest"] == [0, 9]
+    assert output_of("verify", copy, "--manifest", manifest) == b"nothing wrong\n"
+    assert b"15" in output_of("count", copy, "t/0")
+    source.close()
 
 
 def test_no_manifest_of_a_part(source: Path, tmp_path: Path) -> None:
