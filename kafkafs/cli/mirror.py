@@ -136,6 +136,10 @@ def mirror(
         closing = owned.close()
     if closing.failure is not None:
         raise closing.failure
+    for found, error in closing.errors.items():
+        result = copy.results.get(found)
+        if result is not None and result.error is None:
+            result.error = error  # what was copied may not be on the disk
     results = [copy.results[found] for found in sorted(copy.results)]
     errors = [result.error for result in results if result.error is not None]
     errors += [error for found, error in closing.errors.items() if found not in copy.results]
@@ -144,8 +148,8 @@ def mirror(
         _write(manifest, until_ms, source.clock.now_ms())
     if as_json:
         made = {"manifest": None if manifest is None or not written else str(manifest.path)}
-        found = {} if manifest is None else manifest.recorder.found
-        told = [_json(result, found.get(result.tp)) for result in results]
+        unlisted = {} if manifest is None else manifest.recorder.found
+        told = [_json(result, unlisted.get(result.tp)) for result in results]
         print_json({"partitions": told, "continued": interrupted, **made})
     else:
         rows = [(str(r.tp), r.first_offset, r.log_end_offset, r.size_bytes) for r in results]

@@ -1,7 +1,13 @@
 """What a mirror writes to its manifest: digests of all batches that it copies, the topics, the groups' offsets.
 
-A manifest may be behind the copy: a mirror that was killed, or one without a manifest, copied batches that it does not
-list. These are read back from the copy, checked, and compared with the source as far as it still has them.
+A manifest never lists what is not on the disk, and is never partly there:
+
+1. batches are appended and digested, and flushed   → a stopped mirror leaves the manifest that was there before, if any
+2. the copy is closed, which syncs it               → as before; the copy is marked as cleanly shut down
+3. the manifest is replaced as a whole (`manifest`) → it lists all that was copied
+
+So it may be behind the copy, if a mirror was stopped before step 3, or had no manifest to write. The next one reads
+what is not listed back from the copy, checks it, and compares it with the source as far as that still has it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.append.partition_log import PartitionLog
 from storage.files import names
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
@@ -135,6 +137,25 @@ def test_no_manifest_of_a_part(source: Path, tmp_path: Path) -> None:
     assert json.loads(result.stdout)["manifest"] is None
     assert not (tmp_path / "m.json").exists()
     assert run("mirror", source, tmp_path / "copy", "t/1", "--manifest", tmp_path / "m.json").exit_code == 0
+
+
+def test_no_manifest_of_what_may_not_be_on_the_disk(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last sync of a partition fails, after everything was copied."""
+    close = PartitionLog.close
+
+    def failing(log: PartitionLog) -> None:
+        close(log)
+        if log.tp.partition == 1:
+            raise OSError(errno.EIO, "the disk failed")
+
+    monkeypatch.setattr(PartitionLog, "close", failing)
+    result = run("mirror", source, tmp_path / "copy", "--manifest", tmp_path / "m.json", "--json")
+    assert result.exit_code == 4
+    assert ["disk failed" in str(row["error"]) for row in json.loads(result.stdout)["partitions"]] == [False, True]
+    assert "the disk failed" in result.stderr
+    assert not (tmp_path / "m.json").exists()
 
 
 def test_manifest_where_none_can_be(source: Path, tmp_path: Path) -> None:
