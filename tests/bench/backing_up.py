@@ -7,6 +7,7 @@ run everything is written down that an earlier one left.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from storage.verify.manifest_audit import verify_manifest
 from tests.bench.case import Context
+from tests.bench.checking import large
 from tests.bench.data import CACHE
 from tests.bench.measure import Row, run_seconds
 from tests.support.mounts import KAFKAFS
@@ -30,6 +32,7 @@ def measure(context: Context) -> None:
     for _ in range(context.runs):
         with tempfile.TemporaryDirectory(dir=CACHE, prefix="backup-") as temporary:
             _copies(context, Path(temporary))
+    _large(context)
     for partition, what in (("plain", ""), ("single", ", one-record batches"), ("lz4", ", lz4")):
         _digests(context, TopicPartition(partition, 0), what)
 
@@ -60,6 +63,22 @@ def _copies(context: Context, root: Path) -> None:
     start = time.perf_counter()
     assert verify_manifest(root / "listed", manifest, workers=1) == []
     context.report.add(row, time.perf_counter() - start)
+
+
+def _large(context: Context) -> None:
+    """The large partition once, beside `cp`."""
+    with (
+        large(context, context.gigabytes * 1e9) as (source, files),
+        tempfile.TemporaryDirectory(dir=CACHE, prefix="backup-") as temporary,
+    ):
+        size = sum(file.stat().st_size for file in files)
+        copy = ["sh", "-c", 'cp -r "$0" "$1" && sync "$1"/* "$1"', f"{source}/large-0", f"{temporary}/cp"]
+        os.sync()
+        context.report.add(Row("cp, synced, large", "cp -r SRC/large-0 DEST && sync …", bytes=size), run_seconds(copy))
+        shutil.rmtree(f"{temporary}/cp")
+        row = Row("mirror, large", "kafkafs mirror SRC DEST large/0", bytes=size, compare=("cp, synced, large",))
+        os.sync()
+        context.report.add(row, run_seconds([*KAFKAFS, "mirror", str(source), f"{temporary}/mirror", "large/0"]))
 
 
 def _digests(context: Context, tp: TopicPartition, what: str) -> None:
