@@ -29,16 +29,17 @@ SYNCED = "cp, synced"
 
 def measure(context: Context) -> None:
     """One partition of one segment, messages of 100 bytes in batches of 16 KiB; digests of one-record batches too."""
+    source = context.log_dir
     for _ in range(context.runs):
         with tempfile.TemporaryDirectory(dir=CACHE, prefix="backup-") as temporary:
-            _copies(context, Path(temporary))
+            _copies(context, source, Path(temporary))
     _large(context)
     for partition, what in (("plain", ""), ("single", ", one-record batches"), ("lz4", ", lz4")):
         _digests(context, TopicPartition(partition, 0), what)
 
 
-def _copies(context: Context, root: Path) -> None:
-    source = context.log_dir / PARTITION.dir_name
+def _copies(context: Context, log_dir: Path, root: Path) -> None:
+    source = log_dir / PARTITION.dir_name
     size = sum(file.stat().st_size for file in source.glob("*.log"))
 
     def take(row: Row, command: list[str]) -> None:
@@ -49,7 +50,7 @@ def _copies(context: Context, root: Path) -> None:
     take(Row("cp", "cp -r SRC/plain-0 DEST"), ["cp", "-r", str(source), f"{root}/cp"])
     synced = ["sh", "-c", 'cp -r "$0" "$1" && sync "$1"/* "$1"', str(source), f"{root}/synced"]
     take(Row(SYNCED, "cp -r SRC/plain-0 DEST && sync DEST/* DEST"), synced)
-    mirror = [*KAFKAFS, "mirror", str(context.log_dir)]
+    mirror = [*KAFKAFS, "mirror", str(log_dir)]
     take(
         Row("mirror", "kafkafs mirror SRC DEST plain/0", note="whole command", compare=(SYNCED, "cp")),
         [*mirror, f"{root}/mirror", str(PARTITION)],
