@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from storage.client.group_offsets import ConsumerGroup, GroupReplay
+from storage.client.same_batches import same_batches
 from storage.client.time_cut import cut_at
 from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
 from storage.files import meta_properties, names
@@ -92,9 +93,11 @@ class ManifestRecorder:
             groups |= replay.groups({})
         self._groups = groups
 
-    def partition(self, tp: TopicPartition, source: LogSnapshot, copy: LogSnapshot) -> PartitionRecorder:
+    def partition(
+        self, tp: TopicPartition, source: LogSnapshot, copy: LogSnapshot, *, compacted: bool
+    ) -> PartitionRecorder:
         """The recorder of a partition of the copy. When it is first asked for, what the copy has and the manifest does
-        not is digested.
+        not is digested. `compacted`: see same_batches.
 
         InvalidRecord if the copy ends before its manifest does, or differs from the source; CorruptBatch and the like.
         """
@@ -117,7 +120,7 @@ class ManifestRecorder:
                 )
         unlisted = _digested(copy, start)
         for found in unlisted:
-            _check_same(found, source, copy)
+            _check_same(found, source, copy, compacted=compacted)
         recorder.ranges += unlisted
         if unlisted:
             self.found[tp] = OffsetRange(unlisted[0].first_offset, unlisted[-1].last_offset + 1)
@@ -176,19 +179,21 @@ def _digested(snapshot: LogSnapshot, start_offset: int) -> list[BatchRange]:
     return recorder.ranges
 
 
-def _check_same(found: BatchRange, source: LogSnapshot, copy: LogSnapshot) -> None:
-    """InvalidRecord unless the source has the same bytes where the copy has this range, as far as it still has them."""
+def _check_same(found: BatchRange, source: LogSnapshot, copy: LogSnapshot, *, compacted: bool) -> None:
+    """InvalidRecord unless the source has the same batches where the copy has this range. One that begins before the
+    source does is not compared."""
     if not source.segments or found.first_offset < source.segments[0].base_offset:
         return
-    digest = RangeDigest()
-    for span in spans_between(source, found.first_offset, found.last_offset):
-        digest.add(span.data, span.table)
-    if not digest.batches or digest.result() != found:
+    ours, theirs = (
+        BatchTable.concat(span.table.copy() for span in spans_between(log, found.first_offset, found.last_offset))
+        for log in (copy, source)
+    )
+    if not same_batches(ours, theirs, compacted=compacted):
         raise InvalidRecord(
             "the copy holds other messages than the source",
             path=copy.segments[0].directory,
             offset=found.first_offset,
             expected=f"the source's batches from offset {found.first_offset} to {found.last_offset}",
-            found="other bytes",
+            found="other batches",
             advice="Mirror into another directory, or remove the topic there first",
         )

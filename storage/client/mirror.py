@@ -15,12 +15,13 @@ from typing import Final, NamedTuple
 
 from storage.append.partition_log import PartitionLog
 from storage.client.manifest_recorder import ManifestRecorder, PartitionRecorder
+from storage.client.same_batches import same_batches
 from storage.client.time_cut import MixedBatch, cut_at
 from storage.config import NEW_TOPIC_OVERRIDES
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, InvalidTopic, StorageError, UnknownTopicOrPartition
 from storage.files import names
-from storage.format.batches import Column
+from storage.format.batches import BatchTable, Column
 from storage.log import reader
 from storage.log.log_dir import LogDir
 from storage.log.scanning import scan_batches, scan_sound_batches
@@ -50,10 +51,12 @@ class Mirrored:
 
 
 class _Chosen(NamedTuple):
-    """A partition to be copied: its name in the copy; its log, cut where a moment is given, or why that failed."""
+    """A partition to be copied: its name in the copy; its log, cut where a moment is given, or why that failed; and
+    whether its topic is compacted."""
 
     tp: TopicPartition
     snapshot: LogSnapshot
+    compacted: bool
     mixed: MixedBatch | None = None
     error: Exception | None = None
 
@@ -157,13 +160,14 @@ class Mirror:
 
     def _chosen(self, tp: TopicPartition, snapshot: LogSnapshot) -> _Chosen:
         renamed = TopicPartition(self.renamed.get(tp.topic, tp.topic), tp.partition)
+        compacted = "compact" in self.source.topic_info(tp.topic).config.cleanup_policy
         if self.until_ms is None:
-            return _Chosen(renamed, snapshot)
+            return _Chosen(renamed, snapshot, compacted)
         try:
             cut = cut_at(snapshot, self.until_ms)
         except (StorageError, OSError) as error:
-            return _Chosen(renamed, snapshot, error=error)
-        return _Chosen(renamed, cut.snapshot, cut.mixed)
+            return _Chosen(renamed, snapshot, compacted, error=error)
+        return _Chosen(renamed, cut.snapshot, compacted, cut.mixed)
 
     def _known_end(self, tp: TopicPartition) -> int:
         try:
@@ -187,13 +191,15 @@ class Mirror:
                 result = self.results[tp] = Mirrored(tp, log.log_end_offset, log.log_end_offset)
             result.mixed = chosen.mixed
             if self._copied_of.get(tp) != source:
-                fresh = _begin(log, snapshot)
+                fresh = _begin(log, snapshot, compacted=chosen.compacted)
                 self._copied_of[tp] = source
                 if not result.size_bytes:
                     result.first_offset = log.log_end_offset
             if self.until_ms is not None:
                 _check_cut(log, snapshot)
-            recording = None if self.recorder is None else self.recorder.partition(tp, snapshot, log.snapshot())
+            recording = None
+            if self.recorder is not None:
+                recording = self.recorder.partition(tp, snapshot, log.snapshot(), compacted=chosen.compacted)
             before = result.size_bytes
             try:
                 with _Flushes(log) as flushes:
@@ -247,8 +253,9 @@ def make_topics(
             target.add_partitions(name, count)
 
 
-def _begin(log: PartitionLog, snapshot: LogSnapshot) -> bool:
-    """Makes a log without messages begin where the source begins (True), or checks that it is a copy of the source."""
+def _begin(log: PartitionLog, snapshot: LogSnapshot, *, compacted: bool) -> bool:
+    """Makes a log without messages begin where the source begins (True), or checks that it is a copy of the source.
+    `compacted`: see same_batches."""
     ours = log.snapshot()
     if not ours.size_bytes:
         if snapshot.segments and ours.log_end_offset < snapshot.segments[0].base_offset:
@@ -257,21 +264,21 @@ def _begin(log: PartitionLog, snapshot: LogSnapshot) -> bool:
     if not snapshot.segments:
         return False
     last = _last_batch(ours)
-    same = None if last is None else _batch_ending_at(snapshot, last[0])
-    if last is not None and same is not None and same != last[1]:
+    same = None if last is None else _batch_ending_at(snapshot, int(last.last_offset[0]))
+    if last is not None and same is not None and not same_batches(last, same, compacted=compacted):
         raise InvalidRecord(
             "the copy holds other messages than the source",
             path=log.path,
-            offset=last[0],
-            expected=f"checksum {same:#010x}",
-            found=f"{last[1]:#010x}",
+            offset=int(last.last_offset[0]),
+            expected=f"checksum {int(same.crc[0]):#010x}",
+            found=f"{int(last.crc[0]):#010x}",
             advice="Mirror into another directory, or remove the topic there first",
         )
     return False
 
 
-def _last_batch(snapshot: LogSnapshot) -> tuple[int, int] | None:
-    """Last offset and checksum of a log's last batch."""
+def _last_batch(snapshot: LogSnapshot) -> BatchTable | None:
+    """The header of a log's last batch."""
     for segment in reversed(snapshot.segments):
         end = snapshot.end_position(segment)
         if end:
@@ -279,18 +286,18 @@ def _last_batch(snapshot: LogSnapshot) -> tuple[int, int] | None:
             start = segment.floor(snapshot.log_end_offset, end)
             for window in scan_batches(snapshot, segment, start, end):
                 if window.table.rows:
-                    found = int(window.table.last_offset[-1]), int(window.table.crc[-1])
+                    found = window.table.slice(window.table.rows - 1, window.table.rows).copy()
             return found
     return None
 
 
-def _batch_ending_at(snapshot: LogSnapshot, offset: int) -> int | None:
-    """The checksum of the batch whose last offset is `offset`; None where there is none (after compaction, say)."""
+def _batch_ending_at(snapshot: LogSnapshot, offset: int) -> BatchTable | None:
+    """The header of the batch whose last offset is `offset`; None where there is none (after compaction, say)."""
     place = reader.find_batch(snapshot, offset)
     if place is None:
         return None
     batch = place.segment.batch_at(place.position, snapshot.end_position(place.segment))
-    return int(batch.crc[0]) if batch is not None and int(batch.last_offset[0]) == offset else None
+    return batch if batch is not None and int(batch.last_offset[0]) == offset else None
 
 
 def _check_cut(log: PartitionLog, snapshot: LogSnapshot) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.append.appender import Appender
 from storage.client.manifest_recorder import ManifestRecorder
 from storage.client.mirror import Mirror
 from storage.client.record_digests import LogDiff, diff_records
@@ -18,10 +19,13 @@ from storage.files import names
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
 from storage.files.manifest import Manifest
+from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.types import OffsetRange, TopicPartition
 from storage.verify.manifest_audit import verify_manifest
+from tests.support.broker_rules import StoredBatch, stored_batches
 from tests.support.builders import ROLL, START_MS, Batch, Item, Partition, abort, build_log_dir, commit, many
+from tests.support.commands import output_of
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.owned_dirs import append, close_clean, opened, read
 
@@ -114,6 +118,44 @@ def test_what_is_added_must_be_in_the_source(tmp_path: Path) -> None:
     with pytest.raises(InvalidRecord, match="other messages"):
         backed_up(source, opened(target), tmp_path / "m.json")
     assert not (tmp_path / "m.json").exists()
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["by the last manifest", "by none"])
+def test_a_source_that_was_compacted_since(tmp_path: Path, listed: bool) -> None:
+    """The copy's last batch has lost a record there, others are gone: it is still the same log."""
+    source = opened(tmp_path / "source")
+    source.create_topic("t", 1, {"cleanup.policy": "compact"})
+    target, file = tmp_path / "copy", tmp_path / "m.json"
+    for batch in ((b"a", b"b"), (b"a",), (b"b", b"c")):
+        _append_keyed(source, batch)
+    source.log(TP).roll()
+    source.close()
+    if listed:
+        backed_up(source.path, opened(target), file)
+    else:
+        owned = opened(target)
+        Mirror(LogDir.open_read_only(source.path), owned, lambda found: found.all_partitions()).run()
+        close_clean(owned)
+    source = opened(source.path)
+    _append_keyed(source, (b"c",))
+    source.log(TP).roll()
+    source.close()
+    output_of("compact", source.path, "t")
+    assert [batch.last_offset for batch in _batches(source.path)] == [2, 4, 5]
+    backed_up(source.path, opened(target), file)
+    manifest = read_manifest(file)
+    assert manifest.partitions[TP].log_end_offset == 6
+    assert sum(count for _, _, count in ranges_of(manifest)) == 4
+    assert verify_manifest(target, manifest) == []
+
+
+def _append_keyed(owned: OwnedDir, keys: tuple[bytes, ...]) -> None:
+    outcome = Appender(owned.log(TP), clock=owned.clock).append([Record(key, b"value of " + key) for key in keys])
+    assert outcome.error is None
+
+
+def _batches(path: Path) -> list[StoredBatch]:
+    return [batch for log in sorted((path / "t-0").glob("*.log")) for batch in stored_batches(log.read_bytes())]
 
 
 def test_a_copy_that_lost_messages_is_not_added_to(tmp_path: Path) -> None:
