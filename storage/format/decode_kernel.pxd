@@ -35,7 +35,7 @@ cdef enum:
     LEAST_BODY = 6
     AHEAD = 4096
     PLAIN_AHEAD = 2048
-    SHORT = 1 << 13
+    SHORT = 8192
     COUNT_FAULT = 1
     LENGTH_FAULT = 2
     VARINT_FAULT = 3
