@@ -13,6 +13,10 @@ import cython
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
+# A byte buffer to read and one to write: C pointers when compiled, memoryviews when not.
+Bytes = cython.typedef(cython.pointer(cython.const[cython.uchar]))
+Room = cython.typedef(cython.pointer(cython.uchar))
+
 # Rows of RecordBlock.columns; block.RecordColumn has the same numbers.
 OFFSET = cython.declare(cython.int, 0)
 TIMESTAMP = cython.declare(cython.int, 1)
@@ -37,7 +41,7 @@ def is_compiled() -> bool:
 @cython.nogil
 @cython.inline
 @cython.exceptval(check=False)
-def _store_32(out: cython.uchar[::1], at: cython.longlong, value: cython.longlong) -> cython.void:
+def _store_32(out: Room, at: cython.longlong, value: cython.longlong) -> cython.void:
     out[at] = (value >> 24) & 0xFF
     out[at + 1] = (value >> 16) & 0xFF
     out[at + 2] = (value >> 8) & 0xFF
@@ -48,7 +52,7 @@ def _store_32(out: cython.uchar[::1], at: cython.longlong, value: cython.longlon
 @cython.nogil
 @cython.inline
 @cython.exceptval(check=False)
-def _store_64(out: cython.uchar[::1], at: cython.longlong, value: cython.longlong) -> cython.void:
+def _store_64(out: Room, at: cython.longlong, value: cython.longlong) -> cython.void:
     _store_32(out, at, value >> 32)
     _store_32(out, at + 4, value)
 
@@ -67,11 +71,7 @@ def _outside(start: cython.longlong, length: cython.longlong, size: cython.longl
 @cython.inline
 @cython.exceptval(check=False)
 def _put(
-    buffer: cython.const[cython.uchar][::1],
-    start: cython.longlong,
-    length: cython.longlong,
-    out: cython.uchar[::1],
-    at: cython.longlong,
+    data: Bytes, start: cython.longlong, length: cython.longlong, out: Room, at: cython.longlong
 ) -> cython.longlong:
     """Writes a length, -1 for null, and the bytes; returns the position after them."""
     if length < 0:
@@ -80,9 +80,9 @@ def _put(
     at += 4
     if length > 0:
         if cython.compiled:
-            memcpy(cython.address(out[at]), cython.address(buffer[start]), length)
+            memcpy(out + at, data + start, length)
         else:
-            out[at : at + length] = buffer[start : start + length]
+            out[at : at + length] = data[start : start + length]
         at += length
     return at
 
@@ -111,10 +111,14 @@ def canonical(
     needed: cython.longlong = 0
     at: cython.longlong = 0
     bad: cython.bint = False
+    data: Bytes
+    room_at: Room
     if first < 0 or last > columns.shape[1] or columns.shape[0] < 8 or spans.shape[0] < 4 or slot < 0 or slot > headers:
         raise ValueError("rows outside of the columns")
-    if not cython.compiled:
-        buffer, columns, spans, out = memoryview(buffer), memoryview(columns), memoryview(spans), memoryview(out)
+    if cython.compiled:
+        data, room_at = cython.address(buffer[0]), cython.address(out[0])
+    else:
+        data, columns, spans, room_at = memoryview(buffer), memoryview(columns), memoryview(spans), memoryview(out)
     with cython.nogil:
         while row < last:
             count = columns[HEADERS_COUNT, row]
@@ -147,15 +151,15 @@ def canonical(
                     needed += spans[3, header]
             if bad or needed > room - at:
                 break
-            _store_64(out, at, columns[OFFSET, row])
-            _store_64(out, at + 8, columns[TIMESTAMP, row])
-            at = _put(buffer, columns[KEY_START, row], columns[KEY_LENGTH, row], out, at + 16)
-            at = _put(buffer, columns[VALUE_START, row], columns[VALUE_LENGTH, row], out, at)
-            _store_32(out, at, count)
+            _store_64(room_at, at, columns[OFFSET, row])
+            _store_64(room_at, at + 8, columns[TIMESTAMP, row])
+            at = _put(data, columns[KEY_START, row], columns[KEY_LENGTH, row], room_at, at + 16)
+            at = _put(data, columns[VALUE_START, row], columns[VALUE_LENGTH, row], room_at, at)
+            _store_32(room_at, at, count)
             at += 4
             for header in range(slot, slot + count):
-                at = _put(buffer, spans[0, header], spans[1, header], out, at)
-                at = _put(buffer, spans[2, header], spans[3, header], out, at)
+                at = _put(data, spans[0, header], spans[1, header], room_at, at)
+                at = _put(data, spans[2, header], spans[3, header], room_at, at)
             slot += count
             needed = 0
             row += 1
