@@ -13,12 +13,13 @@ what is not listed back from the copy, checks it, and compares it with the sourc
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from storage.client.group_offsets import ConsumerGroup, GroupReplay
+from storage.client.group_offsets import ConsumerGroup, GroupOffsets, GroupReplay
 from storage.client.same_batches import same_batches
 from storage.client.time_cut import cut_at
-from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
+from storage.errors import CorruptCheckpoint, InvalidRecord, StorageError
 from storage.files import meta_properties, names
 from storage.files.manifest import Manifest, ManifestOffset, ManifestPartition, ManifestTopic
 from storage.format.batch_range import RANGE_BYTES, BatchRange, RangeDigest
@@ -63,6 +64,7 @@ class ManifestRecorder:
     found: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
     _partitions: dict[TopicPartition, PartitionRecorder] = field(default_factory=dict)
     _topics: dict[str, ManifestTopic] = field(default_factory=dict)
+    _offsets_of: GroupOffsets | None = None  # keeps what it has read: a mirror that follows looks all the time
     _groups: Mapping[str, ConsumerGroup] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _cluster_id: str | None = None
@@ -70,9 +72,10 @@ class ManifestRecorder:
     def see_topics(
         self, source: LogDir, snapshots: Mapping[TopicPartition, LogSnapshot], renamed: Mapping[str, str]
     ) -> None:
-        """Notes the topics of these logs as they are in the source now. CorruptCheckpoint, OSError."""
-        meta = meta_properties.read(source.path / names.META_PROPERTIES)
-        self._cluster_id = None if meta is None else meta.cluster_id
+        """Notes the topics of these logs as they are in the source now. OSError."""
+        with suppress(CorruptCheckpoint):  # the messages are worth a backup all the same
+            meta = meta_properties.read(source.path / names.META_PROPERTIES)
+            self._cluster_id = None if meta is None else meta.cluster_id
         for topic in {tp.topic for tp in snapshots}:
             info = source.topic_info(topic)
             name = self._names[topic] = renamed.get(topic, topic)
@@ -81,17 +84,9 @@ class ManifestRecorder:
     def see_groups(self, source: LogDir, until_ms: int | None) -> None:
         """Notes what groups have committed in the source now, or had committed at a moment. What cannot be read is left
         out; `kafkafs groups` reports it."""
-        groups: dict[str, ConsumerGroup] = {}
-        for partition in _offsets_partitions(source):
-            replay = GroupReplay(partition)
-            try:
-                snapshot = source.log(TopicPartition(names.CONSUMER_OFFSETS_TOPIC, partition)).snapshot()
-                for _ in replay.read(snapshot if until_ms is None else cut_at(snapshot, until_ms).snapshot):
-                    pass
-            except (StorageError, OSError):
-                continue
-            groups |= replay.groups({})
-        self._groups = groups
+        if self._offsets_of is None:
+            self._offsets_of = GroupOffsets(source)
+        self._groups = self._offsets_of.groups() if until_ms is None else _groups_at(source, self._offsets_of, until_ms)
 
     def partition(
         self, tp: TopicPartition, source: LogSnapshot, copy: LogSnapshot, *, compacted: bool
@@ -158,11 +153,19 @@ class ManifestRecorder:
                         yield ManifestOffset(name, *place, found.offset, found.leader_epoch, found.metadata)
 
 
-def _offsets_partitions(source: LogDir) -> list[int]:
-    try:
-        return source.partitions(names.CONSUMER_OFFSETS_TOPIC)
-    except UnknownTopicOrPartition:
-        return []
+def _groups_at(source: LogDir, offsets: GroupOffsets, until_ms: int) -> Mapping[str, ConsumerGroup]:
+    """The groups as they were at a moment."""
+    groups: dict[str, ConsumerGroup] = {}
+    for partition in offsets.partitions():
+        replay = GroupReplay(partition)
+        try:
+            snapshot = source.log(TopicPartition(names.CONSUMER_OFFSETS_TOPIC, partition)).snapshot()
+            for _ in replay.read(cut_at(snapshot, until_ms).snapshot):
+                pass
+        except (StorageError, OSError):
+            continue
+        groups |= replay.groups({})
+    return groups
 
 
 def _digested(snapshot: LogSnapshot, start_offset: int) -> list[BatchRange]:

@@ -168,6 +168,13 @@ def test_manifest_where_none_can_be(source: Path, tmp_path: Path) -> None:
     assert (tmp_path / "text").read_text() == "a text"
 
 
+def test_a_source_whose_own_files_are_damaged(source: Path, tmp_path: Path) -> None:
+    (source / "meta.properties").write_text("version=7\n")
+    copy, manifest = copy_of(source, tmp_path)
+    assert json.loads(manifest.read_bytes())["cluster_id"] is None
+    assert output_of("verify", copy, "--manifest", manifest) == b"nothing wrong\n"
+
+
 def test_rename(source: Path, tmp_path: Path) -> None:
     copy, manifest = copy_of(source, tmp_path, "--rename", "t=restored")
     assert sorted(path.name for path in copy.glob("*-*") if path.is_dir()) == ["restored-0", "restored-1"]
