@@ -36,8 +36,8 @@ SECTIONS = {
         "Errors",
     ),
     "kafkafs/CONTRACT.md": (
-        "The tree", "Names", "Formats", "Appending", "Ranges", "Errors", "Mount options", "Commands", "Configuration",
-        "Status", "Groups", "Spark",
+        "The tree", "Names", "Formats", "Appending", "Ranges", "The latest", "Errors", "Mount options", "Commands",
+        "Configuration", "Status", "Groups", "Spark",
     ),
 }  # fmt: skip
 # Pages that are not in the repository. In pieces, so that this file does not name them.

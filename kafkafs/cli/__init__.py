@@ -29,7 +29,7 @@ _COMMANDS = {
         name: name
         for name in (
             "append", "assign", "cat", "compact", "completion", "count", "digest", "dump", "fetch", "groups",
-            "histogram", "mirror", "mount", "recover", "retain", "salvage", "spark", "topics", "verify",
+            "histogram", "mirror", "mount", "recover", "retain", "salvage", "spark", "topics", "transactions", "verify",
         )
     },
     "diff": "digest",

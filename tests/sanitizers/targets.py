@@ -14,7 +14,6 @@ import numpy as np
 
 from kafkafs.formats import by_name
 from kafkafs.view_index import measure_kernel as view_kernel
-from storage.compaction import offset_map_kernel
 from storage.errors import StorageError
 from storage.format import (
     checksum,
@@ -30,6 +29,7 @@ from storage.format.block import RecordBlock, RecordColumn
 from storage.format.checksum import CRC32C_TABLES
 from storage.format.compression import decompress
 from storage.format.decoder import Decoder, verify_crcs
+from storage.latest import offset_map_kernel
 from storage.types import TopicPartition
 from tests.sanitizers.inputs import Logs, any_record, column, exact, index, number, tolerant
 
@@ -397,7 +397,7 @@ KERNEL_TARGETS = {
     "storage.format.index_kernel": ("index_entries",),
     "storage.format.digest_kernel": ("canonical_records",),
     "storage.format.inflate_kernel": ("scan_and_decode",),
-    "storage.compaction.offset_map_kernel": ("map_offsets",),
+    "storage.latest.offset_map_kernel": ("map_offsets",),
     "kafkafs.formats.render_kernel": ("scan_and_decode", "render_any_columns"),
     "kafkafs.view_index.measure_kernel": ("view_totals",),
 }

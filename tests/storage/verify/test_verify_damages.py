@@ -22,7 +22,8 @@ NOT_MADE = {
     FaultKind.MANIFEST_MISSING, FaultKind.MANIFEST_DIFFERS,
 }  # fmt: skip
 NOTES = {
-    FaultKind.DIR_AWAITS_REMOVAL, FaultKind.CHECKPOINT_UNFINISHED, FaultKind.WRITE_PENDING, FaultKind.STAGED_ORPHAN
+    FaultKind.DIR_AWAITS_REMOVAL, FaultKind.CHECKPOINT_UNFINISHED, FaultKind.WRITE_PENDING, FaultKind.STAGED_ORPHAN,
+    FaultKind.SEGMENT_GAP,
 }  # fmt: skip
 
 
