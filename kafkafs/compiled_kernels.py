@@ -14,6 +14,7 @@ KERNELS: Final = (
     "storage.format.encoder_kernel",
     "storage.format.hashing",
     "storage.format.checksum_kernel",
+    "storage.format.digest_kernel",
     "storage.format.index_kernel",
     "storage.format.inflate_kernel",
     "storage.latest.offset_map_kernel",

@@ -102,6 +102,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "crcmod": ("storage.format.checksum",),
     "crc32c": ("storage.format.checksum",),
     "cramjam": ("storage.format.compression",),
+    "xxhash": ("storage.format.record_digest",),
     "psutil": (
         "storage.files.dir_lock", "storage.upkeep.retention", "kafkafs.mounting.status", "kafkafs.mounting.mountpoint",
         "kafkafs.cli*",

@@ -10,10 +10,10 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import ISOLATION
+from kafkafs.cli.shared_options import ISOLATION, OFFSETS
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
-from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
+from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_time_spec
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from storage.log.log_dir import LogDir
 
 _POLL_SECONDS: Final = 0.15
-
-
-def _offsets(_ctx: click.Context, _param: click.Parameter, text: str | None) -> OffsetSpec | None:
-    try:
-        return None if text is None else parse_offset_spec(text)
-    except MalformedRange as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _times(_ctx: click.Context, _param: click.Parameter, text: str | None) -> TimeSpec | None:
@@ -63,7 +56,7 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
 @click.command()
 @LOGDIR
 @click.argument("tp", type=TopicPartitionPattern())
-@click.option("--offsets", callback=_offsets, metavar="R", help="100-199, 100-, 100+50, last-10, -10 or 100.")
+@OFFSETS
 @click.option(
     "--time",
     "times",

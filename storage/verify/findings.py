@@ -116,6 +116,9 @@ class FaultKind(Enum):
     EPOCHS_CORRUPT = "epochs-corrupt", "leader-epoch-checkpoint does not parse"
     EPOCHS_BEYOND_LOG = "epochs-beyond-log", "leader epoch begins beyond the log end"
     EPOCHS_UNTRUE = "epochs-untrue", "leader-epoch-checkpoint has another epoch"
+    # A manifest
+    MANIFEST_MISSING = "manifest-missing", "batches that the manifest lists are not here"
+    MANIFEST_DIFFERS = "manifest-differs", "batches are not those that the manifest lists"
 
 
 class Repair(NamedTuple):
