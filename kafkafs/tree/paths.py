@@ -6,6 +6,8 @@ partitions. Two spellings of one range (`20261120`, `2026-11-20`) give equal nod
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +21,7 @@ from storage.types import TopicPartition
 _Spec = TypeVar("_Spec")
 
 EXTENSIONS = ("txt", "jsonl", "log")
+MAX_NAME_BYTES = 255  # NAME_MAX, as statfs reports it
 ROOT_FILES = ("@help", "@status.json", "@metrics")
 
 
@@ -140,9 +143,12 @@ Node = (
 def parse(path: str) -> Node:
     """The node at `path`, as FUSE gives it: `/`-separated from the mountpoint, `/` for the mountpoint itself.
 
-    Raises NoSuchPath for a path that the tree cannot have.
+    Raises NoSuchPath for a path that the tree cannot have; OSError (ENAMETOOLONG) for names that no file can have: of
+    FUSE's names the kernel checks only that they have at most 1024 bytes.
     """
     names = [name for name in path.split("/") if name]
+    if len(path) * 4 > MAX_NAME_BYTES and any(len(name.encode(errors="replace")) > MAX_NAME_BYTES for name in names):
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     if not names:
         return Root()
     first, rest = names[0], names[1:]
