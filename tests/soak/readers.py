@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from tests.soak.ledger import BadLine, Ledger, Message, message_of
-from tests.soak.lives import Lives
+from tests.support.mount_lives import Lives
 
 # What a reader may be told while the mount is killed, or when retention was faster.
 _OF_A_KILL = frozenset({errno.ENOTCONN, errno.ECONNABORTED, errno.ENOENT, errno.EIO, errno.ENODEV, errno.EPERM})

@@ -18,9 +18,9 @@ from storage.verify.verify import verify_log_dir
 from tests.interop.client import Client
 from tests.interop.kafka import Broker
 from tests.soak.ledger import Account, LatestOfKeys, Ledger, Message, message_of
-from tests.soak.lives import Lives, Sample
 from tests.soak.readers import Browser, Follower
 from tests.soak.writers import KeyProducer, KeyWriter, MountWriter, Producer, ToolWriter, Writer, file_of
+from tests.support.mount_lives import Lives, Sample
 from tests.support.mounts import run_kafkafs
 from tests.support.readers import read_all
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from tests.soak.ledger import LatestOfKeys, Ledger, Message, line_of
-from tests.soak.lives import Lives
+from tests.support.mount_lives import Lives
 
 _SECONDS = 120  # a tool that takes longer counts as failed
 

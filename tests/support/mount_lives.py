@@ -1,4 +1,4 @@
-"""The mount that is soaked: started, measured, killed, started again."""
+"""A mount that is started, measured, killed, and started again."""
 
 from __future__ import annotations
 
