@@ -8,10 +8,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import aiokafka
 import numpy as np
 from aiokafka import AIOKafkaConsumer
+from aiokafka.consumer import fetcher
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.memory_records import _MemoryRecordsPy
 
 from storage.client.fetch import read_chunk
 from storage.client.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
@@ -234,7 +238,9 @@ def different_consumption(address: str, logs: Logs) -> list[Difference]:
             for tp, snapshot in logs.snapshots.items()
             if tp not in logs.damaged
         }
-        consumed = asyncio.run(_consume(address, list(expected), isolation))
+        # aiokafka's compiled reader of formats v0 and v1 fails at null keys and values; the one in Python does not.
+        with mock.patch.object(fetcher, "MemoryRecords", _MemoryRecordsPy):
+            consumed = asyncio.run(_consume(address, list(expected), isolation))
         for tp, records in expected.items():
             if consumed[tp] != records:
                 pairs = zip(consumed[tp], records, strict=False)
@@ -265,7 +271,15 @@ async def _consume(
         for theirs in left:
             consumer.seek(theirs, first[theirs])
         while left:
-            for theirs, records in (await consumer.getmany(*left, timeout_ms=500)).items():
+            try:
+                got = await consumer.getmany(*left, timeout_ms=500)
+            except CorruptRecordException as error:
+                # Damage that we did not find: what is missing of this partition will be a difference.
+                (failed,) = (theirs for theirs in left if str(theirs) in str(error))
+                left.discard(failed)
+                consumer.pause(failed)
+                continue
+            for theirs, records in got.items():
                 found[wanted[theirs]] += [_golden(record) for record in records if record.offset < last[theirs]]
             done = {theirs for theirs in left if await consumer.position(theirs) >= last[theirs]}
             left -= done

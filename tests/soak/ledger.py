@@ -14,6 +14,8 @@ from enum import Enum
 from threading import Lock
 from typing import NamedTuple
 
+_MOST_UNSEEN = 1000
+
 
 class BadLine(Exception):
     """A line that nobody can have written."""
@@ -111,6 +113,7 @@ class Ledger:
                     del self._states[message]
                 else:
                     self._states[message] = _State.POSSIBLE
+                    self._counts["possible"] += 1
 
     def see(self, message: Message, place: str) -> str | None:
         """The message is in the log, at a place (a partition) where the writer's earlier ones have been seen. Returns
@@ -123,6 +126,7 @@ class Ledger:
             elif state is _State.FLYING:
                 self._states[message] = _State.SEEN_EARLY
             else:
+                self._counts["possible"] -= state is _State.POSSIBLE
                 del self._states[message]
             if wrong is None:
                 self._counts["seen"] += 1
@@ -133,17 +137,17 @@ class Ledger:
                 self._counts[wrong] += 1
             return wrong
 
-    def outstanding(self) -> list[Message]:
-        """Acknowledged and not seen yet: lost, if everything has been read."""
+    def is_behind(self) -> bool:
+        """Whether so much is waiting to be seen that retention might remove it unseen."""
         with self._lock:
-            return [message for message, state in self._states.items() if state is _State.ACKNOWLEDGED]
+            return len(self._states) > self._counts["possible"] + _MOST_UNSEEN
 
     def account(self) -> Account:
         """The numbers so far. What has not been seen yet counts as lost."""
         with self._lock:
             states, counts = Counter(self._states.values()), self._counts
             return Account(
-                counts["written"], counts["seen"], states[_State.POSSIBLE], states[_State.ACKNOWLEDGED],
+                counts["written"], counts["seen"], counts["possible"], states[_State.ACKNOWLEDGED],
                 counts["doubled"], counts["invented"], counts["reordered"],
             )  # fmt: skip
 

@@ -78,6 +78,7 @@ class Follower(Reader):
 
     def __init__(self, stop: Event, lives: Lives, ledger: Ledger, partitions: Iterable[tuple[str, int]]) -> None:
         super().__init__(99, stop, lives)
+        self._pause_s = 0.05
         self._ledger = ledger
         self._next = dict.fromkeys(partitions, 0)
 
@@ -134,7 +135,7 @@ class Browser(Reader):
         return done.stdout
 
     def cat(self, where: Path) -> None:
-        if (where / "messages.txt").stat().st_size < 8 << 20:
+        if (where / "messages.txt").stat().st_size < 1 << 20:
             self.check(self._tool("cat", where / "messages.txt"), where)
 
     def tail(self, where: Path) -> None:

@@ -18,7 +18,12 @@ _SECONDS = 120  # a tool that takes longer counts as failed
 
 
 class Writer(Thread, ABC):
-    """Writes some lines, waits, and again; each batch is noted before and after in the ledger."""
+    """Writes some lines, waits, and again; each batch is noted before and after in the ledger.
+
+    `IS_FOLLOWED`: its messages are read all the time. On a busy machine it waits for that.
+    """
+
+    IS_FOLLOWED = True
 
     def __init__(self, number: int, ledger: Ledger, stop: Event, per_second: float) -> None:
         super().__init__(name=f"writer {number}")
@@ -33,6 +38,9 @@ class Writer(Thread, ABC):
     def run(self) -> None:
         try:
             while not self._stop_now.is_set():
+                if self.IS_FOLLOWED and self._ledger.is_behind():
+                    self._stop_now.wait(0.2)
+                    continue
                 count = self._dice.choice((1, 3, 10, 40))
                 self._write_some(count)
                 self._stop_now.wait(count / self._per_second)
@@ -120,6 +128,7 @@ class ToolWriter(MountWriter):
 class KeyWriter(MountWriter):
     """Updates its own keys of a compacted topic. What the ledger forgets of it, `latest` keeps."""
 
+    IS_FOLLOWED = False
     KEYS = 20
 
     def __init__(
@@ -165,6 +174,8 @@ class Producer(Writer):
 
 class KeyProducer(Producer):
     """Updates its own keys of a compacted topic of a broker."""
+
+    IS_FOLLOWED = False
 
     def __init__(
         self, number: int, stop: Event, per_second: float, address: str, topic: str, partition: int,

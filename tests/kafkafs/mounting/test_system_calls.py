@@ -6,6 +6,7 @@ rely on is in kafkafs/CONTRACT.md, "System calls".
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -20,7 +21,7 @@ import pytest
 
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.types import TopicPartition
-from tests.support.builders import build_log_dir
+from tests.support.builders import ROLL, build_log_dir
 from tests.support.mounts import Mounted, mounted, requires_fuse
 from tests.support.owned_dirs import HastyDisk, append
 from tests.support.serving_processes import killed_after
@@ -81,7 +82,10 @@ def bind_socket(path: str) -> None:
 
 
 def allocate(fd: int) -> None:
-    os.posix_fallocate(fd, 0, 100)
+    """fallocate(2). posix_fallocate(3) writes zeros where that is refused, and zeros are a line here."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(100)) < 0:
+        raise OSError(ctypes.get_errno(), "fallocate")
 
 
 def shared_map(fd: int) -> None:
@@ -258,13 +262,16 @@ def own(path: Path) -> Path:
     owned = OwnedDir.open(path, Opening(create=True), disk=HastyDisk())
     for topic in ("t", "empty", "with_dot"):
         owned.create_topic(topic, 1)
-    append(owned.log(TopicPartition("t", 0)), [b"one", b"two"])
+    log = owned.log(TopicPartition("t", 0))
+    append(log, [b"one"])
+    log.roll()
+    append(log, [b"two"])
     owned.close()
     return path
 
 
 def brokers(path: Path) -> Path:
-    return build_log_dir(path, {"t": [[b"one", b"two"]], "empty": [[]], "with_dot": [[]]}).path
+    return build_log_dir(path, {"t": [[b"one", ROLL, b"two"]], "empty": [[]], "with_dot": [[]]}).path
 
 
 @pytest.fixture(scope="module")
