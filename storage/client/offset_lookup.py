@@ -35,7 +35,8 @@ def list_offset(
 ) -> TimestampOffset | None:
     """The answer of ListOffsets to a special timestamp; the answer's timestamp is -1, except for MAX_TIMESTAMP.
 
-    None where a broker answers "unknown": there is no timestamp, it is not stable yet, or nothing is tiered.
+    None where a broker answers "unknown": there is no record, it is not stable yet, or nothing is tiered. Where no
+    record has a timestamp, MAX_TIMESTAMP is the first record, as in a broker.
     """
     if special is SpecialTimestamp.MAX_TIMESTAMP:
         return _below_end(snapshot, isolation, _of_greatest_timestamp(snapshot))
@@ -92,8 +93,6 @@ def _of_greatest_timestamp(snapshot: LogSnapshot) -> TimestampOffset | None:
     by_segment = [greatest_timestamp(snapshot, segment) for segment in snapshot.segments]
     index = max(range(len(by_segment)), key=lambda slot: (by_segment[slot].timestamp, -slot))
     greatest, segment = by_segment[index], snapshot.segments[index]
-    if greatest.timestamp < 0:
-        return None
     start = segment.floor(greatest.offset, snapshot.end_position(segment))
     for window in scan_sound_batches(snapshot, segment, start):
         for position in window.table.position[window.table.max_timestamp == greatest.timestamp].tolist():
