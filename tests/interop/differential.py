@@ -283,6 +283,11 @@ def explained(case: Case, difference: Difference) -> str | None:
     """Why a broker does otherwise, in words of storage/DESIGN.md; None if nothing explains it."""
     if case.unclean in ("batches_swapped", "last_batch_twice"):
         return "recovery cuts at offsets that do not ascend, where a broker looks at checksums alone"
+    if difference.what.startswith(("MAX_TIMESTAMP", "time ")) and case.clean in (
+        "without.timeindex",
+        "without_any_index",
+    ):
+        return "a broker takes a segment whose time index is empty for one without timestamps"
     only_ours = difference.ours if difference.what == "files" and not difference.broker else None
     if isinstance(only_ours, list) and len(only_ours) == 1 and only_ours[0].endswith(".snapshot"):
         return "the snapshot of an empty log is left until its next opening"

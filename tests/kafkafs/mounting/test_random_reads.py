@@ -189,7 +189,8 @@ class Held:
                     raise
                 return not self.was_cut  # messages that retention took; or others than those that were read before
             expected = self.known[at : at + count]
-            assert found[: len(expected)] == expected, (self.view.path, at, count)
+            if found[: len(expected)] != expected:
+                raise AssertionError((self.view.path, at, count, len(self.known), self.known[:60], self.view.content and len(self.view.content), log.segments, log.next_offset, log.messages[:2], os.fstat(self.fd).st_size, sequential(self.fd)[:100]))
         if not self.view.grows or self.was_cut:
             return True
         try:
