@@ -36,7 +36,7 @@ def list_offset(
     """The answer of ListOffsets to a special timestamp; the answer's timestamp is -1, except for MAX_TIMESTAMP.
 
     None where a broker answers "unknown": there is no record, it is not stable yet, or nothing is tiered. Where no
-    record has a timestamp, MAX_TIMESTAMP is the first record if that has an old format, as in a broker.
+    record has a timestamp, MAX_TIMESTAMP is the first record unless that has format v0, as in a broker.
     """
     if special is SpecialTimestamp.MAX_TIMESTAMP:
         return _below_end(snapshot, isolation, _of_greatest_timestamp(snapshot))
@@ -97,8 +97,8 @@ def _of_greatest_timestamp(snapshot: LogSnapshot) -> TimestampOffset | None:
     for window in scan_sound_batches(snapshot, segment, start):
         table = window.table
         for row in np.flatnonzero(table.max_timestamp == greatest.timestamp).tolist():
-            if greatest.timestamp < 0 and int(table.magic[row]) == 2:
-                return None  # RecordBatch.offsetOfMaxTimestamp
+            if int(table.magic[row]) == 0:
+                return None  # AbstractLegacyRecordBatch.offsetOfMaxTimestamp
             with batch_records(snapshot, segment, int(table.position[row])) as block:
                 found = np.flatnonzero(block.timestamp == greatest.timestamp)
                 return TimestampOffset(greatest.timestamp, int(block.offset[found[0]])) if len(found) else None

@@ -174,6 +174,7 @@ def different_lookups(
     client = RawClient(address)
     found: list[Difference] = []
     try:
+        _wait_for_leaders(client, logs)
         for special in (SpecialTimestamp.EARLIEST, SpecialTimestamp.LATEST, SpecialTimestamp.MAX_TIMESTAMP):
             for isolation in Isolation:
                 answers = _listed(client, dict.fromkeys(logs.snapshots, int(special)), isolation)
@@ -195,6 +196,15 @@ def different_lookups(
     finally:
         client.close()
     return found
+
+
+def _wait_for_leaders(client: RawClient, logs: Logs) -> None:
+    """A broker that has just started becomes the leader of one partition after the other."""
+    deadline = time.monotonic() + 120
+    wanted = dict.fromkeys(logs.snapshots, int(SpecialTimestamp.EARLIEST))
+    while any(answer.error for answer in client.list_offsets(wanted).values()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def _listed(client: RawClient, wanted: Mapping[TopicPartition, int], isolation: Isolation) -> dict[TopicPartition, Any]:

@@ -26,6 +26,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from storage.compaction.directory_compaction import compact_partition
 from storage.directory.owned_dir import OwnedDir
@@ -288,9 +289,10 @@ def explained(case: Case, difference: Difference) -> str | None:
         "without_any_index",
     ):
         return "a broker takes a segment whose time index is empty for one without timestamps"
-    only_ours = difference.ours if difference.what == "files" and not difference.broker else None
-    if isinstance(only_ours, list) and len(only_ours) == 1 and only_ours[0].endswith(".snapshot"):
-        return "the snapshot of an empty log is left until its next opening"
+    if difference.what == "files":
+        only = [name for names_here in (difference.broker, difference.ours) for name in cast("list[str]", names_here)]
+        if len(only) == 1 and only[0].endswith(".snapshot"):
+            return "the snapshot of an empty log, which the next opening removes"
     if difference.what == "compaction" and "Empty batches are only supported for magic v2" in str(difference.broker):
         return "its cleaner fails where the last batch of a round has an old format and no records left"
     return None
