@@ -6,8 +6,6 @@ partitions. Two spellings of one range (`20261120`, `2026-11-20`) give equal nod
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,6 +28,10 @@ _LATEST = "latest."
 
 class NoSuchPath(Exception):
     """No file of the tree can have this name (ENOENT)."""
+
+
+class NameTooLong(Exception):
+    """A name in a path has more than MAX_NAME_BYTES (ENAMETOOLONG)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +157,12 @@ Node = (
 def parse(path: str) -> Node:
     """The node at `path`, as FUSE gives it: `/`-separated from the mountpoint, `/` for the mountpoint itself.
 
-    Raises NoSuchPath for a path that the tree cannot have; OSError (ENAMETOOLONG) for names that no file can have: of
-    FUSE's names the kernel checks only that they have at most 1024 bytes.
+    Raises NoSuchPath for a path that the tree cannot have; NameTooLong for names that no file can have: the kernel
+    checks only that they have at most 1024 bytes.
     """
     names = [name for name in path.split("/") if name]
     if len(path) * 4 > MAX_NAME_BYTES and any(len(name.encode(errors="replace")) > MAX_NAME_BYTES for name in names):
-        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        raise NameTooLong(path)
     if not names:
         return Root()
     first, rest = names[0], names[1:]
