@@ -1,7 +1,7 @@
 """System calls that a file system must answer, and the errno of each, after the cases of pjdfstest.
 
 In a mount of our own directory, in one of a stopped broker's (a guest's), and in a read-only one. The table that users
-rely on is in kafkafs/CONTRACT.md, "System calls".
+rely on is in kafkafs/CONTRACT.md, "Errors".
 """
 
 from __future__ import annotations
