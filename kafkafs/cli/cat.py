@@ -19,7 +19,7 @@ from storage.types import Isolation, TopicPartition
 if TYPE_CHECKING:
     from kafkafs.cli.output import Output
     from kafkafs.formats.base import Format
-    from kafkafs.views.unmounted import PartitionReader, Wanted
+    from kafkafs.views.unmounted import KeyIndex, PartitionReader, Wanted
     from storage.log.log_dir import LogDir
 
 _POLL_SECONDS: Final = 0.15
@@ -102,7 +102,9 @@ def cat(
     """Print the messages of TP.
 
     TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions are printed one after the other, and
-    ranges apply to each. With --offsets and --time, only messages in both ranges are printed.
+    ranges apply to each. With --offsets and --time, only messages in both ranges are printed. With --key, the
+    partition that producers choose for the key comes first, and an index of keys, kept in the user's cache directory,
+    spares reading the rest.
 
     \b
     kafkafs cat /var/kafka orders
@@ -123,15 +125,37 @@ def cat(
     if form == "log" and len(targets) != 1:
         raise click.UsageError(f"--format log takes one partition; {tp} means {len(targets)}")
     wanted = Wanted(offsets, times, Isolation(isolation), None if key is None else os.fsencode(key), headers)
+    if wanted.key is not None:
+        targets = _in_order_for(wanted.key, log_dir, targets)
     if not _print(log_dir, targets, wanted, form, follow):
         ctx.exit(DATA_ERROR)
+
+
+def _in_order_for(key: bytes, log_dir: LogDir, targets: list[TopicPartition]) -> list[TopicPartition]:
+    """Of each topic the partition first that producers choose for the key, as in the mounted `keys`."""
+    from storage.client.partitioner import in_order_for_key
+
+    partitions: dict[str, list[int]] = {}
+    for tp in targets:
+        partitions.setdefault(tp.topic, []).append(tp.partition)
+    return [
+        TopicPartition(topic, partition)
+        for topic, numbers in partitions.items()
+        for partition in in_order_for_key(key, numbers, _count(log_dir, topic))
+    ]
+
+
+def _count(log_dir: LogDir, topic: str) -> int:
+    """How many partitions a topic has, as far as it is known here."""
+    known = log_dir.topic_info(topic).partition_count
+    return log_dir.partitions(topic)[-1] + 1 if known is None else known
 
 
 def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form: str, follow: bool) -> bool:
     """Prints all partitions; False if anything could not be read."""
     from kafkafs.cli.output import Output, stdout_sink
     from kafkafs.formats import by_name
-    from kafkafs.views.unmounted import PartitionReader
+    from kafkafs.views.unmounted import PartitionReader, key_index
     from storage.format.decoder import Decoder
 
     output = Output()
@@ -140,9 +164,18 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
     decoder = Decoder()
 
     def make(_: Output) -> None:
+        if wanted.key is None:
+            put(None)
+        else:
+            with key_index() as keys:
+                put(keys)
+
+    def put(keys: KeyIndex | None) -> None:
         following = []
         for tp in targets:
-            reader = PartitionReader(log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.report)
+            reader = PartitionReader(
+                log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.report, keys=keys
+            )
             source = _Source(reader, None if form == "log" else by_name(form, tp))
             if printer.print(source) and not reader.done:
                 following.append(source)

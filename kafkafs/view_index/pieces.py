@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kafkafs.selection.record_filters import key_rows
 from kafkafs.selection.select import time_mask
 from storage.format.batches import BatchTable
 from storage.format.block import RecordBlock
@@ -205,14 +206,15 @@ class PieceBuilder:
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Which messages of a stretch are wanted: offsets from `first` to `end` (excluded; None: all), and times.
+    """Which messages of a stretch are wanted: offsets from `first` to `end` (excluded; None: all), times, and a key.
 
-    Messages without a timestamp are in no time range.
+    Messages without a timestamp are in no time range, and those without a key have none.
     """
 
     first: int = 0
     end: int | None = None
     times: TimeRange | None = None
+    key: bytes | None = None
 
     def mask(self, block: RecordBlock) -> npt.NDArray[np.bool_] | None:
         """For each record, whether it is wanted; None when all are."""
@@ -227,6 +229,10 @@ class RecordFilter:
         if self.times is not None:
             within = time_mask(block.timestamp, self.times)
             mask = within if mask is None else mask & within
+        if self.key is not None:
+            keyed = np.zeros(len(block), np.bool_)
+            keyed[key_rows(block, self.key)] = True
+            mask = keyed if mask is None else mask & keyed
         return None if mask is None or mask.all() else mask
 
     def apply(self, block: RecordBlock) -> RecordBlock:

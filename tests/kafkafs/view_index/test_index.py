@@ -11,10 +11,11 @@ import pytest
 from kafkafs.formats import by_name
 from kafkafs.tree.tree import Tree
 from kafkafs.view_index import measure, store
+from kafkafs.view_index.cache_files import default_directory
 from kafkafs.view_index.extent import Extent
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.pieces import PIECE_BYTES, POSITION, Piece, PieceBuilder, Pieces
-from kafkafs.view_index.store import NO_MARKER, Store, default_directory
+from kafkafs.view_index.store import NO_MARKER, Store
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.view_index.workers import Workers
 from storage.format.compression import Codec
