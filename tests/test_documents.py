@@ -31,11 +31,11 @@ SECTIONS = {
         "File names",
     ),
     "kafkafs/DESIGN.md": (
-        "Growing files", "Sizes", "Append files", "Directories", "Threads and speed", "Lifecycle", "The page cache",
+        "Growing files", "Keys", "Sizes", "Append files", "Directories", "Threads and speed", "Lifecycle", "The page cache",
         "Errors",
     ),
     "kafkafs/CONTRACT.md": (
-        "The tree", "Names", "Formats", "Appending", "Ranges", "Errors", "Mount options", "Commands", "Configuration",
+        "The tree", "Names", "Formats", "Appending", "Ranges", "Keys", "Errors", "Mount options", "Commands", "Configuration",
         "Status", "Groups", "Spark",
     ),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,7 +20,7 @@ from storage.types import Isolation, TopicPartition
 if TYPE_CHECKING:
     from kafkafs.cli.output import Output
     from kafkafs.formats.base import Format
-    from kafkafs.views.unmounted import KeyIndex, PartitionReader, Wanted
+    from kafkafs.views.unmounted import PartitionReader, Wanted
     from storage.log.log_dir import LogDir
 
 _POLL_SECONDS: Final = 0.15
@@ -83,7 +84,7 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
 @click.option(
     "-f", "--follow", is_flag=True, help="Continue with later messages, until ^C or until the range is complete."
 )
-@click.option("--key", metavar="K", help="Only messages with this key.")
+@click.option("--key", metavar="K", help="Only messages with this key, found by an index of keys.")
 @click.option("--header", "headers", callback=_headers, multiple=True, metavar="N=V", help="Only with this header.")
 @ISOLATION
 @click.pass_context
@@ -164,25 +165,19 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
     decoder = Decoder()
 
     def make(_: Output) -> None:
-        if wanted.key is None:
-            put(None)
-        else:
-            with key_index() as keys:
-                put(keys)
-
-    def put(keys: KeyIndex | None) -> None:
         following = []
-        for tp in targets:
-            reader = PartitionReader(
-                log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.report, keys=keys
-            )
-            source = _Source(reader, None if form == "log" else by_name(form, tp))
-            if printer.print(source) and not reader.done:
-                following.append(source)
-        while following:
-            output.flush()
-            output.wait(_POLL_SECONDS)
-            following = [source for source in following if printer.print(source) and not source.reader.done]
+        with nullcontext() if wanted.key is None else key_index() as keys:
+            for tp in targets:
+                reader = PartitionReader(
+                    log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.report, keys=keys
+                )
+                source = _Source(reader, None if form == "log" else by_name(form, tp))
+                if printer.print(source) and not reader.done:
+                    following.append(source)
+            while following:
+                output.flush()
+                output.wait(_POLL_SECONDS)
+                following = [source for source in following if printer.print(source) and not source.reader.done]
 
     output.run(make, stdout_sink(), say)
     return not printer.failed

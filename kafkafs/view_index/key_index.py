@@ -70,11 +70,10 @@ class KeyIndex:
     def names(self, snapshot: LogSnapshot, segment: Segment, end: int) -> tuple[frozenset[bytes], int] | None:
         """The keys in the batches of a segment up to a position, and this position: `end`, or near it if the segment
         still grows. None if they are more than MOST_NAMES, which is known soon. SegmentGone."""
-        for position in (min(end, _FIRST_BYTES), end):
-            blocks = self._extended(snapshot, segment, position)
-            if blocks.names is None:
-                return None
-        return blocks.names, blocks.file_end
+        if self._extended(snapshot, segment, min(end, _FIRST_BYTES)).names is None:
+            return None
+        blocks = self._extended(snapshot, segment, end)
+        return None if blocks.names is None else (blocks.names, blocks.file_end)
 
     def secret_for(self, snapshot: LogSnapshot, segment: Segment, start: int, end: int) -> Secret | None:
         """With which secret a pass over a segment's batches from `start` to `end` is to collect keys for `add`; None if
