@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import cython
 
+_LOW = cython.declare(cython.ulonglong, 0xFFFFFFFF)  # declared, since as a literal it is a Python object to Cython
 _PROBES = cython.declare(cython.int, 7)  # the best number at 10 bits a key: 0.8 % of other keys pass
 _MOST_BITS = cython.declare(cython.ulonglong, 0x80000000)  # so that a place times the bits fits 64 bits
 
@@ -27,9 +28,9 @@ def is_compiled() -> bool:
 @cython.exceptval(check=False)
 def _place(hash_: cython.ulonglong, probe: cython.int, bits: cython.ulonglong) -> cython.ulonglong:
     """The bit, below `bits`, that a hash's probe sets."""
-    low: cython.ulonglong = hash_ & 0xFFFFFFFF
+    low: cython.ulonglong = hash_ & _LOW
     step: cython.ulonglong = (hash_ >> 32) | 1
-    return (((low + step * cython.cast(cython.ulonglong, probe)) & 0xFFFFFFFF) * bits) >> 32
+    return (((low + step * cython.cast(cython.ulonglong, probe)) & _LOW) * bits) >> 32
 
 
 def rows_with_key(
