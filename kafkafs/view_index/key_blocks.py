@@ -105,7 +105,8 @@ class KeyBlocks:
     def until(self, rows: int) -> KeyBlocks:
         """The first blocks. Which names only the others had is unknown, so that all stay."""
         columns = np.ascontiguousarray(self.columns[:, :rows])
-        return KeyBlocks(columns, self.words, self.names, self.secret)
+        words = int(np.maximum(columns[WORDS], 0).sum())
+        return KeyBlocks(columns, self.words[:words], self.names, self.secret)
 
     def extended(self, parts: Iterable[KeyCollector]) -> KeyBlocks:
         """These blocks, and those that were collected behind them, up to the first gap."""
