@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkafs.tree.tree import Tree
-from kafkafs.view_index import key_blocks, key_index
+from kafkafs.view_index import key_blocks, key_index, key_store
 from kafkafs.view_index.cache_files import file_key
 from kafkafs.view_index.key_blocks import KeyBlocks
 from kafkafs.view_index.key_index import KeyIndex
