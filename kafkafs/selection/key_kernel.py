@@ -2,8 +2,9 @@
 """Which records have a key, and which stretches of a log may hold one: Bloom filters over hashes of keys.
 
 A hash is a key's 64 bits of SipHash, or 1 where these are 0: in a table of hashes 0 is a free slot. A filter is a
-number of 64-bit words; a hash sets 7 bits of it, at places that its two halves give (Kirsch and Mitzenmacher, "Less
-hashing, same performance": double hashing costs no precision worth mentioning).
+number of 64-bit words; a hash sets 7 bits of it, the best number at 10 bits a key, at places that its two halves give
+(Kirsch and Mitzenmacher, "Less hashing, same performance": double hashing costs no precision worth mentioning). 0.8 %
+of other keys pass such a filter. The 7 is a literal in loops, so that the compiler unrolls them.
 
 Cython in pure-Python mode; the same file runs uncompiled with equal results, only slower.
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 import cython
 
 _LOW = cython.declare(cython.ulonglong, 0xFFFFFFFF)  # declared, since as a literal it is a Python object to Cython
-_PROBES = cython.declare(cython.int, 7)  # the best number at 10 bits a key: 0.8 % of other keys pass
 _MOST_BITS = cython.declare(cython.ulonglong, 0x80000000)  # so that a place times the bits fits 64 bits
 
 
@@ -136,7 +136,7 @@ def fill(found: cython.const[cython.ulonglong][:, ::1], count: cython.Py_ssize_t
         raise IndexError("a filter without words, or of more than 2^31 bits")
     with cython.nogil:
         for index in range(count):
-            for probe in range(_PROBES):
+            for probe in range(7):
                 place = _place(found[index, 0], probe, bits)
                 words[place >> 6] |= cython.cast(cython.ulonglong, 1) << (place & 63)
 
@@ -177,7 +177,7 @@ def probe(
             bits = cython.cast(cython.ulonglong, sizes[row]) * 64
             if bits > _MOST_BITS:
                 continue
-            for number in range(_PROBES):
+            for number in range(7):
                 place = _place(hash_, number, bits)
                 if not (words[firsts[row] + cython.cast(cython.longlong, place >> 6)] >> (place & 63)) & 1:
                     marks[row] = 0

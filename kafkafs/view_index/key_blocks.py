@@ -26,7 +26,7 @@ Secret = tuple[int, int]
 UInt64s = npt.NDArray[np.uint64]
 
 BLOCK_BYTES = 512 << 10  # of the file
-_BLOCK_RECORDS = 8192  # of records that are compressed well there are far more in a block's bytes
+_BLOCK_RECORDS = 4096  # of records that are compressed well there are far more in a block's bytes
 _BITS_PER_KEY = 10
 MOST_NAMES = 1000
 LONGEST_NAME = 255  # bytes of a file's name, so a longer key is in no listing
@@ -169,16 +169,16 @@ class KeyCollector:
         self._file_end = 0
         self._records = 0
         self._is_unknown = False
-        self._set = _HashSet(2 * _BLOCK_RECORDS)
+        self._set = _HashSet(_BLOCK_RECORDS)
         # of the whole part
-        self._hashes = np.empty((0, 2), np.uint64)
+        self._hashes = np.empty((0, 1), np.uint64)
         self._known = _HashSet(2 * (MOST_NAMES + 1))
 
     def add(self, table: BatchTable, first: int, last: int, block: RecordBlock) -> None:
         """Adds the batches in rows [first, last) of a table, decoded in `block` without any left out."""
         count = len(block)
         if count > len(self._hashes):
-            self._hashes = np.empty((2 * count, 2), np.uint64)
+            self._hashes = np.empty((2 * count, 1), np.uint64)
         hashes = self._hashes[:count]
         lengths = np.ascontiguousarray(block.key_length)
         hashing.siphash_columns(block.buffer, np.ascontiguousarray(block.key_start), lengths, *self._secret, hashes)
@@ -287,6 +287,6 @@ def _power_of_two(least: int) -> int:
 
 
 def _hash_of(key: bytes, secret: Secret) -> int:
-    hashes = np.empty((1, 2), np.uint64)
+    hashes = np.empty((1, 1), np.uint64)
     hashing.siphash_columns(key, np.zeros(1, np.int64), np.array([len(key)], np.int64), *secret, hashes)
     return int(hashes[0, 0])
