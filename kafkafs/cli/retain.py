@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from storage.upkeep.retention import RetentionResult
 
 
-class _Offset(click.ParamType[int]):
+class _BeforeOffset(click.ParamType[int]):
     name = "OFFSET"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -34,7 +34,7 @@ class _Offset(click.ParamType[int]):
 @click.command()
 @LOGDIR
 @click.argument("tp", required=False, type=TopicPartitionPattern())
-@click.option("--before", type=_Offset(), help="First delete the records below OFFSET ('end': all records).")
+@click.option("--before", type=_BeforeOffset(), help="First delete the records below OFFSET ('end': all records).")
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @AS_JSON
 @click.pass_context
