@@ -380,7 +380,10 @@ def test_every_name_in_every_fixture_answers() -> None:
             if attributes.kind is NodeKind.FILE:
                 view.open().close()
                 continue
-            for entry in view.list():
+            entries = list(view.list())
+            if path.endswith("/keys"):
+                entries = entries[::25]  # test_keys.py opens all of them
+            for entry in entries:
                 below = f"{path.rstrip('/')}/{entry.name}"
                 try:
                     assert tree.lookup(below).attributes().kind is entry.kind, below
