@@ -46,6 +46,7 @@ def mount(
       keys=off                   no index of keys: TOPIC/keys/KEY.txt reads the whole log
       log=FILE                   the file for log messages (default: syslog; with -f: stderr)
       cache_size=64M             memory for rendered messages
+      latest_memory=512M         memory for the keys of latest.txt, latest.jsonl
       config=FILE                the same as --config
       ro                         the same as --read-only
       uid=N, gid=N               the owner of the files (default: you)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind
-from kafkafs.tree.paths import KEY_EXTENSIONS, LONGEST_NAME, NoSuchPath, RangePath, TopicKey, key_name, name_bytes
+from kafkafs.tree.paths import LONGEST_NAME, RENDERED, NoSuchPath, RangePath, TopicKey, key_name, name_bytes
 from kafkafs.tree.range_file import RangeFile
 from kafkafs.tree.services import Services
 from kafkafs.view_index.key_blocks import MOST_NAMES
@@ -20,7 +20,7 @@ from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log
 from storage.types import NO_TIMESTAMP, TopicPartition
 
-_LISTED = KEY_EXTENSIONS[0]
+_LISTED = RENDERED[0]
 
 
 class KeyFile(File):

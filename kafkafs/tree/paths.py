@@ -21,10 +21,11 @@ from storage.types import TopicPartition
 _Spec = TypeVar("_Spec")
 
 EXTENSIONS = ("txt", "jsonl", "log")
-# Of files with the messages of a key: a batch has messages of other keys too, so there is no `.log`.
-KEY_EXTENSIONS = tuple(ext for ext in EXTENSIONS if ext != "log")
+RENDERED = tuple(ext for ext in EXTENSIONS if ext != "log")  # those that are made from messages one by one
 LONGEST_NAME = 255  # bytes, as in most filesystems
 ROOT_FILES = ("@help", "@status.json", "@metrics")
+
+_LATEST = "latest."
 
 
 class NoSuchPath(Exception):
@@ -136,6 +137,14 @@ class TopicKey:
 
 
 @dataclass(frozen=True, slots=True)
+class LatestPath:
+    """`latest.EXT` of a topic, by its name, or of a partition: the last message of every key."""
+
+    place: str | TopicPartition
+    ext: str
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentPath:
     """`segments/<name>`: any name; the view finds out whether the file exists."""
 
@@ -158,6 +167,7 @@ Node = (
     | RangePath
     | Keys
     | TopicKey
+    | LatestPath
     | SegmentPath
 )
 
@@ -235,7 +245,7 @@ def _is_encoded(char: str) -> bool:
 
 def _key(path: str, name: str) -> tuple[bytes, str]:
     """The key and the extension of a file in `keys`. OSError (ENAMETOOLONG) for a longer name than a file may have."""
-    for ext in sorted(KEY_EXTENSIONS, key=len, reverse=True):  # the longest: `decoded.jsonl` also ends in `.jsonl`
+    for ext in sorted(RENDERED, key=len, reverse=True):  # the longest: `decoded.jsonl` also ends in `.jsonl`
         if name.endswith(f".{ext}"):
             if len(name_bytes(name)) > LONGEST_NAME:
                 raise OSError(errno.ENAMETOOLONG, "a name is at most 255 bytes long; kafkafs cat --key takes any key")
@@ -282,6 +292,8 @@ def _parse_topic(path: str, topic: str, names: list[str]) -> Node:
             return TopicKey(topic, *_key(path, name))
         case ["@append" | "@append.jsonl" as name]:
             return Append(topic, jsonl=name == "@append.jsonl")
+        case [name] if _is_latest(name):
+            return LatestPath(topic, name.removeprefix(_LATEST))
         case [partition, *rest]:
             return _parse_partition(path, _tp(topic, partition), rest)
     raise NoSuchPath(path)
@@ -308,7 +320,13 @@ def _parse_partition(path: str, tp: TopicPartition, names: list[str]) -> Node:
             return SegmentPath(tp, name)
         case [name] if name.startswith("messages.") and name.removeprefix("messages.") in EXTENSIONS:
             return RangePath(tp, None, name.removeprefix("messages."))
+        case [name] if _is_latest(name):
+            return LatestPath(tp, name.removeprefix(_LATEST))
     raise NoSuchPath(path)
+
+
+def _is_latest(name: str) -> bool:
+    return name.startswith(_LATEST) and name.removeprefix(_LATEST) in RENDERED
 
 
 def _range(path: str, name: str, parse_spec: Callable[[str], _Spec]) -> tuple[_Spec, str]:

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kafkafs.selection.latest_messages import DEFAULT_LATEST_BYTES
 from kafkafs.tree import paths
 from kafkafs.tree.append_files import AppendFile
 from kafkafs.tree.config_file import ConfigFile
@@ -34,11 +35,12 @@ from kafkafs.tree.generated import MOMENT_S, GeneratedFile, GeneratedTexts
 from kafkafs.tree.group_files import GroupNode, GroupTree
 from kafkafs.tree.info import InfoTexts
 from kafkafs.tree.key_files import KeyFile, KeysDirectory, TopicKeyFile
+from kafkafs.tree.latest_file import LatestFile, LatestOfTopic
 from kafkafs.tree.node import View
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.range_file import RangeFile
 from kafkafs.tree.segment_file import SeenFiles, SegmentFile
-from kafkafs.tree.services import Services
+from kafkafs.tree.services import LatestMemory, Services
 from kafkafs.view_index.cache_files import default_directory
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.key_index import KeyIndex
@@ -63,8 +65,7 @@ class TreeOptions:
     `clamp`: ranges that begin below the log start show what is left, instead of OffsetOutOfRange.
     `index_dir`: where the view index and the key index are kept; None: the user's cache directory. `index_bytes`: the
     most for the view index, `key_bytes` for the key index; `index_bytes` 0: none is kept. `keys`: whether there is a
-    key index.
-    `workers`: threads that render in advance of readers.
+    key index. `workers`: threads that render in advance of readers. `latest_bytes`: for the keys of a `latest` file.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -75,6 +76,7 @@ class TreeOptions:
     index_bytes: int = 256 << 20
     key_bytes: int = 1 << 30
     keys: bool = True
+    latest_bytes: int = DEFAULT_LATEST_BYTES
 
 
 class Tree:
@@ -112,6 +114,7 @@ class Tree:
             self.options.isolation,
             self.options.clamp,
             callers or OneCaller(),
+            latest=LatestMemory(self.options.latest_bytes),
         )
         self._texts = GeneratedTexts()
         self._seen = SeenFiles()
@@ -124,6 +127,7 @@ class Tree:
             paths.RangePath: lambda node: self._range_file(log_dir.log(node.tp), node),
             paths.TopicKey: lambda node: TopicKeyFile(self._services, log_dir, node),
             paths.Keys: self._keys_directory,
+            paths.LatestPath: self._latest,
             paths.SegmentPath: lambda node: SegmentFile(log_dir.log(node.tp), node.name, self._seen),
             paths.Partition: lambda node: PartitionDirectory(log_dir, log_dir.log(node.tp), writable=writable),
             paths.PartitionEntry: self._partition_entry,
@@ -237,6 +241,12 @@ class Tree:
                 return SegmentsDirectory(log)
         size = partial(infos.partition_info_size, log)
         return GeneratedFile(self._texts, f"{node.tp}/@info.json", partial(infos.partition_info, log), size=size)
+
+    def _latest(self, node: paths.LatestPath) -> View:
+        place, log_dir = node.place, self.log_dir
+        if isinstance(place, TopicPartition):
+            return LatestFile(self._services, log_dir.log(place), node.ext)
+        return LatestOfTopic(self._services, log_dir, place, node.ext)
 
     def _topic_config(self, node: paths.TopicConfig) -> View:
         if self.owned is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from kafkafs.view_index.carrying import carried, decider_of, marker_of
 from kafkafs.view_index.extent import Extent, epoch_of
 from kafkafs.view_index.key_index import KeyIndex
+from kafkafs.view_index.parts import OnBytes
 from kafkafs.view_index.pieces import RecordFilter
 from kafkafs.view_index.scans import Scans
 from kafkafs.view_index.store import NO_MARKER, Store
@@ -129,8 +131,8 @@ class ViewIndex:
 
     def extend(self, extent: Extent, snapshot: LogSnapshot, end: int, keys: KeyIndex | None = None) -> None:
         """Measures more of an extent, up to the position `end`. `keys`: see Extent.extend."""
-        with self._scans.scan(extent.segment, end - extent.pieces.file_end) as advance:
-            extent.extend(snapshot, end, self.workers, advance, keys)
+        with self.scanning(extent.segment.log.path, end - extent.pieces.file_end) as on_bytes:
+            extent.extend(snapshot, end, self.workers, on_bytes, keys)
 
     def forget(self, segment: Segment) -> None:
         """Drops what was measured of a segment, so that new layouts do not use it."""
@@ -165,6 +167,11 @@ class ViewIndex:
                 "scanned_bytes": self._scans.scanned_bytes,
                 "scans": self._scans.status(),
             }
+
+    def scanning(self, path: Path, total_bytes: int) -> AbstractContextManager[OnBytes]:
+        """A scan of so many bytes of `path`, a file or a log, to be told of each step: it shows in @status.json, and
+        ends with an OSError when the mount does."""
+        return self._scans.scan(path, total_bytes)
 
     def _extend_whole(self, extent: Extent, snapshot: LogSnapshot, rendition: Rendition, end: int) -> None:
         segment = extent.segment

@@ -132,7 +132,7 @@ class KeyIndex:
                 blocks = entry.blocks
                 if self._lacks(blocks, snapshot, segment, end):
                     begun = time.monotonic()
-                    with self._scans.scan(segment, end - blocks.file_end) as advance:
+                    with self._scans.scan(segment.log.path, end - blocks.file_end) as advance:
                         parts = scan_keys(
                             snapshot, segment, blocks.file_end, end, blocks.secret, self._workers, advance
                         )

@@ -9,17 +9,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kafkafs.view_index.parts import OnBytes
-from storage.log.segment import Segment
 
 _SHOWN_BYTES = 32 << 20  # scans of at least this size are listed
 
 
 @dataclass(slots=True)
 class _Scan:
-    """A scan in progress: bytes of a segment's file."""
+    """A scan in progress: bytes of a file or of a log."""
 
     path: str
     total_bytes: int
@@ -39,9 +39,9 @@ class Scans:
         self._scans: dict[int, _Scan] = {}
 
     @contextmanager
-    def scan(self, segment: Segment, total_bytes: int) -> Iterator[OnBytes]:
-        """A scan of so many bytes; the value must be called with those that are done."""
-        scan = _Scan(str(segment.log.path), max(0, total_bytes))
+    def scan(self, path: Path, total_bytes: int) -> Iterator[OnBytes]:
+        """A scan of so many bytes of `path`; the value must be called with those that are done."""
+        scan = _Scan(str(path), max(0, total_bytes))
 
         def advance(done: int) -> None:
             scan.done_bytes += done

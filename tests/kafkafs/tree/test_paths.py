@@ -115,7 +115,7 @@ def test_names_of_keys_go_there_and_back(key: bytes) -> None:
     assert not name.startswith(".")
     assert name.isprintable() or any(ord(char) >= 0xA0 for char in name)
     assert key_from_name(name) == key
-    for ext in paths.KEY_EXTENSIONS:
+    for ext in paths.RENDERED:
         assert parse(f"/t/keys/{name}.{ext}") == paths.TopicKey("t", key, ext)
         assert parse(f"{AT}/keys/{name}.{ext}") == paths.RangePath(TP, None, ext, key)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.paths import KEY_EXTENSIONS, NoSuchPath, key_name
+from kafkafs.tree.paths import RENDERED, NoSuchPath, key_name
 from kafkafs.tree.tree import Tree
 from kafkafs.view_index import key_blocks, key_index
 from storage.client.partitioner import in_order_for_key
@@ -122,7 +122,7 @@ def test_off(live: LiveLog) -> None:
     assert tree.status()["key_index"] is None
 
 
-@pytest.mark.parametrize("ext", KEY_EXTENSIONS)
+@pytest.mark.parametrize("ext", RENDERED)
 def test_growth_shows_at_once_and_nothing_moves(live: LiveLog, ext: str) -> None:
     live.write(30)
     tree, path = tree_of(live.path.parent), path_of(b"key-1", ext)
