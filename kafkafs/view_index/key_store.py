@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import struct
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -67,12 +67,19 @@ class KeyStore:
         if data is None:
             return None
         status = segment.log.stat()
-        blocks = _decode(data, key, status.st_size, status.st_mtime_ns)
-        if blocks is None or not _describes(blocks, segment):
-            _log.info("%s is damaged or outdated: the keys of %s are read again", self._files.path(key), segment)
-            return None
-        self._files.used(key)
-        return blocks
+        found = _decode(data, key)
+        if found is not None and _describes(found.blocks, segment):
+            blocks = found.blocks
+            if status.st_size > found.size:
+                # It may have been cut within the last block, and written again. Not before: the last block would begin
+                # with another batch.
+                self._files.used(key)
+                return blocks.until(max(0, len(blocks) - 1))
+            if (status.st_size, status.st_mtime_ns) == (found.size, found.mtime_ns):
+                self._files.used(key)
+                return blocks
+        _log.info("%s is damaged or outdated: the keys of %s are read again", self._files.path(key), segment)
+        return None
 
     def save(self, segment: Segment, blocks: KeyBlocks) -> bool:
         """Keeps the blocks of a segment; False if its file has changed too recently to be sure that it no longer
@@ -114,15 +121,23 @@ def _encode(key: bytes, blocks: KeyBlocks, size: int, mtime_ns: int) -> bytes:
     return _MAGIC + struct.pack("<I", crc32c(body)) + body
 
 
-def _decode(data: bytes, key: bytes, size: int, mtime_ns: int) -> KeyBlocks | None:
-    """The blocks in a file, for a segment's file of so many bytes; None if it is not what `_encode` has made."""
+class _Kept(NamedTuple):
+    """What was kept of a segment, whose file had this size and mtime."""
+
+    blocks: KeyBlocks
+    size: int
+    mtime_ns: int
+
+
+def _decode(data: bytes, key: bytes) -> _Kept | None:
+    """What is in a file; None if it is not what `_encode` has made."""
     at = _HEAD.size + len(key)
     if len(data) < at + _SPAN.size:
         return None
     magic, crc, length = _HEAD.unpack_from(data)
     if magic != _MAGIC or crc32c(memoryview(data)[12:]) != crc or data[_HEAD.size : _HEAD.size + length] != key:
         return None
-    old_size, old_mtime_ns, first, second, count, words_count, names_count = _SPAN.unpack_from(data, at)
+    size, mtime_ns, first, second, count, words_count, names_count = _SPAN.unpack_from(data, at)
     at += _SPAN.size
     if min(count, words_count) < 0 or len(data) < at + 8 * (count * COLUMNS + words_count):
         return None
@@ -130,13 +145,9 @@ def _decode(data: bytes, key: bytes, size: int, mtime_ns: int) -> KeyBlocks | No
     at += columns.nbytes
     words = np.frombuffer(data, "<u8", words_count, at).astype(np.uint64)
     names = _names(data, at + words.nbytes, names_count)
-    if not _is_sound(columns, words_count) or (count and int(columns[FILE_END, -1]) > old_size):
+    if not _is_sound(columns, words_count) or (count and int(columns[FILE_END, -1]) > size):
         return None
-    blocks = KeyBlocks(columns, words, names, (first, second))
-    if size > old_size:
-        # Only the last block may have been cut off and written again: then another batch would begin the next one.
-        return blocks.until(max(0, count - 1))
-    return blocks if (size, mtime_ns) == (old_size, old_mtime_ns) else None
+    return _Kept(KeyBlocks(columns, words, names, (first, second)), size, mtime_ns)
 
 
 def _is_sound(columns: np.ndarray[tuple[int, int], np.dtype[np.int64]], words: int) -> bool:
