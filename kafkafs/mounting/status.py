@@ -277,7 +277,7 @@ TOPIC/keys/KEY.txt             messages with that key; also TOPIC/0/keys/KEY.txt
                                (keys are listed if they are at most 1,000)
 TOPIC/latest.jsonl             the last message of every key; also TOPIC/0/
 TOPIC/0/segments/              the real .log, .index and .timeindex files
-TOPIC/0/@info.json             offsets, size, times; TOPIC/@config: its settings
+TOPIC/0/@info.json             offsets, size, times; TOPIC/@config  its settings
 @groups/GROUP/TOPIC/0          the offset that a consumer group has committed
 @status.json  @metrics         the state of this mount; the same for Prometheus
 
