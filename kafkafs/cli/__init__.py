@@ -28,8 +28,8 @@ _COMMANDS = {
     **{
         name: name
         for name in (
-            "append", "assign", "cat", "compact", "completion", "count", "dump", "fetch", "groups", "histogram",
-            "mirror", "mount", "recover", "retain", "revive", "salvage", "spark", "topics", "verify",
+            "append", "assign", "cat", "compact", "completion", "count", "doctor", "dump", "fetch", "groups",
+            "histogram", "mirror", "mount", "recover", "retain", "revive", "salvage", "spark", "topics", "verify",
         )
     },
     "reindex": "recover",

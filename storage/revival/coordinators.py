@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 
 from storage.client.group_offsets import GroupReplay
 from storage.errors import CorruptData, InvalidConfig, StorageError
@@ -100,10 +101,10 @@ def partition_count(topic: str, snapshots: Mapping[int, LogSnapshot]) -> int:
     keys = {number: set(_keys(snapshot, parse)) for number, snapshot in snapshots.items()}
 
     def fits(count: int) -> bool:
-        return all(int(group_partition(key, count)) == number for number, own in keys.items() for key in own)
+        return all(group_partition(key, count) == number for number, own in keys.items() for key in own)
 
     likely = [here, _DEFAULT_COUNT] if len(snapshots) == here and here > 1 else [_DEFAULT_COUNT, here]
-    for count in (*likely, *range(here, _MOST)):
+    for count in chain(likely, range(here, _MOST)):
         if count >= here and fits(count):
             return count
     raise InvalidConfig(
