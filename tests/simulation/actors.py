@@ -309,4 +309,3 @@ def administer(process: Process, rounds: int) -> None:
         except Problem:
             continue
     world.is_full = False
-
