@@ -309,3 +309,4 @@ def administer(process: Process, rounds: int) -> None:
         except Problem:
             continue
     world.is_full = False
+
