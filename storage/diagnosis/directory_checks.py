@@ -69,10 +69,12 @@ def metadata_dir_of(dirs: Sequence[LogDirState], given: BrokerProperties | None)
 
 
 def metadata_of(state: LogDirState) -> ClusterMetadata | None:
-    """The metadata with which a broker starts: its log, or bootstrap.checkpoint where it has none. OSError."""
+    """The metadata with which a broker starts: its log or, where it has none, bootstrap.checkpoint if that has topics.
+    None where nothing tells of topics. OSError."""
     metadata = ClusterMetadataReader(state.path).refresh()
     if metadata is None or (not metadata.end_offset and metadata.problem is None):
-        return cluster_metadata.read_bootstrap(state.path)
+        bootstrap = cluster_metadata.read_bootstrap(state.path)
+        return bootstrap if bootstrap is not None and bootstrap.topics else None
     return metadata
 
 
@@ -91,13 +93,12 @@ def check_identity(
         if meta.version == 0:
             yield Prediction(
                 "meta-properties-v0",
-                Reaction.REFUSES,
+                Reaction.IGNORES,
                 path,
-                "the directory was formatted for a broker with ZooKeeper (version 0)",
-                "does not start: KRaft brokers need version 1",
+                "version 0, as of a broker with ZooKeeper",
+                "takes it as it is; topics that only ZooKeeper knew become strays",
                 f"Migrate with Kafka 3.9, or: {REVIVE}",
             )
-            continue
         expected_node = given.node_id if given is not None and given.node_id is not None else None
         if expected_node is None and first is not None:
             expected_node = first.node_id

@@ -18,6 +18,7 @@ from storage.files.listing import paths_in
 from storage.files.names import FileKind
 from storage.files.transaction_index import ENTRY_SIZE, VERSION
 from storage.files.whole_file import read_whole
+from storage.format.batches import LOG_OVERHEAD
 from storage.log.segment import Segment
 from storage.log.segment_check import never_written
 from storage.recovery.recovery import RecoveryReport
@@ -154,7 +155,9 @@ def of_recovery(report: RecoveryReport, directory: Path, known_end: int | None) 
         cut = report.cut
         path = directory / names.segment_file(cut.base_offset, FileKind.LOG)
         later = f", and removes {len(report.removed_segments)} later segments" if report.removed_segments else ""
-        if not report.removed_segments and never_written(Segment.at(directory, cut.base_offset).log, cut.position):
+        whole_head = cut.lost_bytes >= LOG_OVERHEAD  # otherwise there is no length that could be zero
+        log = Segment.at(directory, cut.base_offset).log
+        if not report.removed_segments and whole_head and never_written(log, cut.position):
             yield Prediction(
                 "preallocated-tail",
                 Reaction.REPAIRS,

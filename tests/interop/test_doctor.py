@@ -226,7 +226,7 @@ WHOLE = {
     # name: (damage, the finding, its reaction, whether the broker starts, what its log says)
     "meta.properties missing": (meta_missing, "meta-properties-missing", "refuses", False, ""),
     "meta.properties of version 7": (meta_of_another_version, "meta-properties-corrupt", "refuses", False, ""),
-    "meta.properties of ZooKeeper": (meta_of_zookeeper, "meta-properties-v0", "refuses", False, ""),
+    "meta.properties of ZooKeeper": (meta_of_zookeeper, "metadata-lost", "sets-aside", True, ""),
     "meta.properties without a cluster id": (meta_without_cluster_id, "meta-properties-corrupt", "refuses", False, ""),
     "another node's": (another_node, "node-id-differs", "refuses", False, ""),
     "another cluster's": (another_cluster, "cluster-id-differs", "refuses", False, ""),

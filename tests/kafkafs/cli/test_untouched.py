@@ -30,6 +30,9 @@ COMMANDS = {
     "histogram": ["histogram", "LOGS", "t"],
     "mirror": ["mirror", "LOGS", "ELSEWHERE"],
     "salvage": ["salvage", "LOGS", "t/0", "--to", "ELSEWHERE"],
+    "revive": ["revive", "LOGS", "--to", "ELSEWHERE"],
+    "revive a partition": ["revive", "LOGS/t-0", "--to", "ELSEWHERE", "--until", "2024-01-01"],
+    "doctor": ["doctor", "LOGS"],
     "dump files": ["dump", "FILES"],
     "dump a directory": ["dump", "LOGS/t-0", "LOGS"],
 }
