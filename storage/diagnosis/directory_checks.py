@@ -19,10 +19,12 @@ from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReade
 from storage.files.listing import paths_in
 from storage.files.meta_properties import MetaProperties
 from storage.files.names import DirKind
+from storage.files.partition_metadata import id_bytes
 from storage.files.whole_file import read_whole
 from storage.types import TopicPartition
 
 REVIVE = "`kafkafs revive` makes a directory of it on which a broker starts"
+_RESERVED_IDS = 100
 _LEAST_METADATA_VERSION = 7  # 3.3-IV3: brokers from 4.0 on refuse older ones
 _LITTLE_SPACE_BYTES = 64 << 20
 _CHECKPOINTS = {
@@ -121,6 +123,15 @@ def check_identity(
                 f"Give the broker the directories of one cluster. {REVIVE}",
             )
         if meta.directory_id is not None:
+            if _is_reserved(meta.directory_id):
+                yield Prediction(
+                    "directory-id-reserved",
+                    Reaction.REFUSES,
+                    path,
+                    f"directory.id {meta.directory_id} is one that Kafka reserves",
+                    "does not start: Invalid reserved directory ID",
+                    "Remove the line directory.id: the broker writes a new one",
+                )
             if meta.directory_id in ids:
                 yield Prediction(
                     "directory-id-shared",
@@ -132,6 +143,14 @@ def check_identity(
                 )
             ids.setdefault(meta.directory_id, one.path)
         first = meta if first is None else first
+
+
+def _is_reserved(directory_id: str) -> bool:
+    """Whether an id is one of the first hundred, which stand for lost and unassigned directories (DirectoryId)."""
+    try:
+        return int.from_bytes(id_bytes(directory_id), "big") < _RESERVED_IDS
+    except ValueError:
+        return False
 
 
 def _unidentified(one: LogDirState, metadata_dir: LogDirState) -> Prediction:
@@ -147,15 +166,11 @@ def _unidentified(one: LogDirState, metadata_dir: LogDirState) -> Prediction:
             "does not start: it cannot read the file" if refuses else "takes this directory offline",
             advice,
         )
-    if one is metadata_dir:
-        what = "there is no meta.properties: the directory is not formatted"
-        return Prediction("meta-properties-missing", Reaction.REFUSES, path, what, "does not start", advice)
+    what = "there is no meta.properties: the directory is not formatted"
+    if one is not metadata_dir:
+        advice = f"kafka-storage.sh format --ignore-formatted formats it. {advice}"
     return Prediction(
-        "meta-properties-missing",
-        Reaction.IGNORES,
-        path,
-        "there is no meta.properties",
-        "formats the directory when it starts, with a new directory.id",
+        "meta-properties-missing", Reaction.REFUSES, path, what, "does not start: No `meta.properties` found", advice
     )
 
 

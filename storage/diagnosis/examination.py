@@ -60,17 +60,22 @@ def examine(
     found += check_quorum(dirs, metadata_dir, metadata)
     node_id = next((one.meta.node_id for one in dirs if one.meta is not None), None)
     node_id = properties.node_id if properties is not None and properties.node_id is not None else node_id
+    offline = set()
     for one in dirs:
-        found += [*check_lock(one), *check_checkpoints(one), *check_space(one)]
-        found += check_topics(one, metadata, node_id)
+        own = [*check_lock(one), *check_checkpoints(one), *check_space(one)]
+        own += check_topics(one, metadata, node_id)
         for tp in one.partitions:
-            found += check_files(one.path / tp.dir_name, tp)
-        found += _recovery_work(one)
+            own += check_files(one.path / tp.dir_name, tp)
+        own += _recovery_work(one)
         if not quick:
-            found += _damage(one, progress or NoProgress(), clock or SystemClock())
+            own += _damage(one, progress or NoProgress(), clock or SystemClock())
+        if any(prediction.reaction is Reaction.OFFLINE for prediction in own):
+            offline.add(one.path)
+        found += own
     places = {tp: one.path for one in dirs for tp in one.partitions}
     found += check_absent(places, metadata, node_id, metadata_dir.path)
-    return Diagnosis(tuple(sorted(found, key=lambda one: (_WORST_FIRST[one.reaction], str(one.path)))))
+    stays = metadata_dir.path not in offline and len(offline) < len(dirs)
+    return Diagnosis(tuple(sorted(found, key=lambda one: (_WORST_FIRST[one.reaction], str(one.path)))), stays)
 
 
 def _recovery_work(one: LogDirState) -> Iterator[Prediction]:
@@ -105,7 +110,11 @@ def _damage(one: LogDirState, progress: Progress, clock: Clock) -> Iterator[Pred
     if not held:
         for tp, outcome in _rehearsed(one, progress, clock):
             if isinstance(outcome, RecoveryReport):
-                reports[tp] = outcome
+                if one.clean:
+                    # A broker trusts the clean shutdown; we cut a bad end off nevertheless. `verify` finds it below.
+                    outcome.cut = None
+                else:
+                    reports[tp] = outcome
                 known = DirectoryCheckpoints(RealDisk(), one.path).of(tp).recovery_point
                 yield from of_recovery(outcome, one.path / tp.dir_name, known)
             else:

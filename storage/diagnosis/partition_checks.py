@@ -213,9 +213,9 @@ def of_finding(one: Finding, tp: TopicPartition, report: RecoveryReport | None, 
         broker = "does not look into it when it starts; reads may miss messages"
         return Prediction(one.name, Reaction.UNNOTICED, one.path, one.what, broker, _REINDEX, tp)
     if one.kind is FaultKind.EPOCHS_CORRUPT:
-        broker = "does not start: Malformed line in checkpoint file"
+        broker = "takes the log directory offline; without another one it stops"
         advice = "Remove the file: `kafkafs recover` rebuilds it from the log"
-        return Prediction(one.name, Reaction.REFUSES, one.path, one.what, broker, advice, tp)
+        return Prediction(one.name, Reaction.OFFLINE, one.path, one.what, broker, advice, tp)
     if one.kind is FaultKind.TXN_INDEX_CORRUPT:
         return Prediction(one.name, Reaction.REPAIRS, one.path, one.what, "recovers the segment", "", tp)
     if one.kind in (FaultKind.FILE_LEFT_OVER, FaultKind.INDEX_WITHOUT_LOG):

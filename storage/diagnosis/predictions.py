@@ -51,14 +51,16 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All predictions, the worst first."""
+    """All predictions, the worst first. `stays`: it does not stop because of directories that it takes offline: the one
+    with the metadata log, or all of them."""
 
     predictions: tuple[Prediction, ...]
+    stays: bool = True
 
     @property
     def starts(self) -> bool:
-        """Whether the broker starts at all."""
-        return not any(one.reaction is Reaction.REFUSES for one in self.predictions)
+        """Whether the broker starts and goes on."""
+        return self.stays and not any(one.reaction is Reaction.REFUSES for one in self.predictions)
 
     @property
     def is_well(self) -> bool:

@@ -1,4 +1,4 @@
-"""Recovery of an unclean log, and a broker's own of the same files; mirroring a log, and `cp`.
+"""Recovery of an unclean log, and a broker's own of the same files; mirroring and reviving a log, and `cp`.
 
 "Unclean" is as a crash leaves it at worst: no clean-shutdown file, nothing known to be on disk, so that every byte is
 read. The broker's time is what it says that loading the log took, its start aside.
@@ -29,10 +29,12 @@ _LOADED = re.compile(r"Completed load of .*t-0.* in (\d+)ms")
 
 
 def measure(context: Context) -> None:
-    """Logs of about 1 GiB, each segment all of `messages`, in batches of 16 KiB and of one record. Then mirroring."""
+    """Logs of about 1 GiB, each segment all of `messages`, in batches of 16 KiB and of one record. Then mirroring
+    and reviving."""
     for partition, what in (("plain-0", ""), ("single-0", ", one-record batches")):
         _recovery(context, partition, what)
     _mirror(context)
+    _revive(context)
 
 
 def _recovery(context: Context, partition: str, what: str) -> None:
@@ -130,3 +132,27 @@ def _mirror(context: Context) -> None:
                 compare=("cp",),
             )
             context.report.add(row, run_seconds(command))
+
+
+def _revive(context: Context) -> None:
+    """A directory of one log of about 1 GiB in four segments, shut down cleanly; copies and links of it."""
+    (filled,) = (context.log_dir / "plain-0").glob("*.log")
+    segments = max(2, round(LOG_BYTES / max(filled.stat().st_size, LOG_BYTES // 4)))
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix="reviving-") as temporary:
+        log_dir = Path(temporary) / "log"
+        run_kafkafs("topics", "create", log_dir, "t", "--partitions", "1")
+        size = _fill(log_dir / PARTITION, filled, segments, context.messages)
+        run_kafkafs("recover", log_dir)
+        target = Path(temporary) / "new"
+        revive = [*KAFKAFS, "revive", str(log_dir), "--to", str(target)]
+        for _ in range(context.runs):
+            for name, command, note in (
+                ("cp, whole directory", ["cp", "-r", str(log_dir), str(target)], "not synced"),
+                ("cp and sync", ["sh", "-c", f"cp -r {log_dir} {target} && sync -f {target}"], ""),
+                ("revive", revive, "whole command, synced, every batch checked"),
+                ("revive --link", [*revive, "--link"], "whole command, synced"),
+            ):
+                compare = ("cp, whole directory", "cp and sync") if name.startswith("revive") else ()
+                row = Row(name, " ".join(command), bytes=size, note=note, compare=compare)
+                context.report.add(row, run_seconds(command))
+                shutil.rmtree(target)

@@ -1,9 +1,10 @@
-"""`kafkafs doctor` predicts what a real broker then does on broken directories: its log and the directory are the judge."""
+"""`kafkafs doctor` predicts what a real broker then does on broken directories: its log and its directory decide."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from tests.support.commands import run
 
 pytestmark = requires_kafka
 
-OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+OTHER_ID = "qqqqqqqqqqqqqqqqqqqqqg"
+RESERVED_ID = "AAAAAAAAAAAAAAAAAAAAAQ"  # DirectoryId.LOST or the like
 PARTITIONS = 14
 
 
@@ -65,6 +67,9 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Origin]:
             messages = [Message(bytes(100), b"%d" % number) for number in range(60)]
             client.produce("p", messages, partition, batch=5)
         client.transactions("p", [(False, [Message(b"aborted")])], PARTITIONS - 1)
+        deadline = time.monotonic() + 60
+        while client.offsets("p", PARTITIONS - 1)[1] < 62:  # until the marker is written
+            assert time.monotonic() < deadline
         broker.kill()
         killed = root / "killed"
         shutil.copytree(broker.log_dir, killed)
@@ -222,31 +227,59 @@ def unformatted_second(logs: Path) -> list[Path]:
     return [logs, second_dir(logs, like_first=False)]
 
 
+def reserved_directory_id(logs: Path) -> list[Path]:
+    second = second_dir(logs)
+    edit(second / "meta.properties", OTHER_ID, RESERVED_ID)
+    return [logs, second]
+
+
+def bad_second(logs: Path) -> list[Path]:
+    second = second_dir(logs)
+    edit(second / "meta.properties", "version=1", "version=7")
+    return [logs, second]
+
+
+def bad_points_of_second(logs: Path) -> list[Path]:
+    second = second_dir(logs)
+    (second / "recovery-point-offset-checkpoint").write_text("garbage\n")
+    return [logs, second]
+
+
+def metadata_damaged(logs: Path) -> list[Path]:
+    log = logs_of(logs / "__cluster_metadata-0")[-1]
+    flip(log, log.stat().st_size // 2)
+    return [logs]
+
+
 WHOLE = {
     # name: (damage, the finding, its reaction, whether the broker starts, what its log says)
-    "meta.properties missing": (meta_missing, "meta-properties-missing", "refuses", False, ""),
+    "meta.properties missing": (meta_missing, "meta-properties-missing", "refuses", False, "meta.properties"),
     "meta.properties of version 7": (meta_of_another_version, "meta-properties-corrupt", "refuses", False, ""),
     "meta.properties of ZooKeeper": (meta_of_zookeeper, "metadata-lost", "sets-aside", True, ""),
     "meta.properties without a cluster id": (meta_without_cluster_id, "meta-properties-corrupt", "refuses", False, ""),
-    "another node's": (another_node, "node-id-differs", "refuses", False, ""),
-    "another cluster's": (another_cluster, "cluster-id-differs", "refuses", False, ""),
-    "one directory id twice": (shared_directory_id, "directory-id-shared", "refuses", False, ""),
+    "another node's": (another_node, "node-id-differs", "refuses", False, "Stored node id 5"),
+    "another cluster's": (another_cluster, "cluster-id-differs", "refuses", False, "Invalid cluster.id"),
+    "one directory id twice": (shared_directory_id, "directory-id-shared", "refuses", False, "directory.id"),
+    "a reserved directory id": (reserved_directory_id, "directory-id-reserved", "refuses", False, "reserved directory"),
     "lost+found": (lost_and_found, "name-unparsable", "refuses", False, "lost+found"),
     ".snapshot": (dot_snapshot, "name-unparsable", "refuses", False, ".snapshot"),
-    "one partition twice": (partition_twice, "partition-twice", "refuses", False, ""),
-    "a metadata log elsewhere": (metadata_elsewhere, "metadata-log-elsewhere", "refuses", False, ""),
-    "quorum-state": (bad_quorum_state, "quorum-state-corrupt", "refuses", False, ""),
+    "one partition twice": (partition_twice, "partition-twice", "refuses", False, "Duplicate log directories"),
+    "a metadata log elsewhere": (metadata_elsewhere, "metadata-log-elsewhere", "refuses", False, "__cluster_metadata"),
+    "quorum-state": (bad_quorum_state, "quorum-state-corrupt", "refuses", False, "quorum-state"),
     "recovery points": (bad("recovery-point-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
     "log starts": (bad("log-start-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
     "high watermarks": (bad("replication-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
     "cleaner offsets": (bad("cleaner-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
     "a topic id": (bad_topic_id, "topic-id-corrupt", "refuses", False, ""),
-    "a segment's name": (misnamed_segment, "file-misnamed", "refuses", False, ""),
-    "leader epochs": (bad_epochs, "epochs-corrupt", "refuses", False, ""),
+    "a segment's name": (misnamed_segment, "file-misnamed", "refuses", False, "NumberFormatException"),
+    "leader epochs": (bad_epochs, "epochs-corrupt", "takes-offline", False, ""),
     "a later transaction index": (later_txn_index, "txn-index-version", "refuses", False, ""),
     "the metadata log lost": (metadata_lost, "metadata-lost", "sets-aside", True, ""),
     "the metadata log and bootstrap lost": (metadata_and_bootstrap_lost, "metadata-lost", "sets-aside", True, ""),
-    "a second, unformatted directory": (unformatted_second, "meta-properties-missing", "formats", True, ""),
+    "a second, unformatted directory": (unformatted_second, "meta-properties-missing", "refuses", False, ""),
+    "a second directory of version 7": (bad_second, "meta-properties-corrupt", "takes-offline", True, ""),
+    "recovery points of a second directory": (bad_points_of_second, "checkpoint-corrupt", "takes-offline", True, ""),
+    "a metadata log that is damaged": (metadata_damaged, "metadata-log-damaged", "cuts", True, ""),
 }  # fmt: skip
 
 
@@ -295,3 +328,132 @@ def test_a_held_directory(origin: Origin, tmp_path: Path) -> None:
     finally:
         broker.kill()
         lock.release()
+
+
+# Faults of single partitions: all of them at one start.
+
+
+def by_partition(told: dict[str, Any]) -> dict[str, set[tuple[str, str]]]:
+    found: dict[str, set[tuple[str, str]]] = {}
+    for one in (*told["findings"], *told["notes"]):
+        found.setdefault(f"{one['topic']}-{one['partition']}", set()).add((one["name"], one["reaction"]))
+    return found
+
+
+def test_partitions_of_a_clean_directory(origin: Origin, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(origin.clean, logs)
+    (logs / "p-0" / "partition.metadata").unlink()
+    (logs / "p-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {OTHER_ID}")
+    shutil.rmtree(logs / "p-2")
+    deleted = logs / f"p-3.{'a' * 32}-delete"
+    shutil.copytree(logs / "p-3", deleted)
+    starts = logs / "log-start-offset-checkpoint"
+    starts.write_text("0\n1\np 4 100\n")
+    index = sorted((logs / "p-5").glob("*.index"))[0]
+    index.unlink()
+    flipped = logs_of(logs / "p-6")[0]
+    flip(flipped, flipped.stat().st_size - 5)
+    damaged = flipped.read_bytes()
+    stray = logs / f"p-7.{'b' * 32}-stray"
+    shutil.copytree(logs / "p-7", stray)
+    snapshot = sorted((logs / "p-8").glob("*.snapshot"))[-1]
+    flip(snapshot, 7)
+    garbage = sorted((logs / "p-9").glob("*.index"))[0]
+    garbage.write_bytes(b"\xff" * 16)
+    with logs_of(logs / "p-10")[-1].open("ab") as log:
+        log.write(b"garbage!")
+    left_over = logs / "p-11" / f"{7:020}.log.cleaned"
+    left_over.write_bytes(b"unfinished")
+    shutil.copytree(logs / "p-12", logs / "unknown-0")
+    (logs / "unknown-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {OTHER_ID}")
+    shutil.copytree(logs / "p-12", logs / "p-99")
+    broker = Patient(tmp_path / "broker", [logs])
+    told = examined([logs])
+    assert told["starts"]
+    found = by_partition(told)
+    expected = {
+        "p-0": {("topic-id-missing", "sets-aside")},
+        "p-1": {("topic-id-differs", "sets-aside")},
+        "p-2": {("partition-absent", "creates-empty")},
+        "p-3": {("being-deleted", "removes")},
+        "p-4": {("log-start-beyond-end", "cuts")},
+        "p-5": {("index-missing", "repairs")},
+        "p-6": {("batch-crc", "does-not-notice")},
+        "p-7": {("stray", "ignores")},
+        "p-8": {("snapshot-corrupt", "repairs")},
+        "p-9": {("index-order", "does-not-notice")},
+        "p-10": {("batch-cut-off", "does-not-notice")},
+        "p-11": {("file-left-over", "removes")},
+        "unknown-0": {("topic-unknown", "sets-aside")},
+        "p-99": {("not-assigned", "sets-aside")},
+    }
+    assert {name: own for name, own in found.items() if name in expected} == expected
+    assert not found.get("p-12")
+    try:
+        client = Client(broker.start().address)
+        ends = {number: client.offsets("p", number) for number in range(PARTITIONS - 1)}
+        assert ends == dict.fromkeys(range(PARTITIONS - 1), (0, 60)) | {
+            0: (0, 0), 1: (0, 0), 2: (0, 0), 4: (100, 100),
+        }  # fmt: skip
+        broker.stop()
+        for name in ("p-0", "p-1", "unknown-0", "p-99"):
+            assert len(list(logs.glob(f"{name}.*-stray"))) == 1, name
+        assert not deleted.exists()
+        assert stray.exists()
+        assert index.exists()
+        assert flipped.read_bytes() == damaged
+        assert garbage.read_bytes() == b"\xff" * 16
+        assert not left_over.exists()
+        assert logs_of(logs / "p-10")[-1].read_bytes().endswith(b"garbage!")
+    finally:
+        broker.kill()
+
+
+def test_partitions_of_a_killed_broker(origin: Origin, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(origin.killed, logs)
+    (logs / "recovery-point-offset-checkpoint").write_text("0\n0\n")
+
+    def sized(number: int, at: int = -1) -> Path:
+        return logs_of(logs / f"p-{number}")[at]
+
+    torn = sized(0)
+    torn.write_bytes(torn.read_bytes()[:-10])
+    flip(sized(1, 0), sized(1, 0).stat().st_size - 5)
+    flip(sized(2), sized(2).stat().st_size - 5)
+    with sized(3).open("ab") as log:
+        log.write(bytes(5000))
+    with sized(4).open("ab") as log:
+        log.write(b"\xff" * 100)
+    flip(sized(5, 0), 16)  # the magic of the first batch, which no checksum covers
+    sorted((logs / "p-6").glob("*.index"))[0].write_bytes(b"\xff" * 16)
+    (logs / "p-7" / "leader-epoch-checkpoint").unlink()
+    for snapshot in (logs / "p-8").glob("*.snapshot"):
+        snapshot.unlink()
+    swap = sized(9, 0)
+    swap.rename(swap.with_name(swap.name + ".swap"))
+    shutil.copy(sized(10, 0), sized(10, 0).with_name(sized(10, 0).name + ".deleted"))
+    broker = Patient(tmp_path / "broker", [logs])
+    told = examined([logs])
+    assert told["starts"]
+    found = by_partition(told)
+    expected = {
+        "p-0": {("torn-tail", "cuts")},
+        "p-1": {("damage", "cuts")},
+        "p-2": {("torn-tail", "cuts")},
+        "p-3": {("preallocated-tail", "repairs")},
+        "p-4": {("torn-tail", "cuts")},
+        "p-5": {("batch-magic", "does-not-notice")},
+    }
+    assert {name: own for name, own in found.items() if name in expected} == expected
+    cuts = {one["partition"]: one["log_end_offset"] for one in told["findings"] if one["reaction"] == "cuts"}
+    assert cuts[1] < cuts[0] == cuts[2] < cuts[4] == 60
+    try:
+        client = Client(broker.start().address)
+        assert {number: client.offsets("p", number)[1] for number in range(12)} == {
+            number: cuts.get(number, 60) for number in range(12)
+        }
+        assert not list(logs.glob("*-stray"))
+    finally:
+        broker.kill()
