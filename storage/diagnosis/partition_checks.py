@@ -138,8 +138,8 @@ def check_files(directory: Path, tp: TopicPartition) -> Iterator[Prediction]:
             )  # fmt: skip
         elif path.name.endswith(FileKind.TRANSACTION_INDEX.value) and _has_later_version(path):
             yield Prediction(
-                "txn-index-version", Reaction.REFUSES, path, "an entry has a version above 0",
-                "does not start: Attempted to read aborted transaction version", _REINDEX, tp,
+                "txn-index-version", Reaction.UNNOTICED, path, "an entry has a version above 0",
+                "starts; consumers of committed messages fail when it reads the entry", _REINDEX, tp,
             )  # fmt: skip
 
 
