@@ -19,7 +19,14 @@ from storage.diagnosis.directory_checks import (
     metadata_dir_of,
     metadata_of,
 )
-from storage.diagnosis.partition_checks import check_absent, check_files, check_topics, of_finding, of_recovery
+from storage.diagnosis.partition_checks import (
+    check_absent,
+    check_files,
+    check_log_start,
+    check_topics,
+    of_finding,
+    of_recovery,
+)
 from storage.diagnosis.predictions import Diagnosis, Prediction, Reaction
 from storage.directory.directory_checkpoints import DirectoryCheckpoints
 from storage.directory.recovery_plans import recovery_plan
@@ -108,15 +115,13 @@ def _damage(one: LogDirState, progress: Progress, clock: Clock) -> Iterator[Pred
     held = dir_lock.holder(one.path) is not None
     reports: dict[TopicPartition, RecoveryReport] = {}
     if not held:
-        for tp, outcome in _rehearsed(one, progress, clock):
+        known = DirectoryCheckpoints(RealDisk(), one.path)  # read, never written
+        for tp in one.partitions if one.clean else ():
+            yield from check_log_start(tp, one.path / tp.dir_name, known.of(tp).log_start or 0)
+        for tp, outcome in () if one.clean else _rehearsed(one, known, progress, clock):
             if isinstance(outcome, RecoveryReport):
-                if one.clean:
-                    # A broker trusts the clean shutdown; we cut a bad end off nevertheless. `verify` finds it below.
-                    outcome.cut = None
-                else:
-                    reports[tp] = outcome
-                known = DirectoryCheckpoints(RealDisk(), one.path).of(tp).recovery_point
-                yield from of_recovery(outcome, one.path / tp.dir_name, known)
+                reports[tp] = outcome
+                yield from of_recovery(outcome, one.path / tp.dir_name, known.of(tp).recovery_point)
             else:
                 yield Prediction(
                     "unreadable", Reaction.OFFLINE, one.path / tp.dir_name, str(outcome),
@@ -136,14 +141,13 @@ def _damage(one: LogDirState, progress: Progress, clock: Clock) -> Iterator[Pred
 
 
 def _rehearsed(
-    one: LogDirState, progress: Progress, clock: Clock
+    one: LogDirState, known: DirectoryCheckpoints, progress: Progress, clock: Clock
 ) -> Iterator[tuple[TopicPartition, RecoveryReport | Exception]]:
     """Recovery of each partition as the broker will do it, on copies of the small files."""
     log_dir = LogDir.open_read_only(one.path, clock=clock)
-    known = DirectoryCheckpoints(RealDisk(), one.path)  # read, never written
     for tp in one.partitions:
         info = log_dir.topic_info(tp.topic)
-        plan = recovery_plan(log_dir, known, tp, info, clean=one.clean)
+        plan = recovery_plan(log_dir, known, tp, info, clean=False)
         try:
             yield tp, rehearse(plan, clock=clock, progress=progress)
         except (StorageError, OSError) as error:

@@ -19,8 +19,10 @@ from storage.files.names import FileKind
 from storage.files.transaction_index import ENTRY_SIZE, VERSION
 from storage.files.whole_file import read_whole
 from storage.format.batches import LOG_OVERHEAD
+from storage.log import tail
 from storage.log.segment import Segment
 from storage.log.segment_check import never_written
+from storage.log.segments import live_offsets
 from storage.recovery.recovery import RecoveryReport
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Finding, Severity
@@ -181,16 +183,29 @@ def of_recovery(report: RecoveryReport, directory: Path, known_end: int | None) 
             report.log_end_offset,
         )
     elif report.removed_segments:
-        yield Prediction(
-            "log-start-beyond-end",
-            Reaction.CUTS,
-            directory,
-            f"the log ends below its checkpointed start {report.log_start_offset}",
-            f"removes all its segments, and begins anew at {report.log_start_offset}",
-            f"Correct its line in {names.LOG_START_CHECKPOINT} first",
-            report.tp,
-            report.log_end_offset,
-        )
+        yield _restart(report.tp, directory, report.log_start_offset)
+
+
+def check_log_start(tp: TopicPartition, directory: Path, log_start: int) -> Iterator[Prediction]:
+    """A log that ends below its start is restarted, after a clean shutdown too. OSError."""
+    bases = live_offsets(directory, FileKind.LOG)
+    if bases and log_start > bases[-1]:
+        last = Segment.at(directory, bases[-1])
+        if tail.measure(last, last.size).next_offset < log_start:
+            yield _restart(tp, directory, log_start)
+
+
+def _restart(tp: TopicPartition, directory: Path, log_start: int) -> Prediction:
+    return Prediction(
+        "log-start-beyond-end",
+        Reaction.CUTS,
+        directory,
+        f"the log ends below its checkpointed start {log_start}",
+        f"removes all its segments, and begins anew at {log_start}",
+        f"Correct its line in {names.LOG_START_CHECKPOINT} first",
+        tp,
+        log_start,
+    )
 
 
 def of_finding(one: Finding, tp: TopicPartition, report: RecoveryReport | None, directory: Path) -> Prediction | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from storage.client.group_offsets import GroupOffsets
@@ -329,17 +328,17 @@ def test_a_killed_run_leaves_nothing_that_looks_complete(tmp_path: Path) -> None
     counted = FaultyDisk(tmp_path)
     run(Request(sources=[built.path], target=tmp_path / "new", without_transactions=True), disk=counted)
     shutil.rmtree(tmp_path / "new")
-    total = len(counted.operations)
-    renamed = next(at for at, what in enumerate(counted.operations) if what == f"rename {UNFINISHED} new")
-    steps = sorted({*np.linspace(0, total - 1, 25).astype(int).tolist(), *range(renamed - 3, total)})
-    for step in steps:
+    operations = counted.operations
+    total = len(operations)
+    renamed = operations.index(f"rename {UNFINISHED} new")
+    for step in range(total):
         disk = FaultyDisk(tmp_path, stop_at=step, seed=step)
         with pytest.raises(Crash):
             run(Request(sources=[built.path], target=tmp_path / "new", without_transactions=True), disk=disk)
         if step <= renamed:
             assert not (tmp_path / "new").exists(), counted.operations[step]
             result = run(Request(sources=[built.path], target=tmp_path / "new", without_transactions=True))
-            assert result.began_anew == (step > 2)
+            assert result.began_anew == (step > operations.index(f"mkdir {TP.dir_name}"))
         assert values(tmp_path / "new", TP) == expected
         assert (tmp_path / "new" / "meta.properties").exists()
         assert not (tmp_path / UNFINISHED).exists()
