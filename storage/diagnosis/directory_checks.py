@@ -26,6 +26,8 @@ from storage.types import TopicPartition
 REVIVE = "`kafkafs revive` makes a directory of it on which a broker starts"
 _RESERVED_IDS = 100
 _LEAST_METADATA_VERSION = 7  # 3.3-IV3: brokers from 4.0 on refuse older ones
+# The least metadata.version that a release introduced, and the release (MetadataVersion).
+_RELEASES = ((30, "4.3"), (28, "4.2"), (26, "4.1"), (22, "4.0"))
 _LITTLE_SPACE_BYTES = 64 << 20
 _CHECKPOINTS = {
     names.RECOVERY_POINT_CHECKPOINT: "checks all logs from their beginning",
@@ -138,7 +140,7 @@ def check_identity(
                     Reaction.REFUSES,
                     path,
                     f"directory.id is also that of {ids[meta.directory_id]}",
-                    "does not start: Duplicate directory.id",
+                    "does not start: Duplicate directory ID",
                     "Remove the line directory.id from the copy's meta.properties: the broker writes a new one",
                 )
             ids.setdefault(meta.directory_id, one.path)
@@ -286,6 +288,16 @@ def check_quorum(
             f"metadata.version is {version}, before 3.3-IV3",
             "does not start, if it is Kafka 4.0 or later",
             "Start Kafka 3.9 and raise it: kafka-features.sh upgrade",
+        )
+
+    release = next((name for least, name in _RELEASES if version >= least), None)
+    if release is not None:
+        yield Prediction(
+            "metadata-version-new",
+            Reaction.IGNORES,
+            metadata_dir.metadata_log,
+            f"metadata.version is {version}",
+            f"starts if it is Kafka {release} or later; an earlier one does not",
         )
 
 

@@ -259,7 +259,7 @@ WHOLE = {
     "meta.properties without a cluster id": (meta_without_cluster_id, "meta-properties-corrupt", "refuses", False, ""),
     "another node's": (another_node, "node-id-differs", "refuses", False, "Stored node id 5"),
     "another cluster's": (another_cluster, "cluster-id-differs", "refuses", False, "Invalid cluster.id"),
-    "one directory id twice": (shared_directory_id, "directory-id-shared", "refuses", False, "directory.id"),
+    "one directory id twice": (shared_directory_id, "directory-id-shared", "refuses", False, "Duplicate directory ID"),
     "a reserved directory id": (reserved_directory_id, "directory-id-reserved", "refuses", False, "reserved directory"),
     "lost+found": (lost_and_found, "name-unparsable", "refuses", False, "lost+found"),
     ".snapshot": (dot_snapshot, "name-unparsable", "refuses", False, ".snapshot"),

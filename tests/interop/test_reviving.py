@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -22,6 +24,7 @@ from tests.interop.reviving import (
     RevivedBroker,
     group_continues,
     left_open,
+    port_pair,
     producers_write_on,
     revived,
     second_start_is_clean,
@@ -30,6 +33,8 @@ from tests.interop.reviving import (
 from tests.support.commands import output_of, process, run
 
 pytestmark = requires_kafka
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 KEEP = {"retention.ms": -1, "message.timestamp.after.max.ms": 2**63 - 1}
 TOPICS = {"orders": 3, "clicks": 1, "state": 1, "payments": 2}
@@ -313,3 +318,36 @@ def test_old_messages_are_not_removed(dead: Dead, tmp_path: Path) -> None:
             assert client.offsets("orders", partition) == dead.expected.offsets["orders", partition]
     finally:
         broker.kill()
+
+
+def test_the_page_about_dead_brokers(dead: Dead, tmp_path: Path) -> None:
+    """The commands of examples/dead-broker.md, in order, on the disk of a killed broker whose metadata log is lost."""
+    place = tmp_path / "var"
+    place.mkdir()
+    without_metadata(dead.killed, place / "kafka")
+    page = (ROOT / "examples" / "dead-broker.md").read_text()
+    commands = [line for block in re.findall(r"```\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    assert len(commands) == 7
+    port = port_pair()
+    for command in commands:
+        words = shlex.split(command.replace("/var/", f"{place}/").replace("orders/3", "orders/2"))
+        if words[0] == "kafka-server-start.sh":
+            log_dir = Path(words[1]).parent
+            assert Path(words[1]).name == "server.properties"
+            broker = RevivedBroker(tmp_path / "broker", log_dir, port)
+            try:
+                served_as_expected(Client(broker.start().address), dead.expected)
+                broker.stop()
+                assert not broker.complaints()
+            finally:
+                broker.kill()
+            continue
+        assert words.pop(0) == "kafkafs"
+        if words[0] == "revive":
+            words += ["--listener", f"127.0.0.1:{port}"]
+        result = run(*words)
+        lost = words[0] == "doctor" and words[1] == f"{place}/kafka"  # the only finding: the metadata
+        assert result.exit_code == (1 if lost else 0), result.output
+        assert ("metadata-lost" in result.stdout) == lost
+    count = sum(len(dead.expected.records[("orders", number), False]) for number in range(3))
+    assert output_of("count", place / "before", "orders").split()[-1] == str(count).encode()  # TIME is after them
