@@ -117,8 +117,9 @@ class Building:
         snapshot, end_offset = replica.snapshot, plan.cut.end_offset
         kept = [
             segment
-            for row, segment in enumerate(snapshot.segments)
-            if segment.base_offset < end_offset or (row == 0 and snapshot.log_start_offset <= segment.base_offset)
+            for segment in snapshot.segments
+            # An empty last segment too: the log may end beyond the last batch.
+            if segment.base_offset < end_offset or segment.base_offset == end_offset == snapshot.log_end_offset
         ]
         self.disk.mkdir(directory)
         linked = 0

@@ -380,6 +380,10 @@ def _notes_of_result(revival: Revival, known: Coordinated, request: Request) -> 
                 f"{built.tp}: {len(left)} open transactions that no coordinator knows keep consumers of committed "
                 f"messages at offset {first}: --without-transactions aborts them"
             )
+    if request.link:
+        sealed = sum(segment.size for one in revival.partitions for segment in one.replica.snapshot.segments[:-1])
+        if sealed and not any(built.linked_bytes for built in revival.built.values()):
+            yield "nothing could be linked (another file system, or another user's files): everything was copied"
     beyond = [
         f"{one.group} at {one.committed.offset} in {one.tp} (ends at {revival.built[one.tp].log_end_offset})"
         for one in known.commits

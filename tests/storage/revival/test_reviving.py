@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -156,6 +157,27 @@ def test_links_are_of_sealed_segments_alone(tmp_path: Path) -> None:
             sizes[path.name] = path.stat().st_size
     assert sorted(sizes) == [f"{0:020}.log", f"{30:020}.log"]
     assert result.built[TP].linked_bytes == sum(sizes.values())
+    assert values(target, TP) == values(built.path, TP)
+
+
+def test_where_linking_is_not_possible_segments_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_disk: RealDisk, _source: Path, _target: Path) -> None:
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(RealDisk, "link", refuses)
+    built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(30)), ROLL, Batch(many(5))])]})
+    target, result = revived(tmp_path, built.path, link=True)
+    assert values(target, TP) == values(built.path, TP)
+    assert any("nothing could be linked" in note for note in result.notes)
+
+
+def test_a_log_that_ends_beyond_its_last_batch(tmp_path: Path) -> None:
+    """Its last segment is empty, and begins later than the one before it ends."""
+    built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(10))])]})
+    for kind in ("log", "index", "timeindex"):
+        (built.path / "t-0" / f"{50:020}.{kind}").touch()
+    target, result = revived(tmp_path, built.path)
+    assert result.built[TP].log_end_offset == 50
     assert values(target, TP) == values(built.path, TP)
 
 
