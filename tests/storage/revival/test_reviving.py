@@ -30,6 +30,7 @@ from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
 from tests.support.builders import ROLL, START_MS, Batch, Partition, abort, build_log_dir, commit, many, topic_id
 from tests.support.faults import Crash, FaultyDisk
+from tests.support.owned_dirs import tree_of
 
 TP = TopicPartition("t", 0)
 UNFINISHED = "new.reviving"
@@ -365,3 +366,32 @@ def test_a_killed_run_leaves_nothing_that_looks_complete(tmp_path: Path) -> None
         assert (tmp_path / "new" / "meta.properties").exists()
         assert not (tmp_path / UNFINISHED).exists()
         shutil.rmtree(tmp_path / "new")
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_power_loss_takes_nothing_back(tmp_path: Path, link: bool) -> None:
+    """When it has returned, everything is on disk; before, nothing looks complete."""
+    data = [Batch(many(5), producer_id=5, transactional=True), abort(5)]
+    items = [Batch(many(10)), *data, ROLL, Batch(many(9)), ROLL, Batch(many(5), producer_id=6, transactional=True)]
+    built = build_log_dir(tmp_path / "root" / "old", {"t": [Partition(items)], "u": [[b"x"]]})
+    request = Request(sources=[built.path], target=tmp_path / "root" / "new", without_transactions=True, link=link)
+    shutil.copytree(tmp_path / "root", tmp_path / "kept")
+    counted = FaultyDisk(tmp_path / "root")
+    run(request, disk=counted)
+    expected = tree_of(request.target)
+    counted.power_loss()
+    assert tree_of(request.target) == expected
+    renamed = counted.operations.index(f"rename {UNFINISHED} new")
+    for step in {*range(5, renamed, 9), renamed, renamed + 1}:
+        shutil.rmtree(tmp_path / "root")
+        shutil.copytree(tmp_path / "kept", tmp_path / "root")
+        disk = FaultyDisk(tmp_path / "root", stop_at=step, seed=step)
+        with pytest.raises(Crash):
+            run(request, disk=disk)
+        disk.power_loss()
+        if request.target.exists():
+            assert step > renamed
+            assert tree_of(request.target, without=[".lock"]).keys() == expected.keys()
+        else:
+            run(request)
+        assert values(request.target, TP) == values(built.path, TP)
