@@ -227,6 +227,8 @@ def _notes_of_sources(found: Found, revival: Revival, request: Request) -> Itera
         if one.is_cut:
             more = "; its last batch also holds later messages" if one.cut.straddles else ""
             yield f"{one.tp}: cut at offset {one.cut.end_offset} of {replica.log_end_offset}{more}"
+            if one.topic.config.compact and one.tp.topic not in COORDINATORS_TOPICS:
+                yield f"{one.tp}: messages that compaction has removed since then are not in it"
     for topic in revival.topics:
         yield from _notes_of_topic(topic)
     if request.link:

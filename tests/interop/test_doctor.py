@@ -247,7 +247,7 @@ def bad_points_of_second(logs: Path) -> list[Path]:
 
 def metadata_damaged(logs: Path) -> list[Path]:
     log = logs_of(logs / "__cluster_metadata-0")[-1]
-    flip(log, log.stat().st_size // 2)
+    flip(log, log.stat().st_size - 5)
     return [logs]
 
 
