@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tests.interop.adoption import adopted_as_it_is, told_since
 from tests.interop.client import Client, Message
-from tests.interop.kafka import Broker, free_ports
+from tests.interop.kafka import Broker, free_ports, run_tool
 from tests.support.commands import output_of
 from tests.support.fixtures import Golden
 
@@ -103,6 +104,18 @@ def group_continues(client: Client, group: str, topic: str, partition: int, offs
             await consumer.stop()
 
     assert asyncio.run(run()) == (offset, offset)
+
+
+def read_by_java(client: Client, group: str, topic: str, count: int) -> list[int]:
+    """The offsets of the next `count` messages that a Java consumer of a group is given, which then commits. Unlike
+    aiokafka it commits the leader's epoch too, and takes no messages from a leader with an older one."""
+    said = run_tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", client.address,
+        "--topic", topic, "--group", group, "--max-messages", str(count), "--timeout-ms", "110000",
+        "--command-property", "auto.offset.reset=earliest",
+        "--formatter-property", "print.offset=true", "--formatter-property", "print.value=false",
+    )  # fmt: skip
+    return [int(offset) for offset in re.findall(r"^Offset:(\d+)$", said, re.MULTILINE)]
 
 
 def producers_write_on(client: Client, topic: str, partition: int, transactional_id: str) -> None:

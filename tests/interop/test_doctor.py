@@ -279,7 +279,7 @@ WHOLE = {
     "a second, unformatted directory": (unformatted_second, "meta-properties-missing", "refuses", False, ""),
     "a second directory of version 7": (bad_second, "meta-properties-corrupt", "takes-offline", True, ""),
     "recovery points of a second directory": (bad_points_of_second, "checkpoint-corrupt", "takes-offline", True, ""),
-    "a metadata log that is damaged": (metadata_damaged, "metadata-log-damaged", "cuts", True, "Corruption found in segment"),
+    "a metadata log that is damaged": (metadata_damaged, "metadata-log-damaged", "cuts", True, "Corruption found"),
 }  # fmt: skip
 
 
