@@ -28,10 +28,12 @@ _COMMANDS = {
     **{
         name: name
         for name in (
-            "append", "assign", "cat", "compact", "completion", "count", "doctor", "dump", "fetch", "groups",
-            "histogram", "mirror", "mount", "recover", "retain", "revive", "salvage", "spark", "topics", "verify",
+            "append", "assign", "cat", "compact", "completion", "count", "digest", "doctor", "dump", "fetch", "groups",
+            "histogram", "mirror", "mount", "recover", "retain", "revive", "salvage", "spark", "topics", "transactions",
+            "verify",
         )
     },
+    "diff": "digest",
     "reindex": "recover",
     "umount": "mount",
 }  # fmt: skip

@@ -50,7 +50,7 @@ def absent(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
 
 
 def is_named(tp: TopicPartition, pattern: str | None) -> bool:
-    """Whether TP names the partition (None: all)."""
+    """Whether TP (None: all) names a partition."""
     topic_glob, slash, partition_glob = ("*", "", "") if pattern is None else pattern.partition("/")
     return fnmatchcase(tp.topic, topic_glob) and (not slash or fnmatchcase(str(tp.partition), partition_glob))
 

@@ -1,6 +1,6 @@
 """What the coordinators' own topics say about the others: committed offsets, transactional ids, numbers of partitions.
 
-Read from the new directory once its logs are built, or from the replicas that were chosen.
+Read from the new directory once its logs are built; the numbers of partitions from the replicas that were chosen.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from storage.client.group_offsets import GroupReplay
-from storage.errors import CorruptData, InvalidConfig, StorageError
+from storage.client.transactions import TransactionalIds, transactional_ids
+from storage.errors import CorruptData, InvalidConfig
 from storage.files import names
 from storage.format.group_records import CommittedOffset, CoordinatorKey, GroupKey, OffsetKey
 from storage.format.group_records import parse_key as parse_group_key
 from storage.format.hashing import group_partition
-from storage.format.transaction_records import TransactionMetadata, parse_key, parse_value
+from storage.format.transaction_records import parse_key
+from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
@@ -37,57 +39,35 @@ class GroupCommit:
 
 @dataclass(slots=True)
 class Coordinated:
-    """What the coordinators know. `transactions` by transactional id; `problems`: records that were left out."""
+    """What the coordinators know. `problems`: what was left out."""
 
+    transactions: TransactionalIds
     commits: list[GroupCommit] = field(default_factory=list)
-    transactions: dict[str, TransactionMetadata] = field(default_factory=dict)
-    problems: list[StorageError] = field(default_factory=list)
-
-    def knows_as_open(self, tp: TopicPartition, producer_id: int) -> bool:
-        """Whether the coordinator will end the producer's transaction in this partition."""
-        return any(
-            known.state.is_open and tp in known.partitions and known.producer_id == producer_id
-            for known in self.transactions.values()
-        )
+    problems: list[str] = field(default_factory=list)
 
     @property
     def greatest_producer_id(self) -> int:
-        return max((known.greatest_producer_id for known in self.transactions.values()), default=-1)
+        """Of all transactional ids, the ids before and after the present one included; -1 without any."""
+        known = self.transactions.by_id.values()
+        ids = ((one.producer_id, one.previous_producer_id, one.next_producer_id) for one in known)
+        return max(chain.from_iterable(ids), default=-1)
 
 
-def read_coordinators(snapshots: Mapping[TopicPartition, LogSnapshot]) -> Coordinated:
-    """Everything in these logs of COORDINATORS_TOPICS. OSError; damage is in `problems`."""
-    known = Coordinated()
-    for tp, snapshot in snapshots.items():
+def read_coordinators(log_dir: LogDir) -> Coordinated:
+    """Everything in the COORDINATORS_TOPICS of a directory. OSError; damage is in `problems`."""
+    known = Coordinated(transactional_ids(log_dir))
+    known.problems += known.transactions.problems
+    for tp in log_dir.all_partitions():
         if tp.topic == names.CONSUMER_OFFSETS_TOPIC:
             replay = GroupReplay(tp.partition)
-            known.problems += replay.read(snapshot)
+            known.problems += map(str, replay.read(log_dir.log(tp).snapshot()))
             for group in replay.groups({}).values():
                 known.commits += [
                     GroupCommit(group.name, TopicPartition(topic, number), committed)
                     for topic, numbers in group.offsets.items()
                     for number, committed in numbers.items()
                 ]
-        elif tp.topic == names.TRANSACTION_STATE_TOPIC:
-            _read_transactions(snapshot, known)
     return known
-
-
-def _read_transactions(snapshot: LogSnapshot, known: Coordinated) -> None:
-    for block in read_range(snapshot, snapshot.log_start_offset):
-        for row in range(len(block)):
-            key, value = block.key(row), block.value(row)
-            try:
-                transactional_id = None if key is None else parse_key(key)
-                if transactional_id is not None:
-                    known.transactions.pop(transactional_id, None)
-                    if value is not None:
-                        known.transactions[transactional_id] = parse_value(value)
-            except StorageError as error:
-                error.path, error.offset = snapshot.segments[0].directory, int(block.offset[row])
-                known.problems.append(error)
-        if block.damage is not None:
-            known.problems.append(block.damage.error)
 
 
 def partition_count(topic: str, snapshots: Mapping[int, LogSnapshot]) -> int:

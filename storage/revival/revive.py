@@ -132,7 +132,7 @@ def run(
         _check_space(revival, request, place)
         building = Building(disk, clock, progress)
         _build_all(revival, request, building, place)
-        known = _coordinated(revival, place)
+        known = read_coordinators(LogDir.open_read_only(place))
         revival.notes += _notes_of_result(revival, known, request)
         cluster = NewCluster(
             revival.node,
@@ -335,12 +335,6 @@ def _build_all(revival: Revival, request: Request, building: Building, place: Pa
 # Step 4
 
 
-def _coordinated(revival: Revival, place: Path) -> Coordinated:
-    log_dir = LogDir.open_read_only(place)
-    chosen = [tp for tp in revival.built if tp.topic in COORDINATORS_TOPICS]
-    return read_coordinators({tp: log_dir.log(tp).snapshot() for tp in chosen})
-
-
 def _leader_epochs(revival: Revival, known: Coordinated) -> dict[TopicPartition, int]:
     """The highest leader epoch of each partition that a log, the metadata or a consumer knows."""
     epochs = {tp: built.last_epoch for tp, built in revival.built.items()}
@@ -374,7 +368,7 @@ def _notes_of_result(revival: Revival, known: Coordinated, request: Request) -> 
         left = [
             one
             for one in built.open_transactions
-            if one not in built.aborted and not known.knows_as_open(built.tp, one.producer_id)
+            if one not in built.aborted and not known.transactions.will_end(built.tp, one.producer_id)
         ]
         if left:
             first = min(one.current_txn_first_offset for one in left)
