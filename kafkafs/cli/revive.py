@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli.progress import progress_bar
-from kafkafs.cli.shared_options import AS_JSON, whole_number
+from kafkafs.cli.shared_options import AS_JSON, Moment, whole_number
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import is_named
 from storage.types import MAX_OFFSET, TopicPartition
@@ -18,26 +18,6 @@ from storage.types import MAX_OFFSET, TopicPartition
 if TYPE_CHECKING:
     from storage.revival.revive import PlannedPartition, Request, Revival
     from storage.revival.topics import ConfigRequest
-
-
-class _Time(click.ParamType[int]):
-    """An instant as the range names have it, in epoch milliseconds: `2026-11-20T10:15`, a day's start, 13 digits."""
-
-    name = "TIME"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from kafkafs.selection.range_names import MalformedRange, TimeBetween, parse_time_spec
-
-        if isinstance(value, int):
-            return value
-        text = str(value)
-        try:
-            found = parse_time_spec(f"{text}--")
-        except MalformedRange:
-            found = None
-        if not isinstance(found, TimeBetween) or found.start_ms is None or text.endswith("--"):
-            self.fail(f"{value!r} is not a time such as 2026-11-20T10:15 (UTC unless it has a zone)", param, ctx)
-        return found.start_ms
 
 
 class _Setting(click.ParamType[tuple[str, str, str]]):
@@ -91,7 +71,7 @@ class _Listener(click.ParamType[tuple[str, int]]):
     type=click.Path(path_type=Path),
     help="The new log directory: not there yet, or empty.",
 )
-@click.option("--until", type=_Time(), help="Cut each partition behind the last batch with a message up to this time.")
+@click.option("--until", type=Moment(), help="Cut each partition behind the last batch with a message up to this time.")
 @click.option(
     "--offsets",
     "offsets_file",
