@@ -31,4 +31,5 @@ def test_a_small_run(tmp_path: Path) -> None:
     assert {"a key, no index", "a key, the index is there", "the first key after a remount"} <= set(rows)
     assert {"line by line, no-op", "open, write, close, kafkafs", "paced at 100 MB/s", "recover", "mirror"} <= set(rows)
     assert {"cp, synced", "mirror --manifest", "verify_manifest", "digest", "diff, lz4"} <= set(rows)
+    assert {"revive", "revive --link"} <= set(rows)
     assert list((tmp_path / "kafkafs" / "bench").glob("partial-*")) == []
