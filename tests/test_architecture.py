@@ -56,6 +56,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "storage.format", "storage.config", "storage.files", "storage.log", "storage.append", "storage.staged_writes",
         "storage.directory", "storage.compaction",
     ),
+    "storage.revival": (
+        "storage.format", "storage.config", "storage.files", "storage.log", "storage.append", "storage.recovery",
+        "storage.directory", "storage.client", "storage.upkeep",
+    ),
+    "storage.diagnosis": (
+        "storage.format", "storage.files", "storage.log", "storage.recovery", "storage.directory", "storage.verify",
+    ),
     KAFKAFS_GROUND: (),
     "kafkafs.formats": ("storage.format",),
     "kafkafs.selection": ("storage.format", "storage.log", "storage.latest", "storage.client"),
@@ -87,7 +94,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         KAFKAFS_GROUND, "kafkafs.mounting", "kafkafs.tree", "kafkafs.views", "kafkafs.writing", "kafkafs.selection",
         "kafkafs.formats", "kafkafs.spark", "storage.format", "storage.files", "storage.log", "storage.recovery",
         "storage.staged_writes", "storage.directory", "storage.client",
-        "storage.compaction", "storage.verify", "storage.upkeep",
+        "storage.compaction", "storage.verify", "storage.upkeep", "storage.revival", "storage.diagnosis",
     ),
 }  # fmt: skip
 

@@ -28,8 +28,9 @@ _COMMANDS = {
     **{
         name: name
         for name in (
-            "append", "assign", "cat", "compact", "completion", "count", "digest", "dump", "fetch", "groups",
-            "histogram", "mirror", "mount", "recover", "retain", "salvage", "spark", "topics", "transactions", "verify",
+            "append", "assign", "cat", "compact", "completion", "count", "digest", "doctor", "dump", "fetch", "groups",
+            "histogram", "mirror", "mount", "recover", "retain", "revive", "salvage", "spark", "topics", "transactions",
+            "verify",
         )
     },
     "diff": "digest",

@@ -56,10 +56,11 @@ class TopicDirectory(Directory):
         self._partitions = log_dir.partitions(topic)
 
     def attributes(self) -> Attributes:
-        return _directory(max(self._mtimes(), default=0), len(self._partitions))
+        return _directory(max(self._mtimes(), default=0), len(self._partitions) + 1)
 
     def list(self) -> Iterable[Entry]:
         yield from (Entry(name, NodeKind.FILE) for name in self._files)
+        yield Entry("keys", NodeKind.DIRECTORY)
         yield from (Entry(str(partition), NodeKind.DIRECTORY) for partition in self._partitions)
 
     def xattrs(self) -> Mapping[str, bytes]:
@@ -81,7 +82,7 @@ class TopicDirectory(Directory):
 class PartitionDirectory(Directory):
     """A partition."""
 
-    _DIRECTORIES = ("offsets", "time", "segments")
+    _DIRECTORIES = ("keys", "offsets", "time", "segments")
 
     def __init__(self, log_dir: LogDir, log: Log, *, writable: bool = False) -> None:
         self._log_dir = log_dir

@@ -20,6 +20,7 @@ from tests.bench import (
     compact,
     data,
     in_process,
+    keys,
     latest,
     listings,
     paced,
@@ -37,6 +38,7 @@ from tests.bench.measure import Report, machine
 CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "process": ("decoding in process", in_process.measure),
     "mount": ("through a mount", through_mount.measure),
+    "keys": ("finding a key", keys.measure),
     "broker": ("from a broker", broker.measure),
     "writing": ("writing through a mount, and to a broker", writing.measure),
     "paced": ("appending at a pace, followed", paced.measure),
