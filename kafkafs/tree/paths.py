@@ -19,6 +19,7 @@ from storage.types import TopicPartition
 _Spec = TypeVar("_Spec")
 
 EXTENSIONS = ("txt", "jsonl", "log")
+MAX_NAME_BYTES = 255  # NAME_MAX, as statfs reports it
 RENDERED = tuple(ext for ext in EXTENSIONS if ext != "log")  # those that are made from messages one by one
 ROOT_FILES = ("@help", "@status.json", "@metrics")
 
@@ -27,6 +28,10 @@ _LATEST = "latest."
 
 class NoSuchPath(Exception):
     """No file of the tree can have this name (ENOENT)."""
+
+
+class NameTooLong(Exception):
+    """A name in a path has more than MAX_NAME_BYTES (ENAMETOOLONG)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +157,12 @@ Node = (
 def parse(path: str) -> Node:
     """The node at `path`, as FUSE gives it: `/`-separated from the mountpoint, `/` for the mountpoint itself.
 
-    Raises NoSuchPath for a path that the tree cannot have.
+    Raises NoSuchPath for a path that the tree cannot have; NameTooLong for names that no file can have: the kernel
+    checks only that they have at most 1024 bytes.
     """
     names = [name for name in path.split("/") if name]
+    if len(path) * 4 > MAX_NAME_BYTES and any(len(name.encode(errors="replace")) > MAX_NAME_BYTES for name in names):
+        raise NameTooLong(path)
     if not names:
         return Root()
     first, rest = names[0], names[1:]

@@ -47,6 +47,7 @@ from kafkafs.views.block_cache import DEFAULT_CACHE_BYTES, BlockCache
 from kafkafs.views.callers import Callers, OneCaller
 from kafkafs.views.state import Clocks
 from storage.clock import Clock, SystemClock
+from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import NotPermitted, ReadOnlyLogDir
 from storage.log.log_dir import LogDir
@@ -162,6 +163,8 @@ class Tree:
             self._groups.make_directory(group)
             return
         owned, name = self._topic_of(path)
+        if name not in self.log_dir.topics():
+            guest_rules.check_topic_may_be_made_by_hand(name)
         owned.create_topic(name)
 
     def remove_directory(self, path: str) -> None:
