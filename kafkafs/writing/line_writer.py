@@ -18,7 +18,8 @@ according to its content, and to whether the error was told, that is, certainly 
 | not told | other bytes             | It is refused with the pending error. Nothing of it is taken.                   |
 | told     | other bytes             | The caller has moved on, and the begun line is forgotten. If the caller had     |
 |          |                         | ended its write within a line, the rest of that line is discarded up to its     |
-|          |                         | newline (`_continues_locked`); otherwise a new line begins.                     |
+|          |                         | newline (`_continues_locked`); otherwise, and after `sync`, which ends a line,  |
+|          |                         | a new line begins.                                                              |
 
 An error is told when it answers the first request of a write(2): the request before was answered with an error or a
 short count, or was too small to have been cut. A short count alone does not tell the caller the error. Nor does an
@@ -67,12 +68,13 @@ class _Failure:
     data: bytes
     error: Exception
     told: bool  # the caller has certainly got the error
+    synced: bool = False  # `sync` was called since: a line within which the caller had ended is over
 
     @property
     def ends_within_line(self) -> bool:
         """Whether the caller ended its write within a line. Bytes that fill a request may be the first of several
         requests: the kernel has dropped the others, and how they ended is unknown."""
-        return self.data[-1] != _NEWLINE and len(self.data) < _CUT_BYTES
+        return not self.synced and self.data[-1] != _NEWLINE and len(self.data) < _CUT_BYTES
 
     @property
     def is_within_line(self) -> bool:
@@ -135,6 +137,8 @@ class LineWriter:
             failure = self._failure
             if failure is None:
                 self._end_line_locked()
+            else:
+                failure.synced = True
             self._destination.sync()
             if failure is not None and (not failure.told or self._lacks_bytes_locked(failure)):
                 failure.told = True

@@ -95,6 +95,15 @@ def test_a_bad_line_begun_in_an_earlier_write(kept: Kept, writer: LineWriter) ->
     assert kept.values == [b"fourth"]  # `thi` was refused with its write, so its end is no line
 
 
+def test_a_sync_ends_the_line_within_which_a_refused_write_ended(kept: Kept, writer: LineWriter) -> None:
+    with pytest.raises(InvalidRecord):
+        writer.write(b"BAD\nthi")
+    writer.sync()  # `thi` is over: what comes next is not its rest
+    assert writer.write(b"four") == 4
+    assert writer.write(b"th\n") == 3
+    assert kept.values == [b"fourth"]
+
+
 def test_a_bad_line_behind_the_rest_of_another(kept: Kept, writer: LineWriter) -> None:
     with pytest.raises(RecordTooLarge):
         writer.write(b"x" * 101)
