@@ -51,6 +51,7 @@ FAULTS: tuple[Fault, ...] = (
         "            self._failure = None\n            self._begun.clear()\n            return True",
     ),
     _fault("next-line-is-discarded", _LINES, "        self._discarding = continues", "        self._discarding = True"),
+    _fault("sync-does-not-end-a-line", _LINES, "                failure.synced = True", "                pass"),
     _fault(
         "rest-of-line-is-a-line", _LINES, "        self._discarding = continues", "        self._discarding = False"
     ),
@@ -239,6 +240,18 @@ FAULTS: tuple[Fault, ...] = (
         ),
         ("storage/log/read_only_log.py", "            if segment.log.fixed is None:", "            if False:"),
         ("storage/log/segments.py", "        if base != last:\n            file.fix(status, on_change)\n", ""),
+    ),
+    _fault(
+        "inode-is-the-identity",
+        "storage/files/dir_identity.py",
+        "            and self.inode == other.inode\n            and _may_equal(self.born_ns, other.born_ns)\n"
+        "            and _may_equal(self.topic_id, other.topic_id)\n",
+        "            and self.inode == other.inode\n",
+        (
+            "storage/log/read_only_log.py",
+            "self._tail.end and tail.still_holds(was_active, self._tail):",
+            "self._tail.end:",
+        ),
     ),
     # Topics that are removed and made again
     _fault(

@@ -74,8 +74,21 @@ class Upkeep(Program):
         while self._process.working > 1 and rounds > 0:
             rounds -= 1
             wait_ms = self._process.maintenance.run_due()
+            self._check_errors()
             self._world.clock.time_ms += min(wait_ms, self._world.trouble.randrange(1, 60))
             self._process.scheduler.pause("waits")
+
+    def _check_errors(self) -> None:
+        """Without a fault of the disk nothing of upkeep fails; that a segment is gone means that somebody else removed
+        it."""
+        world = self._world
+        if world.faults or world.rotten or world.removals:
+            return
+        assert self._process.maintenance is not None
+        for task in self._process.maintenance.status().tasks:
+            errors = [text for _, text in task.errors if not (world.deletes_records and "no longer" in text)]
+            if errors:
+                raise Anomaly(f"upkeep fails: {task.name}: {errors}")
 
 
 class Administrator(Program):

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +23,7 @@ from kafkafs.writing import line_writer
 from storage.client import partitioner
 from storage.client.group_offsets import GroupOffsets
 from storage.directory.owned_dir import Closing, Opening, OwnedDir
-from storage.files import descriptors, dir_lock, file_mark
+from storage.files import descriptors, dir_identity, dir_lock, file_mark, log_file
 from storage.files.disk_protocol import DiskFile
 from storage.verify.findings import FaultKind, Finding, Severity
 from storage.verify.verify import verify_log_dir
@@ -31,7 +31,7 @@ from tests.simulation import mounts, rotting
 from tests.simulation.drawing import draw
 from tests.simulation.locks import simulated_locks
 from tests.simulation.oracle import Oracle
-from tests.simulation.plan import Job, Plan, ProcessOf
+from tests.simulation.plan import Before, Job, Plan, ProcessOf
 from tests.simulation.programs import Administrator, Consumer, Driver, Leader, Upkeep
 from tests.simulation.readers import Reader
 from tests.simulation.scheduler import Choices, Scheduler
@@ -84,6 +84,10 @@ class _Random(ModuleType):
         return random.Random(_worlds[-1].random.getrandbits(48))
 
 
+def _inode(real: int) -> int:
+    return _worlds[-1].inodes.of(real)
+
+
 def _monotonic() -> float:
     return _worlds[-1].clock.monotonic()
 
@@ -102,6 +106,14 @@ def simulation() -> Iterator[None]:
         patch.setattr(partitioner, "random", _Random("random"))
         patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=_worlds[-1].random.getrandbits(128), version=4))
         patch.setattr(secrets, "randbits", lambda bits: _worlds[-1].random.getrandbits(bits))
+        of = dir_identity.DirIdentity.of
+        patch.setattr(
+            dir_identity.DirIdentity, "of", lambda path: replace(found := of(path), inode=_inode(found.inode))
+        )
+        patch.setattr(
+            log_file.FileIdentity, "of", lambda status: log_file.FileIdentity(status.st_dev, _inode(status.st_ino))
+        )
+        patch.setattr(log_file.LogFile, "is_it", lambda file, status: log_file.FileIdentity.of(status) == file.identity)
         take = dir_lock.DirLock._acquire
 
         def acquire(lock: dir_lock.DirLock) -> DiskFile:
@@ -138,6 +150,8 @@ def run_into(
     try:
         world = World(plan.seed, place / "log")
         _worlds.append(world)
+        jobs = [job for of in plan.processes for job in of.jobs]
+        world.deletes_records = any(isinstance(op, Before) for job in jobs for op in job.ops)
         random.seed(plan.seed)  # the engine's own: which partition is next, when a segment's time is over
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(line_writer, "_CUT_BYTES", cut_bytes(plan.request_bytes))
@@ -245,6 +259,8 @@ class _Run:
                 owned.create_topic(topic.name, topic.partitions, dict(topic.config))
                 if ("flush.messages", "1") in topic.config:
                     world.flushed_topics.add(topic.name)
+                if "retention.bytes" in dict(topic.config):
+                    world.retained_bytes[topic.name] = int(dict(topic.config)["retention.bytes"])
         jobs = [job for job in of.jobs if not job.follows]
         process.working = len(jobs)
         for job in jobs:

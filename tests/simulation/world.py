@@ -116,6 +116,28 @@ class SimulatedClock:
         return self.time_ms
 
 
+class Inodes:
+    """Inode numbers as file systems give them: that of a removed file goes to the next new one."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}  # by the real ones
+        self._free: list[int] = []
+        self._next = 1
+
+    def of(self, real: int) -> int:
+        """The number of a file, given when it is first asked for."""
+        if real not in self._numbers:
+            if self._free:
+                self._numbers[real] = self._free.pop()
+            else:
+                self._numbers[real], self._next = self._next, self._next + 1
+        return self._numbers[real]
+
+    def freed(self, real: int) -> None:
+        """The file was removed."""
+        self._free.append(self.of(real))
+
+
 class SimulatedFile(FaultyFile):
     """A FaultyFile whose failed sync loses what it should have written, as Linux does: the next sync does not bring it
     back, although everybody still reads it."""
@@ -152,6 +174,7 @@ class SimulatedDisk(FaultyDisk):
         existed = path.exists()
         file = super().open(path, create=create)
         if not existed:
+            self._world.inodes.of(os.fstat(file.fileno()).st_ino)
             self._stamp(path, path.parent)
         return file
 
@@ -160,14 +183,20 @@ class SimulatedDisk(FaultyDisk):
 
     def mkdir(self, path: Path) -> None:
         super().mkdir(path)
+        self._world.inodes.of(path.stat().st_ino)
         self._stamp(path, path.parent)
 
     def rmdir(self, path: Path) -> None:
+        number = path.stat().st_ino
         super().rmdir(path)
+        self._world.inodes.freed(number)
         self._stamp(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
+        number = target.stat().st_ino if target.is_file() else None
         super().rename(source, target)
+        if number is not None:
+            self._world.inodes.freed(number)
         self._stamp(source.parent, target.parent)
         if target.name.endswith(".log.deleted"):
             self._note_removed(target)
@@ -183,7 +212,9 @@ class SimulatedDisk(FaultyDisk):
 
     def unlink(self, path: Path) -> None:
         path = self._relative(path)
+        number = path.stat().st_ino
         super().unlink(path)
+        self._world.inodes.freed(number)
         self._stamp(path.parent)
 
     def durable_bytes(self, topic: str) -> bytes:
@@ -198,10 +229,15 @@ class SimulatedDisk(FaultyDisk):
     def _note_removed(self, path: Path) -> None:
         """A segment is removed in order once it has its `.deleted` name: it need not be on disk for that."""
         topic, _, partition = path.parent.name.rpartition("-")
-        if partition.isdecimal():  # otherwise the directory of a topic that is being deleted
-            tp = TopicPartition(topic, int(partition))
-            for message in messages_of(path.read_bytes()):
-                self._world.removed[tp, message.offset] = message
+        if not partition.isdecimal():
+            return  # the directory of a topic that is being deleted
+        tp = TopicPartition(topic, int(partition))
+        for message in messages_of(path.read_bytes()):
+            self._world.removed[tp, message.offset] = message
+        limit = self._world.retained_bytes.get(topic)
+        left = sum(other.stat().st_size for other in path.parent.glob("*.log"))
+        if limit is not None and left < limit and not self._world.deletes_records:
+            raise Anomaly(f"lost write: retention leaves {left} bytes of {tp}, {limit} were to be kept")
 
     def _failure(self, what: str, _path: Path) -> int | None:
         world = self._world
@@ -234,6 +270,7 @@ class World:
     path: Path
     clock: SimulatedClock = field(init=False)
     disk: SimulatedDisk = field(init=False)
+    inodes: Inodes = field(default_factory=Inodes)
     random: random.Random = field(init=False)
     trouble: random.Random = field(init=False)
     lines: dict[bytes, Line] = field(default_factory=dict)
@@ -244,6 +281,8 @@ class World:
     removals: dict[str, list[Removal]] = field(default_factory=dict)
     commits: list[list[Line]] = field(default_factory=list)  # writes that are there as a whole, or not at all
     offsets: dict[str, list[int | None]] = field(default_factory=dict)  # of groups: the last commit, and tried ones
+    retained_bytes: dict[str, int] = field(default_factory=dict)  # retention.bytes of topics
+    deletes_records: bool = False  # a program asks for the deletion of records, which limits do not bound
     flushed_topics: set[str] = field(default_factory=set)  # flush.messages=1: what is acknowledged is on disk
     faults: dict[str, int] = field(default_factory=dict)
     failing: dict[str, float] = field(default_factory=dict)
