@@ -148,7 +148,7 @@ class _Drawing:
         path = f"{folder}/@append.jsonl" if json else f"{folder}/@append"
         policy = self._of((DROPS, GIVES_UP, NEXT, AGAIN))
         make = partial(self._writing, json=json, keyed=keyed)
-        return Job("writer", name, self._some(2, 11, make), path, policy, self._is(0.85))
+        return Job("writer", name, self._some(2, 11, make), path, policy, self._is(0.75))
 
     def _writing(self, *, json: bool, keyed: bool) -> object:
         kind = self._random.random()
@@ -162,6 +162,9 @@ class _Drawing:
         if self._is(0.2):
             bad = [TOO_LARGE, HUGE] + [NOT_JSON] * json + [NO_KEY] * keyed
             lines.insert(self._upto(len(lines) + 1), self._line(json=json, keyed=keyed, kind=self._of(bad)))
+        if json and self._is(0.1):  # small enough for one request, which ends within a line after a bad one
+            bad = LineOf(kind=self._of((NOT_JSON, NO_KEY) if keyed else (NOT_JSON,)), key=lines[0].key)
+            return Write((*lines[:1], bad, LineOf(key=lines[0].key)), round(self._random.random(), 3))
         first = self._of((1.0, 1.0, self._random.random()))
         if self._is(0.15):
             return Write(tuple(lines), round(self._random.random(), 3), first=round(first, 3))

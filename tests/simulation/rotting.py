@@ -53,10 +53,12 @@ def _flip(world: World, rot: Rot, paths: Sequence[Path], *, later: bool) -> bool
     if place - start in _OUTSIDE_CRC:
         place = start + 17
     # A wrong length hides what follows in the segment, too.
+    tp = TopicPartition(rot.topic, rot.partition)
     lost = [message for message in messages_of(bytes(data)) if message.offset >= int(table.base_offset[row])]
+    if any((tp, message.offset) in world.rotten for message in messages_of(bytes(data))) or not lost:
+        return False
     if place - start > 12 and not later:
         lost = [message for message in lost if message.offset <= int(table.last_offset[row])]
-    tp = TopicPartition(rot.topic, rot.partition)
     for message in lost:
         world.rotten[tp, message.offset] = message
     data[place] ^= 1 << rot.bit % 8

@@ -205,6 +205,7 @@ class _Run:
             world.disk.stopped = False
             if lost_power:
                 world.lose_power()
+            world.disk.repair()
             self._is_clean = not of.unchecked
             if of.unchecked and number < len(self._plan.processes) - 1:
                 continue

@@ -22,7 +22,7 @@ from storage.log.reader import read_range
 from storage.types import TopicPartition
 from tests.simulation.copies import Copy
 from tests.simulation.scheduler import current
-from tests.support.faults import FaultyDisk, FaultyFile
+from tests.support.faults import FaultyDisk, FaultyFile, _Inode
 from tests.support.owned_dirs import NOW_MS
 
 
@@ -139,13 +139,15 @@ class Inodes:
 
 
 class SimulatedFile(FaultyFile):
-    """A FaultyFile whose failed sync loses what it should have written, as Linux does: the next sync does not bring it
-    back, although everybody still reads it."""
+    """A FaultyFile whose failed sync loses what it should have written, as Linux does: the process's next sync does not
+    bring it back, although everybody still reads it."""
 
     def sync(self) -> None:
         try:
             super().sync()
         except OSError:
+            assert isinstance(self._disk, SimulatedDisk)
+            self._disk.lost.append((self._inode, list(self._inode.pending)))
             self._inode.pending.clear()
             raise
 
@@ -159,6 +161,13 @@ class SimulatedDisk(FaultyDisk):
         super().__init__(root, seed=world.stream("disk").randrange(1 << 32))
         self._world = world
         self.fail = self._failure
+        self.lost: list[tuple[_Inode, list[tuple[int, bytes | None]]]] = []  # what failed syncs did not write
+
+    def repair(self) -> None:
+        """Before a mount is started again the disk is repaired, and what its cache held is written."""
+        for inode, writes in reversed(self.lost):
+            inode.pending[:0] = writes
+        self.lost.clear()
 
     def operation(self, what: str, path: Path) -> None:
         scheduler = current()
