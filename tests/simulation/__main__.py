@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 from tests.simulation import mutations, runs, shrinking
 
+_REPORT_S = 60  # of a long search
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
@@ -45,6 +47,7 @@ def _search(seeds: Iterable[int], until: float | None, *, steps: bool, go_on: bo
     )
     faults: dict[str, int] = {}
     start, first = time.monotonic(), None
+    reported = start
     with runs.simulation():
         for seed in seeds:
             first = seed if first is None else first
@@ -71,9 +74,15 @@ def _search(seeds: Iterable[int], until: float | None, *, steps: bool, go_on: bo
                 faults[kind] = faults.get(kind, 0) + times
             if total["failed"] and not go_on:
                 break
-    seconds = time.monotonic() - start
-    print(f"from seed {first}: {total}, faults {faults}, {seconds:.1f} s")  # noqa: T201
+            if until is not None and time.monotonic() > reported + _REPORT_S:
+                reported = time.monotonic()
+                _print_figures(first, total, faults, reported - start)
+    _print_figures(first, total, faults, time.monotonic() - start)
     return 1 if total["failed"] else 0
+
+
+def _print_figures(first: int | None, total: dict[str, int], faults: dict[str, int], seconds: float) -> None:
+    print(f"from seed {first}: {total}, faults {faults}, {seconds:.1f} s", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from storage.staged_writes.commit import CommitUnfinished, commit
 from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TopicPartition
 from storage.upkeep.directory_retention import retain_partition
-from tests.simulation.copies import ABORT, COMMIT, Copied, Copy, crc_of
+from tests.simulation.copies import ABORT, COMMIT, Copied, crc_of
 from tests.simulation.mounts import MAX_MESSAGE_BYTES, Opened, Problem, Process
 from tests.simulation.plan import (
     Alter,
@@ -153,7 +153,7 @@ class Leader(Program):
         super().__init__(process, job)
         topic, _, number = job.path.strip("/").partition("/")
         self._tp = TopicPartition(topic, int(number))
-        self._copy = self._world.copies.setdefault(self._tp, Copy())
+        self._copy = self._world.copies[self._tp]
         self._number = 0
         self._sequences: dict[int, int] = {}
 

@@ -25,9 +25,11 @@ from storage.client.group_offsets import GroupOffsets
 from storage.directory.owned_dir import Closing, Opening, OwnedDir
 from storage.files import descriptors, dir_identity, dir_lock, file_mark, log_file
 from storage.files.disk_protocol import DiskFile
+from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Finding, Severity
 from storage.verify.verify import verify_log_dir
 from tests.simulation import mounts, rotting
+from tests.simulation.copies import Copy
 from tests.simulation.drawing import draw
 from tests.simulation.locks import simulated_locks
 from tests.simulation.oracle import Oracle
@@ -257,6 +259,8 @@ class _Run:
         assert owned is not None
         if world.number == 0:
             for topic in self._plan.topics:
+                if topic.name == "copy":
+                    world.copies[TopicPartition(topic.name, 0)] = Copy()
                 owned.create_topic(topic.name, topic.partitions, dict(topic.config))
                 if ("flush.messages", "1") in topic.config:
                     world.flushed_topics.add(topic.name)

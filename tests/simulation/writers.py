@@ -179,8 +179,8 @@ class Writer:
             last.data, last.left = last.data[:-1], last.left - 1
         back = 0
         if sent and op.cut < 1 and op.ended:
-            back = len(sent[-1].data) - int(op.cut * len(sent[-1].data))
-            back = min(back, len(sent[-1].data))
+            kept = max(1, int(op.cut * len(sent[-1].data)))
+            back = len(sent[-1].data) - kept
             self._over = sent[-1:] if back else []
         self._write_all(lines, back, op.first)
         if sent and not op.ended and not sent[-1].left and not sent[-1].given_up:
