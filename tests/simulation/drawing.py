@@ -75,12 +75,17 @@ class _Drawing:
         topics += [self._topic("copy", 1)] if self._has_copy else []
         topics += [self._topic("again", 1)] if self._remakes else []
         self._names = [(topic.name, number) for topic in topics for number in range(topic.partitions)]
+        # Programs meet at the same few files.
+        themes = ("copy", "again", "plain") if self._rots else ("copy", "again")
+        self._names += [name for name in self._names if name[0] in themes] * 2
+        self._ranges = [self._range() for _ in range(4)]
         count = self._of((1, 1, 2, 2, 3))
         processes = tuple(self._process(number, count) for number in range(count))
         return Plan(seed, tuple(topics), processes, self._of((24, 48, 96, 96, 200)))
 
     def _topic(self, name: str, partitions: int, *, retained: bool = False, compacted: bool = False) -> TopicOf:
-        config = [_LIMIT, ("segment.bytes", self._of(_SIZES)), ("index.interval.bytes", self._of(("0", "100", "4096")))]
+        sizes = ("300", "300", "700") if name == "copy" or (retained and self._has_commits) else _SIZES
+        config = [_LIMIT, ("segment.bytes", self._of(sizes)), ("index.interval.bytes", self._of(("0", "100", "4096")))]
         if retained:
             config += [("file.delete.delay.ms", "20")]
             config += [self._of((("retention.bytes", "900"), ("retention.ms", "200"), ("retention.bytes", "300")))]
@@ -112,13 +117,13 @@ class _Drawing:
         if self._has_groups:
             jobs.append(Job("consumer", "c", self._some(1, 4, self._offset)))
         for index in range(self._of((0, 1, 1, 2))):
-            jobs.append(Job("reader", f"r{index}", self._some(1, 5, self._look)))
+            jobs.append(Job("reader", f"r{index}", self._some(1, 6, self._look)))
         if self._is(0.6) or self._remakes or self._fails:
             jobs.append(Job("administrator", "a", self._administration()))
         if self._is(0.8):
             jobs.append(Job("upkeep", "u", (Pause(self._of((5, 15, 40))),)))
-        if number and self._is(0.4):
-            jobs.append(Job("reader", "f", self._some(1, 4, self._look), follows=True))
+        if self._is(0.3) or (self._is(0.5) and (self._has_copy or self._remakes)):
+            jobs.append(Job("reader", "f", self._some(1, 6, self._look), follows=True))
         kill_at = self._of((None, self._upto(1, 300), self._upto(1, 2500), self._upto(1, 2500)))
         return ProcessOf(
             tuple(jobs),
@@ -181,18 +186,23 @@ class _Drawing:
 
     def _look(self) -> Look:
         topic, partition = self._of(self._names)
-        first, size = self._upto(25), self._upto(15)
-        names = [
-            "messages", "messages", f"offsets/{first}-", f"offsets/{first}-{first + size}",
-            f"offsets/{first}+{size + 1}", f"offsets/last-{size + 1}", f"offsets/{first}",
-        ]  # fmt: skip
-        if self._has_times or topic == "copy":
-            start = NOW_MS + self._of((-3000, -1000, 0, 20, 100)) + self._upto(50)
-            end = start + self._of((30, 200, 3000))
-            names += [f"time/{start}--{end}", f"time/{start}--", f"time/until-{end}", f"time/{start}--{end}"]
+        name = self._of(("messages", *self._ranges, self._range()))
         ending = self._of(("txt", "jsonl", "jsonl", "log"))
         reads = tuple(self._read() for _ in range(self._of((0, 1, 3, 6))))
-        return Look(topic, partition, f"{self._of(names)}.{ending}", reads, self._is(0.85))
+        return Look(topic, partition, f"{name}.{ending}", reads, self._is(0.85))
+
+    def _range(self) -> str:
+        first, size = self._of((0, self._upto(10), self._upto(25))), self._upto(15)
+        names = [
+            f"offsets/{first}-", f"offsets/{first}-{first + size}", f"offsets/{first}-{first + size}",
+            f"offsets/{first}+{size + 1}", f"offsets/{first}+{size + 1}", f"offsets/last-{size + 1}",
+            f"offsets/{first}",
+        ]  # fmt: skip
+        if self._has_times and self._is(0.6):
+            start = NOW_MS + self._of((-3000, -1000, 0, 20, 100)) + self._upto(50)
+            end = start + self._of((30, 200, 3000))
+            names = [f"time/{start}--{end}", f"time/{start}--", f"time/until-{end}", f"time/{start}--{end}"]
+        return self._of(names)
 
     def _read(self) -> Read:
         back = None if self._is(0.8) else round(self._random.random(), 2)
@@ -201,7 +211,7 @@ class _Drawing:
     # Others
 
     def _administration(self) -> tuple[object, ...]:
-        ops: list[object] = []
+        ops: list[object] = [self._alteration()] if self._is(0.3) else []
         kinds = [self._alteration, self._jump, Status, self._pause, self._before]
         kinds += [self._remaking] * 3 if self._remakes else [self._creating]
         kinds += [self._fault] * 3 if self._fails else []

@@ -272,13 +272,12 @@ FAULTS: tuple[Fault, ...] = (
         "        return {tp: failed[tp] for tp in sorted(failed) if self._is_here(tp)}",
         "        return failed",
         (f"{_OWNED}/owned_logs.py", "{tp: failures[tp] for tp in failures if self._is_here(tp)}", "dict(failures)"),
+        (f"{_OWNED}/owned_logs.py", "        if replaced or partition_dirs.is_gone(directory):", "        if False:"),
         (
-            f"{_OWNED}/owned_logs.py",
-            "        return {tp for tp in unsound if self._is_here(tp)}",
-            "        return unsound",
+            f"{_OWNED}/owned_dir.py",
+            "            with self._logs.alone(partitions):\n                try:",
+            "            if True:\n                try:",
         ),
-        (f"{_OWNED}/owned_dir.py", "                self._logs.sound(partitions)\n", ""),
-        (f"{_OWNED}/owned_dir.py", "                self._logs.sound(new)\n", ""),
     ),
     _fault(
         "checkpoint-lines-stay",
@@ -372,10 +371,9 @@ FAULTS: tuple[Fault, ...] = (
         "bounds = (last_stable_offset(snapshot), snapshot.log_end_offset, high_watermark, kept_from)",
     ),
     _fault(
-        "swap-without-sync",
+        "cleaned-segment-not-synced",
         f"{_APPEND}/swap.py",
-        "            disk.rename(source, _path(directory, base_offset, kind, FileState.SWAP))\n"
-        "    disk.sync_dir(directory)",
-        "            disk.rename(source, _path(directory, base_offset, kind, FileState.SWAP))",
+        "        for path in paths:\n            sync_path(self._disk, path)\n",
+        "",
     ),
 )

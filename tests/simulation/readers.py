@@ -59,6 +59,11 @@ class Reader:
             opened = self._log_start(tp, 1 << 61)
             reading = _Reading(self._process, info, path, tp, self._log_end)
             is_whole = all(reading.read(read) for read in op.reads) and (not op.to_end or reading.to_end())
+            if (
+                reading.is_torn and copy is not None
+            ):  # a file that was cut shows from its beginning on what is there now
+                cuts = None if copy.cutting is not None else copy.cuts
+                is_whole = reading.begin_again() and op.to_end
         finally:
             if not self._process.scheduler.killed:
                 self._process.operations.release(None, info)
@@ -153,7 +158,7 @@ class _Reading:
         self._cuts = 0 if self._copy is None else self._copy.cuts
         self._bytes: dict[int, int] = {}
         self._front = 0
-        self._is_torn = False
+        self.is_torn = False
         self.ended: int | None = None
         self.seen: list[Copied] = []
 
@@ -163,6 +168,13 @@ class _Reading:
             self._process.scheduler.pause("a while")
         position = self._front if read.back is None else int(read.back * self._front)
         return self._read_at(position, read.size) is not None
+
+    def begin_again(self) -> bool:
+        """Reads all from the beginning."""
+        self._bytes.clear()
+        self._front, self.is_torn = 0, False
+        self._cuts = 0 if self._copy is None else self._copy.cuts
+        return self.to_end()
 
     def to_end(self) -> bool:
         """Reads up to the end of file; False when an error came first."""
@@ -189,9 +201,9 @@ class _Reading:
             return None
         copy = self._copy
         if copy is not None and (copy.cuts != self._cuts or copy.cutting is not None):
-            self._cuts, self._is_torn = copy.cuts, True  # bytes may have changed
+            self._cuts, self.is_torn = copy.cuts, True  # bytes may have changed
         for index, byte in enumerate(buffer.raw[:count]):
-            if self._bytes.setdefault(position + index, byte) != byte and not self._is_torn:
+            if self._bytes.setdefault(position + index, byte) != byte and not self.is_torn:
                 raise Anomaly(f"{self._path}: byte {position + index} has changed")
         self._front = max(self._front, position + count)
         return int(count)
@@ -214,7 +226,7 @@ class _Reading:
 
     def content(self) -> bytes | None:
         """What was read from the beginning; None where that is not known in one piece."""
-        if self._is_torn or len(self._bytes) != self._front:
+        if self.is_torn or len(self._bytes) != self._front:
             return None
         return bytes(self._bytes[position] for position in range(self._front))
 

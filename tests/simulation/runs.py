@@ -184,6 +184,14 @@ class _Run:
         self._figures = figures
         self._locks: list[dir_lock.DirLock] = []
         self._is_clean = True  # what the next process finds was recovered and closed in order
+        for topic in plan.topics:
+            config = dict(topic.config)
+            if config.get("flush.messages") == "1":
+                world.flushed_topics.add(topic.name)
+            if "retention.bytes" in config:
+                world.retained_bytes[topic.name] = int(config["retention.bytes"])
+            if topic.name == "copy":
+                world.copies[TopicPartition(topic.name, 0)] = Copy()
         world.on_lock = self._locks.append
 
     def run(self) -> None:
@@ -241,7 +249,7 @@ class _Run:
         scheduler.on_kill = stop
         scheduler.spawn("mount", lambda: self._mount(scheduler, of, opened))
         followers = [job for job in of.jobs if job.follows]
-        if followers and (self._world.path / "replication-offset-checkpoint").parent.exists():
+        if followers:
             scheduler.spawn("follower", lambda: self._follow(scheduler, of, followers, opened))
         try:
             scheduler.run()
@@ -257,15 +265,10 @@ class _Run:
         process = mounts.mount(world, scheduler, of, opened, self._plan.request_bytes)
         owned = process.owned
         assert owned is not None
-        if world.number == 0:
-            for topic in self._plan.topics:
-                if topic.name == "copy":
-                    world.copies[TopicPartition(topic.name, 0)] = Copy()
+        there = set(owned.log_dir.topics())
+        for topic in self._plan.topics:
+            if topic.name not in there and (world.number == 0 or topic.name != "again"):
                 owned.create_topic(topic.name, topic.partitions, dict(topic.config))
-                if ("flush.messages", "1") in topic.config:
-                    world.flushed_topics.add(topic.name)
-                if "retention.bytes" in dict(topic.config):
-                    world.retained_bytes[topic.name] = int(dict(topic.config)["retention.bytes"])
         jobs = [job for job in of.jobs if not job.follows]
         process.working = len(jobs)
         for job in jobs:
@@ -297,6 +300,10 @@ class _Run:
         process.working -= 1
 
     def _follow(self, scheduler: Scheduler, of: ProcessOf, jobs: list[Job], opened: list[OwnedDir]) -> None:
+        topics = [f"{topic.name}-0" for topic in self._plan.topics]
+        scheduler.wait_until(
+            lambda: all((self._world.path / name).exists() for name in topics) or bool(opened), "a mount"
+        )
         process = mounts.follow(self._world, scheduler, of, opened, self._plan.request_bytes)
         try:
             for job in jobs:
