@@ -179,8 +179,9 @@ class Writer:
             last.data, last.left = last.data[:-1], last.left - 1
         back = 0
         if sent and op.cut < 1 and op.ended:
-            kept = max(1, int(op.cut * len(sent[-1].data)))
-            back = len(sent[-1].data) - kept
+            # By the bytes that all lines begin with nobody could tell which of them is begun (see LineWriter).
+            known = len(sent[-1].line.writer) + 12 * self._json + len(str(self._number)) + 2
+            back = max(0, len(sent[-1].data) - max(known, int(op.cut * len(sent[-1].data))))
             self._over = sent[-1:] if back else []
         self._write_all(lines, back, op.first)
         if sent and not op.ended and not sent[-1].left and not sent[-1].given_up:
