@@ -169,7 +169,8 @@ class _Drawing:
             lines.insert(self._upto(len(lines) + 1), self._line(json=json, keyed=keyed, kind=self._of(bad)))
         if json and self._is(0.1):  # small enough for one request, which ends within a line after a bad one
             bad = LineOf(kind=self._of((NOT_JSON, NO_KEY) if keyed else (NOT_JSON,)), key=lines[0].key)
-            return Write((*lines[:1], bad, LineOf(key=lines[0].key)), round(self._random.random(), 3))
+            cut, last = self._random.random(), LineOf(key=lines[0].key)
+            return Write((bad, last), ended=False) if cut < 0.3 else Write((*lines[:1], bad, last), round(cut, 3))
         first = self._of((1.0, 1.0, self._random.random()))
         if self._is(0.15):
             return Write(tuple(lines), round(self._random.random(), 3), first=round(first, 3))

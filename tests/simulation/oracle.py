@@ -112,7 +112,9 @@ class Oracle:
 
     def _check_sight(self, sight: Sight, history: Mapping[int, Message]) -> None:
         ordered = [history[offset] for offset in sorted(history)]
-        by_value = {message.value: message for message in ordered}
+        gone = [*self._world.rotten.items(), *self._world.removed.items()]
+        by_value = {message.value: message for (tp, _), message in gone if tp == sight.tp}
+        by_value |= {message.value: message for message in ordered}
         for row, value in enumerate(sight.values):
             message = by_value.get(value)
             if message is None:
@@ -204,7 +206,7 @@ class Oracle:
         last: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
         for value, (tp, offset) in sorted(places.items(), key=lambda item: item[1]):
             line = self._world.lines.get(value)
-            if line is None:
+            if line is None or (tp, offset) in self._world.rotten:
                 continue
             number, at = last.get((line.writer, tp), (-1, -1))
             if line.number <= number:

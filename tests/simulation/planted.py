@@ -208,6 +208,11 @@ FAULTS: tuple[Fault, ...] = (
         f"{_OWNED}/owned_logs.py",
         "lowered = min(known.recovery_point or 0, offset)",
         "lowered = known.recovery_point",
+        (
+            f"{_OWNED}/owned_logs.py",
+            "            removed = log.truncate_to(offset)\n            self._checkpoint_held()\n",
+            "            removed = log.truncate_to(offset)\n",
+        ),
     ),
     _fault(
         "truncation-without-flushing",
