@@ -39,7 +39,6 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 
-
 @dataclass(frozen=True, slots=True)
 class TopicNames:
     """`subscribe`: these topics, with all their partitions that are here."""

@@ -136,7 +136,6 @@ Node = (
     | SegmentPath
 )
 
-
 @lru_cache(maxsize=1024)
 def parse(path: str) -> Node:
     """The node at `path`, as FUSE gives it: `/`-separated from the mountpoint, `/` for the mountpoint itself.

@@ -1,9 +1,9 @@
 """The tree: from a path to its view. The core of a mount, without FUSE.
 
-tree = Tree(LogDir.open_read_only(path), TreeOptions(), files={"@status.json": …})
-tree.start()                      # after any fork: the threads that render in advance
-tree.lookup("/t/0/messages.txt")  # -> View; StorageError, NoSuchPath or OSError where there is none
-tree.stop()
+    tree = Tree(LogDir.open_read_only(path), TreeOptions(), files={"@status.json": …})
+    tree.start()                      # after any fork: the threads that render in advance
+    tree.lookup("/t/0/messages.txt")  # -> View; StorageError, NoSuchPath or OSError where there is none
+    tree.stop()
 """
 
 from __future__ import annotations
@@ -256,3 +256,4 @@ def _store(options: TreeOptions) -> Store | None:
     if options.index_bytes <= 0:
         return None
     return Store(options.index_dir or default_directory(), options.index_bytes)
+

@@ -71,7 +71,7 @@ class _Drawing:
         self._fails = self._is(0.45)
         self._has_times = self._is(0.3)
         topics = [self._topic("plain", 2), self._topic("kept", 2, retained=True)]
-        topics += [self._topic("keyed", 1, compacted=True)] if self._has_keys else []
+        topics += [self._topic("keyed", 2, compacted=True)] if self._has_keys else []
         topics += [self._topic("copy", 1)] if self._has_copy else []
         topics += [self._topic("again", 1)] if self._remakes else []
         self._names = [(topic.name, number) for topic in topics for number in range(topic.partitions)]
@@ -113,7 +113,7 @@ class _Drawing:
         if self._has_copy and self._is(0.9):
             jobs.append(self._leader())
         if self._has_commits and self._is(0.8):
-            jobs.append(Job("driver", "d", self._some(1, 3, self._commit)))
+            jobs.append(Job("driver", "d", self._some(1, 5, self._commit)))
         if self._has_groups:
             jobs.append(Job("consumer", "c", self._some(1, 4, self._offset)))
         for index in range(self._of((0, 1, 1, 2))):
@@ -186,7 +186,7 @@ class _Drawing:
     # Readers
 
     def _look(self) -> Look:
-        topic, partition = self._of(self._names)
+        topic, partition = ("copy", 0) if self._has_copy and self._is(0.5) else self._of(self._names)
         name = self._of(("messages", *self._ranges, self._range()))
         ending = self._of(("txt", "jsonl", "jsonl", "log"))
         reads = tuple(self._read() for _ in range(self._of((0, 1, 3, 6))))
@@ -207,7 +207,7 @@ class _Drawing:
 
     def _read(self) -> Read:
         back = None if self._is(0.8) else round(self._random.random(), 2)
-        return Read(self._of((10, 60, 400, 4000)), back, self._of((0, 0, 3, 20)))
+        return Read(self._of((10, 60, 400, 4000)), back, self._of((0, 0, 3, 20, 60)))
 
     # Others
 
@@ -243,7 +243,7 @@ class _Drawing:
         return [Create("x"), self._pause(), Remove("x")] if self._is(0.5) else [Create("x")]
 
     def _fault(self) -> list[object]:
-        kind = self._of(("ENOSPC", "ENOSPC", "EMFILE", "EIO", "slow"))
+        kind = self._of(("ENOSPC", "ENOSPC", "EMFILE", "EMFILE", "EIO", "slow"))
         rate = self._of((1.0, 0.3)) if kind in ("ENOSPC", "slow") else self._of((0.3, 0.1, 0.03))
         if self._is(0.15):
             return [Fault(kind, rate, lasting=True)]
@@ -252,17 +252,17 @@ class _Drawing:
 
     def _leader(self) -> Job:
         ops: list[object] = []
-        for _ in range(self._upto(3, 14)):
+        for _ in range(self._upto(4, 20)):
             kind = self._random.random()
-            if kind < 0.5:
+            if kind < 0.48:
                 producer = self._of((-1, 1, 2))
                 transactional = producer > 0 and self._is(0.7)
                 ops.append(
                     Batch(self._of((1, 2, 5)), self._of((5, 30)), producer, transactional, self._of((0, 0, 0, 0, 2)))
                 )
-            elif kind < 0.7:
+            elif kind < 0.62:
                 ops.append(Marker(self._of((1, 2)), self._is(0.6)))
-            elif kind < 0.82:
+            elif kind < 0.8:
                 ops.append(Truncate(self._of((0.0, 0.3, 0.6, 0.9, 0.97))))
             elif kind < 0.9:
                 ops.append(Flush())
