@@ -187,7 +187,9 @@ class Oracle:
         for (tp, offset), message in [*self._world.removed.items(), *self._world.rotten.items()]:
             value = message.value or b""
             place = places.get(value)
-            if place is not None and place != (tp, offset) and not self._has_lost_power:
+            # A share of a commit that recovery has cut off is written again.
+            again = self._has_lost_power or (tp, offset) in self._world.rotten
+            if place is not None and place != (tp, offset) and not again:
                 raise Anomaly(f"duplicate: {value!r} was at {tp} {offset}, and is at {place}")
             if tp.topic not in COMPACTED:  # of a compacted topic the sources of a pass
                 places.setdefault(value, (tp, offset))

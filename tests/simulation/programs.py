@@ -280,6 +280,7 @@ class Driver(Program):
         try:
             commit(self._owned, write, files)
         except CommitUnfinished:
+            self._query, self._batch = str(uuid.uuid4()), 0  # a query that fails so is not continued
             for line in fresh:  # the next opening will see to it, if the disk has really kept what began
                 line.fate = Fate.UNKNOWN if world.had_errors else Fate.SYNCED
             return False
