@@ -34,8 +34,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "error-counts-as-told",
         _LINES,
-        "told=not taken and (again or not self._may_be_cut), again=again",
-        "told=True, again=again",
+        "            told = not taken and (again or not self._may_be_cut)\n",
+        "            told = True\n",
     ),
     _fault(
         "error-is-forgotten",
@@ -51,6 +51,12 @@ FAULTS: tuple[Fault, ...] = (
         "            self._failure = None\n            self._begun.clear()\n            return True",
     ),
     _fault("next-line-is-discarded", _LINES, "        self._discarding = continues", "        self._discarding = True"),
+    _fault(
+        "full-request-ends-a-write",
+        _LINES,
+        "_Failure(bytes(data[taken:]), error, told, len(data) >= _CUT_BYTES)",
+        "_Failure(bytes(data[taken:]), error, told, len(data) - taken >= _CUT_BYTES)",
+    ),
     _fault("sync-does-not-end-a-line", _LINES, "                failure.synced = True", "                pass"),
     _fault(
         "rest-of-line-is-a-line", _LINES, "        self._discarding = continues", "        self._discarding = False"
