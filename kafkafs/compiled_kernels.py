@@ -14,9 +14,10 @@ KERNELS: Final = (
     "storage.format.encoder_kernel",
     "storage.format.hashing",
     "storage.format.checksum_kernel",
+    "storage.format.digest_kernel",
     "storage.format.index_kernel",
     "storage.format.inflate_kernel",
-    "storage.compaction.offset_map_kernel",
+    "storage.latest.offset_map_kernel",
     "kafkafs.formats.render_kernel",
     "kafkafs.view_index.measure_kernel",
 )
