@@ -180,7 +180,7 @@ def test_a_log_ends_where_its_segment_begins(tmp_path: Path) -> None:
         log.append_batches(memoryview(_batch(1, [b"c"])))
     log.append_batches(memoryview(_batch(5, [b"d"])))
     assert read(owned, "t") == [b"a" * 80, b"d"]
-    close_clean(owned)
+    assert owned.close().clean
 
 
 def test_no_epoch_is_left_of_a_batch_that_was_not_appended(tmp_path: Path) -> None:
