@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
-from urllib.parse import quote, unquote_to_bytes
 
+from kafkafs.file_names import decoded_name
 from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
 from storage.files.names import partition_number, topic_name_problem
 from storage.types import TopicPartition
@@ -155,25 +155,12 @@ def parse(path: str) -> Node:
     return _parse_topic(path, _topic(path, first), rest)
 
 
-def group_name(group: str) -> str:
-    """A group id as a file name: `/`, `%`, NUL and a leading `.` are percent-encoded; the empty id is a single `%`."""
-    if not group:
-        return "%"
-    encoded = "".join(quote(char, safe="") if char in "/%\0" else char for char in group)
-    return "%2E" + encoded[1:] if encoded.startswith(".") else encoded
-
-
-def group_from_name(name: str) -> str:
-    """The inverse of `group_name`. Raises NoSuchPath for a name that it never returns."""
-    if name == "%":
-        return ""
+def _name(encoded: str) -> str:
+    """The group or subject that a file name stands for. NoSuchPath."""
     try:
-        group = unquote_to_bytes(name.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise NoSuchPath(name) from None
-    if group_name(group) != name:
-        raise NoSuchPath(name)  # one file, one name
-    return group
+        return decoded_name(encoded)
+    except ValueError:
+        raise NoSuchPath(encoded) from None
 
 
 def _topic(path: str, name: str) -> str:
@@ -195,11 +182,11 @@ def _parse_group(path: str, names: list[str]) -> Node:
         case []:
             return Groups()
         case [group]:
-            return GroupDir(group_from_name(group))
+            return GroupDir(_name(group))
         case [group, topic]:
-            return GroupTopic(group_from_name(group), _topic(path, topic))
+            return GroupTopic(_name(group), _topic(path, topic))
         case [group, topic, partition]:
-            return GroupOffset(group_from_name(group), _tp(_topic(path, topic), partition))
+            return GroupOffset(_name(group), _tp(_topic(path, topic), partition))
     raise NoSuchPath(path)
 
 
