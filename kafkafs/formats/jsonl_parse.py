@@ -6,6 +6,7 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import b64decode
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from storage.errors import InvalidRecord
@@ -14,6 +15,7 @@ from storage.types import NO_TIMESTAMP
 
 _MAX_TIMESTAMP = 2**63 - 1
 _MAX_PARTITION = 2**31 - 1
+_MAX_SCHEMA_ID = 2**32 - 1
 
 
 class ParsedLine(NamedTuple):
@@ -23,10 +25,15 @@ class ParsedLine(NamedTuple):
     partition: int | None
 
 
-def parse_line(line: bytes) -> ParsedLine:
+Encode = Callable[[str, int, object], bytes]
+"""Encodes a JSON value (of the `key` or the `value`) by the schema with an id, in the wire format. InvalidRecord where
+it does not fit."""
+
+
+def parse_line(line: bytes, encode: Encode | None = None) -> ParsedLine:
     """The record of one line, which is given without its newline. `value` is required; unknown fields are ignored.
 
-    InvalidRecord for anything else.
+    `encode`: for a key with `keySchema` and a value with `valueSchema`. InvalidRecord for anything else.
     """
     try:
         found = json.loads(line.decode())
@@ -36,11 +43,37 @@ def parse_line(line: bytes) -> ParsedLine:
         raise InvalidRecord("line is not a JSON object", found=_shown(line))
     if "value" not in found:
         raise InvalidRecord("line has no value (null is a value)", found=_shown(line))
-    key, value = _bytes(found.get("key"), "key"), _bytes(found["value"], "value")
+    key, value = _side(found, "key", encode), _side(found, "value", encode)
     timestamp = _number(found.get("timestamp"), "timestamp", NO_TIMESTAMP, _MAX_TIMESTAMP)
     partition = _number(found.get("partition"), "partition", 0, _MAX_PARTITION)
     record = Record(key, value, _headers(found.get("headers")), NO_TIMESTAMP if timestamp is None else timestamp)
     return ParsedLine(record, partition)
+
+
+def _side(line: dict[str, Any], side: str, encode: Encode | None) -> bytes | None:
+    """The key or the value of a line, encoded if the line names a schema for it."""
+    found = line.get(side)
+    schema_id = _number(line.get(f"{side}Schema"), f"{side}Schema", 0, _MAX_SCHEMA_ID)
+    if schema_id is None:
+        return _bytes(found, side)
+    if line.get("error") is not None and (framed := _framed(found, schema_id)) is not None:
+        return framed
+    if encode is None:
+        raise InvalidRecord(f"{side}Schema names a schema, and none are known here", found=schema_id)
+    try:
+        return encode(side, schema_id, found)
+    except InvalidRecord as error:
+        error.what = f"{side}: {error.what}"
+        raise
+
+
+def _framed(found: Any, schema_id: int) -> bytes | None:
+    """What could not be decoded and is shown as it is: bytes that begin with the schema's id in the wire format."""
+    try:
+        data = _bytes(found, "")
+    except InvalidRecord:
+        return None
+    return data if data is not None and data.startswith(b"\0" + schema_id.to_bytes(4, "big")) else None
 
 
 def _headers(found: Any) -> list[tuple[bytes, bytes | None]]:

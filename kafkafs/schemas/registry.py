@@ -122,6 +122,14 @@ class Registry:
         """All subjects that have a version in the log, in order of their names."""
         return tuple(self._subjects)
 
+    def entries(self) -> list[SubjectVersion]:
+        """The first version of each id, of all contexts."""
+        return [entry for ids in self._ids.values() for entry in ids.values()]
+
+    def has_id(self, entry: SubjectVersion) -> bool:
+        """Whether the id of a version is known in its context."""
+        return entry.schema.schema_id in self._ids.get(entry.context, {})
+
     def ids(self, context: str = "") -> dict[int, SubjectVersion]:
         """By id, ascending: the first version that was registered with it, in one context."""
         return dict(sorted(self._ids.get(context, {}).items()))

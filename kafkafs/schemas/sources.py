@@ -23,6 +23,7 @@ from storage.errors import CorruptData, InvalidConfig, StorageError, UnknownTopi
 from storage.files.file_mark import NEVER, FileMark
 from storage.log.log_dir import LogDir
 from storage.log.replaying import Follower
+from storage.log.snapshot import Log
 from storage.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -79,7 +80,9 @@ class LogSchemas(_Lookup):
         # Guarded by the lock, which is held while records are read: other callers need the same answer.
         self._lock = Lock()
         self._follower = Follower(RegistryReplay)
-        self._registry = Registry()
+        self._log: Log | None = None
+        self._read = Registry()
+        self._registry = self._read
         self._complaint = ""
 
     def registry(self) -> Registry:
@@ -87,17 +90,32 @@ class LogSchemas(_Lookup):
             skipped = _Skipped(str(self._log_dir.path))
             try:
                 self._log_dir.refresh()
-                if self._follower.refresh(self._log_dir.log(SCHEMAS_LOG), skipped.add):
-                    self._registry = self._follower.replay.registry()
+                log = self._log_dir.log(SCHEMAS_LOG)
+                if self._follower.refresh(log, skipped.add):
+                    self._take_locked(log, self._follower.replay.registry())
                 self._complaint = ""
             except UnknownTopicOrPartition:
-                self._registry = Registry() if self._registry else self._registry
+                if self._registry:
+                    self._log, self._registry = None, Registry()
             except (StorageError, OSError) as error:
                 if str(error) != self._complaint:
                     self._complaint = str(error)
                     _log.warning("schemas cannot be read: %s", error)
             skipped.close()
             return self._registry
+
+    def _take_locked(self, log: Log, read: Registry) -> None:
+        """Makes the registry of what was read. An id that compaction has removed meanwhile stays known to this process:
+        what was rendered by it must not change."""
+        if read is self._read and log is self._log:
+            return
+        carried = self._registry.entries() if log is self._log else []
+        gone = [entry for entry in carried if not read.has_id(entry)]
+        if gone:
+            self._registry = Registry(read.versions.values(), read.compatibility, [*read.replaced, *gone])
+        else:
+            self._registry = read
+        self._log, self._read = log, read
 
 
 class FileSchemas(_Lookup):
@@ -173,6 +191,11 @@ def schemas_at(path: Path) -> SchemaSource:
         expected = f"a log directory with {SCHEMAS_LOG.dir_name}, or a directory of {files}"
         raise InvalidConfig("no schemas here", path=path, expected=expected)
     return FileSchemas(path)
+
+
+def suffix_of(schema: Schema) -> str:
+    """The suffix of a schema's file; `txt` for a type that nobody has defined."""
+    return SUFFIXES.get(schema.schema_type, "txt")
 
 
 def schemas_of(log_dir: LogDir, path: Path | None = None) -> SchemaSource:

@@ -8,7 +8,8 @@ from kafkafs.selection.range_names import MalformedRange, day_name, offsets_name
 from kafkafs.tree.append_files import APPEND_FILES
 from kafkafs.tree.info import partition_xattrs, topic_xattrs
 from kafkafs.tree.node import DIRECTORY_MODE, Attributes, Directory, Entry, NodeKind
-from kafkafs.tree.paths import ROOT_FILES
+from kafkafs.tree.paths import DECODED, ROOT_FILES
+from kafkafs.tree.schema_files import SCHEMAS
 from kafkafs.views.times import (
     first_shown_timestamp,
     first_timestamp,
@@ -32,16 +33,18 @@ _LOOKED_INTO = 16  # a topic of more partitions takes its time from their direct
 class RootDirectory(Directory):
     """The mountpoint: the files about the mount, and all topics."""
 
-    def __init__(self, log_dir: LogDir, *, writable: bool = False) -> None:
+    def __init__(self, log_dir: LogDir, *, writable: bool = False, schemas: bool = False) -> None:
         self._log_dir = log_dir
         self._mode = WRITABLE_MODE if writable else DIRECTORY_MODE
+        self._special = ("@groups", SCHEMAS) if schemas else ("@groups",)
 
     def attributes(self) -> Attributes:
-        return Attributes(NodeKind.DIRECTORY, 0, self._log_dir.mtime_ns, self._mode, 3 + len(self._log_dir.topics()))
+        below = len(self._special) + len(self._log_dir.topics())
+        return Attributes(NodeKind.DIRECTORY, 0, self._log_dir.mtime_ns, self._mode, 2 + below)
 
     def list(self) -> Iterable[Entry]:
         yield from (Entry(name, NodeKind.FILE) for name in ROOT_FILES)
-        yield Entry("@groups", NodeKind.DIRECTORY)
+        yield from (Entry(name, NodeKind.DIRECTORY) for name in self._special)
         yield from (Entry(topic, NodeKind.DIRECTORY) for topic in self._log_dir.topics())
 
 
@@ -82,10 +85,11 @@ class PartitionDirectory(Directory):
 
     _DIRECTORIES = ("offsets", "time", "segments")
 
-    def __init__(self, log_dir: LogDir, log: Log, *, writable: bool = False) -> None:
+    def __init__(self, log_dir: LogDir, log: Log, *, writable: bool = False, decoded: bool = False) -> None:
         self._log_dir = log_dir
         self._log = log
-        self._files = (*MESSAGE_FILES, "@info.json", *(APPEND_FILES if writable else ()))
+        messages = (*MESSAGE_FILES, *((f"messages.{DECODED}",) if decoded else ()))
+        self._files = (*messages, "@info.json", *(APPEND_FILES if writable else ()))
 
     def attributes(self) -> Attributes:
         return _directory(log_mtime_ns(self._log, self._log.snapshot()), len(self._DIRECTORIES))

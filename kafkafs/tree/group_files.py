@@ -133,9 +133,7 @@ class GroupTree:
                     if len(name.encode()) <= _MAX_NAME_BYTES:  # system calls refuse longer names
                         yield Entry(name, NodeKind.DIRECTORY)
             case GroupDir():
-                topics = {
-                    other.topic for other in made if isinstance(other, GroupTopic) and other.group == node.group
-                }
+                topics = {other.topic for other in made if isinstance(other, GroupTopic) and other.group == node.group}
                 topics |= set() if group is None else group.offsets.keys()
                 valid = (topic for topic in sorted(topics) if topic_name_problem(topic) is None)
                 yield from (Entry(topic, NodeKind.DIRECTORY) for topic in valid)

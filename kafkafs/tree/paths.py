@@ -6,6 +6,7 @@ partitions. Two spellings of one range (`20261120`, `2026-11-20`) give equal nod
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +19,9 @@ from storage.types import TopicPartition
 
 _Spec = TypeVar("_Spec")
 
-EXTENSIONS = ("txt", "jsonl", "log")
+DECODED = "decoded.jsonl"
+EXTENSIONS = ("txt", DECODED, "jsonl", "log")  # a longer one before those that it ends in
+_SCHEMA_NAME = re.compile(r"(0|[1-9][0-9]{0,9})\.([a-z]+)")
 ROOT_FILES = ("@help", "@status.json", "@metrics")
 
 
@@ -64,6 +67,29 @@ class GroupOffset:
 
     group: str
     tp: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """`@schemas`, or its directory `ids` or `subjects`."""
+
+    part: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSubject:
+    """`@schemas/subjects/<subject>`; `subject` is decoded."""
+
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFile:
+    """`@schemas/ids/<number>.<suffix>` (`subject` None), or `@schemas/subjects/<subject>/<number>.<suffix>`."""
+
+    subject: str | None
+    number: int
+    suffix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +153,9 @@ Node = (
     | GroupDir
     | GroupTopic
     | GroupOffset
+    | Schemas
+    | SchemaSubject
+    | SchemaFile
     | Topic
     | TopicConfig
     | Append
@@ -135,6 +164,7 @@ Node = (
     | RangePath
     | SegmentPath
 )
+
 
 @lru_cache(maxsize=1024)
 def parse(path: str) -> Node:
@@ -148,6 +178,8 @@ def parse(path: str) -> Node:
     first, rest = names[0], names[1:]
     if first == "@groups":
         return _parse_group(path, rest)
+    if first == "@schemas":
+        return _parse_schema(path, rest)
     if first.startswith("@"):
         if rest or first not in ROOT_FILES:
             raise NoSuchPath(path)
@@ -190,6 +222,21 @@ def _parse_group(path: str, names: list[str]) -> Node:
     raise NoSuchPath(path)
 
 
+def _parse_schema(path: str, names: list[str]) -> Node:
+    match names:
+        case []:
+            return Schemas()
+        case ["ids" | "subjects" as part]:
+            return Schemas(part)
+        case ["subjects", subject]:
+            return SchemaSubject(_name(subject))
+        case ["ids", name] if match := _SCHEMA_NAME.fullmatch(name):
+            return SchemaFile(None, int(match[1]), match[2])
+        case ["subjects", subject, name] if match := _SCHEMA_NAME.fullmatch(name):
+            return SchemaFile(_name(subject), int(match[1]), match[2])
+    raise NoSuchPath(path)
+
+
 def _parse_topic(path: str, topic: str, names: list[str]) -> Node:
     match names:
         case []:
@@ -223,10 +270,10 @@ def _parse_partition(path: str, tp: TopicPartition, names: list[str]) -> Node:
 
 
 def _range(path: str, name: str, parse_spec: Callable[[str], _Spec]) -> tuple[_Spec, str]:
-    text, dot, ext = name.rpartition(".")
-    if not dot or ext not in EXTENSIONS:
+    ext = next((ext for ext in EXTENSIONS if name.endswith(f".{ext}")), None)
+    if ext is None:
         raise NoSuchPath(path)
     try:
-        return parse_spec(text), ext
+        return parse_spec(name.removesuffix(f".{ext}")), ext
     except MalformedRange as error:
         raise NoSuchPath(f"{path}: {error}") from None

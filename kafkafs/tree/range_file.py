@@ -8,7 +8,7 @@ from kafkafs.formats import by_name
 from kafkafs.selection.range_names import LastDuration, LastMessages, OffsetSpec, TimeBetween, TimeSpec
 from kafkafs.selection.select import Selection
 from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
-from kafkafs.tree.paths import RangePath
+from kafkafs.tree.paths import DECODED, RangePath
 from kafkafs.tree.segment_file import FileContent
 from kafkafs.tree.services import Services
 from kafkafs.view_index.workbench import Rendition
@@ -117,7 +117,10 @@ class RangeFile(File):
     def _plan(self, selection: Selection) -> Plan:
         if self._is_raw:
             return RawPlan() if selection.time_range is None else RawTimePlan(selection.time_range)
-        rendition = Rendition(by_name(self._node.ext, self._node.tp), self._services.isolation)
+        if self._node.ext == DECODED:
+            rendition = self._services.decoded.rendition(self._node.tp)
+        else:
+            rendition = Rendition(by_name(self._node.ext, self._node.tp), self._services.isolation)
         if selection.time_range is None:
             return OffsetPlan(self._services.index, rendition)
         return TimePlan(self._services.index, rendition, selection.time_range)

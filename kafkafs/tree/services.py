@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kafkafs.tree.decoded_views import DecodedViews
 from kafkafs.tree.paths import RangePath
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.workers import Workers
@@ -93,5 +94,6 @@ class Services:
     clocks: Clocks
     isolation: Isolation
     clamp: bool
+    decoded: DecodedViews
     callers: Callers = field(default_factory=OneCaller)
     states: StateTable = field(default_factory=StateTable)

@@ -1,9 +1,9 @@
 """The tree: from a path to its view. The core of a mount, without FUSE.
 
-    tree = Tree(LogDir.open_read_only(path), TreeOptions(), files={"@status.json": …})
-    tree.start()                      # after any fork: the threads that render in advance
-    tree.lookup("/t/0/messages.txt")  # -> View; StorageError, NoSuchPath or OSError where there is none
-    tree.stop()
+tree = Tree(LogDir.open_read_only(path), TreeOptions(), files={"@status.json": …})
+tree.start()                      # after any fork: the threads that render in advance
+tree.lookup("/t/0/messages.txt")  # -> View; StorageError, NoSuchPath or OSError where there is none
+tree.stop()
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kafkafs.schemas.sources import LogSchemas, SchemaSource
 from kafkafs.tree import paths
 from kafkafs.tree.append_files import AppendFile
 from kafkafs.tree.config_file import ConfigFile
+from kafkafs.tree.decoded_views import DecodedViews
 from kafkafs.tree.directories import (
     PartitionDirectory,
     RangesDirectory,
@@ -36,6 +38,7 @@ from kafkafs.tree.info import InfoTexts
 from kafkafs.tree.node import View
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.range_file import RangeFile
+from kafkafs.tree.schema_files import SchemaTree
 from kafkafs.tree.segment_file import SeenFiles, SegmentFile
 from kafkafs.tree.services import Services
 from kafkafs.view_index.index import ViewIndex
@@ -80,11 +83,12 @@ class Tree:
         clock: Clock | None = None,
         owned: OwnedDir | None = None,
         callers: Callers | None = None,
+        schemas: SchemaSource | None = None,
     ) -> None:
         """`files`: by name, what makes the content of a root file instead of the tree: `@status.json`, `@metrics`…
 
         `owned`: the owner of `log_dir`, if it may be written to. `callers`: the origin of requests; by default always
-        the same.
+        the same. `schemas`: for decoded views and `@schemas`; by default those in the log directory.
         """
         # constant after construction
         self.log_dir = log_dir
@@ -93,6 +97,7 @@ class Tree:
         self._clock = clock or SystemClock()
         self._files = {"@status.json": self._status_json, "@metrics": bytes, "@help": bytes} | dict(files or {})
         # have their own locking
+        schemas = schemas or LogSchemas(log_dir)
         self._workers = Workers(self.options.workers)
         self._services = Services(
             ViewIndex(self._workers, _store(self.options)),
@@ -101,6 +106,7 @@ class Tree:
             Clocks(self._clock.now_ms),
             self.options.isolation,
             self.options.clamp,
+            DecodedViews(schemas, self.options.isolation),
             callers or OneCaller(),
         )
         self._texts = GeneratedTexts()
@@ -111,11 +117,12 @@ class Tree:
         # A dict is faster than a chain of comparisons, and each stat comes here.
         self._makers: dict[type, Callable[[Any], View]] = {
             **dict.fromkeys((paths.Groups, paths.GroupDir, paths.GroupTopic, paths.GroupOffset), self._groups.view),
-            paths.RangePath: lambda node: RangeFile(self._services, log_dir.log(node.tp), node),
+            **dict.fromkeys((paths.Schemas, paths.SchemaSubject, paths.SchemaFile), SchemaTree(log_dir, schemas).view),
+            paths.RangePath: self._range_file,
             paths.SegmentPath: lambda node: SegmentFile(log_dir.log(node.tp), node.name, self._seen),
-            paths.Partition: lambda node: PartitionDirectory(log_dir, log_dir.log(node.tp), writable=writable),
+            paths.Partition: self._partition_directory,
             paths.PartitionEntry: self._partition_entry,
-            paths.Root: lambda _: RootDirectory(log_dir, writable=writable),
+            paths.Root: lambda _: RootDirectory(log_dir, writable=writable, schemas=bool(schemas.registry())),
             paths.Topic: lambda node: TopicDirectory(log_dir, node.topic, writable=writable),
             paths.TopicConfig: self._topic_config,
             paths.RootFile: self._root_file,
@@ -140,7 +147,7 @@ class Tree:
         if isinstance(node, paths.Append) and self.owned is not None:
             # First, and without a look at the directory: `echo >>` comes here for each line, and only this process
             # makes and removes topics in a directory that it owns.
-            return AppendFile(self.owned, node)
+            return AppendFile(self.owned, node, self._services.decoded.source)
         self.log_dir.refresh()
         make_view = self._makers.get(type(node))
         if make_view is None:
@@ -197,6 +204,16 @@ class Tree:
         }
 
     # The longer makers of views, for one type of node each. The directory has just been refreshed.
+
+    def _range_file(self, node: paths.RangePath) -> View:
+        if node.ext == paths.DECODED and not self._services.decoded.has(node.tp.topic):
+            raise NoSuchPath(f"{node.tp} has no decoded views")
+        return RangeFile(self._services, self.log_dir.log(node.tp), node)
+
+    def _partition_directory(self, node: paths.Partition) -> View:
+        decoded = self._services.decoded.has(node.tp.topic)
+        log = self.log_dir.log(node.tp)
+        return PartitionDirectory(self.log_dir, log, writable=self.owned is not None, decoded=decoded)
 
     def _partition_entry(self, node: paths.PartitionEntry) -> View:
         log, infos = self.log_dir.log(node.tp), self._infos
@@ -256,4 +273,3 @@ def _store(options: TreeOptions) -> Store | None:
     if options.index_bytes <= 0:
         return None
     return Store(options.index_dir or default_directory(), options.index_bytes)
-

@@ -322,6 +322,28 @@ def test_an_unreadable_log_leaves_what_was_known(tmp_path: Path, caplog: pytest.
         assert list(source.registry().ids()) == [1]
 
 
+def test_an_id_that_compaction_removed_stays_known(tmp_path: Path) -> None:
+    """To the process that has used it; not to a later one, nor after the topic was made again."""
+    log = GrowingLog(tmp_path, "_schemas-0")
+    records = [schema_record("a", 1, 1), schema_record("b", 1, 2)]
+    log.append([*records, Record(records[0].key, None)])
+    source = LogSchemas(LogDir.open_read_only(tmp_path))
+    assert list(source.registry().ids()) == [1, 2]
+
+    def replace_log(name: str, *left: Record) -> None:
+        """As compaction does: another file in the place of the segment's."""
+        other = GrowingLog(tmp_path / name, "_schemas-0")
+        other.next_offset = log.next_offset
+        other.append(list(left))
+        (other.path / f"{0:020d}.log").replace(log.path / f"{0:020d}.log")
+
+    replace_log("cleaned", records[1], schema_record("c", 1, 3))
+    assert list(source.registry().ids()) == [1, 2, 3]
+    assert source.by_id(1) is not None
+    assert not source.registry().of_subject("a")
+    assert list(LogSchemas(LogDir.open_read_only(tmp_path)).registry().ids()) == [2, 3]
+
+
 def test_files(tmp_path: Path) -> None:
     (tmp_path / "7.avsc").write_text(LONG)
     (tmp_path / "8.proto").write_text('syntax = "proto3";')
