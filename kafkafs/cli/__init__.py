@@ -29,7 +29,7 @@ _COMMANDS = {
         name: name
         for name in (
             "append", "assign", "cat", "compact", "completion", "count", "dump", "fetch", "groups", "histogram",
-            "mirror", "mount", "recover", "retain", "salvage", "spark", "topics", "verify",
+            "mirror", "mount", "recover", "retain", "salvage", "schemas", "spark", "topics", "verify",
         )
     },
     "reindex": "recover",

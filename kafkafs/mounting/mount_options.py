@@ -44,6 +44,7 @@ class MountOptions:
     log: Path | None = None
     cache_bytes: int | None = None
     config: Path | None = None
+    schemas: Path | None = None
     uid: int | None = None
     gid: int | None = None
     auto_unmount: bool = True
@@ -126,6 +127,7 @@ _OURS: dict[str, tuple[_Apply, str]] = {
     "log": (lambda options, value: replace(options, log=Path(value)), "/var/log/kafkafs.log"),
     "cache_size": (_cache_size, "64M"),
     "config": (lambda options, value: replace(options, config=Path(value)), "server.properties"),
+    "schemas": (lambda options, value: replace(options, schemas=Path(value)), "/var/kafka-of-the-registry"),
     "uid": (lambda options, value: replace(options, uid=_number("uid", value)), "1000"),
     "gid": (lambda options, value: replace(options, gid=_number("gid", value)), "1000"),
 }

@@ -20,7 +20,6 @@ from storage.files import names
 from storage.types import Isolation, TopicPartition
 
 _KEPT: Final = 1024
-_INTERNAL: Final = names.INTERNAL_TOPICS | {names.CLUSTER_METADATA_TOPIC}
 
 _numbers = itertools.count()
 
@@ -57,7 +56,7 @@ class DecodedViews:
 
     def has(self, topic: str) -> bool:
         """Whether the topic's partitions have decoded views: where there are schemas, all but internal topics."""
-        return topic not in _INTERNAL and bool(self.source.registry())
+        return topic not in names.KAFKAS_OWN_TOPICS and bool(self.source.registry())
 
     def rendition(self, tp: TopicPartition) -> Rendition:
         """By the schemas as of now; the same until it is outdated."""
