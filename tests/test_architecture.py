@@ -57,6 +57,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     KAFKAFS_GROUND: (),
     "kafkafs.formats": ("storage.format",),
+    "kafkafs.schemas": (),
+    "kafkafs.decoding": ("kafkafs.schemas", "kafkafs.formats", "storage.format"),
     "kafkafs.selection": ("storage.format", "storage.log", "storage.client"),
     "kafkafs.writing": (
         "kafkafs.formats", "storage.format", "storage.config", "storage.files", "storage.append", "storage.client",
@@ -96,6 +98,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "matplotlib": ("kafkafs.spark.jobs.stats_plot", "kafkafs.cli.histogram_plot"),
     "rich": ("kafkafs.cli*",),
     "click": ("kafkafs.cli*",),
+    "google": ("kafkafs.decoding.protobuf", "kafkafs.decoding.proto_files"),
+    "grpc_tools": ("kafkafs.decoding.proto_files",),
     "crcmod": ("storage.format.checksum",),
     "crc32c": ("storage.format.checksum",),
     "cramjam": ("storage.format.compression",),
