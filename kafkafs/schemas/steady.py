@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Final
 
 from kafkafs.schemas.registry import Registry
-from kafkafs.schemas.schema import Reference, Schema
+from kafkafs.schemas.schema import PROTOBUF, Reference, Schema
 from kafkafs.schemas.sources import SchemaSource
 
 _MOST_ANSWERS: Final = 10_000
@@ -52,7 +52,8 @@ class SteadySchemas:
 
     def fingerprint(self) -> str | None:
         """What identifies all answers, for what outlives this process: the source's registry, if it would give all of
-        them and all questions had one. None otherwise."""
+        them and all questions had one. None otherwise, and where Protobuf is among them: whether and how that is
+        decoded also depends on what is installed."""
         registry = self._source.registry()
         _, outdated, complete = self._compare(registry)
         return registry.fingerprint if complete and not outdated else None
@@ -80,7 +81,8 @@ class SteadySchemas:
                 for question, answer in self._answers.items():
                     now = _ask(registry, question)
                     outdated = outdated or (now is not None and now != answer)
-                    complete = complete and answer is not None and now == answer
+                    lasting = answer is not None and answer.schema_type != PROTOBUF
+                    complete = complete and lasting and now == answer
                 self._compared = registry, outdated, complete
             return self._compared
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from threading import Lock
 from typing import Final
 
-from kafkafs import decoding
+from kafkafs.decoding import DecodedJsonl
 from kafkafs.schemas.sources import SchemaSource
 from kafkafs.schemas.steady import SteadySchemas
 from kafkafs.view_index.workbench import Rendition
@@ -40,7 +40,7 @@ class SchemaBasis:
 
     def lasting_name(self) -> str | None:
         fingerprint = self._schemas.fingerprint()
-        return None if fingerprint is None else f"@{fingerprint}-{decoding.ABILITIES}"
+        return None if fingerprint is None else f"@{fingerprint}"
 
 
 class DecodedViews:
@@ -64,7 +64,7 @@ class DecodedViews:
             rendition = self._renditions.get(tp)
             if rendition is None or rendition.is_outdated():
                 schemas = SteadySchemas(self.source)
-                rendition = Rendition(decoding.DecodedJsonl(tp, schemas), self._isolation, SchemaBasis(schemas))
+                rendition = Rendition(DecodedJsonl(tp, schemas), self._isolation, SchemaBasis(schemas))
                 self._renditions[tp] = rendition
             self._renditions.move_to_end(tp)
             if len(self._renditions) > _KEPT:
