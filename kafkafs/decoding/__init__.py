@@ -7,5 +7,7 @@ In: columns of keys and values, and where schemas are found (`kafkafs.schemas.sc
 from kafkafs.decoding.avro_schema import AvroType, BadSchema
 from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
+from kafkafs.decoding.does_not_fit import DoesNotFit
+from kafkafs.decoding.encoding import encode_json
 
-__all__ = ["AvroType", "BadSchema", "DecodedJsonl", "TextDecoder", "parse_avro"]
+__all__ = ["AvroType", "BadSchema", "DecodedJsonl", "DoesNotFit", "TextDecoder", "encode_json", "parse_avro"]

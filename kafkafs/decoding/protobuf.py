@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any, Final
 
+from kafkafs.decoding.does_not_fit import DoesNotFit
 from kafkafs.decoding.proto_files import compiled_files
 from kafkafs.decoding.proto_indexes import BadIndexes, indexes_of, read_indexes, write_indexes
 
@@ -13,14 +15,11 @@ if TYPE_CHECKING:
 
 # A message takes many times its size while it is an object of the library.
 _MOST_BYTES: Final = 16 << 20
+_FLOAT_MAX: Final = 3.4028234663852886e38
 
 
 class CannotDecode(Exception):
     """A datum that its schema does not fit; the message says why."""
-
-
-class CannotEncode(ValueError):
-    """A JSON value that is no message of the type; the message names the field."""
 
 
 class ProtobufDecoder:
@@ -33,8 +32,6 @@ class ProtobufDecoder:
     def decode(self, data: bytes) -> bytes:
         """The JSON text of message indexes and message: the proto3 mapping with the field names of the .proto, unset
         fields left out. Raises CannotDecode."""
-        from google.protobuf import json_format
-
         if len(data) > _MOST_BYTES:
             raise CannotDecode(f"Protobuf data are decoded up to {_MOST_BYTES >> 20} MiB, these are {len(data)} bytes")
         try:
@@ -44,26 +41,42 @@ class ProtobufDecoder:
             raise CannotDecode(str(error)) from None
         try:
             message.MergeFromString(data[at:])  # unlike a whole parse it does not ask for required fields
-            fields = json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=self._pool)
-            return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+            return json.dumps(self._fields(message), ensure_ascii=False, separators=(",", ":")).encode()
         # What the library raises for bad data depends on the type, and on its version.
         except Exception as error:  # noqa: BLE001
             raise CannotDecode(_reason(error)) from None
 
-    def encode(self, value: object, indexes: tuple[int, ...] | None) -> bytes:
-        """Message indexes and message. Without `indexes` the first message type of the file that `value` fits. Raises
-        CannotEncode."""
+    def encode(self, value: object) -> bytes:
+        """Message indexes and message of the first message type that `value` fits: outer types come first. Raises
+        DoesNotFit."""
+        refusals = []
+        for indexes in indexes_of(self._file):
+            try:
+                return write_indexes(indexes) + bytes(self._message(indexes, value).SerializePartialToString())
+            except Exception as error:  # noqa: BLE001
+                refusals.append(f"{'.'.join(map(str, indexes))}: {_reason(error)}")
+        raise DoesNotFit("; ".join(refusals[:3]) or "the schema has no message type")
+
+    def _message(self, indexes: tuple[int, ...], value: object) -> Any:
         from google.protobuf import json_format
 
-        error: Exception | None = None
-        for path in [indexes] if indexes is not None else indexes_of(self._file):
-            try:
-                message = self._class(path)()
-                json_format.ParseDict(value, message, descriptor_pool=self._pool)
-                return write_indexes(path) + bytes(message.SerializePartialToString())
-            except Exception as refused:  # noqa: BLE001
-                error = error or refused
-        raise CannotEncode(_reason(error) if error else "the schema has no message type")
+        try:
+            return json_format.ParseDict(value, self._class(indexes)(), descriptor_pool=self._pool)
+        except json_format.ParseError:
+            # The library writes the largest float in its shortest form and refuses to read that, which is a little
+            # above it. What a double would have become is compared.
+            lowered = _with_largest_floats(value)
+            if lowered == value:
+                raise
+            message = json_format.ParseDict(lowered, self._class(indexes)(), descriptor_pool=self._pool)
+            if self._fields(message) != value:
+                raise
+            return message
+
+    def _fields(self, message: Any) -> Any:
+        from google.protobuf import json_format
+
+        return json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=self._pool)
 
     def _class(self, indexes: tuple[int, ...]) -> Any:
         from google.protobuf import message_factory
@@ -96,6 +109,17 @@ def _message_type(file: Any, indexes: tuple[int, ...]) -> Any:
 def decoder(schema: Schema, schemas: SchemaLookup) -> ProtobufDecoder:
     """The decoder for data of `schema`. Raises BadSchema, also where grpcio-tools is not installed."""
     return ProtobufDecoder(*compiled_files(schema, schemas))
+
+
+def _with_largest_floats(value: Any) -> Any:
+    """With the largest float in place of its shortest form."""
+    if isinstance(value, dict):
+        return {name: _with_largest_floats(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_largest_floats(item) for item in value]
+    if isinstance(value, float) and abs(value) == 3.4028235e38:
+        return math.copysign(_FLOAT_MAX, value)
+    return value
 
 
 def _reason(error: Exception) -> str:
