@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafkafs import decoding
+from kafkafs.decoding import BadSchema, DoesNotFit, encode_json
 from kafkafs.schemas.schema import SchemaLookup
 from kafkafs.writing.line_parsers import JsonLines
 from storage.errors import InvalidRecord
@@ -19,8 +19,10 @@ def jsonl_with(schemas: SchemaLookup, topic: str) -> JsonLines:
                 advice="Schemas are in the topic _schemas, or where the option schemas=PATH says",
             )
         try:
-            return decoding.encode_json(schema, schemas, value)
-        except decoding.DoesNotFit as error:
-            raise InvalidRecord(f"value does not fit the schema {schema_id}: {error}") from None
+            return encode_json(schema, schemas, value)
+        except DoesNotFit as error:
+            raise InvalidRecord(f"does not fit the schema {schema_id}: {error}") from None
+        except BadSchema as error:
+            raise InvalidRecord(f"the schema {schema_id} cannot be used: {error}") from None
 
     return JsonLines(encode)
