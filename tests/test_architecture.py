@@ -61,7 +61,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "kafkafs.decoding": ("kafkafs.schemas", "kafkafs.formats", "storage.format"),
     "kafkafs.selection": ("storage.format", "storage.log", "storage.client"),
     "kafkafs.writing": (
-        "kafkafs.formats", "kafkafs.schemas", "kafkafs.decoding", "storage.format", "storage.config", "storage.files", "storage.append", "storage.client",
+        "kafkafs.formats", "kafkafs.schemas", "kafkafs.decoding",
+        "storage.format", "storage.config", "storage.files", "storage.append", "storage.client",
         "storage.directory",
     ),
     "kafkafs.view_index": (
@@ -71,19 +72,23 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "kafkafs.view_index", "kafkafs.selection", "storage.format", "storage.log", "storage.client",
     ),
     "kafkafs.tree": (
-        KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding", "kafkafs.views", "kafkafs.view_index", "kafkafs.writing", "kafkafs.selection", "kafkafs.formats",
+        KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
+        "kafkafs.views", "kafkafs.view_index", "kafkafs.writing", "kafkafs.selection", "kafkafs.formats",
         "storage.format", "storage.files", "storage.log", "storage.append", "storage.client", "storage.directory",
     ),
     "kafkafs.mounting": (
-        KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.tree", "kafkafs.views", "kafkafs.selection", "storage.config", "storage.log",
+        KAFKAFS_GROUND, "kafkafs.schemas",
+        "kafkafs.tree", "kafkafs.views", "kafkafs.selection", "storage.config", "storage.log",
         "storage.directory", "storage.upkeep",
     ),
     "kafkafs.spark": (
-        KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding", "storage.format", "storage.files", "storage.log", "storage.client", "storage.directory",
+        KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
+        "storage.format", "storage.files", "storage.log", "storage.client", "storage.directory",
         "storage.staged_writes", "storage.compaction", "storage.verify",
     ),
     "kafkafs.cli": (
-        KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding", "kafkafs.mounting", "kafkafs.tree", "kafkafs.views", "kafkafs.writing", "kafkafs.selection",
+        KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
+        "kafkafs.mounting", "kafkafs.tree", "kafkafs.views", "kafkafs.writing", "kafkafs.selection",
         "kafkafs.formats", "kafkafs.spark", "storage.format", "storage.files", "storage.log", "storage.recovery",
         "storage.staged_writes", "storage.directory", "storage.client",
         "storage.compaction", "storage.verify", "storage.upkeep",

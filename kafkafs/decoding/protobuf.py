@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafkafs.decoding.does_not_fit import DoesNotFit
 from kafkafs.decoding.proto_files import compiled_files
 from kafkafs.decoding.proto_indexes import BadIndexes, indexes_of, read_indexes, write_indexes
+from kafkafs.decoding.proto_order import in_order
 
 if TYPE_CHECKING:
     from kafkafs.schemas.schema import Schema, SchemaLookup
@@ -76,7 +77,8 @@ class ProtobufDecoder:
     def _fields(self, message: Any) -> Any:
         from google.protobuf import json_format
 
-        return json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=self._pool)
+        fields = json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=self._pool)
+        return in_order(fields, message.DESCRIPTOR)
 
     def _class(self, indexes: tuple[int, ...]) -> Any:
         from google.protobuf import message_factory
