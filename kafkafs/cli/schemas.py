@@ -99,4 +99,4 @@ def _export(registry: Registry, logdir: Path, target: Path, as_json: bool) -> No
     if as_json:
         print_json({"directory": str(target), **counts})
     else:
-        click.echo(f"{counts['versions']} versions of {counts['subjects']} subjects are in {target}")
+        click.echo(f"{target}: subjects {counts['subjects']}, versions {counts['versions']}, ids {counts['ids']}")
