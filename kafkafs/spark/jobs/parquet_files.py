@@ -23,7 +23,7 @@ from kafkafs.spark.rows import MOST_MILLISECONDS, arrow_batches
 from storage.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from storage.files.disk_protocol import Disk, DiskFile
     from storage.format.block import RecordBlock
@@ -44,8 +44,9 @@ _STATISTICS: Final = ("partition", "offset", "timestamp", "timestampType")
 class DayFiles:
     """The files of one range of offsets of one partition, one or more for each day. Must be closed or abandoned.
 
-    `columns`: names of `rows`. Days may come in any order; if there are too many to keep all files open, a day gets
-    several files. A timestamp that microseconds cannot express becomes null: `beyond` counts such messages.
+    `columns`: names of `rows`. `transform`: makes other columns of theirs, row by row. Days may come in any order; if
+    there are too many to keep all files open, a day gets several files. A timestamp that microseconds cannot express
+    becomes null: `beyond` counts such messages.
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class DayFiles:
         tp: TopicPartition,
         columns: Sequence[str],
         compression: str = "snappy",
+        transform: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     ) -> None:
         # Constant after construction.
         self._disk = disk
         self._staging = staging
         self._tp = tp
+        self._transform = transform
         self._columns = columns
         self._compression = compression
         # Changed by each block.
@@ -103,6 +106,8 @@ class DayFiles:
         batches = arrow_batches([(self._tp, block)], self._columns)
         if day == NO_DAY:
             batches = self._without_impossible_times(block)
+        if self._transform is not None:
+            batches = map(self._transform, batches)
         file.add(batches, int(block.offset[0]), int(block.offset[-1]))
         self._held += file.held_bytes - before
         while self._held > HELD_BYTES:
