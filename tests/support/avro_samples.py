@@ -46,6 +46,11 @@ class Samples:
         self.text = json.dumps(self.schema)
         self._parsed = fastavro.parse_schema(_without_logical(self.schema))
 
+    def sample_from(self, dice: random.Random) -> tuple[bytes, Any]:
+        """As `sample`, out of other dice."""
+        self._dice = dice
+        return self.sample()
+
     def sample(self) -> tuple[bytes, Any]:
         """(data, JSON value)."""
         datum, shown = self._value(self.schema, 0)
