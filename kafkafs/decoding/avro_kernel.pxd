@@ -1,4 +1,5 @@
-# What pure-Python mode has no words for: the upper half of a product of two 64-bit numbers, and the order of bytes in a word.
+# What pure-Python mode has no words for: the upper half of a product of two 64-bit numbers, two
+# digits for each number below 100, and the order of bytes in a word.
 
 cdef extern from *:
     """
@@ -12,6 +13,11 @@ cdef extern from *:
         return (a >> 32) * (b >> 32) + (middle >> 32) + (other >> 32);
     #endif
     }
+    static const char kafkafs_pairs[] =
+        "00010203040506070809101112131415161718192021222324252627282930313233343536373839"
+        "40414243444546474849505152535455565758596061626364656667686970717273747576777879"
+        "8081828384858687888990919293949596979899";
     """
     unsigned long long high_product "kafkafs_high_product"(unsigned long long a, unsigned long long b) noexcept nogil
+    const char* PAIRS "kafkafs_pairs"
     bint LITTLE_ENDIAN "(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)"

@@ -20,6 +20,7 @@ else:
 
     high_product: Any = None  # declared in avro_kernel.pxd
     LITTLE_ENDIAN: Any = None
+    PAIRS: Any = None
 
 
 # C pointers when compiled; memoryviews when not.
@@ -64,6 +65,7 @@ _MAX_TEXT = cython.declare(cython.longlong, 64 << 20)
 
 _UINT32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 _MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+_TEN_TO_8 = cython.declare(cython.ulonglong, 100000000)
 _ONES = cython.declare(cython.ulonglong, 0x0101010101010101)
 _HIGHS = cython.declare(cython.ulonglong, 0x8080808080808080)
 
@@ -104,15 +106,20 @@ def _copy(out: Out, position: Long, text: Bytes, start: Long, length: Long) -> L
 def _digits(out: Out, position: Long, rest: ULong, count: Long) -> Long:
     """The last `count` decimal digits, with leading zeros."""
     at: Long = position + count
-    pair: cython.uint
-    while at - position >= 2:
-        pair = cython.cast(cython.uint, rest % 100)
-        rest = rest // 100
-        at -= 2
-        out[at] = cython.cast(cython.uchar, 48 + pair // 10)
-        out[at + 1] = cython.cast(cython.uchar, 48 + pair % 10)
-    if at > position:
-        out[position] = cython.cast(cython.uchar, 48 + rest % 10)
+    four: cython.uint
+    while at - position >= 4:
+        four = cython.cast(cython.uint, rest % 10000)
+        rest = rest // 10000
+        at -= 4
+        if cython.compiled:
+            memcpy(out + at, PAIRS + 2 * (four // 100), 2)
+            memcpy(out + (at + 2), PAIRS + 2 * (four % 100), 2)
+        else:
+            out[at : at + 4] = b"%04d" % four
+    while at > position:
+        at -= 1
+        out[at] = cython.cast(cython.uchar, 48 + rest % 10)
+        rest = rest // 10
     return position + count
 
 
@@ -120,15 +127,19 @@ def _digits(out: Out, position: Long, rest: ULong, count: Long) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _digit_count(rest: ULong) -> Long:
-    size: Long = 1
-    while rest >= 10000:
-        rest = rest // 10000
+    size: Long = 0
+    if rest >= _TEN_TO_8:
+        size = 8
+        rest = rest // _TEN_TO_8
+        if rest >= _TEN_TO_8:
+            size = 16
+            rest = rest // _TEN_TO_8
+    if rest >= 10000:
         size += 4
-    if rest >= 1000:
-        return size + 3
+        rest = rest // 10000
     if rest >= 100:
-        return size + 2
-    return size + 1 if rest >= 10 else size
+        return size + (4 if rest >= 1000 else 3)
+    return size + (2 if rest >= 10 else 1)
 
 
 @cython.cfunc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkafs.schemas import schema as registry
@@ -224,7 +225,7 @@ def _with_logical(made: AvroType, node: dict[str, Any]) -> AvroType:
         if type(precision) is int and type(scale) is int and 0 <= scale <= precision and precision > 0:
             if scale > MAX_SCALE:
                 raise BadSchema(f"a decimal has {scale} decimals, more than {MAX_SCALE}")
-            if made.kind == "bytes" or 10 ** min(precision, 8 * made.size) <= 1 << max(8 * made.size - 1, 0):
+            if made.kind == "bytes" or precision <= math.floor((8 * made.size - 1) * math.log10(2)):
                 made.logical, made.precision, made.scale = logical, precision, scale
     elif isinstance(logical, str) and _LOGICAL.get(logical) == made.kind:
         made.logical = logical

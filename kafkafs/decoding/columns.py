@@ -53,12 +53,13 @@ class Room:
 
 class Decoded:
     """What `ColumnDecoder.decode` made of rows: texts[0] their starts in the room, texts[1] their lengths, -1 where a
-    row is not decoded; its schema's id, -1 where it is not in the wire format; errors by row, counted from 0."""
+    row is not decoded; its schema's id, -1 where it is not in the wire format; errors by row, counted from 0.
+    `in_order`: every row has a text, and they lie one after another."""
 
-    __slots__ = ("errors", "ids", "rows", "texts")
+    __slots__ = ("errors", "ids", "in_order", "rows", "texts")
 
-    def __init__(self, rows: int, texts: Int64s, ids: Int64s, errors: dict[int, str]) -> None:
-        self.rows, self.texts, self.ids, self.errors = rows, texts, ids, errors
+    def __init__(self, rows: int, texts: Int64s, ids: Int64s, errors: dict[int, str], in_order: bool = False) -> None:
+        self.rows, self.texts, self.ids, self.errors, self.in_order = rows, texts, ids, errors, in_order
 
 
 class ColumnDecoder:
@@ -80,6 +81,8 @@ class ColumnDecoder:
         ids = np.empty(count, np.int64)
         if (row := avro_kernel.find_ids(buffer, starts, lengths, ids)) < count:
             raise ValueError(f"record {row} of the block points outside its buffer")
+        if count and ids.max() < 0:
+            return Decoded(count, np.full((2, count), -1, np.int64), ids, {}), position
         columns = np.empty((3, count), np.int64)
         np.add(starts, HEADER_SIZE, out=columns[0])
         np.subtract(lengths, HEADER_SIZE, out=columns[1])
@@ -109,7 +112,8 @@ class ColumnDecoder:
                     break
                 texts[:, found] = position, end - position
                 position = end
-        return Decoded(rows, texts, ids, errors), position
+        in_order = not others and rows > 0 and int(texts[1, :rows].min()) >= 0
+        return Decoded(rows, texts, ids, errors, in_order), position
 
     def _find_entries(self, ids: Int64s, entries: Int64s) -> bool:
         """Puts each row's first instruction into `entries`, -1 if there is none; whether rows with an id are among

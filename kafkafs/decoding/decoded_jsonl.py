@@ -67,7 +67,7 @@ class DecodedJsonl:
             rows = columns.shape[1]
             self._run(block, columns, room, row, _NO_OUT, 0, sizes[row : row + rows])
             row += rows
-            step = min(2 * rows, _MOST_ROWS)
+            step = min(rows + rows // 4 + 1, _MOST_ROWS)
         self._keep(room)
 
     def render(self, block: RecordBlock, out: memoryview, out_start: int = 0) -> int:
@@ -92,7 +92,7 @@ class DecodedJsonl:
             row += done
             if done < rows:
                 break
-            step = min(2 * rows, _MOST_ROWS)
+            step = min(rows + rows // 4 + 1, _MOST_ROWS)
         self._keep(room)
         return row, position
 
@@ -213,12 +213,15 @@ class TextDecoder:
         room = Room(max(LEAST_ROOM, min(_ROOM, 8 * memoryview(data).nbytes)))
         while row < count:
             window = slice(row, row + _MOST_ROWS)
-            found, _ = self._decoder.decode(data, starts[window], lengths[window], room)
+            found, end = self._decoder.decode(data, starts[window], lengths[window], room)
             if not found.rows:
                 room.grow()
                 continue
             window = slice(row, row + found.rows)
-            part, part_ends = self._texts(data, starts[window], lengths[window], found, room)
+            if found.in_order:
+                part, part_ends = room.texts[:end].copy(), found.texts[:, : found.rows].sum(0)
+            else:
+                part, part_ends = self._texts(data, starts[window], lengths[window], found, room)
             parts.append(part)
             ends[window] = part_ends + total
             ids[window] = found.ids[: found.rows]

@@ -5,6 +5,7 @@ A text that a log contains may crash the compiler, or keep it busy for long: thi
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _MAIN: Final = "schema.kafkafs.proto"
 _MOST_FILES: Final = 1000
 _SECONDS: Final = 60
+_LOGGED: Final = re.compile(r"WARNING: |[IWEF]\d{4} |\[libprotobuf ")
 _INSTALL: Final = "Protobuf needs the packages of an extra: pip install 'kafkafs[schemas]'"
 
 
@@ -99,8 +101,14 @@ def _descriptor_set(texts: tuple[tuple[str, str], ...]) -> bytes:
             raise BadSchema(f"compiling it takes more than {_SECONDS} s") from None
         except (OSError, ValueError) as error:
             raise BadSchema(f"it cannot be compiled: {error}") from None
-        said = done.stderr.decode(errors="replace").replace(_MAIN, "the schema").split()
-        raise BadSchema(f"it does not compile: {' '.join(said)[:300] or f'exit code {done.returncode}'}")
+        raise BadSchema(f"it does not compile: {_said(done.stderr, folder) or f'exit code {done.returncode}'}")
+
+
+def _said(output: bytes, folder: str) -> str:
+    """The compiler's errors in one line, without what its libraries log."""
+    text = output.decode(errors="replace").replace(f"{folder}/files/", "")
+    lines = text.replace(_MAIN, "the schema").splitlines()
+    return " ".join(" ".join(line for line in lines if not _LOGGED.match(line)).split())[:300]
 
 
 def _well_known() -> Path:

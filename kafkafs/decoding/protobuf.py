@@ -50,12 +50,15 @@ class ProtobufDecoder:
     def encode(self, value: object) -> bytes:
         """Message indexes and message of the first message type that `value` fits: outer types come first. Raises
         DoesNotFit."""
+        if not isinstance(value, dict):
+            raise DoesNotFit.at((), "an object", value)
         refusals = []
         for indexes in indexes_of(self._file):
             try:
                 return write_indexes(indexes) + bytes(self._message(indexes, value).SerializePartialToString())
             except Exception as error:  # noqa: BLE001
-                refusals.append(f"{'.'.join(map(str, indexes))}: {_reason(error)}")
+                name = self._class(indexes).DESCRIPTOR.full_name
+                refusals.append(f"as {name}: {_reason(error).partition(' Available Fields')[0]}")
         raise DoesNotFit("; ".join(refusals[:3]) or "the schema has no message type")
 
     def _message(self, indexes: tuple[int, ...], value: object) -> Any:
