@@ -33,18 +33,20 @@ _LOOKED_INTO = 16  # a topic of more partitions takes its time from their direct
 class RootDirectory(Directory):
     """The mountpoint: the files about the mount, and all topics."""
 
-    def __init__(self, log_dir: LogDir, *, writable: bool = False, schemas: bool = False) -> None:
+    def __init__(self, log_dir: LogDir, has_schemas: Callable[[], bool], *, writable: bool = False) -> None:
         self._log_dir = log_dir
+        self._has_schemas = has_schemas
         self._mode = WRITABLE_MODE if writable else DIRECTORY_MODE
-        self._special = ("@groups", SCHEMAS) if schemas else ("@groups",)
 
     def attributes(self) -> Attributes:
-        below = len(self._special) + len(self._log_dir.topics())
+        below = 1 + self._has_schemas() + len(self._log_dir.topics())
         return Attributes(NodeKind.DIRECTORY, 0, self._log_dir.mtime_ns, self._mode, 2 + below)
 
     def list(self) -> Iterable[Entry]:
         yield from (Entry(name, NodeKind.FILE) for name in ROOT_FILES)
-        yield from (Entry(name, NodeKind.DIRECTORY) for name in self._special)
+        yield Entry("@groups", NodeKind.DIRECTORY)
+        if self._has_schemas():
+            yield Entry(SCHEMAS, NodeKind.DIRECTORY)
         yield from (Entry(topic, NodeKind.DIRECTORY) for topic in self._log_dir.topics())
 
 
@@ -85,17 +87,21 @@ class PartitionDirectory(Directory):
 
     _DIRECTORIES = ("offsets", "time", "segments")
 
-    def __init__(self, log_dir: LogDir, log: Log, *, writable: bool = False, decoded: bool = False) -> None:
+    def __init__(
+        self, log_dir: LogDir, log: Log, is_decoded: Callable[[str], bool], *, writable: bool = False
+    ) -> None:
+        """`is_decoded`: whether a topic has decoded views."""
         self._log_dir = log_dir
         self._log = log
-        messages = (*MESSAGE_FILES, *((f"messages.{DECODED}",) if decoded else ()))
-        self._files = (*messages, "@info.json", *(APPEND_FILES if writable else ()))
+        self._is_decoded = is_decoded
+        self._more = ("@info.json", *(APPEND_FILES if writable else ()))
 
     def attributes(self) -> Attributes:
         return _directory(log_mtime_ns(self._log, self._log.snapshot()), len(self._DIRECTORIES))
 
     def list(self) -> Iterable[Entry]:
-        yield from (Entry(name, NodeKind.FILE) for name in self._files)
+        decoded = (f"messages.{DECODED}",) if self._is_decoded(self._log.tp.topic) else ()
+        yield from (Entry(name, NodeKind.FILE) for name in (*MESSAGE_FILES, *decoded, *self._more))
         yield from (Entry(name, NodeKind.DIRECTORY) for name in self._DIRECTORIES)
 
     def xattrs(self) -> Mapping[str, bytes]:

@@ -114,6 +114,10 @@ class Tree:
         self._infos = InfoTexts(log_dir, self.options.isolation)
         self._groups = GroupTree(log_dir, owned)
         writable = owned is not None
+
+        def has_schemas() -> bool:
+            return bool(schemas.registry())
+
         # A dict is faster than a chain of comparisons, and each stat comes here.
         self._makers: dict[type, Callable[[Any], View]] = {
             **dict.fromkeys((paths.Groups, paths.GroupDir, paths.GroupTopic, paths.GroupOffset), self._groups.view),
@@ -122,7 +126,7 @@ class Tree:
             paths.SegmentPath: lambda node: SegmentFile(log_dir.log(node.tp), node.name, self._seen),
             paths.Partition: self._partition_directory,
             paths.PartitionEntry: self._partition_entry,
-            paths.Root: lambda _: RootDirectory(log_dir, writable=writable, schemas=bool(schemas.registry())),
+            paths.Root: lambda _: RootDirectory(log_dir, has_schemas, writable=writable),
             paths.Topic: lambda node: TopicDirectory(log_dir, node.topic, writable=writable),
             paths.TopicConfig: self._topic_config,
             paths.RootFile: self._root_file,
@@ -211,9 +215,8 @@ class Tree:
         return RangeFile(self._services, self.log_dir.log(node.tp), node)
 
     def _partition_directory(self, node: paths.Partition) -> View:
-        decoded = self._services.decoded.has(node.tp.topic)
-        log = self.log_dir.log(node.tp)
-        return PartitionDirectory(self.log_dir, log, writable=self.owned is not None, decoded=decoded)
+        log, is_decoded = self.log_dir.log(node.tp), self._services.decoded.has
+        return PartitionDirectory(self.log_dir, log, is_decoded, writable=self.owned is not None)
 
     def _partition_entry(self, node: paths.PartitionEntry) -> View:
         log, infos = self.log_dir.log(node.tp), self._infos

@@ -157,7 +157,7 @@ class TypedValues:
         if column.null_count:
             lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
         plain = np.frombuffer(b"" if data is None else data, np.uint8)
-        texts, _, ids, errors = self._checks.decode(plain, bounds[:-1], lengths)
+        texts, _, ids, errors = self._checks.decode(plain.data, bounds[:-1], lengths)
         return ids.tolist(), errors, len(texts)
 
     def _value(self, raw: bytes | None, schema_id: int, error: str | None) -> tuple[Any, str | None]:
