@@ -56,7 +56,8 @@ def _side(line: dict[str, Any], side: str, encode: Encode | None) -> bytes | Non
     schema_id = _number(line.get(f"{side}Schema"), f"{side}Schema", 0, _MAX_SCHEMA_ID)
     if schema_id is None:
         return _bytes(found, side)
-    if line.get("error") is not None and (framed := _framed(found, schema_id)) is not None:
+    # What could not be decoded is shown as it is, and the error names the side.
+    if f"{side}: " in str(line.get("error")) and (framed := _framed(found, schema_id)) is not None:
         return framed
     if encode is None:
         raise InvalidRecord(f"{side}Schema names a schema, and none are known here", found=schema_id)
@@ -68,7 +69,7 @@ def _side(line: dict[str, Any], side: str, encode: Encode | None) -> bytes | Non
 
 
 def _framed(found: Any, schema_id: int) -> bytes | None:
-    """What could not be decoded and is shown as it is: bytes that begin with the schema's id in the wire format."""
+    """The bytes of a key or value that is shown as it is, if they begin with the schema's id in the wire format."""
     try:
         data = _bytes(found, "")
     except InvalidRecord:
