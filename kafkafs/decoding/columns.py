@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 # Magic byte and schema id.
 HEADER_SIZE: Final = 5
-# The least room for texts: the kernel wants 64 bytes to spare.
-LEAST_ROOM: Final = 4096
 # Records, arrays and maps within each other, and JSON's arrays and objects.
 MAX_DEPTH: Final = 500
 
@@ -49,6 +48,24 @@ class Room:
             return -1
         self.texts[position:end] = memoryview(data)
         return end
+
+
+class Rooms:
+    """Each thread's room, kept between calls unless it has grown large. Threads can share it."""
+
+    def __init__(self, size: int, most_kept: int) -> None:
+        self._size, self._most_kept = size, most_kept
+        self._local = threading.local()
+
+    def take(self) -> Room:
+        """This thread's room, which it has not any more until `keep`: rendering can be called again within a lookup."""
+        room: Room | None = self._local.__dict__.pop("room", None)
+        return Room(self._size) if room is None else room
+
+    def keep(self, room: Room) -> None:
+        """Gives it back."""
+        if len(room.texts) <= self._most_kept:
+            self._local.room = room
 
 
 class Decoded:
