@@ -9,16 +9,16 @@ import numpy as np
 
 from kafkafs.decoding.avro_program import Programs
 from kafkafs.decoding.columns import ColumnDecoder, Decoded, Room, Rooms
+from kafkafs.decoding.schema_guids import find_guids
 from kafkafs.formats import program, render_kernel
 from kafkafs.formats.program import Code, Operation
-from storage.format.block import RecordColumn
+from storage.format.block import RecordBlock, RecordColumn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
     from kafkafs.schemas.schema import SchemaLookup
-    from storage.format.block import RecordBlock
     from storage.types import TopicPartition
 
     Int64s = NDArray[np.int64]
@@ -119,12 +119,18 @@ class DecodedJsonl:
     def _decoded(self, block: RecordBlock, row: int, step: int, room: Room) -> Int64s | None:
         """None if not even one row fits into the room."""
         original = block.columns[:, row : row + step]
+        key_guids, value_guids = find_guids(RecordBlock(block.buffer, block.table, original, block.next_row))
         keys, position = self._keys.decode(
-            block.buffer, original[RecordColumn.KEY_START], original[RecordColumn.KEY_LENGTH], room
+            block.buffer, original[RecordColumn.KEY_START], original[RecordColumn.KEY_LENGTH], room, 0, key_guids
         )
         original = original[:, : keys.rows]
         values, position = self._values.decode(
-            block.buffer, original[RecordColumn.VALUE_START], original[RecordColumn.VALUE_LENGTH], room, position
+            block.buffer,
+            original[RecordColumn.VALUE_START],
+            original[RecordColumn.VALUE_LENGTH],
+            room,
+            position,
+            value_guids,
         )
         rows = values.rows
         columns = np.empty((_COLUMNS, rows), np.int64)
