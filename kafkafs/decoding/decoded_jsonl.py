@@ -15,6 +15,8 @@ from kafkafs.formats.program import Code, Operation
 from storage.format.block import RecordBlock, RecordColumn
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
@@ -196,12 +198,13 @@ class TextDecoder:
         self._rooms = Rooms(_ROOM, _MOST_KEPT)
 
     def decode(
-        self, data: Buffer, starts: Int64s, lengths: Int64s
+        self, data: Buffer, starts: Int64s, lengths: Int64s, guids: Mapping[int, bytes] | None = None
     ) -> tuple[NDArray[np.uint8], Int64s, Int64s, dict[int, str]]:
         """(texts one after another, where each ends, schema ids, errors by row).
 
         A text is what decoded.jsonl shows: the decoded value, else the bytes as jsonl shows them; null, whose length is
-        -1, has no bytes. Schema id -1: not in the wire format. Raises ValueError if a row points outside `data`.
+        -1, has no bytes. Schema id -1: not in the wire format. `guids`: of rows with such a header (`find_guids`).
+        Raises ValueError if a row points outside `data`.
         """
         count = len(starts)
         ids, ends, errors = np.empty(count, np.int64), np.empty(count, np.int64), dict[int, str]()
@@ -210,7 +213,8 @@ class TextDecoder:
         room = self._rooms.take()
         while row < count:
             window = slice(row, row + _MOST_ROWS)
-            found, end = self._decoder.decode(data, starts[window], lengths[window], room)
+            headers = {at - row: header for at, header in guids.items() if at >= row} if guids else None
+            found, end = self._decoder.decode(data, starts[window], lengths[window], room, 0, headers)
             if not found.rows:
                 room.grow()
                 continue

@@ -9,7 +9,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from kafkafs.decoding import DecodedJsonl
+from kafkafs.decoding import DecodedJsonl, TextDecoder, find_guids
 from kafkafs.schemas.schema import AVRO, JSON, PROTOBUF, Schema
 from storage.format.block import RecordColumn
 from tests.support.blocks import TP, Row, block_of
@@ -114,3 +114,19 @@ def test_headers_that_do_not_parse() -> None:
     block.columns[RecordColumn.HEADERS_COUNT, 0] = 50
     with pytest.raises(ValueError, match="outside its buffer"):
         DecodedJsonl(TP, WithGuids(*SCHEMAS)).measure(block, np.empty(1, np.int64))
+
+
+def test_columns_with_guids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the lines, also in windows of few rows."""
+    monkeypatch.setattr("kafkafs.decoding.decoded_jsonl._MOST_ROWS", 3)
+    rows = [Row(value=b"\x08", headers=(header(0),) if i % 4 else ()) for i in range(20)]
+    block = block_of(rows)
+    keys, values = find_guids(block)
+    assert not keys
+    decoder = TextDecoder(WithGuids(*SCHEMAS), "t-value")
+    texts, ends, ids, errors = decoder.decode(block.buffer, block.value_start, block.value_length, values)
+    assert not errors
+    assert ids.tolist() == [70 if i % 4 else -1 for i in range(20)]
+    begins = [0, *ends.tolist()]
+    found = [texts.tobytes()[begins[i] : begins[i + 1]] for i in range(20)]
+    assert found == [b"4" if i % 4 else b'"\\b"' for i in range(20)]
