@@ -9,5 +9,15 @@ from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
 from kafkafs.decoding.does_not_fit import DoesNotFit
 from kafkafs.decoding.encoding import encode_json
+from kafkafs.decoding.schema_guids import find_guids
 
-__all__ = ["AvroType", "BadSchema", "DecodedJsonl", "DoesNotFit", "TextDecoder", "encode_json", "parse_avro"]
+__all__ = [
+    "AvroType",
+    "BadSchema",
+    "DecodedJsonl",
+    "DoesNotFit",
+    "TextDecoder",
+    "encode_json",
+    "find_guids",
+    "parse_avro",
+]

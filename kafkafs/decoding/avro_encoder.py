@@ -152,7 +152,7 @@ class _Writer:
         return data
 
     def _union(self, kind: AvroType, value: object) -> bytes:
-        """The branch is not in the value: see CONTRACT.md for the order in which they are tried."""
+        """The branch is not in the value: see kafkafs/CONTRACT.md, "Decoding in detail"."""
         branches = sorted(enumerate(kind.branches), key=lambda branch: _rank(branch[1], value))
         others = [(i, branch) for i, branch in branches if branch.kind != "null"]
         if value is not None and len(others) == 1:

@@ -186,47 +186,8 @@ def _round_to_odd(powers: Powers, power: Long, value: ULong) -> ULong:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _shortest(out: Out, position: Long, c: ULong, q: Long, closer: Bool, powers: Powers) -> Long:
-    """c * 2**q, c > 0, in the fewest decimal digits that read back as the same float; of those the nearest (Raffaello
-    Giulietti: The Schubfach way to render doubles). `closer`: the next smaller float is half as far as the next larger.
-    Written as Python's repr writes floats. `powers`: avro_program.POWERS."""
-    digits: ULong
-    k: Long = 0
-    h: Long
-    power: Long
-    lower: ULong
-    upper: ULong
-    exact: ULong
-    up: Bool
-    down: Bool
-    if -53 < q <= 0 and (c >> (-q)) << (-q) == c:
-        digits = c >> (-q)
-    else:
-        # The shifts of negative numbers round down, as the formulas want it.
-        k = (q * 1262611 - (524031 if closer else 0)) >> 22
-        h = q + ((-k * 1741647) >> 19) + 1
-        power = 2 * (292 - k)
-        lower = _round_to_odd(powers, power, ((4 * c - 2 + closer) << h))
-        exact = _round_to_odd(powers, power, (4 * c) << h)
-        upper = _round_to_odd(powers, power, (4 * c + 2) << h)
-        # The boundaries themselves read back as this float only if it is even.
-        lower += c & 1
-        upper -= c & 1
-        digits = exact // 4
-        if digits >= 10:
-            up = lower <= 40 * (digits // 10)
-            down = 40 * (digits // 10) + 40 <= upper
-            if up != down:
-                digits = digits // 10 + down
-                k += 1
-                power = -1
-        if power >= 0:
-            up = lower <= 4 * digits
-            down = 4 * digits + 4 <= upper
-            if up != down:
-                digits += down
-            elif exact + (digits & 1) > 4 * digits + 2:  # beyond the middle, or there and odd
-                digits += 1
+def _float_text(out: Out, position: Long, digits: ULong, k: Long) -> Long:
+    """digits * 10**k as Python's repr writes a float."""
     if digits % 10 == 0:
         if digits % 100000000 == 0:
             digits = digits // 100000000
@@ -276,12 +237,62 @@ def _shortest(out: Out, position: Long, c: ULong, q: Long, closer: Bool, powers:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _shortest(out: Out, position: Long, c: ULong, q: Long, closer: Bool, powers: Powers) -> Long:
+    """c * 2**q, c > 0, in the fewest decimal digits that read back as the same float; of those the nearest (Raffaello
+    Giulietti: The Schubfach way to render doubles). `closer`: the next smaller float is half as far as the next larger.
+    `powers`: avro_program.POWERS."""
+    digits: ULong
+    k: Long = 0
+    h: Long
+    power: Long
+    lower: ULong
+    upper: ULong
+    exact: ULong
+    up: Bool
+    down: Bool
+    if -53 < q <= 0 and (c >> (-q)) << (-q) == c:
+        digits = c >> (-q)
+    else:
+        # The shifts of negative numbers round down, as the formulas want it.
+        k = (q * 1262611 - (524031 if closer else 0)) >> 22
+        h = q + ((-k * 1741647) >> 19) + 1
+        power = 2 * (292 - k)
+        lower = _round_to_odd(powers, power, ((4 * c - 2 + closer) << h))
+        exact = _round_to_odd(powers, power, (4 * c) << h)
+        upper = _round_to_odd(powers, power, (4 * c + 2) << h)
+        # The boundaries themselves read back as this float only if it is even.
+        lower += c & 1
+        upper -= c & 1
+        digits = exact // 4
+        if digits >= 10:
+            up = lower <= 40 * (digits // 10)
+            down = 40 * (digits // 10) + 40 <= upper
+            if up != down:
+                digits = digits // 10 + down
+                k += 1
+                power = -1
+        if power >= 0:
+            up = lower <= 4 * digits
+            down = 4 * digits + 4 <= upper
+            if up != down:
+                digits += down
+            elif exact + (digits & 1) > 4 * digits + 2:  # beyond the middle, or there and odd
+                digits += 1
+    return _float_text(out, position, digits, k)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _float(out: Out, position: Long, bits: ULong, fraction_bits: Long, top: Long, powers: Powers) -> Long:
     """An IEEE float of `fraction_bits` (52 or 23) whose largest exponent is `top` (2047 or 255)."""
     fraction: ULong = bits & ((cython.cast(cython.ulonglong, 1) << fraction_bits) - 1)
     exponent: Long = (bits >> fraction_bits) & top
     negative: Bool = (bits >> (63 if fraction_bits == 52 else 31)) & 1
     bias: Long = (top >> 1) + fraction_bits
+    if cython.compiled:
+        number: cython.double = 0
+        thousandths: Long
     if exponent == top:
         if fraction != 0:
             return _put(out, position, b'"NaN"', 5)
@@ -295,6 +306,13 @@ def _float(out: Out, position: Long, bits: ULong, fraction_bits: Long, top: Long
         if fraction == 0:
             return _put(out, position, b"0.0", 3)
         return _shortest(out, position, fraction, 1 - bias, False, powers)
+    if cython.compiled and fraction_bits == 52 and -10 <= exponent - 1023 < 39:
+        # A decimal of at most 15 digits that reads back as this float is the only one. Many have three decimals.
+        bits &= _MAX_INT64
+        memcpy(cython.address(number), cython.address(bits), 8)
+        thousandths = cython.cast(Long, number * 1000.0 + 0.5)
+        if cython.cast(cython.double, thousandths) / 1000.0 == number:
+            return _float_text(out, position, thousandths, -3)
     fraction |= cython.cast(cython.ulonglong, 1) << fraction_bits
     closer: Bool = fraction & (fraction - 1) == 0 and exponent > 1
     return _shortest(out, position, fraction, exponent - bias, closer, powers)
@@ -801,10 +819,7 @@ def _datum(
         start = steps[pc + 1]
         length = steps[pc + 2]
         before = at
-        if position - first > most:
-            fault = _TOO_LONG
-            break
-        if limit - position < length:
+        if limit - position < length + _SPARE:
             fault = _FULL
             break
         if length > 0:
@@ -817,9 +832,6 @@ def _datum(
                 position += length
             else:
                 position = _copy(out, position, literals, start, length)
-        if limit - position < _SPARE:
-            fault = _FULL
-            break
         if code >= 16:
             # All of these begin with a zigzag varint.
             bits = 0
@@ -865,7 +877,7 @@ def _datum(
             if value < 0 or value > end - at:
                 fault = _BAD_LENGTH
                 break
-            if (limit - position - _SPARE) // 6 < value and limit - position - _SPARE < _escaped_size(text, at, value):
+            if limit - position - _SPARE < 6 * value and limit - position - _SPARE < _escaped_size(text, at, value):
                 fault = _FULL
                 break
             position = _escaped(out, position, text, at, value, size)
@@ -960,6 +972,9 @@ def _datum(
                 if empty_items > _MAX_EMPTY_ITEMS:
                     fault = _EMPTY_ITEMS
                     break
+            if position - first > most:
+                fault = _TOO_LONG
+                break
             stack[i + 1] -= 1
             if stack[i + 1] == 0:
                 pc = steps[pc + 4]
@@ -972,6 +987,10 @@ def _datum(
         elif code == 9 or code == 7:  # PUSH, CALL
             if top >= deepest:
                 fault = _TOO_DEEP
+                break
+            # Only by these and by NEXT can a text grow beyond the size of the program.
+            if position - first > most:
+                fault = _TOO_LONG
                 break
             i = top * _FRAME + 4
             top += 1

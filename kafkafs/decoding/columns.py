@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -10,8 +11,11 @@ from kafkafs.decoding import avro_kernel
 from kafkafs.decoding.avro_program import FAULT_TEXTS, POWERS, Fault
 from kafkafs.decoding.decoding_plans import Plans
 from kafkafs.decoding.protobuf import CannotDecode
+from kafkafs.decoding.schema_guids import GUID_HEADER_SIZE, guid_in
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
@@ -22,8 +26,6 @@ if TYPE_CHECKING:
 
 # Magic byte and schema id.
 HEADER_SIZE: Final = 5
-# The least room for texts: the kernel wants 64 bytes to spare.
-LEAST_ROOM: Final = 4096
 # Records, arrays and maps within each other, and JSON's arrays and objects.
 MAX_DEPTH: Final = 500
 
@@ -51,6 +53,24 @@ class Room:
         return end
 
 
+class Rooms:
+    """Each thread's room, kept between calls unless it has grown large. Threads can share it."""
+
+    def __init__(self, size: int, most_kept: int) -> None:
+        self._size, self._most_kept = size, most_kept
+        self._local = threading.local()
+
+    def take(self) -> Room:
+        """This thread's room, which it has not any more until `keep`: rendering can be called again within a lookup."""
+        room: Room | None = self._local.__dict__.pop("room", None)
+        return Room(self._size) if room is None else room
+
+    def keep(self, room: Room) -> None:
+        """Gives it back."""
+        if len(room.texts) <= self._most_kept:
+            self._local.room = room
+
+
 class Decoded:
     """What `ColumnDecoder.decode` made of rows: texts[0] their starts in the room, texts[1] their lengths, -1 where a
     row is not decoded; its schema's id, -1 where it is not in the wire format; errors by row, counted from 0.
@@ -70,10 +90,17 @@ class ColumnDecoder:
         self._plans = Plans(schemas, subject, programs)
 
     def decode(
-        self, buffer: Buffer, starts: Int64s, lengths: Int64s, room: Room, position: int = 0
+        self,
+        buffer: Buffer,
+        starts: Int64s,
+        lengths: Int64s,
+        room: Room,
+        position: int = 0,
+        guids: Mapping[int, bytes] | None = None,
     ) -> tuple[Decoded, int]:
         """Decodes the first rows, as many as fit into `room` from `position` on; and the position after their texts.
 
+        `guids`: the header of each row that has one (`schema_guids.find_guids`); its bytes then begin with the data.
         Raises ValueError if a row points outside `buffer`.
         """
         starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
@@ -81,18 +108,21 @@ class ColumnDecoder:
         ids = np.empty(count, np.int64)
         if (row := avro_kernel.find_ids(buffer, starts, lengths, ids)) < count:
             raise ValueError(f"record {row} of the block points outside its buffer")
-        if count and ids.max() < 0:
+        guids = guids or {}
+        if count and not guids and ids.max() < 0:
             return Decoded(count, np.full((2, count), -1, np.int64), ids, {}), position
         columns = np.empty((3, count), np.int64)
         np.add(starts, HEADER_SIZE, out=columns[0])
         np.subtract(lengths, HEADER_SIZE, out=columns[1])
         others = self._find_entries(ids, columns[2])
+        unknown = self._find_guids(guids, starts, lengths, ids, columns)
+        others = others or bool(guids)
         results = np.empty((5, count), np.int64)
         rows, position = avro_kernel.run(
             *self._programs.arrays, POWERS, buffer, columns, 0, count, room.texts, position, results,
             room.stack, room.scratch,
         )  # fmt: skip
-        texts, errors = results[:2], {}
+        texts, errors = results[:2], {row: error for row, error in unknown.items() if row < rows}
         for found in np.flatnonzero(results[2, :rows]).tolist():
             fault, at, instruction = results[2:, found].tolist()
             if fault == Fault.OUTSIDE:
@@ -101,7 +131,8 @@ class ColumnDecoder:
         if others:
             data = memoryview(buffer).cast("B")
             for found in np.flatnonzero((ids[:rows] >= 0) & (columns[2, :rows] < 0)).tolist():
-                text = self._row(int(ids[found]), data, *columns[:2, found].tolist())
+                start, length = columns[:2, found].tolist()
+                text = self._row(int(ids[found]), data[start : start + length], guids.get(found))
                 if isinstance(text, str):
                     errors[found] = text
                     continue
@@ -128,13 +159,31 @@ class ColumnDecoder:
         entries[:] = np.array(plans, np.int64)[inverse]
         return any(entry < 0 <= one for entry, one in zip(plans, known.tolist(), strict=True))
 
-    def _row(self, schema_id: int, data: memoryview, start: int, length: int) -> bytes | str:
+    def _find_guids(
+        self, guids: Mapping[int, bytes], starts: Int64s, lengths: Int64s, ids: Int64s, columns: Int64s
+    ) -> dict[int, str]:
+        """Puts ids, places and instructions of the rows with a GUID in place of those that their bytes seem to have;
+        the errors of rows whose GUID is unknown."""
+        errors = {}
+        for row, header in guids.items():
+            if row >= len(ids) or lengths[row] < 0:
+                continue
+            plan = self._plans.plan(guid_in(header))
+            ids[row] = plan.schema_id
+            columns[:, row] = starts[row], lengths[row], plan.entry
+            if plan.schema_id < 0:
+                errors[row] = plan.error
+        return errors
+
+    def _row(self, schema_id: int, data: memoryview, header: bytes | None) -> bytes | str:
         """The text of a row that has no program, or why there is none."""
-        plan = self._plans.plan(schema_id)
+        plan = self._plans.plan(schema_id if header is None else guid_in(header))
         if plan.rows is None:
             return plan.error
+        # Behind a GUID there are the message indexes, which otherwise are before the message.
+        before = b"" if header is None else header[GUID_HEADER_SIZE:] or b"\0"
         try:
-            return plan.rows.decode(bytes(data[start : start + length]))
+            return plan.rows.decode(before + bytes(data))
         except CannotDecode as error:
             return f"schema {schema_id} does not fit the data: {error}"
 

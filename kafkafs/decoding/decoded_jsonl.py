@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-import threading
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from kafkafs.decoding.avro_program import Programs
-from kafkafs.decoding.columns import LEAST_ROOM, ColumnDecoder, Decoded, Room
+from kafkafs.decoding.columns import ColumnDecoder, Decoded, Room, Rooms
+from kafkafs.decoding.schema_guids import find_guids
 from kafkafs.formats import program, render_kernel
 from kafkafs.formats.program import Code, Operation
-from storage.format.block import RecordColumn
+from storage.format.block import RecordBlock, RecordColumn
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
     from kafkafs.schemas.schema import SchemaLookup
-    from storage.format.block import RecordBlock
     from storage.types import TopicPartition
 
     Int64s = NDArray[np.int64]
@@ -34,7 +35,7 @@ _COLUMNS: Final = _ERROR + 2
 
 _NO_SIZES: Final = np.empty(0, np.int64)
 _NO_OUT: Final = memoryview(bytearray())
-_ROOM: Final = 512 << 10
+_ROOM: Final = 1 << 20
 # What a thread keeps of a room that grew.
 _MOST_KEPT: Final = 4 << 20
 _MOST_ROWS: Final = 4096
@@ -54,21 +55,21 @@ class DecodedJsonl:
         self._keys = ColumnDecoder(schemas, f"{tp.topic}-key", programs)
         self._values = ColumnDecoder(schemas, f"{tp.topic}-value", programs)
         self._program = _line(tp)
-        self._local = threading.local()
+        self._rooms = Rooms(_ROOM, _MOST_KEPT)
 
     def measure(self, block: RecordBlock, sizes: Int64s) -> None:
         """See Format. ValueError if a column points outside its buffer, or `sizes` is too short."""
         if len(sizes) < len(block):
             raise ValueError(f"{len(sizes)} sizes for {len(block)} records")
         row, step = 0, _MOST_ROWS
-        room = self._room()
+        room = self._rooms.take()
         while row < len(block):
             columns = self._window(block, row, step, room)
             rows = columns.shape[1]
             self._run(block, columns, room, row, _NO_OUT, 0, sizes[row : row + rows])
             row += rows
             step = min(rows + rows // 4 + 1, _MOST_ROWS)
-        self._keep(room)
+        self._rooms.keep(room)
 
     def render(self, block: RecordBlock, out: memoryview, out_start: int = 0) -> int:
         """See Format. ValueError also if a column points outside its buffer."""
@@ -84,7 +85,7 @@ class DecodedJsonl:
         if not 0 <= out_start <= len(out):
             raise ValueError(f"position {out_start} in {len(out)} bytes")
         row, position, step = first_row, out_start, _MOST_ROWS
-        room = self._room()
+        room = self._rooms.take()
         while row < len(block):
             columns = self._window(block, row, step, room)
             rows = columns.shape[1]
@@ -93,7 +94,7 @@ class DecodedJsonl:
             if done < rows:
                 break
             step = min(rows + rows // 4 + 1, _MOST_ROWS)
-        self._keep(room)
+        self._rooms.keep(room)
         return row, position
 
     def _run(
@@ -108,15 +109,6 @@ class DecodedJsonl:
             raise ValueError(f"record {row + done} of the block points outside its buffer")
         return done, position
 
-    def _room(self) -> Room:
-        """This thread's room, taken from it until `_keep`: rendering can be called again within a lookup."""
-        room: Room | None = self._local.__dict__.pop("room", None)
-        return Room(_ROOM) if room is None else room
-
-    def _keep(self, room: Room) -> None:
-        if len(room.texts) <= _MOST_KEPT:
-            self._local.room = room
-
     def _window(self, block: RecordBlock, row: int, step: int, room: Room) -> Int64s:
         """The columns of at least one row and at most `step`, with the texts of keys, values and errors in `room`."""
         while True:
@@ -129,12 +121,18 @@ class DecodedJsonl:
     def _decoded(self, block: RecordBlock, row: int, step: int, room: Room) -> Int64s | None:
         """None if not even one row fits into the room."""
         original = block.columns[:, row : row + step]
+        key_guids, value_guids = find_guids(RecordBlock(block.buffer, block.table, original, block.next_row))
         keys, position = self._keys.decode(
-            block.buffer, original[RecordColumn.KEY_START], original[RecordColumn.KEY_LENGTH], room
+            block.buffer, original[RecordColumn.KEY_START], original[RecordColumn.KEY_LENGTH], room, 0, key_guids
         )
         original = original[:, : keys.rows]
         values, position = self._values.decode(
-            block.buffer, original[RecordColumn.VALUE_START], original[RecordColumn.VALUE_LENGTH], room, position
+            block.buffer,
+            original[RecordColumn.VALUE_START],
+            original[RecordColumn.VALUE_LENGTH],
+            room,
+            position,
+            value_guids,
         )
         rows = values.rows
         columns = np.empty((_COLUMNS, rows), np.int64)
@@ -197,23 +195,26 @@ class TextDecoder:
 
     def __init__(self, schemas: SchemaLookup, subject: str) -> None:
         self._decoder = ColumnDecoder(schemas, subject, Programs())
+        self._rooms = Rooms(_ROOM, _MOST_KEPT)
 
     def decode(
-        self, data: Buffer, starts: Int64s, lengths: Int64s
+        self, data: Buffer, starts: Int64s, lengths: Int64s, guids: Mapping[int, bytes] | None = None
     ) -> tuple[NDArray[np.uint8], Int64s, Int64s, dict[int, str]]:
         """(texts one after another, where each ends, schema ids, errors by row).
 
         A text is what decoded.jsonl shows: the decoded value, else the bytes as jsonl shows them; null, whose length is
-        -1, has no bytes. Schema id -1: not in the wire format. Raises ValueError if a row points outside `data`.
+        -1, has no bytes. Schema id -1: not in the wire format. `guids`: of rows with such a header (`find_guids`).
+        Raises ValueError if a row points outside `data`.
         """
         count = len(starts)
         ids, ends, errors = np.empty(count, np.int64), np.empty(count, np.int64), dict[int, str]()
         parts: list[NDArray[np.uint8]] = []
         row, total = 0, 0
-        room = Room(max(LEAST_ROOM, min(_ROOM, 8 * memoryview(data).nbytes)))
+        room = self._rooms.take()
         while row < count:
             window = slice(row, row + _MOST_ROWS)
-            found, end = self._decoder.decode(data, starts[window], lengths[window], room)
+            headers = {at - row: header for at, header in guids.items() if at >= row} if guids else None
+            found, end = self._decoder.decode(data, starts[window], lengths[window], room, 0, headers)
             if not found.rows:
                 room.grow()
                 continue
@@ -228,7 +229,9 @@ class TextDecoder:
             errors.update((row + at, error) for at, error in found.errors.items())
             total += len(part)
             row += found.rows
-        return np.concatenate(parts) if parts else np.empty(0, np.uint8), ends, ids, errors
+        self._rooms.keep(room)
+        texts = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint8), *parts])
+        return texts, ends, ids, errors
 
     def _texts(
         self, data: Buffer, starts: Int64s, lengths: Int64s, found: Decoded, room: Room

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
+from uuid import UUID
 
 from kafkafs.decoding import avro_schema, protobuf
 from kafkafs.decoding.avro_schema import BadSchema
@@ -26,39 +27,47 @@ class RowDecoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """For one schema id: the kernel's first instruction, or a decoder of single rows, or why there is none."""
+    """For one schema: the kernel's first instruction, or a decoder of single rows, or why there is none; and its id,
+    -1 if it is unknown."""
 
     entry: int = -1
     rows: RowDecoder | None = None
     error: str = ""
+    schema_id: int = -1
 
 
 class Plans:
-    """Plans by schema id for one subject, made when first asked for and then kept: what was said of an id, that it is
-    unknown included, never changes. Threads can share it; the lock guards the making."""
+    """Plans by schema id and GUID for one subject, made when first asked for and then kept: what was said of one never
+    changes, also that it is unknown. Threads can share it; the lock guards the making."""
 
     def __init__(self, schemas: SchemaLookup, subject: str, programs: Programs) -> None:
         self._schemas, self._subject, self._programs = schemas, subject, programs
         self._lock = threading.Lock()
-        self._plans: dict[int, Plan] = {}
-        self._unknown: set[int] = set()
+        self._plans: dict[int | bytes, Plan] = {}  # by id or GUID
+        self._unknown: set[int | bytes] = set()
 
-    def plan(self, schema_id: int) -> Plan:
-        """The plan for this id."""
-        found = self._plans.get(schema_id)
+    def plan(self, which: int | bytes) -> Plan:
+        """The plan for this id or GUID (16 bytes)."""
+        found = self._plans.get(which)
         if found is not None:
             return found
         with self._lock:
-            found = self._plans.get(schema_id)
+            found = self._plans.get(which)
             if found is not None:
                 return found
-            schema = None if schema_id in self._unknown else self._schemas.by_id(schema_id, self._subject)
+            schema = None if which in self._unknown else self._schema(which)
             if schema is None:
                 if len(self._unknown) < _MOST_UNKNOWN:
-                    self._unknown.add(schema_id)
-                return Plan(error=f"there is no schema {schema_id}")
-            self._plans[schema_id] = made = self._made(schema)
+                    self._unknown.add(which)
+                named = f"schema {which}" if isinstance(which, int) else f"schema with the GUID {UUID(bytes=which)}"
+                return Plan(error=f"there is no {named}")
+            self._plans[which] = made = replace(self._made(schema), schema_id=schema.schema_id)
             return made
+
+    def _schema(self, which: int | bytes) -> Schema | None:
+        if isinstance(which, int):
+            return self._schemas.by_id(which, self._subject)
+        return self._schemas.by_guid(which)
 
     def _made(self, schema: Schema) -> Plan:
         try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def encode_json(schema: Schema, schemas: SchemaLookup, value: object) -> bytes:
     """The bytes of `value`, which has the form that decoded.jsonl shows: a zero byte, the schema's id, the data.
 
-    Avro: a union's branch is the first that the value fits (kafkafs/CONTRACT.md, "Decoded values"). Protobuf: the
+    Avro: a union's branch is the first that the value fits (kafkafs/CONTRACT.md, "Decoding in detail"). Protobuf: the
     message type is the first of the schema that has all the fields. JSON: the text is not compared with the schema.
     Raises DoesNotFit, which names the field, and BadSchema if the schema cannot be used. Threads can call it.
     """
