@@ -21,6 +21,11 @@ GUID_HEADER_SIZE: Final = 17
 _MAGIC: Final = 1
 
 
+def is_guid_header(value: bytes) -> bool:
+    """Whether a header's value names a schema."""
+    return len(value) >= GUID_HEADER_SIZE and value[0] == _MAGIC
+
+
 def guid_in(header: bytes) -> bytes:
     """The GUID in a header's value."""
     return header[1:GUID_HEADER_SIZE]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from kafkafs.decoding import TextDecoder
+from kafkafs.decoding import TextDecoder, find_guids
 from kafkafs.schemas.registry import Registry
 from kafkafs.schemas.sources import SCHEMAS_LOG, LogSchemas, SchemaSource, schemas_at
 from kafkafs.spark.log_dirs import open_log_dirs
@@ -20,6 +20,8 @@ from storage.files import names
 from storage.format.block import RecordColumn
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from kafkafs.schemas.schema import SchemaLookup
@@ -62,7 +64,8 @@ class Decoding:
 
     def take(self, tp: TopicPartition, block: RecordBlock) -> None:
         """Decodes a block."""
-        self._texts = {side: self._decoded(tp, block, side) for side in SIDES}
+        guids = dict(zip(SIDES, find_guids(block), strict=True))
+        self._texts = {side: self._decoded(tp, block, side, guids[side]) for side in SIDES}
         size = sum(len(texts.data) for texts in self._texts.values())
         self.step = min(2 * self.step, _MOST_STEP) if size < _LARGE_BYTES else max(1, self.step // 8)
 
@@ -70,7 +73,7 @@ class Decoding:
         """Of the block that was taken last."""
         return self._texts[side]
 
-    def _decoded(self, tp: TopicPartition, block: RecordBlock, side: Side) -> Texts:
+    def _decoded(self, tp: TopicPartition, block: RecordBlock, side: Side, guids: Mapping[int, bytes]) -> Texts:
         subject = f"{tp.topic}-{side}"
         decoder = self._decoders.get(subject)
         if decoder is None:
@@ -78,7 +81,7 @@ class Decoding:
             decoder = self._decoders[subject] = TextDecoder(schemas, subject)
         first = RecordColumn.KEY_START if side == "key" else RecordColumn.VALUE_START
         starts, lengths = block.columns[first], block.columns[first + 1]
-        data, ends, ids, errors = decoder.decode(block.buffer, starts, lengths)
+        data, ends, ids, errors = decoder.decode(block.buffer, starts, lengths, guids)
         return Texts(data, ends, lengths >= 0, ids, errors)
 
 

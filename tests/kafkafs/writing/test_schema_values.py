@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,44 @@ def test_what_could_not_be_decoded_is_taken_as_it_is() -> None:
     ).value == framed(1, avro_string("v"))
     del line["error"]
     assert "no schema has the id 77" in str(parse(line).error)
+
+
+def test_schemas_that_are_named_by_a_guid() -> None:
+    """The newer wire format: a header has the schema, the value is data alone."""
+    guid = base64.b64encode(b"\1" + hashlib.md5(b'"string"').digest()).decode()
+    other = base64.b64encode(b"\1" + hashlib.md5(LONG.encode()).digest()).decode()
+    line = {"value": "v", "valueSchema": 1, "headers": [["__value_schema_id", {"base64": guid}]]}
+    assert record(line).value == avro_string("v")
+    raw = {**line, "value": "left as it is", "error": "value: schema 1 does not fit the data"}
+    assert record(raw).value == b"left as it is"
+    wrong = {**line, "headers": [["__value_schema_id", {"base64": other}]]}
+    assert "header names another schema than 1" in str(parse(wrong).error)
+    of_the_key = {**line, "headers": [["__key_schema_id", {"base64": guid}]]}
+    assert record(of_the_key).value == framed(1, avro_string("v"))
+    no_guid = {**line, "headers": [["__value_schema_id", "x"]]}
+    assert record(no_guid).value == framed(1, avro_string("v"))
+
+
+def test_protobuf_that_is_named_by_a_guid() -> None:
+    text = 'syntax = "proto3"; message A { int32 n = 1; } message B { string s = 1; }'
+    replay = RegistryReplay()
+    one = schema_record("t-value", 1, 1, text, schemaType="PROTOBUF")
+    replay.apply(one.key, one.value, 0, 0)
+    parse_lines = jsonl_with(replay.registry(), "t")
+    guid = b"\1" + hashlib.md5(text.encode()).digest()
+
+    def appended(value: object, header: bytes) -> Parsed:
+        headers = [["__value_schema_id", {"base64": base64.b64encode(header).decode()}]]
+        line = json.dumps({"value": value, "valueSchema": 1, "headers": headers}).encode()
+        return parse_lines(line, np.zeros(1, np.int64), np.full(1, len(line), np.int64))
+
+    assert appended({"n": 5}, guid).columns.value(0) == b"\x08\x05"
+    assert appended({"n": 5}, guid + b"\0").columns.value(0) == b"\x08\x05"
+    assert appended({"s": "x"}, guid + b"\x02\x02").columns.value(0) == b"\x0a\x01x"
+    assert "the value is the message [1] of the schema, and the record's header names [0]" in str(
+        appended({"s": "x"}, guid).error
+    )
+    assert "header names no message type" in str(appended({"n": 5}, guid + b"\xff").error)
 
 
 @pytest.mark.parametrize(
