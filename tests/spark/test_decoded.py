@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,19 @@ def test_large_texts_make_short_batches(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(batches) >= 8
     assert max(batch.nbytes for batch in batches) < 200_000
     assert json.loads(batches[-1].column(0)[0].as_py()) == [0] * 1000
+
+
+def test_schemas_that_headers_name(tmp_path: Path) -> None:
+    guid = b"\1" + hashlib.md5(LONGS.encode()).digest()
+    records = [
+        Record(None, b"\2\x0e\0", ((b"__value_schema_id", guid),)),
+        Record(None, framed(1, b"\2\x0e\0"), ((b"__key_schema_id", guid),)),
+        Record(b"\2\x0e\0", b"plain", ((b"__key_schema_id", guid),)),
+    ]
+    build_log_dir(tmp_path, {"_schemas": [[schema_record("t-value", 1, 1, LONGS)]], "t": [[Batch(records)]]})
+    rows = decoded_rows(tmp_path, TopicPartition("t", 0))
+    assert [(row["key_json"], row["value_json"]) for row in rows] == [(None, "[7]"), (None, "[7]"), ("[7]", '"plain"')]
+    assert [(row["key_schema_id"], row["value_schema_id"]) for row in rows] == [(None, 1), (None, 1), (1, None)]
 
 
 def test_options() -> None:

@@ -77,6 +77,11 @@ class ExportOptions:
         columns = ("key", "value", "partition", "offset", "timestamp", "timestampType")
         return (*columns, "headers") if self.headers else columns
 
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """What is read to make the files: headers may name the schemas of values."""
+        return (*self.columns, "headers") if self.decode and not self.headers else self.columns
+
 
 class LostMessages(NamedTuple):
     """Messages that were removed before they were exported."""
@@ -203,10 +208,10 @@ def export_splits(task: ExportTask) -> Outcome:
     if task.typed is not None:
         from kafkafs.spark.jobs.typed_values import TypedValues
 
-        transform = TypedValues(task.typed)
+        transform = TypedValues(task.typed, keep_headers=options.headers)
     for split in task.splits:
         noted = _SplitProblems(split, options)
-        files = DayFiles(task.disk, task.staging, split.tp, options.columns, options.compression, transform)
+        files = DayFiles(task.disk, task.staging, split.tp, options.read_columns, options.compression, transform)
         blocks = read_split(
             logs, split, decoder, on_loss=noted.loss, on_damage=noted.damage, isolation=options.isolation
         )

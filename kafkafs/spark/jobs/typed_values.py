@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafkafs.decoding import AvroType, BadSchema, TextDecoder, parse_avro
+from kafkafs.decoding.schema_guids import VALUE_HEADER, is_guid_header
 from kafkafs.schemas.schema import AVRO
 from kafkafs.spark.decoded_columns import schemas_for
 from storage.errors import InvalidConfig
@@ -104,9 +106,11 @@ def typed_form(log_dir: Path, schemas: Path | None, chosen: Iterable[TopicPartit
 class TypedValues:
     """Turns the values of Arrow batches into typed columns. For one task; not thread-safe."""
 
-    def __init__(self, form: TypedForm) -> None:
+    def __init__(self, form: TypedForm, *, keep_headers: bool = True) -> None:
+        """The batches have a column of headers, which name the schemas of some values; `keep_headers`: they keep it."""
         source = schemas_for((form.log_dir,), form.schemas)
         record = _record(form.reader(), source)
+        self._keep_headers = keep_headers
         self._schemas: SchemaLookup = source
         self._subject = form.subject
         self._type = arrow_type(record)
@@ -123,12 +127,15 @@ class TypedValues:
         values: list[Any] = []
         ids: list[int | None] = []
         errors: list[str | None] = []
+        guids = _guids(batch)
         row, step = 0, _STEP
         while row < len(column):
             part = column.slice(row, step)
-            found_ids, found_errors, size = self._checked(part)
+            headers = {at - row: header for at, header in guids.items() if row <= at < row + len(part)}
+            found_ids, found_errors, size = self._checked(part, headers)
             for index, raw in enumerate(part.to_pylist()):
-                value, error = self._value(raw, found_ids[index], found_errors.get(index))
+                error = found_errors.get(index)
+                value, error = self._value(raw, found_ids[index], error, is_framed=index not in headers)
                 values.append(value)
                 errors.append(error)
                 ids.append(None if found_ids[index] < 0 else found_ids[index])
@@ -147,9 +154,9 @@ class TypedValues:
             ("decode_error", pa.array(errors, pa.string())),
         ):
             batch = batch.append_column(name, added)
-        return batch
+        return batch if self._keep_headers else batch.drop_columns(["headers"])
 
-    def _checked(self, column: pa.Array) -> tuple[list[int], dict[int, str], int]:
+    def _checked(self, column: pa.Array, guids: dict[int, bytes]) -> tuple[list[int], dict[int, str], int]:
         """The ids and errors of values, and the size of their texts."""
         _, offsets, data = column.buffers()
         bounds = np.frombuffer(offsets, np.int32)[column.offset :][: len(column) + 1].astype(np.int64)
@@ -157,10 +164,12 @@ class TypedValues:
         if column.null_count:
             lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
         plain = np.frombuffer(b"" if data is None else data, np.uint8)
-        texts, _, ids, errors = self._checks.decode(plain.data, bounds[:-1], lengths)
+        texts, _, ids, errors = self._checks.decode(plain.data, bounds[:-1], lengths, guids)
         return ids.tolist(), errors, len(texts)
 
-    def _value(self, raw: bytes | None, schema_id: int, error: str | None) -> tuple[Any, str | None]:
+    def _value(
+        self, raw: bytes | None, schema_id: int, error: str | None, *, is_framed: bool
+    ) -> tuple[Any, str | None]:
         """The value as fastavro reads it, and why there is none."""
         from fastavro import schemaless_reader
 
@@ -170,7 +179,8 @@ class TypedValues:
             return None, "it is not in the wire format"
         try:
             writer = self._writer(schema_id)
-            found = schemaless_reader(io.BytesIO(raw[_HEADER_BYTES:]), writer, self._reader)
+            data = raw[_HEADER_BYTES:] if is_framed else raw
+            found = schemaless_reader(io.BytesIO(data), writer, self._reader)
             return self._convert(found), None
         # What fastavro raises for schemas that do not resolve, and for dates beyond Python's, is of many kinds.
         except Exception as problem:  # noqa: BLE001
@@ -196,6 +206,18 @@ class TypedValues:
                 except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
                     values[row], errors[row] = None, f"a column cannot express it: {error}"
             return pa.array(values, self._type)
+
+
+def _guids(batch: pa.RecordBatch) -> dict[int, bytes]:
+    """The headers that name schemas of values, by row; of several the last."""
+    headers = batch.column(batch.schema.get_field_index("headers"))
+    entries = headers.flatten()
+    if not len(entries):
+        return {}
+    named = pc.equal(entries.field(0), VALUE_HEADER.decode()).to_numpy(zero_copy_only=False)
+    rows = pc.list_parent_indices(headers).to_numpy()
+    found = {int(rows[at]): entries.field(1)[int(at)].as_py() for at in np.flatnonzero(named)}
+    return {row: value for row, value in found.items() if value is not None and is_guid_header(value)}
 
 
 def arrow_type(avro: AvroType, within: tuple[AvroType, ...] = ()) -> pa.DataType:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import hashlib
 import io
 import json
 from pathlib import Path
@@ -20,6 +21,7 @@ from kafkafs.schemas.schema import AVRO, Schema
 from kafkafs.spark.jobs.commits import Form, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, export
 from kafkafs.spark.jobs.typed_values import TypedValues, arrow_type, typed_form
+from kafkafs.spark.rows import HEADERS
 from storage.errors import InvalidConfig, NotPermitted
 from storage.format.record_columns import Record
 from storage.types import TopicPartition
@@ -72,8 +74,16 @@ def a_log(path: Path, values: list[bytes | None], *schemas: dict[str, Any]) -> P
     return path
 
 
-def typed(path: Path, values: list[bytes | None]) -> list[dict[str, Any]]:
-    batch = pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], names=["value"])
+def typed(
+    path: Path, values: list[bytes | None], headers: dict[int, list[tuple[str, bytes | None]]] | None = None
+) -> list[dict[str, Any]]:
+    """`headers` by row."""
+    pairs = [
+        [{"key": key, "value": value} for key, value in (headers or {}).get(row, [])] or None
+        for row in range(len(values))
+    ]
+    columns = [pa.array(values, pa.binary()), pa.array(pairs, HEADERS)]
+    batch = pa.RecordBatch.from_arrays(columns, names=["value", "headers"])
     found: list[dict[str, Any]] = TypedValues(typed_form(path, None, [TP], None))(batch).to_pylist()
     return found
 
@@ -96,6 +106,30 @@ def test_versions_are_read_as_the_newest(tmp_path: Path) -> None:
     assert errors[:4] == [None, None, None, "it is not in the wire format"]
     assert "there is no schema 9" in errors[4]
     assert all(errors[4:])
+
+
+def test_schemas_that_headers_name(tmp_path: Path) -> None:
+    """The value is data alone then, and may look as if it began with an id."""
+    guid = b"\1" + hashlib.md5(json.dumps(V1).encode()).digest()
+    value = encoded(1, V1, {"id": 0, "old": ""})[5:] or b""
+    tricky = encoded(1, V1, {"id": 7, "old": "abc"})[5:]
+    headers: dict[int, list[tuple[str, bytes | None]]] = {
+        1: [("other", b"x"), ("__value_schema_id", guid)],
+        2: [("__value_schema_id", b"\1" + bytes(16))],
+        3: [("__value_schema_id", None)],
+    }
+    path = a_log(tmp_path, [None], V1, V2)
+    rows = typed(path, [encoded(1, V1, {"id": 5, "old": "x"}), tricky, value, value], headers)
+    assert [row["value"] for row in rows] == [{"id": 5, "more": None}, {"id": 7, "more": None}, None, None]
+    assert [row["value_schema_id"] for row in rows] == [1, 1, None, None]
+    assert "there is no schema with the GUID 00000000-" in rows[2]["decode_error"]
+    assert rows[3]["decode_error"] == "it is not in the wire format"
+    (only,) = TypedValues(typed_form(path, None, [TP], None), keep_headers=False)(
+        pa.RecordBatch.from_arrays(
+            [pa.array([None], pa.binary()), pa.array([None], HEADERS)], names=["value", "headers"]
+        )
+    ).to_pylist()
+    assert list(only) == ["value", "value_bytes", "value_schema_id", "decode_error"]
 
 
 def test_every_type(tmp_path: Path) -> None:
