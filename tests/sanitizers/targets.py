@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kafkafs.decoding import TextDecoder, avro_kernel
+from kafkafs.decoding import DecodedJsonl, TextDecoder, avro_kernel
 from kafkafs.decoding.avro_program import POWERS
 from kafkafs.formats import by_name
 from kafkafs.view_index import measure_kernel as view_kernel
@@ -35,11 +35,13 @@ from storage.format.decoder import Decoder, verify_crcs
 from storage.types import TopicPartition
 from tests.sanitizers.avro_inputs import AvroInputs
 from tests.sanitizers.inputs import Logs, any_record, column, exact, index, number, tolerant
+from tests.support.decoded_columns import one_schema
 
 Target = Callable[[random.Random], None]
 
 LOGS = Logs()
 AVRO = AvroInputs()
+DECODED = DecodedJsonl(TopicPartition("topic", 3), one_schema('"string"', schema_id=0))
 NO_SKIP = np.empty(0, np.uint8)
 NO_SPANS = np.empty(0, np.int64)
 TP = TopicPartition("topic", 3)
@@ -163,7 +165,7 @@ def scan_spans(dice: random.Random) -> None:
 
 def render(block: RecordBlock, dice: random.Random) -> None:
     """Measure and render a block; sizes agree, and a buffer that is a byte short is not overrun."""
-    form = by_name(dice.choice(TEMPLATES), TP)
+    form = DECODED if dice.random() < 0.2 else by_name(dice.choice(TEMPLATES), TP)
     sizes = np.empty(len(block), np.int64)
     form.measure(block, sizes)
     total = int(sizes.sum())
@@ -196,7 +198,7 @@ def render_any_columns(dice: random.Random) -> None:
             columns[start + 1] = len(buffer) - columns[start]
     table = BatchTable(np.full((len(Column), 1), 1, np.int64), 1)
     block = RecordBlock(buffer.data, table, columns, 1)
-    form = by_name(dice.choice(TEMPLATES), TP)
+    form = DECODED if dice.random() < 0.2 else by_name(dice.choice(TEMPLATES), TP)
     sizes = np.empty(rows, np.int64)
     out = np.empty(dice.choice((0, 1, 64, 200, 1000)), np.uint8)
     tolerant(form.measure, block, sizes)
