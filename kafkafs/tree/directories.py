@@ -8,7 +8,7 @@ from kafkafs.selection.range_names import MalformedRange, day_name, offsets_name
 from kafkafs.tree.append_files import APPEND_FILES
 from kafkafs.tree.info import partition_xattrs, topic_xattrs
 from kafkafs.tree.node import DIRECTORY_MODE, Attributes, Directory, Entry, NodeKind
-from kafkafs.tree.paths import ROOT_FILES
+from kafkafs.tree.paths import EXTENSIONS, RENDERED, ROOT_FILES
 from kafkafs.views.times import (
     first_shown_timestamp,
     first_timestamp,
@@ -22,11 +22,12 @@ from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, TopicPartition
 
-MESSAGE_FILES = ("messages.txt", "messages.jsonl", "messages.log")
+MESSAGE_FILES = tuple(f"messages.{ext}" for ext in EXTENSIONS)
+LATEST_FILES = tuple(f"latest.{ext}" for ext in RENDERED)
 WRITABLE_MODE = 0o755
 _DAY_MS = 86_400_000
 _MOST_DAYS = 3_660  # of one segment: producers choose timestamps, and one may be off by centuries
-_LOOKED_INTO = 16  # a topic of more partitions takes its time from their directories, not from their logs
+LOOKED_INTO = 16  # a topic of more partitions takes its time from their directories, not from their logs
 
 
 class RootDirectory(Directory):
@@ -51,7 +52,7 @@ class TopicDirectory(Directory):
     def __init__(self, log_dir: LogDir, topic: str, *, writable: bool = False) -> None:
         self._log_dir = log_dir
         self._topic = topic
-        self._files = ("@config", *(APPEND_FILES if writable else ()))
+        self._files = ("@config", *LATEST_FILES, *(APPEND_FILES if writable else ()))
         self._partitions = log_dir.partitions(topic)
 
     def attributes(self) -> Attributes:
@@ -68,7 +69,7 @@ class TopicDirectory(Directory):
         for partition in self._partitions:
             tp = TopicPartition(self._topic, partition)
             try:
-                if len(self._partitions) <= _LOOKED_INTO:
+                if len(self._partitions) <= LOOKED_INTO:
                     log = self._log_dir.log(tp)
                     yield log_mtime_ns(log, log.snapshot())
                 else:
@@ -85,7 +86,7 @@ class PartitionDirectory(Directory):
     def __init__(self, log_dir: LogDir, log: Log, *, writable: bool = False) -> None:
         self._log_dir = log_dir
         self._log = log
-        self._files = (*MESSAGE_FILES, "@info.json", *(APPEND_FILES if writable else ()))
+        self._files = (*MESSAGE_FILES, *LATEST_FILES, "@info.json", *(APPEND_FILES if writable else ()))
 
     def attributes(self) -> Attributes:
         return _directory(log_mtime_ns(self._log, self._log.snapshot()), len(self._DIRECTORIES))

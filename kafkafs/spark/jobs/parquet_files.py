@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from kafkafs.spark.jobs.commits import ExportFile
-from kafkafs.spark.jobs.export_layout import NO_DAY, data_file, days_of
+from kafkafs.spark.jobs.export_layout import NO_DAY, data_file, days_of, table_file
 from kafkafs.spark.rows import MOST_MILLISECONDS, arrow_batches
 from storage.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from storage.files.disk_protocol import Disk, DiskFile
     from storage.format.block import RecordBlock
@@ -45,7 +45,8 @@ class DayFiles:
     """The files of one range of offsets of one partition, one or more for each day. Must be closed or abandoned.
 
     `columns`: names of `rows`. Days may come in any order; if there are too many to keep all files open, a day gets
-    several files. A timestamp that microseconds cannot express becomes null: `beyond` counts such messages.
+    several files. A timestamp that microseconds cannot express becomes null: `beyond` counts such messages. `name`: of
+    `export_layout`; with `table_file` there is one file for all days.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class DayFiles:
         tp: TopicPartition,
         columns: Sequence[str],
         compression: str = "snappy",
+        name: Callable[[TopicPartition, int, int, int], str] = data_file,
     ) -> None:
         # Constant after construction.
         self._disk = disk
@@ -62,6 +64,7 @@ class DayFiles:
         self._tp = tp
         self._columns = columns
         self._compression = compression
+        self._name = name
         # Changed by each block.
         self._open: OrderedDict[int, _DayFile] = OrderedDict()  # the day written last at the end
         self._held = 0
@@ -71,6 +74,9 @@ class DayFiles:
     def add(self, block: RecordBlock) -> None:
         """Adds a block's records; the block may be reused afterwards. OSError."""
         if not len(block):
+            return
+        if self._name is table_file:
+            self._add(NO_DAY, block)
             return
         days = days_of(block.timestamp)
         first = int(days[0])
@@ -129,7 +135,7 @@ class DayFiles:
         self._held -= file.held_bytes
         rows, size = file.close()
         del self._open[day]
-        path = data_file(self._tp, day, file.first_offset, file.last_offset)
+        path = self._name(self._tp, day, file.first_offset, file.last_offset)
         self.files.append(ExportFile(file.name, path, rows, size))
 
 
