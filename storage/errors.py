@@ -128,6 +128,10 @@ class NotPermitted(StorageError):
     """
 
 
+class TooManyKeys(StorageError):
+    """More different keys than the memory that is allowed for them holds."""
+
+
 class LogLocked(StorageError):
     """Another process, a broker or another kafkafs, holds the log directory."""
 

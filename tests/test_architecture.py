@@ -44,9 +44,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "storage.client": (
         "storage.format", "storage.config", "storage.files", "storage.log", "storage.append", "storage.directory",
     ),
+    "storage.latest": ("storage.format", "storage.log"),
     "storage.compaction": (
         "storage.format", "storage.config", "storage.files", "storage.log", "storage.append", "storage.staged_writes",
-        "storage.directory",
+        "storage.directory", "storage.latest",
     ),
     "storage.verify": (
         "storage.format", "storage.files", "storage.log", "storage.append", "storage.staged_writes",
@@ -59,7 +60,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "kafkafs.formats": ("storage.format",),
     "kafkafs.schemas": ("storage.format", "storage.files", "storage.log"),
     "kafkafs.decoding": ("kafkafs.schemas", "kafkafs.formats", "storage.format"),
-    "kafkafs.selection": ("storage.format", "storage.log", "storage.client"),
+    "kafkafs.selection": ("storage.format", "storage.log", "storage.latest", "storage.client"),
     "kafkafs.writing": (
         "kafkafs.formats", "kafkafs.schemas", "kafkafs.decoding",
         "storage.format", "storage.config", "storage.files", "storage.append", "storage.client",
@@ -69,12 +70,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "kafkafs.formats", "kafkafs.selection", "storage.format", "storage.files", "storage.log",
     ),
     "kafkafs.views": (
-        "kafkafs.view_index", "kafkafs.selection", "storage.format", "storage.log", "storage.client",
+        "kafkafs.view_index", "kafkafs.selection", "storage.format", "storage.log", "storage.latest",
+        "storage.client",
     ),
     "kafkafs.tree": (
         KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
         "kafkafs.views", "kafkafs.view_index", "kafkafs.writing", "kafkafs.selection", "kafkafs.formats",
         "storage.format", "storage.files", "storage.log", "storage.append", "storage.client", "storage.directory",
+        "storage.latest",
     ),
     "kafkafs.mounting": (
         KAFKAFS_GROUND, "kafkafs.schemas",
@@ -84,7 +87,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "kafkafs.spark": (
         KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
         "storage.format", "storage.files", "storage.log", "storage.client", "storage.directory",
-        "storage.staged_writes", "storage.compaction", "storage.verify",
+        "storage.staged_writes", "storage.latest", "storage.compaction", "storage.verify",
     ),
     "kafkafs.cli": (
         KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
@@ -108,6 +111,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "crcmod": ("storage.format.checksum",),
     "crc32c": ("storage.format.checksum",),
     "cramjam": ("storage.format.compression",),
+    "xxhash": ("storage.format.record_digest",),
     "psutil": (
         "storage.files.dir_lock", "storage.upkeep.retention", "kafkafs.mounting.status", "kafkafs.mounting.mountpoint",
         "kafkafs.cli*",

@@ -25,18 +25,19 @@ SECTIONS = {
         "Recovery", "Compaction", "Retention", "Staged writes", "Index files", "Rolling", "Truncation", "Producers",
         "Transactions", "Descriptors and locks", "Caches and what makes each stale", "Old formats", "Clean shutdown",
         "Cluster metadata", "Topic configuration", "Consumer groups", "Sharing a directory with a broker", "Rooms",
+        "Mirrors and backups",
     ),
     "storage/FORMAT.md": (
         "Record batch", "Message sets", "Control records", "Index files", "Checkpoints", "Producer snapshots",
-        "File names",
+        "File names", "Manifests", "Digests of records",
     ),
     "kafkafs/DESIGN.md": (
         "Growing files", "Sizes", "Append files", "Directories", "Threads and speed", "Lifecycle", "The page cache",
         "Errors",
     ),
     "kafkafs/CONTRACT.md": (
-        "The tree", "Names", "Formats", "Appending", "Ranges", "Errors", "Mount options", "Commands", "Configuration",
-        "Status", "Groups", "Spark",
+        "The tree", "Names", "Formats", "Appending", "Ranges", "The latest", "Errors", "Mount options", "Commands",
+        "Configuration", "Status", "Groups", "Spark",
     ),
 }  # fmt: skip
 # Pages that are not in the repository. In pieces, so that this file does not name them.

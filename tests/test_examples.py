@@ -16,6 +16,7 @@ import pytest
 from kafkafs.cli import main
 from kafkafs.mounting.mount_options import parse_options
 from storage.verify.verify import verify_log_dir
+from tests.interop.kafka import requires_kafka
 from tests.support.mounts import KAFKAFS, kafkafs_mounts, requires_fuse, run_kafkafs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,12 +71,12 @@ def test_quickstart_with_wrong_arguments(tmp_path: Path) -> None:
     assert not (tmp_path / "mnt").exists()
 
 
-def example(name: str, *arguments: Path | str) -> list[str]:
+def example(name: str, *arguments: Path | str, timeout: float = 280) -> list[str]:
     """The output of an example, which must print nothing on stderr and leave nothing mounted."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = [str(ROOT / "examples" / name), *map(str, arguments)]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=280, env={**os.environ, "PATH": path}
+        command, capture_output=True, text=True, check=False, timeout=timeout, env={**os.environ, "PATH": path}
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert not {Path(named) for named in re.findall(r"/\S+/mnt", done.stdout)} & set(kafkafs_mounts())
@@ -110,13 +111,25 @@ def test_reading_a_crashed_brokers_disk(tmp_path: Path) -> None:
 def test_a_backup(tmp_path: Path) -> None:
     said = example("backup.sh")
     assert [line for line in said if line.endswith(": equal")] == [
-        f"{topic}: equal" for topic in ("orders", "payments", "accounts", "clicks")
+        f"{partition}: equal" for partition in ("accounts/0", "clicks/0", "orders/0", "orders/1", "payments/0")
     ]
     assert ["payments/0", "8", "9"] in [line.split()[:3] for line in said]
+    assert "nothing wrong" in said
+    assert ["total", "360"] in [line.split() for line in said]
     for _ in range(2):
         example("backup.sh", SAMPLE, tmp_path / "backup")
     assert run_kafkafs("count", tmp_path / "backup", "orders").stdout.split()[-1] == b"700"
     assert not verify_log_dir(tmp_path / "backup")
+    checked = run_kafkafs("verify", tmp_path / "backup", "--manifest", tmp_path / "backup.manifest.json")
+    assert checked.stdout == b"nothing wrong\n"
+
+
+@requires_kafka
+def test_a_backup_between_two_brokers() -> None:
+    said = example("backup.sh", "--brokers", timeout=800)
+    assert said.count("nothing wrong") == 2
+    assert {"orders/0: equal", "orders/1: equal"} <= set(said)
+    assert said[-1] == "1501 messages consumed, each of them once"
 
 
 def test_decoding(tmp_path: Path) -> None:

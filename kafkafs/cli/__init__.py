@@ -28,10 +28,12 @@ _COMMANDS = {
     **{
         name: name
         for name in (
-            "append", "assign", "cat", "compact", "completion", "count", "dump", "fetch", "groups", "histogram",
-            "mirror", "mount", "recover", "retain", "salvage", "schemas", "spark", "topics", "verify",
+            "append", "assign", "cat", "compact", "completion", "count", "digest", "dump", "fetch", "groups",
+            "histogram", "mirror", "mount", "recover", "retain", "salvage", "schemas", "spark", "topics",
+            "transactions", "verify",
         )
     },
+    "diff": "digest",
     "reindex": "recover",
     "umount": "mount",
 }  # fmt: skip

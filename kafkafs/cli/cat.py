@@ -12,10 +12,10 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import ISOLATION, SCHEMAS
+from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
-from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
+from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_time_spec
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 
 DECODED: Final = "decoded"
 _POLL_SECONDS: Final = 0.15
-
-
-def _offsets(_ctx: click.Context, _param: click.Parameter, text: str | None) -> OffsetSpec | None:
-    try:
-        return None if text is None else parse_offset_spec(text)
-    except MalformedRange as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _times(_ctx: click.Context, _param: click.Parameter, text: str | None) -> TimeSpec | None:
@@ -66,7 +59,7 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
 @click.command()
 @LOGDIR
 @click.argument("tp", type=TopicPartitionPattern())
-@click.option("--offsets", callback=_offsets, metavar="R", help="100-199, 100-, 100+50, last-10, -10 or 100.")
+@OFFSETS
 @click.option(
     "--time",
     "times",
@@ -88,6 +81,7 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
 @click.option(
     "-f", "--follow", is_flag=True, help="Continue with later messages, until ^C or until the range is complete."
 )
+@click.option("--latest", is_flag=True, help="Only the last message of every key, without deleted keys.")
 @click.option("--key", metavar="K", help="Only messages with this key.")
 @click.option("--header", "headers", callback=_headers, multiple=True, metavar="N=V", help="Only with this header.")
 @ISOLATION
@@ -101,6 +95,7 @@ def cat(
     form: str,
     schemas_path: Path | None,
     follow: bool,
+    latest: bool,
     key: str | None,
     headers: tuple[tuple[bytes, bytes], ...],
     isolation: str,
@@ -116,10 +111,12 @@ def cat(
     kafkafs cat /var/kafka orders --time 2026-11-20T10--2026-11-20T12 --key k17
     kafkafs cat /var/kafka orders --offsets -10 --follow
     kafkafs cat /var/kafka orders --format decoded
+    kafkafs cat /var/kafka customers --latest --format jsonl
 
     Template letters: %s value, %S its length (-1: null), %R that as 4 bytes, %k key, %K its length, %t topic, %p
     partition, %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN.
     """
+    from kafkafs.selection.latest_messages import DEFAULT_LATEST_BYTES
     from kafkafs.views.unmounted import Wanted
 
     use_default_signals(ctx)
@@ -127,11 +124,17 @@ def cat(
         raise click.UsageError("--format log prints whole batches; it cannot be combined with --key or --header")
     if form != DECODED and schemas_path is not None:
         raise click.UsageError("--schemas is for --format decoded")
+    if latest and (form == "log" or follow or offsets is not None or times is not None):
+        raise click.UsageError(
+            "--latest means the whole log, message by message, as it is now; it cannot be combined "
+            "with --offsets, --time, --follow or --format log"
+        )
     log_dir = open_log_dir(logdir)
     targets = expand(log_dir, tp)
     if form == "log" and len(targets) != 1:
         raise click.UsageError(f"--format log takes one partition; {tp} means {len(targets)}")
-    wanted = Wanted(offsets, times, Isolation(isolation), None if key is None else os.fsencode(key), headers)
+    memory = DEFAULT_LATEST_BYTES if latest else None
+    wanted = Wanted(offsets, times, Isolation(isolation), None if key is None else os.fsencode(key), headers, memory)
     make_format = _decoded(log_dir, schemas_path) if form == DECODED else _plain(form)
     if not _print(log_dir, targets, wanted, make_format, follow):
         ctx.exit(DATA_ERROR)

@@ -24,7 +24,7 @@ _WORDS = ("earliest", "latest")
 _MOST_BYTES = 2**31 - 3  # the greatest value of the length before the messages
 
 
-class _Offset(click.ParamType["int | str"]):
+class _StartOffset(click.ParamType["int | str"]):
     name = "N"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
@@ -41,7 +41,7 @@ class _Offset(click.ParamType["int | str"]):
 @LOGDIR
 @click.argument("tps", nargs=-1, required=True, type=TopicPartitionPattern(), metavar="TP...")
 @click.option(
-    "--offset", required=True, type=_Offset(), metavar="N", help="Where to start: an offset, earliest or latest."
+    "--offset", required=True, type=_StartOffset(), metavar="N", help="Where to start: an offset, earliest or latest."
 )
 @click.option(
     "--max-bytes", required=True, type=click.IntRange(1, _MOST_BYTES), metavar="S", help="The size of a chunk."

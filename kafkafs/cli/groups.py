@@ -13,7 +13,7 @@ from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON, whole_number
 from kafkafs.cli.signals import use_default_signals
-from kafkafs.cli.tables import print_json, print_table
+from kafkafs.cli.tables import moment, print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET, TopicPartition
 
@@ -164,7 +164,7 @@ def _rows(group: ConsumerGroup, ends: _Ends) -> Iterator[dict[str, Any]]:
                 "leader_epoch": None if committed.leader_epoch < 0 else committed.leader_epoch,
                 "metadata": committed.metadata,
                 "commit_timestamp": committed.commit_timestamp,
-                "committed": _moment(committed.commit_timestamp),
+                "committed": moment(committed.commit_timestamp),
             }
 
 
@@ -183,14 +183,8 @@ def _summary(group: ConsumerGroup, ends: _Ends) -> dict[str, Any]:
         "topics": len(group.offsets),
         "partitions": len(rows),
         "lag": None if any(row["lag"] is None for row in rows) else sum(row["lag"] for row in rows),
-        "last_commit": _moment(group.commit_timestamp),
+        "last_commit": moment(group.commit_timestamp),
     }
-
-
-def _moment(timestamp_ms: int) -> str | None:
-    from kafkafs.selection.range_names import timestamp_text
-
-    return None if timestamp_ms < 0 else timestamp_text(timestamp_ms)
 
 
 def _reset(

@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,19 +17,39 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.progress import progress_bar
-from kafkafs.cli.shared_options import AS_JSON
+from kafkafs.cli.shared_options import AS_JSON, Moment
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import TopicPartitionPattern, expand, open_log_dir
 from storage.errors import UnknownTopicOrPartition
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
+    from storage.client.manifest_recorder import ManifestRecorder
     from storage.client.mirror import Mirror, Mirrored
     from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
+    from storage.types import OffsetRange
 
 _LOOK_AGAIN_S = 0.1
 _FLUSH_S = 5.0
+
+
+class _Renaming(click.ParamType[tuple[str, str]]):
+    name = "OLD=NEW"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        old, sign, new = str(value).partition("=")
+        if not sign or not old or not new:
+            self.fail(f"{value!r} is not in the form OLD=NEW", param, ctx)
+        return old, new
+
+
+@dataclass(slots=True)
+class _Manifest:
+    """The file that is to be written, and what records its content."""
+
+    path: Path
+    recorder: ManifestRecorder
 
 
 @click.command()
@@ -36,10 +57,42 @@ _FLUSH_S = 5.0
 @click.argument("dest", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("tp", required=False, type=TopicPartitionPattern())
 @click.option("--follow", is_flag=True, help="Keep copying new messages until interrupted.")
+@click.option(
+    "--until",
+    "until_ms",
+    type=Moment(),
+    help="Cut each partition after its last batch with a message at or before TIME (2026-11-20T10:15, UTC without a "
+    "zone, or epoch milliseconds).",
+)
+@click.option(
+    "--rename",
+    "renamings",
+    multiple=True,
+    type=_Renaming(),
+    help="Give the topic OLD the name NEW in DEST; may be repeated.",
+)
+@click.option(
+    "--manifest",
+    "manifest_path",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="List what was copied, with digests, in FILE, for `verify --manifest`; if it exists, it is added to.",
+)
 @click.option("--force", is_flag=True, help="Also copy into partitions that have several replicas.")
 @AS_JSON
 @click.pass_context
-def mirror(ctx: click.Context, src: Path, dest: Path, tp: str | None, follow: bool, force: bool, as_json: bool) -> None:
+def mirror(
+    ctx: click.Context,
+    src: Path,
+    dest: Path,
+    tp: str | None,
+    follow: bool,
+    until_ms: int | None,
+    renamings: tuple[tuple[str, str], ...],
+    manifest_path: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
     """Copy the log of TP (topic, topic/partition or a glob; by default everything) from SRC into DEST, batch by batch.
 
     SRC is only read, and may be a running broker's. Batches that were copied before are not copied again. DEST's own
@@ -47,20 +100,35 @@ def mirror(ctx: click.Context, src: Path, dest: Path, tp: str | None, follow: bo
     SRC's configuration, but keeps everything. If DEST is a broker's directory, only topics that the broker has created
     are copied.
 
+    With --until, every partition is cut at the same moment. Batches stay whole: if the last one also has later
+    messages, that is reported. Timestamps need not ascend; what precedes that batch is copied too.
+
+    The manifest is written last, as a whole, and only if every partition was copied: `kafkafs verify DEST --manifest
+    FILE` then shows whether anything is missing or has changed. A run that was interrupted leaves no manifest, or the
+    one before; the next run continues.
+
     \b
     kafkafs mirror /var/kafka /backup/kafka
     kafkafs mirror /var/kafka /backup/kafka 'orders*' --follow
+    kafkafs mirror /var/kafka /backup/kafka --until 2026-11-20T10:15 --manifest /backup/kafka.json
     """
     from storage.client.mirror import Mirror
     from storage.directory.owned_dir import Opening, OwnedDir
 
     if src.resolve() == dest.resolve():
         raise click.UsageError("SRC and DEST are the same directory")
+    if follow and until_ms is not None:
+        raise click.UsageError("--follow and --until cannot be combined")
     source = open_log_dir(src)
+    renamed = _renamed(source, renamings, follow)
+    manifest = None if manifest_path is None else _opened(manifest_path, src)
+    interrupted = _was_interrupted(dest)
     owned = OwnedDir.open(dest, Opening(create=True, gentle=True))
     try:
         with progress_bar() as progress:
-            copy = Mirror(source, owned, lambda log_dir: _wanted(log_dir, tp, follow), progress, force)
+            recorder = None if manifest is None else manifest.recorder
+            wanted = partial(_wanted, tp=tp, follow=follow)
+            copy = Mirror(source, owned, wanted, progress, force, until_ms, renamed, recorder)
             copy.run()
         if follow:
             _follow(copy, owned)
@@ -68,18 +136,87 @@ def mirror(ctx: click.Context, src: Path, dest: Path, tp: str | None, follow: bo
         closing = owned.close()
     if closing.failure is not None:
         raise closing.failure
+    for found, error in closing.errors.items():
+        result = copy.results.get(found)
+        if result is not None and result.error is None:
+            result.error = error  # what was copied may not be on the disk
     results = [copy.results[found] for found in sorted(copy.results)]
+    errors = [result.error for result in results if result.error is not None]
+    errors += [error for found, error in closing.errors.items() if found not in copy.results]
+    written = manifest is not None and not errors
+    if manifest is not None and written:
+        _write(manifest, until_ms, source.clock.now_ms())
     if as_json:
-        print_json({"partitions": [_json(result) for result in results]})
+        made = {"manifest": None if manifest is None or not written else str(manifest.path)}
+        unlisted = {} if manifest is None else manifest.recorder.found
+        told = [_json(result, unlisted.get(result.tp)) for result in results]
+        print_json({"partitions": told, "continued": interrupted, **made})
     else:
         rows = [(str(r.tp), r.first_offset, r.log_end_offset, r.size_bytes) for r in results]
         print_table(("PARTITION", "FROM", "END", "BYTES"), rows)
-    errors = [result.error for result in results if result.error is not None]
-    errors += [error for found, error in closing.errors.items() if found not in copy.results]
+    for note in _notes(results, manifest, dest if interrupted else None):
+        say(note)
     for error in errors:
         say(error)
     if errors:
+        if manifest is not None:
+            say(f"{manifest.path} was not written, because not everything was copied")
         ctx.exit(DATA_ERROR)
+
+
+def _renamed(source: LogDir, renamings: tuple[tuple[str, str], ...], follow: bool) -> dict[str, str]:
+    renamed = dict(renamings)
+    if len(renamed) < len(renamings):
+        raise click.UsageError("--rename gives a topic two names")
+    unknown = [old for old in renamed if old not in source.topics()]
+    if unknown and not follow:
+        raise click.UsageError(f"--rename: SRC has no topic {', '.join(unknown)}")
+    return renamed
+
+
+def _opened(path: Path, src: Path) -> _Manifest:
+    """The manifest as it is now. Errors that would keep it from being written are raised before anything is copied."""
+    from storage.client.manifest_recorder import ManifestRecorder
+    from storage.files import manifest
+
+    if not path.parent.is_dir():
+        raise click.UsageError(f"--manifest: there is no directory {path.parent}")
+    if path.resolve().is_relative_to(src.resolve()):
+        raise click.UsageError("--manifest is in SRC, which is only read")
+    return _Manifest(path, ManifestRecorder(manifest.read(path)))
+
+
+def _write(manifest: _Manifest, until_ms: int | None, now_ms: int) -> None:
+    from storage.files import manifest as manifests
+    from storage.files.disk import RealDisk
+
+    manifests.write(RealDisk(), manifest.path, manifest.recorder.manifest(until_ms, now_ms))
+
+
+def _was_interrupted(dest: Path) -> bool:
+    """Whether a log directory has partitions and was not closed in order, as a killed mirror leaves it."""
+    from storage.files import names
+
+    return dest.is_dir() and not (dest / names.CLEAN_SHUTDOWN).exists() and bool(open_log_dir(dest).topics())
+
+
+def _notes(results: list[Mirrored], manifest: _Manifest | None, interrupted: Path | None) -> Iterator[str]:
+    """What a person should know about a mirror that worked."""
+    if interrupted is not None:
+        yield f"{interrupted} was not closed in order; this run continued where each partition ended"
+    for result in results:
+        unlisted = None if manifest is None else manifest.recorder.found.get(result.tp)
+        if manifest is not None and unlisted is not None:
+            yield (
+                f"{result.tp}: offsets {unlisted.start} to {unlisted.end - 1} were in DEST already and not in"
+                f" {manifest.path}; they were checked and added"
+            )
+        mixed = result.mixed
+        if mixed is not None:
+            yield (
+                f"{result.tp}: the last batch, offsets {mixed.base_offset} to {mixed.last_offset}, was copied whole;"
+                f" {mixed.later} of its messages {'is' if mixed.later == 1 else 'are'} later than --until"
+            )
 
 
 def _wanted(log_dir: LogDir, tp: str | None, follow: bool) -> list[TopicPartition]:
@@ -116,11 +253,13 @@ def _interrupted() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _json(result: Mirrored) -> dict[str, object]:
+def _json(result: Mirrored, unlisted: OffsetRange | None) -> dict[str, object]:
     return {
         **asdict(result.tp),
         "first_offset": result.first_offset,
         "log_end_offset": result.log_end_offset,
         "bytes": result.size_bytes,
+        "mixed_batch": None if result.mixed is None else asdict(result.mixed),
+        "added_to_manifest": None if unlisted is None else [unlisted.start, unlisted.end - 1],
         "error": None if result.error is None else str(result.error),
     }

@@ -48,6 +48,7 @@ def mount(
       out_of_range=clamp         a range that begins below the log start shows the rest of it
       log=FILE                   the file for log messages (default: syslog; with -f: stderr)
       cache_size=64M             memory for rendered messages
+      latest_memory=512M         memory for the keys of latest.txt, latest.jsonl
       config=FILE                the same as --config
       schemas=PATH               the same as --schemas
       ro                         the same as --read-only

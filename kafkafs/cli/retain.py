@@ -11,15 +11,17 @@ import click
 
 from kafkafs.cli import passes
 from kafkafs.cli.shared_options import AS_JSON, whole_number
+from kafkafs.cli.tables import moment
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET, TopicPartition
 
 if TYPE_CHECKING:
     from storage.directory.owned_dir import OwnedDir
+    from storage.upkeep.kept_segments import KeptSegment
     from storage.upkeep.retention import RetentionResult
 
 
-class _Offset(click.ParamType[int]):
+class _BeforeOffset(click.ParamType[int]):
     name = "OFFSET"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -34,8 +36,8 @@ class _Offset(click.ParamType[int]):
 @click.command()
 @LOGDIR
 @click.argument("tp", required=False, type=TopicPartitionPattern())
-@click.option("--before", type=_Offset(), help="First delete the records below OFFSET ('end': all records).")
-@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
+@click.option("--before", type=_BeforeOffset(), help="First delete the records below OFFSET ('end': all records).")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed, and why the rest stays.")
 @AS_JSON
 @click.pass_context
 def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None, dry_run: bool, as_json: bool) -> None:
@@ -45,6 +47,10 @@ def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None,
     Only limits that were set count (retention.ms, retention.bytes, retention.free.bytes of the topic or the broker),
     never Kafka's defaults. Whole segments are removed; records below --before are no longer read even if their segment
     stays.
+
+    With --dry-run, each segment that stays has the limits that it does not exceed, its largest timestamp, which
+    retention.ms is compared with, the message that has it if it lies in the future, and when it will go. A segment goes
+    only after all older ones.
 
     \b
     kafkafs retain ./logs --dry-run
@@ -94,10 +100,27 @@ def _print_result(result: RetentionResult) -> None:
     for segment in result.segments:
         offsets = f"{segment.base_offset}-{segment.next_offset - 1}"
         click.echo(f"  offsets {offsets}, {segment.size_bytes} bytes: {segment.reason}")
+    for kept in result.kept:
+        click.echo(f"  offsets {kept.base_offset}-{kept.next_offset - 1}, {kept.size_bytes} bytes stay: {_why(kept)}")
+
+
+def _why(kept: KeptSegment) -> str:
+    """Which rule keeps a segment, its largest timestamp, and when it will go."""
+    parts = [" and ".join(kept.kept_by)]
+    if kept.size_bytes:
+        largest = f"largest timestamp {moment(kept.largest_timestamp)}"
+        if kept.future_offset is not None:
+            largest += f" lies in the future, of the message at offset {kept.future_offset}"
+        parts.append(largest)
+    if kept.goes_at is not None:
+        parts.append(f"goes after {moment(kept.goes_at)}")
+    if kept.goes_after_bytes is not None:
+        parts.append(f"goes once {kept.goes_after_bytes} bytes more are appended")
+    return "; ".join(parts)
 
 
 def _json(result: RetentionResult) -> dict[str, Any]:
-    return {
+    shown: dict[str, Any] = {
         **asdict(result.tp),
         "log_start_offset": result.log_start_offset,
         "log_end_offset": result.log_end_offset,
@@ -111,4 +134,20 @@ def _json(result: RetentionResult) -> dict[str, Any]:
             }
             for segment in result.segments
         ],
+    }
+    if result.dry_run:
+        shown["kept"] = [_kept_json(kept) for kept in result.kept]
+    return shown
+
+
+def _kept_json(kept: KeptSegment) -> dict[str, Any]:
+    return {
+        "base_offset": kept.base_offset,
+        "next_offset": kept.next_offset,
+        "bytes": kept.size_bytes,
+        "kept_by": list(kept.kept_by),
+        "largest_timestamp": kept.largest_timestamp,
+        "future_offset": kept.future_offset,
+        "goes_at": kept.goes_at,
+        "goes_after_bytes": kept.goes_after_bytes,
     }

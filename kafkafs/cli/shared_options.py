@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from storage.types import Isolation
+
+if TYPE_CHECKING:
+    from kafkafs.selection.range_names import OffsetSpec
 
 AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 ISOLATION: Final = click.option(
@@ -26,6 +29,37 @@ SCHEMAS: Final = click.option(
     help="Where the schemas are: another log directory with _schemas, or a directory of files like 12.avsc, 13.proto or"
     " 14.json. By default LOGDIR.",
 )
+
+
+def _offsets(_ctx: click.Context, _param: click.Parameter, text: str | None) -> OffsetSpec | None:
+    from kafkafs.selection.range_names import MalformedRange, parse_offset_spec
+
+    try:
+        return None if text is None else parse_offset_spec(text)
+    except MalformedRange as error:
+        raise click.BadParameter(str(error)) from None
+
+
+OFFSETS: Final = click.option(
+    "--offsets", callback=_offsets, metavar="R", help="100-199, 100-, 100+50, last-10, -10 or 100."
+)
+
+
+class Moment(click.ParamType[int]):
+    """A time as in the range names, in epoch milliseconds; the beginning of a period."""
+
+    name = "TIME"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from kafkafs.selection.range_names import MalformedRange, TimeBetween, parse_time_spec
+
+        try:
+            spec = parse_time_spec(f"{value}--")
+        except MalformedRange:
+            spec = None
+        if not isinstance(spec, TimeBetween) or spec.start_ms is None or spec.end_ms is not None:
+            self.fail(f"{value!r} is not a time (2026-11-20T10:15)", param, ctx)
+        return spec.start_ms
 
 
 def whole_number(text: str, most: int) -> int | None:

@@ -57,6 +57,14 @@ def _job_options(command: F) -> F:
 
 
 _TP = click.argument("tp", type=TopicPartitionPattern(), required=False)
+_HEADERS = click.option("--headers", is_flag=True, help="Add a column of headers.")
+_COMPRESSION = click.option(
+    "--compression",
+    type=click.Choice(["snappy", "zstd", "lz4", "gzip", "none"]),
+    default="snappy",
+    show_default=True,
+    help="The codec of the Parquet files.",
+)
 
 
 @spark.command()
@@ -75,20 +83,14 @@ _TP = click.argument("tp", type=TopicPartitionPattern(), required=False)
     is_flag=True,
     help="Continue after messages that were deleted before they were exported, and without absent partitions.",
 )
-@click.option("--headers", is_flag=True, help="Add a column of headers.")
+@_HEADERS
 @click.option(
     "--decode",
     is_flag=True,
     help="Write the fields of Avro records as typed columns; TP is one topic. Needs pip install 'kafkafs[schemas]'.",
 )
 @SCHEMAS
-@click.option(
-    "--compression",
-    type=click.Choice(["snappy", "zstd", "lz4", "gzip", "none"]),
-    default="snappy",
-    show_default=True,
-    help="The codec of the Parquet files.",
-)
+@_COMPRESSION
 @ISOLATION
 @_job_options
 @click.pass_context
@@ -340,6 +342,58 @@ def compact(
 
         errors = passes.each(chosen, rehearsed) if dry_run else passes.each_owned(logdir, chosen, compacted)
     passes.report(ctx, results, errors, print_result, as_object if as_json else None, dry_run=dry_run)
+
+
+@spark.command()
+@LOGDIR
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@_TP
+@_HEADERS
+@_COMPRESSION
+@ISOLATION
+@_job_options
+@click.pass_context
+def latest(
+    ctx: click.Context,
+    logdir: Path,
+    directory: Path,
+    tp: str | None,
+    headers: bool,
+    compression: str,
+    isolation: str,
+    master: str | None,
+    settings: tuple[str, ...],
+    allow_uncompiled: bool,
+    as_json: bool,
+) -> None:
+    """Write the last message of every key to Parquet files in DIRECTORY, one row a key and partition.
+
+    TP is a topic, topic/partition or a glob; without it, all of LOGDIR except internal topics. Deleted keys and
+    messages without a key are left out, as in latest.jsonl, but for any number of keys: a shuffle finds the last
+    messages. DIRECTORY must not exist yet, or be empty; it is there once the table is complete. The columns are those
+    of `spark export`, without `day`.
+
+    \b
+    kafkafs spark latest /var/kafka ./customers customers
+    """
+    log_dir = open_log_dir(logdir)
+    chosen = expand(log_dir, tp) if tp is not None else [one for one in expand(log_dir, None) if one.topic[:2] != "__"]
+    with _session(ctx, "latest", master, settings) as session:
+        from kafkafs.spark.jobs.export import ExportOptions
+        from kafkafs.spark.jobs.latest import LatestOptions
+        from kafkafs.spark.jobs.latest import latest as run
+
+        columns = ExportOptions(headers=headers).columns
+        options = LatestOptions(Isolation(isolation), columns, compression, allow_uncompiled)
+        done = run(session, logdir, directory, chosen, options)
+    if as_json:
+        facts = {"files": done.files, "messages": done.messages, "bytes": done.size_bytes, "undated": done.undated}
+        ends = [{**asdict(one), "end_offset": end} for one, end in sorted(done.ends.items())]
+        print_json({**facts, "seconds": round(done.seconds, 3), "partitions": ends})
+    else:
+        click.echo(f"{done.messages} messages in {done.files} files, {done.size_bytes} bytes, {done.seconds:.1f} s")
+    if done.undated:
+        say(f"{done.undated} messages have a timestamp outside the range of dates; it is null in the table")
 
 
 def _exported(done: Exported) -> dict[str, Any]:

@@ -18,6 +18,13 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
 
 
+def moment(timestamp_ms: int) -> str | None:
+    """A timestamp in epoch ms as text in UTC; None below 0, which means that there is none."""
+    from kafkafs.selection.range_names import timestamp_text
+
+    return None if timestamp_ms < 0 else timestamp_text(timestamp_ms)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Numbers are aligned right. In a pipe: a line of headings, and two spaces between columns. The same on a terminal
     if a text is too long to align the others with it."""

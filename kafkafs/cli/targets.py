@@ -27,7 +27,7 @@ def expand(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
         tp
         for topic in log_dir.topics()
         for tp in (TopicPartition(topic, partition) for partition in log_dir.partitions(topic))
-        if _is_named(tp, pattern)
+        if is_named(tp, pattern)
     ]
     if not found and pattern is not None:
         meant = names.parse_dir(pattern).partition
@@ -45,11 +45,12 @@ def absent(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
     return [
         tp
         for tp in log_dir.absent()
-        if (_is_named(tp, pattern) if pattern is not None else not tp.topic.startswith("__"))
+        if (is_named(tp, pattern) if pattern is not None else not tp.topic.startswith("__"))
     ]
 
 
-def _is_named(tp: TopicPartition, pattern: str | None) -> bool:
+def is_named(tp: TopicPartition, pattern: str | None) -> bool:
+    """Whether TP (None: all) names a partition."""
     topic_glob, slash, partition_glob = ("*", "", "") if pattern is None else pattern.partition("/")
     return fnmatchcase(tp.topic, topic_glob) and (not slash or fnmatchcase(str(tp.partition), partition_glob))
 

@@ -12,7 +12,7 @@ from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.signals import use_default_signals
-from kafkafs.cli.tables import print_json, print_table
+from kafkafs.cli.tables import moment, print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicName, open_log_dir
 from kafkafs.cli.topic_changes import alter, create, delete
 from storage.types import Isolation, TopicPartition
@@ -78,6 +78,10 @@ def list_topics(ctx: click.Context, logdir: Path, as_json: bool) -> None:
 def describe(ctx: click.Context, logdir: Path, names: tuple[str, ...], as_json: bool) -> None:
     """Describe TOPICs, by default all: partitions with their offsets, bytes and times, and the configuration.
 
+    OLDEST is the largest timestamp in the oldest segment: what retention.ms is compared with, and so when the next
+    segment to go was written. GAPS counts where offsets between two segments are in neither of them; in a topic that is
+    compacted they are not counted.
+
     \b
     kafkafs topics describe /var/kafka orders
     """
@@ -116,17 +120,24 @@ def _described(log_dir: LogDir, topic: str) -> dict[str, Any]:
 
 
 def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
-    """The content of @info.json, or the problem."""
+    """The content of @info.json, what retention takes for the age of the oldest segment, and the gaps between segments
+    (None: compaction may have made them); or the problem."""
     from kafkafs.tree.info import InfoTexts
     from storage.errors import StorageError
+    from storage.log.gaps import is_cleaned, segment_gaps
+    from storage.log.timestamps import retention_timestamp_ms
 
     texts = InfoTexts(log_dir, Isolation.READ_UNCOMMITTED)
     try:
-        facts: dict[str, Any] = json.loads(texts.partition_info(log_dir.log(tp))[0])
+        log = log_dir.log(tp)
+        snapshot = log.snapshot()
+        oldest = retention_timestamp_ms(snapshot, snapshot.segments[0]) if snapshot.size_bytes else None
+        gaps = None if is_cleaned(log_dir, tp) else len(segment_gaps(snapshot))
+        facts: dict[str, Any] = json.loads(texts.partition_info(log)[0])
     except (StorageError, OSError) as error:
         return {"partition": tp.partition, "problem": str(error)}
     del facts["topic"], facts["topic_id"]
-    return facts
+    return facts | {"oldest_timestamp": oldest, "gaps": gaps}
 
 
 def _print_topic(topic: dict[str, Any]) -> None:
@@ -139,9 +150,27 @@ def _print_topic(topic: dict[str, Any]) -> None:
     if topic["config"]:
         click.echo(f"config ({topic['config_source']}): {' '.join(f'{k}={v}' for k, v in topic['config'].items())}")
     columns = ("partition", "log_start_offset", "log_end_offset", "last_stable_offset", "messages", "segments", "bytes")
-    headings = ("PARTITION", "START", "END", "STABLE", "MESSAGES", "SEGMENTS", "BYTES", "FIRST", "LAST")
+    headings = (
+        "PARTITION",
+        "START",
+        "END",
+        "STABLE",
+        "MESSAGES",
+        "SEGMENTS",
+        "BYTES",
+        "GAPS",
+        "FIRST",
+        "LAST",
+        "OLDEST",
+    )
     rows = [
-        (*(part.get(name) for name in columns), _seconds(part.get("first_time")), _seconds(part.get("last_time")))
+        (
+            *(part.get(name) for name in columns),
+            part.get("gaps"),
+            _seconds(part.get("first_time")),
+            _seconds(part.get("last_time")),
+            _seconds(moment(-1 if part.get("oldest_timestamp") is None else part["oldest_timestamp"])),
+        )
         for part in topic["partitions"]
     ]
     print_table(headings, rows)

@@ -13,9 +13,11 @@ from kafkafs.cli.exit_codes import FOUND
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, is_named, open_log_dir
 
 if TYPE_CHECKING:
+    from storage.files.manifest import Manifest
+    from storage.types import TopicPartition
     from storage.verify.findings import Finding
 
 
@@ -25,28 +27,68 @@ if TYPE_CHECKING:
 @click.option(
     "--notes", is_flag=True, help="Also list notes, which the next start repairs; otherwise they are only counted."
 )
+@click.option(
+    "--manifest",
+    "manifest_path",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Also compare LOGDIR with the manifest that `mirror --manifest` wrote.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, notes included.")
 @click.pass_context
-def verify(ctx: click.Context, logdir: Path, tp: str | None, notes: bool, as_json: bool) -> None:
+def verify(
+    ctx: click.Context, logdir: Path, tp: str | None, notes: bool, manifest_path: Path | None, as_json: bool
+) -> None:
     """Check all of LOGDIR, or TP (topic, topic/partition or a glob): every batch, record and index entry, snapshots,
     checkpoints, names. Nothing is changed.
 
     Each finding says where it is, what was expected and found, what recovery after a crash would do about it, and what
     repairs it. In a directory that a broker holds, what is being written at the moment is a note, not a finding.
 
+    With --manifest, nothing that FILE lists may be missing or changed; LOGDIR may have more. Ranges of batches are
+    compared, so segments may end elsewhere than in the source.
+
     \b
     kafkafs verify /var/kafka
     kafkafs verify /var/kafka 'orders*' --json
+    kafkafs verify /backup/kafka --manifest /backup/kafka.json
 
     Exit code 1 if there is a finding that is not a note.
     """
     from storage.verify.verify import verify_log_dir
 
     use_default_signals(ctx)
-    chosen = None if tp is None else expand(open_log_dir(logdir), tp)
+    manifest = None if manifest_path is None else _read(manifest_path)
+    chosen = None if tp is None else _chosen(logdir, tp, manifest)
     with progress_bar() as progress:
         found = verify_log_dir(logdir, chosen, progress=progress)
+        if manifest is not None:
+            from storage.verify.manifest_audit import verify_manifest
+
+            found += verify_manifest(logdir, manifest, chosen, progress=progress)
     report_findings(ctx, found, notes=notes, as_json=as_json)
+
+
+def _read(path: Path) -> Manifest:
+    from storage.files import manifest
+
+    found = manifest.read(path)
+    if found is None:
+        raise click.UsageError(f"--manifest: {path} does not exist")
+    return found
+
+
+def _chosen(logdir: Path, tp: str, manifest: Manifest | None) -> list[TopicPartition]:
+    """The partitions that TP names here or in the manifest: one that is lost must be found missing."""
+    from storage.errors import UnknownTopicOrPartition
+
+    listed = [] if manifest is None else [found for found in manifest.partitions if is_named(found, tp)]
+    try:
+        return sorted({*expand(open_log_dir(logdir), tp), *listed})
+    except UnknownTopicOrPartition:
+        if listed:
+            return listed
+        raise
 
 
 def report_findings(ctx: click.Context, found: list[Finding], *, notes: bool, as_json: bool) -> None:

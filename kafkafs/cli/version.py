@@ -8,7 +8,7 @@ from importlib import metadata
 from kafkafs.compiled_kernels import uncompiled
 from storage.format import codec_library
 
-_LIBRARIES = ("click", "cramjam", "crc32c", "crcmod", "cython", "fusepy", "numpy", "psutil", "rich")
+_LIBRARIES = ("click", "cramjam", "crc32c", "crcmod", "cython", "fusepy", "numpy", "psutil", "rich", "xxhash")
 
 
 def version_text() -> str:

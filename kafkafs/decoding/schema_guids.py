@@ -36,12 +36,14 @@ def find_guids(block: RecordBlock) -> tuple[dict[int, bytes], dict[int, bytes]]:
     keys: dict[int, bytes] = {}
     values: dict[int, bytes] = {}
     counts = np.maximum(block.headers_count, 0)
-    if not counts.any():
+    # A header has two bytes at least. Counts that cannot be are an error, and rendering says so.
+    most = len(block.buffer) // 2
+    if not counts.any() or int(counts.max()) > most or int(counts.sum()) > most:
         return keys, values
     try:
         spans = block.headers_spans()
     except CorruptBatch:
-        return keys, values  # rendering says so
+        return keys, values
     likely = (spans[1] == len(KEY_HEADER)) | (spans[1] == len(VALUE_HEADER))
     found = np.flatnonzero(likely & (spans[3] >= GUID_HEADER_SIZE))
     if not len(found):

@@ -33,6 +33,7 @@ _ERRNO: tuple[tuple[type[Exception], int], ...] = (
     (errors.LogLocked, errno.EBUSY),
     (errors.ReadOnlyLogDir, errno.EROFS),
     (errors.PartitionOffline, errno.EIO),
+    (errors.TooManyKeys, errno.ENOMEM),
     (NoSuchPath, errno.ENOENT),
     # A name that is not UTF-8, which no file here has. fusepy decodes paths before we see them.
     (UnicodeError, errno.ENOENT),
@@ -133,11 +134,12 @@ def answer(operation: Callable[..., int | None], *arguments: object) -> int:
 
 
 def refusal(operation: str, error: BaseException) -> int:
-    """The positive errno for `error`, which is reported if it is a bug, EIO or EPROTO."""
+    """The positive errno for `error`, which is reported if it is a bug, EIO or EPROTO, or if its text says what to do
+    about too little memory."""
     number = errno_of(error)
     if number is None:
         data_errors.report_bug(operation, error)
         return errno.EIO
-    if number in (errno.EIO, errno.EPROTO):
+    if number in (errno.EIO, errno.EPROTO) or isinstance(error, errors.TooManyKeys):
         data_errors.report(operation, error)
     return number

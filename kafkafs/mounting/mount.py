@@ -279,7 +279,11 @@ def _tree_options(options: MountOptions) -> TreeOptions:
     from kafkafs.tree.tree import TreeOptions
 
     chosen = TreeOptions(isolation=options.isolation, clamp=options.clamp)
-    return chosen if options.cache_bytes is None else dataclasses.replace(chosen, cache_bytes=options.cache_bytes)
+    if options.cache_bytes is not None:
+        chosen = dataclasses.replace(chosen, cache_bytes=options.cache_bytes)
+    if options.latest_bytes is not None:
+        chosen = dataclasses.replace(chosen, latest_bytes=options.latest_bytes)
+    return chosen
 
 
 @contextmanager

@@ -27,6 +27,7 @@ _LIBFUSE = frozenset(("allow_other", "allow_root"))
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _LEAST_CACHE_BYTES = 4 << 20
+_LEAST_LATEST_BYTES = 1 << 20
 
 
 class BadOption(ValueError):
@@ -43,6 +44,7 @@ class MountOptions:
     clamp: bool = False
     log: Path | None = None
     cache_bytes: int | None = None
+    latest_bytes: int | None = None
     config: Path | None = None
     schemas: Path | None = None
     uid: int | None = None
@@ -103,14 +105,22 @@ def _out_of_range(options: MountOptions, value: str) -> MountOptions:
     return replace(options, clamp=value == "clamp")
 
 
-def _cache_size(options: MountOptions, value: str) -> MountOptions:
+def _size(name: str, value: str, least_bytes: int) -> int:
     digits, unit = (value[:-1], value[-1].lower()) if value[-1].isalpha() else (value, "")
     if not (digits.isascii() and digits.isdigit()) or unit not in _UNITS:
-        raise BadOption(f"cache_size={value}: bytes, or with K, M or G as in 64M")
+        raise BadOption(f"{name}={value}: bytes, or with K, M or G as in 64M")
     size_bytes = int(digits) * _UNITS[unit]
-    if size_bytes < _LEAST_CACHE_BYTES:
-        raise BadOption(f"cache_size={value}: at least {_LEAST_CACHE_BYTES >> 20}M")
-    return replace(options, cache_bytes=size_bytes)
+    if size_bytes < least_bytes:
+        raise BadOption(f"{name}={value}: at least {least_bytes >> 20}M")
+    return size_bytes
+
+
+def _cache_size(options: MountOptions, value: str) -> MountOptions:
+    return replace(options, cache_bytes=_size("cache_size", value, _LEAST_CACHE_BYTES))
+
+
+def _latest_memory(options: MountOptions, value: str) -> MountOptions:
+    return replace(options, latest_bytes=_size("latest_memory", value, _LEAST_LATEST_BYTES))
 
 
 def _number(name: str, value: str) -> int:
@@ -126,6 +136,7 @@ _OURS: dict[str, tuple[_Apply, str]] = {
     "out_of_range": (_out_of_range, "clamp"),
     "log": (lambda options, value: replace(options, log=Path(value)), "/var/log/kafkafs.log"),
     "cache_size": (_cache_size, "64M"),
+    "latest_memory": (_latest_memory, "512M"),
     "config": (lambda options, value: replace(options, config=Path(value)), "server.properties"),
     "schemas": (lambda options, value: replace(options, schemas=Path(value)), "/var/kafka-of-the-registry"),
     "uid": (lambda options, value: replace(options, uid=_number("uid", value)), "1000"),

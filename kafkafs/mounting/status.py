@@ -264,8 +264,8 @@ TOPIC/0/messages.log           Kafka's own bytes: record batches
 TOPIC/0/offsets/100-199.txt    offsets 100 to 199; also 100- (from there on),
                                100+50 (fifty messages), last-10, 100 (only it)
 TOPIC/0/time/2026-11-20.txt    that day; also 2026-11, 2026-11-20T10 (an hour),
-                               2026-11-20--2026-11-22, until-2026-11-20,
-                               2026-11-20-- (from there on), last-15m
+                               2026-11-20--2026-11-22, 2026-11-20--, last-15m
+TOPIC/latest.jsonl             the last message of every key; also TOPIC/0/
 TOPIC/0/segments/              the real .log, .index and .timeindex files
 TOPIC/0/@info.json             first and last offset, size, timestamps
 TOPIC/@config                  the topic's configuration

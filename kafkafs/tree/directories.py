@@ -8,7 +8,7 @@ from kafkafs.selection.range_names import MalformedRange, day_name, offsets_name
 from kafkafs.tree.append_files import APPEND_FILES
 from kafkafs.tree.info import partition_xattrs, topic_xattrs
 from kafkafs.tree.node import DIRECTORY_MODE, Attributes, Directory, Entry, NodeKind
-from kafkafs.tree.paths import DECODED, ROOT_FILES
+from kafkafs.tree.paths import DECODED, EXTENSIONS, RENDERED, ROOT_FILES
 from kafkafs.tree.schema_files import SCHEMAS
 from kafkafs.views.times import (
     first_shown_timestamp,
@@ -23,11 +23,12 @@ from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, TopicPartition
 
-MESSAGE_FILES = ("messages.txt", "messages.jsonl", "messages.log")
+MESSAGE_FILES = tuple(f"messages.{ext}" for ext in EXTENSIONS)
+LATEST_FILES = tuple(f"latest.{ext}" for ext in RENDERED)
 WRITABLE_MODE = 0o755
 _DAY_MS = 86_400_000
 _MOST_DAYS = 3_660  # of one segment: producers choose timestamps, and one may be off by centuries
-_LOOKED_INTO = 16  # a topic of more partitions takes its time from their directories, not from their logs
+LOOKED_INTO = 16  # a topic of more partitions takes its time from their directories, not from their logs
 
 
 class RootDirectory(Directory):
@@ -53,17 +54,22 @@ class RootDirectory(Directory):
 class TopicDirectory(Directory):
     """A topic: its configuration, and its partitions that are in this directory."""
 
-    def __init__(self, log_dir: LogDir, topic: str, *, writable: bool = False) -> None:
+    def __init__(
+        self, log_dir: LogDir, topic: str, is_decoded: Callable[[str], bool], *, writable: bool = False
+    ) -> None:
+        """`is_decoded`: whether a topic has decoded views."""
         self._log_dir = log_dir
         self._topic = topic
-        self._files = ("@config", *(APPEND_FILES if writable else ()))
+        self._is_decoded = is_decoded
+        self._more = APPEND_FILES if writable else ()
         self._partitions = log_dir.partitions(topic)
 
     def attributes(self) -> Attributes:
         return _directory(max(self._mtimes(), default=0), len(self._partitions))
 
     def list(self) -> Iterable[Entry]:
-        yield from (Entry(name, NodeKind.FILE) for name in self._files)
+        names = ("@config", *_there(LATEST_FILES, self._is_decoded(self._topic)), *self._more)
+        yield from (Entry(name, NodeKind.FILE) for name in names)
         yield from (Entry(str(partition), NodeKind.DIRECTORY) for partition in self._partitions)
 
     def xattrs(self) -> Mapping[str, bytes]:
@@ -73,7 +79,7 @@ class TopicDirectory(Directory):
         for partition in self._partitions:
             tp = TopicPartition(self._topic, partition)
             try:
-                if len(self._partitions) <= _LOOKED_INTO:
+                if len(self._partitions) <= LOOKED_INTO:
                     log = self._log_dir.log(tp)
                     yield log_mtime_ns(log, log.snapshot())
                 else:
@@ -100,12 +106,17 @@ class PartitionDirectory(Directory):
         return _directory(log_mtime_ns(self._log, self._log.snapshot()), len(self._DIRECTORIES))
 
     def list(self) -> Iterable[Entry]:
-        decoded = (f"messages.{DECODED}",) if self._is_decoded(self._log.tp.topic) else ()
-        yield from (Entry(name, NodeKind.FILE) for name in (*MESSAGE_FILES, *decoded, *self._more))
+        names = _there((*MESSAGE_FILES, *LATEST_FILES), self._is_decoded(self._log.tp.topic))
+        yield from (Entry(name, NodeKind.FILE) for name in (*names, *self._more))
         yield from (Entry(name, NodeKind.DIRECTORY) for name in self._DIRECTORIES)
 
     def xattrs(self) -> Mapping[str, bytes]:
         return partition_xattrs(self._log_dir, self._log)
+
+
+def _there(names: Iterable[str], is_decoded: bool) -> list[str]:
+    """The names of views that a topic has."""
+    return [name for name in names if is_decoded or not name.endswith(DECODED)]
 
 
 class RangesDirectory(Directory):

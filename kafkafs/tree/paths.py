@@ -21,8 +21,11 @@ _Spec = TypeVar("_Spec")
 
 DECODED = "decoded.jsonl"
 EXTENSIONS = ("txt", DECODED, "jsonl", "log")  # a longer one before those that it ends in
+RENDERED = tuple(ext for ext in EXTENSIONS if ext != "log")  # those that are made from messages one by one
 _SCHEMA_NAME = re.compile(r"(0|[1-9][0-9]{0,9})\.([a-z]+)")
 ROOT_FILES = ("@help", "@status.json", "@metrics")
+
+_LATEST = "latest."
 
 
 class NoSuchPath(Exception):
@@ -139,6 +142,14 @@ class RangePath:
 
 
 @dataclass(frozen=True, slots=True)
+class LatestPath:
+    """`latest.EXT` of a topic, by its name, or of a partition: the last message of every key."""
+
+    place: str | TopicPartition
+    ext: str
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentPath:
     """`segments/<name>`: any name; the view finds out whether the file exists."""
 
@@ -162,6 +173,7 @@ Node = (
     | Partition
     | PartitionEntry
     | RangePath
+    | LatestPath
     | SegmentPath
 )
 
@@ -245,6 +257,8 @@ def _parse_topic(path: str, topic: str, names: list[str]) -> Node:
             return TopicConfig(topic)
         case ["@append" | "@append.jsonl" as name]:
             return Append(topic, jsonl=name == "@append.jsonl")
+        case [name] if _is_latest(name):
+            return LatestPath(topic, name.removeprefix(_LATEST))
         case [partition, *rest]:
             return _parse_partition(path, _tp(topic, partition), rest)
     raise NoSuchPath(path)
@@ -266,7 +280,13 @@ def _parse_partition(path: str, tp: TopicPartition, names: list[str]) -> Node:
             return SegmentPath(tp, name)
         case [name] if name.startswith("messages.") and name.removeprefix("messages.") in EXTENSIONS:
             return RangePath(tp, None, name.removeprefix("messages."))
+        case [name] if _is_latest(name):
+            return LatestPath(tp, name.removeprefix(_LATEST))
     raise NoSuchPath(path)
+
+
+def _is_latest(name: str) -> bool:
+    return name.startswith(_LATEST) and name.removeprefix(_LATEST) in RENDERED
 
 
 def _range(path: str, name: str, parse_spec: Callable[[str], _Spec]) -> tuple[_Spec, str]:

@@ -7,8 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kafkafs.selection.latest_messages import DEFAULT_LATEST_BYTES
 from kafkafs.tree.decoded_views import DecodedViews
-from kafkafs.tree.paths import RangePath
+from kafkafs.tree.paths import LatestPath, RangePath
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.workers import Workers
 from kafkafs.views.block_cache import BlockCache
@@ -20,6 +21,9 @@ from storage.types import Isolation
 
 _KEPT_STATES = 4096  # of files without an open handle
 
+
+# The files that have a state: of one partition each.
+StateNode = RangePath | LatestPath
 
 MakeState = Callable[[PathPages | None], ViewState]
 """Makes the state of a file; the pages are those of the path, if another log had it before."""
@@ -35,15 +39,20 @@ class StateTable:
     def __init__(self) -> None:
         # guarded by the lock
         self._lock = threading.Lock()
-        self._states: OrderedDict[RangePath, ViewState] = OrderedDict()
+        self._states: OrderedDict[StateNode, ViewState] = OrderedDict()
 
-    def get(self, node: RangePath, log: Log, make: MakeState) -> ViewState | None:
+    def get(self, node: StateNode, log: Log, make: MakeState) -> ViewState | None:
         """The state of a file of `log`; None if it was not opened lately. If the state is of another log, a new one,
         since the page cache may hold that log's pages."""
         with self._lock:
             return self._get_locked(node, log, make)
 
-    def obtain(self, node: RangePath, log: Log, make: MakeState) -> ViewState:
+    def has(self, node: StateNode) -> bool:
+        """Whether a file was opened lately."""
+        with self._lock:
+            return node in self._states
+
+    def obtain(self, node: StateNode, log: Log, make: MakeState) -> ViewState:
         """The state of a file of `log`, made if there is none."""
         with self._lock:
             state = self._get_locked(node, log, make)
@@ -54,13 +63,13 @@ class StateTable:
                 self._forget_locked()
             return state
 
-    def _get_locked(self, node: RangePath, log: Log, make: MakeState) -> ViewState | None:
+    def _get_locked(self, node: StateNode, log: Log, make: MakeState) -> ViewState | None:
         state = self._states.get(node)
         if state is not None and state.log is not log:
             state = self._states[node] = make(state.pages)
         return state
 
-    def forget(self, node: RangePath, state: ViewState) -> bool:
+    def forget(self, node: StateNode, state: ViewState) -> bool:
         """Drops a state, so that the file begins again at the next look; False if it is open: then positions stay."""
         with self._lock:
             if state.handles or self._states.get(node) is not state:
@@ -84,6 +93,43 @@ class StateTable:
                 return
 
 
+class LatestMemory:
+    """The memory that `latest` files take. Thread-safe.
+
+    A scan has a map of keys, which may take `scan_bytes`; there is one scan at a time. An open file has the offsets of
+    its messages, 8 bytes each, and so has a closed one until the log changes: `KEPT_BYTES` of closed files are kept.
+    """
+
+    KEPT_BYTES = 64 << 20
+
+    def __init__(self, scan_bytes: int = DEFAULT_LATEST_BYTES) -> None:
+        # constant after construction
+        self.scan_bytes = scan_bytes
+        # held during a scan; nothing else is locked by a thread that has it
+        self.scan = threading.Lock()
+        # guarded by the lock
+        self._lock = threading.Lock()
+        self._held: OrderedDict[LatestPath, tuple[ViewState, int]] = OrderedDict()
+
+    def hold(self, node: LatestPath, state: ViewState, size_bytes: int) -> None:
+        """Notes how much memory the offsets of a file take that was opened."""
+        with self._lock:
+            self._held[node] = state, size_bytes
+            self._held.move_to_end(node)
+
+    def trim(self, states: StateTable) -> None:
+        """Forgets the closed files that were opened longest ago, if all of them take too much."""
+        with self._lock:
+            closed = {node: held for node, held in self._held.items() if not held[0].handles}
+            excess = sum(size for _, size in closed.values()) - self.KEPT_BYTES
+            for node, (state, size) in closed.items():
+                if excess <= 0:
+                    return
+                states.forget(node, state)
+                del self._held[node]
+                excess -= size
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """One of each for every tree."""
@@ -97,3 +143,4 @@ class Services:
     decoded: DecodedViews
     callers: Callers = field(default_factory=OneCaller)
     states: StateTable = field(default_factory=StateTable)
+    latest: LatestMemory = field(default_factory=LatestMemory)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kafkafs.schemas.sources import LogSchemas, SchemaSource
+from kafkafs.selection.latest_messages import DEFAULT_LATEST_BYTES
 from kafkafs.tree import paths
 from kafkafs.tree.append_files import AppendFile
 from kafkafs.tree.config_file import ConfigFile
@@ -35,12 +36,13 @@ from kafkafs.tree.directories import (
 from kafkafs.tree.generated import MOMENT_S, GeneratedFile, GeneratedTexts
 from kafkafs.tree.group_files import GroupNode, GroupTree
 from kafkafs.tree.info import InfoTexts
+from kafkafs.tree.latest_file import LatestFile, LatestOfTopic
 from kafkafs.tree.node import View
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.range_file import RangeFile
 from kafkafs.tree.schema_files import SchemaTree
 from kafkafs.tree.segment_file import SeenFiles, SegmentFile
-from kafkafs.tree.services import Services
+from kafkafs.tree.services import LatestMemory, Services
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.store import Store, default_directory
 from kafkafs.view_index.workers import DEFAULT_WORKERS, Workers
@@ -51,7 +53,7 @@ from storage.clock import Clock, SystemClock
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import NotPermitted, ReadOnlyLogDir
 from storage.log.log_dir import LogDir
-from storage.types import Isolation
+from storage.types import Isolation, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class TreeOptions:
 
     `clamp`: ranges that begin below the log start show what is left, instead of OffsetOutOfRange.
     `index_dir`: where the view index is kept; None: the user's cache directory. `index_bytes` 0: it is not kept.
-    `workers`: threads that render in advance of readers.
+    `workers`: threads that render in advance of readers. `latest_bytes`: for the keys of a `latest` file.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -69,6 +71,7 @@ class TreeOptions:
     workers: int = DEFAULT_WORKERS
     index_dir: Path | None = None
     index_bytes: int = 256 << 20
+    latest_bytes: int = DEFAULT_LATEST_BYTES
 
 
 class Tree:
@@ -108,12 +111,15 @@ class Tree:
             self.options.clamp,
             DecodedViews(schemas, self.options.isolation),
             callers or OneCaller(),
+            latest=LatestMemory(self.options.latest_bytes),
         )
         self._texts = GeneratedTexts()
         self._seen = SeenFiles()
         self._infos = InfoTexts(log_dir, self.options.isolation)
         self._groups = GroupTree(log_dir, owned)
         writable = owned is not None
+
+        is_decoded = self._services.decoded.has
 
         def has_schemas() -> bool:
             return bool(schemas.registry())
@@ -123,11 +129,12 @@ class Tree:
             **dict.fromkeys((paths.Groups, paths.GroupDir, paths.GroupTopic, paths.GroupOffset), self._groups.view),
             **dict.fromkeys((paths.Schemas, paths.SchemaSubject, paths.SchemaFile), SchemaTree(log_dir, schemas).view),
             paths.RangePath: self._range_file,
+            paths.LatestPath: self._latest,
             paths.SegmentPath: lambda node: SegmentFile(log_dir.log(node.tp), node.name, self._seen),
             paths.Partition: self._partition_directory,
             paths.PartitionEntry: self._partition_entry,
             paths.Root: lambda _: RootDirectory(log_dir, has_schemas, writable=writable),
-            paths.Topic: lambda node: TopicDirectory(log_dir, node.topic, writable=writable),
+            paths.Topic: lambda node: TopicDirectory(log_dir, node.topic, is_decoded, writable=writable),
             paths.TopicConfig: self._topic_config,
             paths.RootFile: self._root_file,
         }
@@ -229,6 +236,15 @@ class Tree:
                 return SegmentsDirectory(log)
         size = partial(infos.partition_info_size, log)
         return GeneratedFile(self._texts, f"{node.tp}/@info.json", partial(infos.partition_info, log), size=size)
+
+    def _latest(self, node: paths.LatestPath) -> View:
+        place, log_dir = node.place, self.log_dir
+        topic = place if isinstance(place, str) else place.topic
+        if node.ext == paths.DECODED and not self._services.decoded.has(topic):
+            raise NoSuchPath(f"{topic} has no decoded views")
+        if isinstance(place, TopicPartition):
+            return LatestFile(self._services, log_dir.log(place), node.ext)
+        return LatestOfTopic(self._services, log_dir, place, node.ext)
 
     def _topic_config(self, node: paths.TopicConfig) -> View:
         if self.owned is not None:

@@ -14,7 +14,7 @@ import threading
 
 from kafkafs.view_index import measure
 from kafkafs.view_index.measure import OnBytes, SegmentTask
-from kafkafs.view_index.pieces import Piece, Pieces, RecordFilter
+from kafkafs.view_index.pieces import MessageFilter, Piece, Pieces
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.view_index.workers import Workers
 from storage.log.isolation import AbortedTransactions, last_stable_offset
@@ -33,11 +33,11 @@ def epoch_of(snapshot: LogSnapshot, rendition: Rendition) -> int:
 
 
 def _task(
-    snapshot: LogSnapshot, segment: Segment, rendition: Rendition, wanted: RecordFilter | None
+    snapshot: LogSnapshot, segment: Segment, rendition: Rendition, wanted: MessageFilter | None
 ) -> tuple[SegmentTask, AbortedTransactions | None]:
     """What to measure or render of a segment, as the log is in `snapshot`; None for a reader of all messages."""
     if rendition.isolation is not Isolation.READ_COMMITTED:
-        return SegmentTask(snapshot, segment, rendition.format, None, wanted), None
+        return SegmentTask(snapshot, segment, rendition.format, None if wanted is None else wanted.skips, wanted), None
     # Taken now: when a piece is rendered, segments of this snapshot may be gone.
     aborted = AbortedTransactions(snapshot, segment, last_stable_offset(snapshot))
     return SegmentTask(snapshot, segment, rendition.format, aborted.skip_rows, wanted), aborted
@@ -50,7 +50,7 @@ class Extent:
         self,
         segment: Segment,
         rendition: Rendition,
-        wanted: RecordFilter | None,
+        wanted: MessageFilter | None,
         start: int,
         known: Pieces | None = None,
         decider: DecidingMarker | None = None,

@@ -15,6 +15,7 @@ from typing import Any
 
 from kafkafs.view_index.carrying import carried, decider_of, marker_of
 from kafkafs.view_index.extent import Extent, epoch_of
+from kafkafs.view_index.measure import OnBytes
 from kafkafs.view_index.pieces import RecordFilter
 from kafkafs.view_index.store import NO_MARKER, Store
 from kafkafs.view_index.workbench import Rendition
@@ -143,8 +144,9 @@ class ViewIndex:
 
     def extend(self, extent: Extent, snapshot: LogSnapshot, end: int) -> None:
         """Measures more of an extent, up to the position `end`."""
-        with self._scan(extent, end) as scan:
-            extent.extend(snapshot, end, self.workers, lambda done: self._advance(scan, done))
+        size_bytes = max(0, end - extent.pieces.file_end)
+        with self.scanning(extent.segment.log.path, size_bytes) as on_bytes:
+            extent.extend(snapshot, end, self.workers, on_bytes)
 
     def forget(self, segment: Segment) -> None:
         """Drops what was measured of a segment, so that new layouts do not use it."""
@@ -185,15 +187,21 @@ class ViewIndex:
             }
 
     @contextmanager
-    def _scan(self, extent: Extent, end: int) -> Iterator[ScanProgress]:
-        scan = ScanProgress(str(extent.segment.log.path), max(0, end - extent.pieces.file_end))
+    def scanning(self, path: Path, total_bytes: int) -> Iterator[OnBytes]:
+        """A scan of so many bytes of `path`, a file or a log, to be told of each step: it shows in @status.json, and
+        ends with an OSError when the mount does."""
+        scan = ScanProgress(str(path), total_bytes)
+
+        def on_bytes(done: int) -> None:
+            self._advance(scan, done)
+
         if scan.total_bytes < _SHOWN_BYTES:
-            yield scan
+            yield on_bytes
             return
         number = next(self._numbers)
         self._scans[number] = scan
         try:
-            yield scan
+            yield on_bytes
         finally:
             del self._scans[number]
 

@@ -28,10 +28,10 @@ from kafkafs.view_index.pieces import (
     OPEN_BELOW,
     PIECE_BYTES,
     SPLIT_BYTES,
+    MessageFilter,
     Piece,
     PieceBuilder,
     Pieces,
-    RecordFilter,
 )
 from kafkafs.view_index.workbench import Skips, Workbench, workbench
 from kafkafs.view_index.workers import Workers
@@ -60,7 +60,7 @@ class SegmentTask:
     segment: Segment
     format: Format
     skips: Skips | None
-    filter: RecordFilter | None
+    filter: MessageFilter | None
 
 
 @dataclass(slots=True)

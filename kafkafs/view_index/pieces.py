@@ -8,7 +8,7 @@ the ones before it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -203,6 +203,23 @@ class PieceBuilder:
         return Pieces(columns, self._before.start, file_end)
 
 
+class MessageFilter(Protocol):
+    """Which messages of a stretch are wanted. Immutable; equal filters want the same."""
+
+    def skips(self, table: BatchTable) -> npt.NDArray[np.uint8] | None:
+        """1 for each batch that is known to hold nothing wanted, so that it need not be decoded; None for none."""
+
+    def mask(self, block: RecordBlock) -> npt.NDArray[np.bool_] | None:
+        """For each record, whether it is wanted; None when all are."""
+
+    def apply(self, block: RecordBlock) -> RecordBlock:
+        """The wanted records of a block."""
+
+    def may_hold(self, table: BatchTable, row: int, times: tuple[int, int]) -> bool:
+        """Whether the damaged batch in `row` may hold a wanted message, according to the offsets in its header and
+        `times`, the least and greatest timestamp that it may have held."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
     """Which messages of a stretch are wanted: offsets from `first` to `end` (excluded; None: all), and times.
@@ -213,6 +230,10 @@ class RecordFilter:
     first: int = 0
     end: int | None = None
     times: TimeRange | None = None
+
+    def skips(self, _table: BatchTable) -> npt.NDArray[np.uint8] | None:
+        """See MessageFilter: only batches that hold something wanted are usually in the stretch."""
+        return None
 
     def mask(self, block: RecordBlock) -> npt.NDArray[np.bool_] | None:
         """For each record, whether it is wanted; None when all are."""
@@ -235,8 +256,7 @@ class RecordFilter:
         return block if mask is None else block.select(mask)
 
     def may_hold(self, table: BatchTable, row: int, times: tuple[int, int]) -> bool:
-        """Whether the damaged batch in `row` may hold a wanted message, according to the offsets in its header and
-        `times`, the least and greatest timestamp that it may have held."""
+        """See MessageFilter."""
         base_offset, last_offset = int(table.base_offset[row]), int(table.last_offset[row])
         if last_offset < self.first or (self.end is not None and base_offset >= self.end):
             return False

@@ -29,19 +29,23 @@ from storage.types import NO_TIMESTAMP, Isolation
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which messages of a log a path shows. `spec` None: all. `clamp`: see kafkafs.selection.select."""
+    """Which messages of a log a path shows. `spec` None: all; `at_open`: all that exist when the file is opened.
+    `clamp`: see kafkafs.selection.select."""
 
     log: Log
     spec: OffsetSpec | TimeSpec | None
     isolation: Isolation
     clamp: bool
+    at_open: bool = False
 
     @property
     def is_fixed(self) -> bool:
         """Whether the range is what exists when the file is opened, and nothing that is appended later."""
-        return isinstance(self.spec, LastMessages | LastDuration)
+        return self.at_open or isinstance(self.spec, LastMessages | LastDuration)
 
     def resolve(self, snapshot: LogSnapshot, now_ms: int, *, find_nth: bool = True) -> Selection:
+        if self.at_open:
+            return Selection(snapshot.log_start_offset, visible_end(snapshot, self.isolation), complete=True)
         return resolve(snapshot, self.spec, self.isolation, now_ms, clamp=self.clamp, find_nth=find_nth)
 
 

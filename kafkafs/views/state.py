@@ -152,6 +152,12 @@ class ViewState:
         followed = self._glance(lambda snapshot: self._follow_locked(positions, snapshot))
         return (followed or positions).layout
 
+    def seen(self) -> Layout | None:
+        """For a stat of a file that takes long to make: what the calling process has open, otherwise what the last open
+        found; None before the first."""
+        held = self._of_caller()
+        return self.layout if held is None else held.layout
+
     def glance(self) -> Layout | None:
         """For a stat, which must not wait: the layout for the calling process as of now, or the previous one if another
         thread takes long to make it."""

@@ -20,6 +20,7 @@ from storage.log.rereading import Rereads
 from storage.types import Isolation, TimeRange
 
 if TYPE_CHECKING:
+    from kafkafs.selection.latest_messages import ChosenOffsets
     from storage.format.block import RecordBlock
     from storage.format.decoder import Decoder
     from storage.log.segment import Segment
@@ -32,13 +33,18 @@ _CHUNK_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The wanted messages: those in both ranges (None: all) that have the key and all the headers."""
+    """The wanted messages: those in both ranges (None: all) that have the key and all the headers.
+
+    `latest_bytes`: instead of all messages the last one of every key, as `latest.txt` has it, with so much memory for
+    the keys; without ranges.
+    """
 
     offsets: OffsetSpec | None = None
     times: TimeSpec | None = None
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     key: bytes | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    latest_bytes: int | None = None
 
     def begins_behind(self, snapshot: LogSnapshot) -> bool:
         """Whether the range of offsets begins above the log end: out of range, unless the reader waits for it."""
@@ -89,6 +95,8 @@ class PartitionReader:
         self._selection: Selection | None = None
         self._next = 0
         self._left: int | None = None
+        self._latest: ChosenOffsets | None = None
+        self._missing = 0  # of the latest messages: those not read yet
         self._may_retry = True  # nothing was yielded since `_next` was moved
         self._decoder = decoder
 
@@ -113,11 +121,11 @@ class PartitionReader:
             snapshot = self._log.snapshot()
             if self._selection is None and self._follow and self._wanted.begins_behind(snapshot):
                 return  # The log has not reached the range yet.
-            selection = self._settle(snapshot)
-            if self._next > snapshot.log_end_offset:  # truncated below where the range begins
-                self.done = not self._follow
-                return
             try:
+                selection = self._settle(snapshot)
+                if self._next > snapshot.log_end_offset:  # truncated below where the range begins
+                    self.done = not self._follow
+                    return
                 yield from one_pass(snapshot, selection)
             except SegmentGone:
                 if not self._may_retry or rereads.are_exhausted(self._next):
@@ -132,10 +140,12 @@ class PartitionReader:
 
     def _settle(self, snapshot: LogSnapshot) -> Selection:
         """Decides where to continue: the log may have changed at both ends since the last pass."""
-        if self._selection is None:
+        if self._selection is None or (self._wanted.latest_bytes is not None and self._latest is None):
             self._selection = self._wanted.select(snapshot, self._now_ms, follow=self._follow)
             self._next = self._selection.start_offset
             self._left = self._selection.limit
+            if self._wanted.latest_bytes is not None:
+                self._find_latest(snapshot, self._wanted.latest_bytes)
         elif self._next < snapshot.log_start_offset:
             lost = f"messages {self._next} to {snapshot.log_start_offset - 1} of {snapshot.tp} were removed unread"
             if not self._follow:
@@ -152,9 +162,7 @@ class PartitionReader:
             self._note(text)
 
     def _blocks(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[RecordBlock]:
-        for block in read_range(
-            snapshot, self._next, selection.end_offset, isolation=self._wanted.isolation, decoder=self._decoder
-        ):
+        for block in self._undivided(snapshot, selection):
             if self._left is not None:
                 block = block.select(slice(0, self._left)) if len(block) > self._left else block
                 self._left -= len(block)
@@ -169,8 +177,31 @@ class PartitionReader:
                 return
             if block.damage is not None:
                 raise block.damage.error
+        if self._missing:
+            raise SegmentGone(
+                f"{self._missing} of the latest messages of {snapshot.tp} were removed unread", advice="Run it again"
+            )
+
+    def _undivided(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[RecordBlock]:
+        """The messages from the next one on, before filters."""
+        isolation, decoder = self._wanted.isolation, self._decoder
+        if self._latest is None:
+            yield from read_range(snapshot, self._next, selection.end_offset, isolation=isolation, decoder=decoder)
+            return
+        for start, end in self._latest.spans(snapshot, self._next):
+            yield from read_range(snapshot, start, end, isolation=isolation, decoder=decoder)
+
+    def _find_latest(self, snapshot: LogSnapshot, memory_bytes: int) -> None:
+        from kafkafs.selection.latest_messages import ChosenOffsets
+        from storage.latest.latest_records import latest_offsets
+
+        offsets = latest_offsets(snapshot, self._wanted.isolation, memory_bytes)
+        self._latest, self._missing = ChosenOffsets(offsets), len(offsets)
 
     def _filtered(self, block: RecordBlock, times: TimeRange | None) -> RecordBlock:
+        if self._latest is not None:
+            block = self._latest.apply(block)
+            self._missing -= len(block)
         if times is not None:
             mask = time_mask(block.timestamp, times)
             block = block if mask.all() else block.select(mask)

@@ -207,13 +207,14 @@ class PartitionLog:
         self._flush_if_due(end_offset)
         return AppendResult(base_offset, end_offset - 1)
 
-    def append_batches(self, data: memoryview) -> AppendResult:
-        """A follower's append: whole batches of another log, byte for byte, each as a separate append.
+    def append_batches(self, data: memoryview, headers: BatchTable | None = None) -> AppendResult:
+        """A follower's append: whole batches of another log, byte for byte, each as a separate append. `headers`: those
+        of all of them, if they are known, with positions counted from 0; the positions are changed.
 
         CorruptBatch when a CRC fails or the bytes are not whole batches; InvalidRecord when offsets do not ascend from
         the log end on (gaps are fine); RecordTooLarge for a batch above segment.bytes. Nothing is appended then.
         """
-        table = scanned(data, self.path)
+        table = scanned(data, self.path) if headers is None else headers
         damage = verify_crcs(data, table, 0, table.rows, 0)
         if damage is not None:
             raise damage.error

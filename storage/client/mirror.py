@@ -1,19 +1,27 @@
 """Replication of logs from one directory to another, batch by batch and byte for byte, as a follower does it.
 
-The copy continues at its own log end. Sources: Kafka's ReplicaFetcherThread, appendAsFollower.
+The copy continues at its own log end. With a moment, each partition is cut there (storage.client.time_cut); with a
+recorder, everything that was copied is digested for a manifest (storage.client.manifest_recorder). Sources: Kafka's
+ReplicaFetcherThread, appendAsFollower.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from storage.append.partition_log import PartitionLog
+from storage.client.manifest_recorder import ManifestRecorder, PartitionRecorder
+from storage.client.same_batches import same_batches
+from storage.client.time_cut import MixedBatch, cut_at
 from storage.config import NEW_TOPIC_OVERRIDES
 from storage.directory.owned_dir import OwnedDir
-from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
+from storage.errors import InvalidRecord, InvalidTopic, StorageError, UnknownTopicOrPartition
 from storage.files import names
+from storage.format.batches import BatchTable, Column
 from storage.log import reader
 from storage.log.log_dir import LogDir
 from storage.log.scanning import scan_batches, scan_sound_batches
@@ -22,19 +30,75 @@ from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
 
 _WINDOW: Final = 1 << 20
+_FLUSH_BYTES: Final = 32 << 20
 # Retention is not copied: the copy keeps what it was given.
 _NOT_COPIED: Final = frozenset({"retention.ms", "retention.bytes", "retention.free.bytes"})
 
 
 @dataclass(slots=True)
 class Mirrored:
-    """What was copied into one partition: batches' bytes, from `first_offset` to below `log_end_offset`."""
+    """What was copied into one partition: batches' bytes, from `first_offset` to below `log_end_offset`.
+
+    `tp`: its name in the copy. `mixed`: the last batch before the cut, if it also has messages from after the moment.
+    """
 
     tp: TopicPartition
     first_offset: int
     log_end_offset: int
     size_bytes: int = 0
+    mixed: MixedBatch | None = None
     error: Exception | None = None
+
+
+class _Chosen(NamedTuple):
+    """A partition to be copied: its name in the copy; its log, cut where a moment is given, or why that failed; and
+    whether its topic is compacted."""
+
+    tp: TopicPartition
+    snapshot: LogSnapshot
+    compacted: bool
+    mixed: MixedBatch | None = None
+    error: Exception | None = None
+
+
+class _Flushes:
+    """Flushes a log in another thread while it is copied into, so that the disk is not idle until the end.
+
+    Used as a context manager, which waits for the last flush. An error takes the log offline, so that the next append
+    fails too.
+    """
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._pool: ThreadPoolExecutor | None = None
+        self._flush: Future[int] | None = None
+        self._unflushed_bytes = 0
+
+    def __enter__(self) -> _Flushes:
+        return self
+
+    def wrote(self, size_bytes: int) -> None:
+        """Notes what was appended. Begins a flush if that is much by now, and the last one has ended."""
+        self._unflushed_bytes += size_bytes
+        if self._unflushed_bytes < _FLUSH_BYTES or (self._flush is not None and not self._flush.done()):
+            return
+        self._wait()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "mirror-flush")
+        self._flush = self._pool.submit(self._log.flush)
+        self._unflushed_bytes = 0
+
+    def _wait(self) -> None:
+        flush, self._flush = self._flush, None
+        if flush is not None:
+            flush.result()
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._wait()
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown()
 
 
 @dataclass(slots=True)
@@ -43,6 +107,8 @@ class Mirror:
 
     A topic that the target does not have is created with as many partitions and the source topic's own configuration,
     without retention. Partitions begin at the source's first segment. A failing partition does not stop the others.
+    `until_ms`: where each partition is cut, epoch milliseconds. `renamed`: other names in the copy, by topic of the
+    source. `recorder`: digests what is copied. `results`: by partition of the copy.
     """
 
     source: LogDir
@@ -50,6 +116,9 @@ class Mirror:
     wanted: Callable[[LogDir], Collection[TopicPartition]]
     progress: Progress = field(default_factory=NoProgress)
     force: bool = False
+    until_ms: int | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    recorder: ManifestRecorder | None = None
     results: dict[TopicPartition, Mirrored] = field(default_factory=dict)
     # The log, and its generation, of which a partition is known to be a copy: between two passes a topic may be created
     # again, or lose messages and get others.
@@ -59,19 +128,46 @@ class Mirror:
         """One pass over all partitions; returns the bytes copied. Errors of a partition are in `results`; those of the
         directories, and of topics that cannot be created (NotPermitted in a broker's directory), are raised."""
         self.source.refresh()
-        chosen = [tp for tp in sorted(self.wanted(self.source)) if tp.topic != names.CLUSTER_METADATA_TOPIC]
-        snapshots = {tp: self.source.log(tp).snapshot() for tp in chosen}
-        make_topics(self.source, self.target, snapshots)
-        total = sum(_bytes_from(snapshot, self._known_end(tp)) for tp, snapshot in snapshots.items())
+        wanted = [tp for tp in sorted(self.wanted(self.source)) if tp.topic != names.CLUSTER_METADATA_TOPIC]
+        self._check_names({tp.topic for tp in wanted})
+        if self.recorder is not None:
+            self.recorder.see_groups(self.source, self.until_ms)  # before the logs, so that no group is ahead of them
+        whole = {tp: self.source.log(tp).snapshot() for tp in wanted}
+        make_topics(self.source, self.target, whole, self.renamed)
+        chosen = [self._chosen(tp, snapshot) for tp, snapshot in whole.items()]
+        if self.recorder is not None:
+            self.recorder.see_topics(self.source, whole, self.renamed)
+        total = sum(_bytes_from(one.snapshot, self._known_end(one.tp)) for one in chosen)
         if not total:
-            for tp, snapshot in snapshots.items():
-                self._copy(tp, snapshot)
+            for one in chosen:
+                self._copy(one)
             return 0
         self.progress.begin("mirror", total)
         try:
-            return sum(self._copy(tp, snapshot) for tp, snapshot in snapshots.items())
+            return sum(self._copy(one) for one in chosen)
         finally:
             self.progress.end()
+
+    def _check_names(self, topics: Collection[str]) -> None:
+        """InvalidTopic if two topics would have one name in the copy, or an internal topic another one."""
+        for topic in sorted(topics):
+            name = self.renamed.get(topic, topic)
+            if name != topic and names.INTERNAL_TOPICS & {topic, name}:
+                raise InvalidTopic("an internal topic keeps its name", expected=topic, found=name)
+            same = [other for other in sorted(topics) if other != topic and self.renamed.get(other, other) == name]
+            if same:
+                raise InvalidTopic(f"two topics would have the name {name} in the copy", found=f"{topic}, {same[0]}")
+
+    def _chosen(self, tp: TopicPartition, snapshot: LogSnapshot) -> _Chosen:
+        renamed = TopicPartition(self.renamed.get(tp.topic, tp.topic), tp.partition)
+        compacted = "compact" in self.source.topic_info(tp.topic).config.cleanup_policy
+        if self.until_ms is None:
+            return _Chosen(renamed, snapshot, compacted)
+        try:
+            cut = cut_at(snapshot, self.until_ms)
+        except (StorageError, OSError) as error:
+            return _Chosen(renamed, snapshot, compacted, error=error)
+        return _Chosen(renamed, cut.snapshot, compacted, cut.mixed)
 
     def _known_end(self, tp: TopicPartition) -> int:
         try:
@@ -79,10 +175,13 @@ class Mirror:
         except StorageError:
             return 0
 
-    def _copy(self, tp: TopicPartition, snapshot: LogSnapshot) -> int:
+    def _copy(self, chosen: _Chosen) -> int:
+        tp, snapshot = chosen.tp, chosen.snapshot
         result = self.results.get(tp)
         fresh = False
         try:
+            if chosen.error is not None:
+                raise chosen.error
             if tp.topic in names.INTERNAL_TOPICS and not self.target.log_dir.is_broker:
                 log = self.target.log(tp)  # a copy of the brokers' topic: no group is coordinated here
             else:
@@ -90,21 +189,31 @@ class Mirror:
             source = (snapshot.transactions, snapshot.generation)
             if result is None:
                 result = self.results[tp] = Mirrored(tp, log.log_end_offset, log.log_end_offset)
+            result.mixed = chosen.mixed
             if self._copied_of.get(tp) != source:
-                fresh = _begin(log, snapshot)
+                fresh = _begin(log, snapshot, compacted=chosen.compacted)
                 self._copied_of[tp] = source
                 if not result.size_bytes:
                     result.first_offset = log.log_end_offset
+            if self.until_ms is not None:
+                _check_cut(log, snapshot)
+            recording = None
+            if self.recorder is not None:
+                recording = self.recorder.partition(tp, snapshot, log.snapshot(), compacted=chosen.compacted)
             before = result.size_bytes
             try:
-                for size in copy_batches(snapshot, log):
-                    result.size_bytes += size
-                    self.progress.advance(size)
+                with _Flushes(log) as flushes:
+                    for size in copy_batches(snapshot, log, recording):
+                        result.size_bytes += size
+                        self.progress.advance(size)
+                        flushes.wrote(size)
             finally:
                 result.log_end_offset = log.log_end_offset
             if fresh:
                 # Only at first: later the copy keeps what the source loses.
                 log.increment_log_start_offset(min(snapshot.log_start_offset, log.log_end_offset))
+            if recording is not None:
+                recording.log_start_offset = log.log_start_offset
             result.error = None
             return result.size_bytes - before
         except (StorageError, OSError) as error:
@@ -116,11 +225,16 @@ class Mirror:
             return 0
 
 
-def make_topics(source: LogDir, target: OwnedDir, snapshots: Mapping[TopicPartition, LogSnapshot]) -> None:
+def make_topics(
+    source: LogDir,
+    target: OwnedDir,
+    snapshots: Mapping[TopicPartition, LogSnapshot],
+    renamed: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Creates the topics of these logs of `source` where `target` lacks them, or lacks some of their partitions.
 
-    With the source's own configuration, without retention; partitions begin where the source's files begin.
-    NotPermitted in a broker's directory.
+    With the source's own configuration, without retention; partitions begin where the source's files begin. `renamed`:
+    other names in `target`, by topic of `source`. NotPermitted in a broker's directory.
     """
     target.log_dir.refresh()
     for topic in dict.fromkeys(tp.topic for tp in snapshots):
@@ -131,15 +245,17 @@ def make_topics(source: LogDir, target: OwnedDir, snapshots: Mapping[TopicPartit
             if tp.topic == topic and snapshot.segments
         }
         count = info.partition_count or source.partitions(topic)[-1] + 1
-        if topic not in target.log_dir.topics():
+        name = renamed.get(topic, topic)
+        if name not in target.log_dir.topics():
             overrides = {key: value for key, value in info.overrides.items() if key not in _NOT_COPIED}
-            target.create_topic(topic, count, {**NEW_TOPIC_OVERRIDES, **overrides}, start_offsets=starts)
-        elif not target.log_dir.is_broker and count > len(target.log_dir.partitions(topic)):
-            target.add_partitions(topic, count)
+            target.create_topic(name, count, {**NEW_TOPIC_OVERRIDES, **overrides}, start_offsets=starts)
+        elif not target.log_dir.is_broker and count > len(target.log_dir.partitions(name)):
+            target.add_partitions(name, count)
 
 
-def _begin(log: PartitionLog, snapshot: LogSnapshot) -> bool:
-    """Makes a log without messages begin where the source begins (True), or checks that it is a copy of the source."""
+def _begin(log: PartitionLog, snapshot: LogSnapshot, *, compacted: bool) -> bool:
+    """Makes a log without messages begin where the source begins (True), or checks that it is a copy of the source.
+    `compacted`: see same_batches."""
     ours = log.snapshot()
     if not ours.size_bytes:
         if snapshot.segments and ours.log_end_offset < snapshot.segments[0].base_offset:
@@ -148,21 +264,21 @@ def _begin(log: PartitionLog, snapshot: LogSnapshot) -> bool:
     if not snapshot.segments:
         return False
     last = _last_batch(ours)
-    same = None if last is None else _batch_ending_at(snapshot, last[0])
-    if last is not None and same is not None and same != last[1]:
+    same = None if last is None else _batch_ending_at(snapshot, int(last.last_offset[0]))
+    if last is not None and same is not None and not same_batches(last, same, compacted=compacted):
         raise InvalidRecord(
             "the copy holds other messages than the source",
             path=log.path,
-            offset=last[0],
-            expected=f"checksum {same:#010x}",
-            found=f"{last[1]:#010x}",
+            offset=int(last.last_offset[0]),
+            expected=f"checksum {int(same.crc[0]):#010x}",
+            found=f"{int(last.crc[0]):#010x}",
             advice="Mirror into another directory, or remove the topic there first",
         )
     return False
 
 
-def _last_batch(snapshot: LogSnapshot) -> tuple[int, int] | None:
-    """Last offset and checksum of a log's last batch."""
+def _last_batch(snapshot: LogSnapshot) -> BatchTable | None:
+    """The header of a log's last batch."""
     for segment in reversed(snapshot.segments):
         end = snapshot.end_position(segment)
         if end:
@@ -170,24 +286,37 @@ def _last_batch(snapshot: LogSnapshot) -> tuple[int, int] | None:
             start = segment.floor(snapshot.log_end_offset, end)
             for window in scan_batches(snapshot, segment, start, end):
                 if window.table.rows:
-                    found = int(window.table.last_offset[-1]), int(window.table.crc[-1])
+                    found = window.table.slice(window.table.rows - 1, window.table.rows).copy()
             return found
     return None
 
 
-def _batch_ending_at(snapshot: LogSnapshot, offset: int) -> int | None:
-    """The checksum of the batch whose last offset is `offset`; None where there is none (after compaction, say)."""
+def _batch_ending_at(snapshot: LogSnapshot, offset: int) -> BatchTable | None:
+    """The header of the batch whose last offset is `offset`; None where there is none (after compaction, say)."""
     place = reader.find_batch(snapshot, offset)
     if place is None:
         return None
     batch = place.segment.batch_at(place.position, snapshot.end_position(place.segment))
-    return int(batch.crc[0]) if batch is not None and int(batch.last_offset[0]) == offset else None
+    return batch if batch is not None and int(batch.last_offset[0]) == offset else None
 
 
-def copy_batches(snapshot: LogSnapshot, log: PartitionLog) -> Iterator[int]:
+def _check_cut(log: PartitionLog, snapshot: LogSnapshot) -> None:
+    """InvalidRecord if the copy has messages from after the cut: a copy is not shortened."""
+    if log.log_end_offset > snapshot.log_end_offset and not log.is_empty:
+        raise InvalidRecord(
+            "the copy already holds messages from after the cut",
+            path=log.path,
+            expected=f"a log end offset of at most {snapshot.log_end_offset}",
+            found=log.log_end_offset,
+            advice="Mirror into another directory",
+        )
+
+
+def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRecorder | None = None) -> Iterator[int]:
     """Appends the batches after the log's end, a window of them at a time; yields the bytes of each.
 
-    CorruptBatch and the like at damage in the source: everything before it was copied.
+    `recorder` is given what was appended. CorruptBatch and the like at damage in the source: everything before it was
+    copied.
     """
     place = _first_batch(snapshot, log.log_end_offset)
     if place is None:
@@ -197,7 +326,11 @@ def copy_batches(snapshot: LogSnapshot, log: PartitionLog) -> Iterator[int]:
         for window in scan_sound_batches(snapshot, segment, position, window=_WINDOW):
             first = int(window.table.position[0]) - window.origin
             last = int(window.table.end[-1]) - window.origin
-            log.append_batches(window.buffer[first:last])
+            data, headers = window.buffer[first:last], window.table.copy()
+            headers.data[Column.POSITION] -= window.table.position[0]
+            log.append_batches(data, headers)
+            if recorder is not None:
+                recorder.add(segment.base_offset, data, window.table)
             yield last - first
         position = 0
 

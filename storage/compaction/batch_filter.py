@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.compaction.cleaned_transactions import CleanedTransactions
-from storage.compaction.offset_map_kernel import DISCARD, KEEP, KEEP_DELETES
 from storage.errors import CorruptBatch
 from storage.files.producer_state import ProducerEntry
 from storage.format import encoder_kernel
@@ -27,6 +26,7 @@ from storage.format.decoder import Decoder
 from storage.format.encoder_kernel import COPY, DROP, EMPTY, OUTSIDE, REWRITE
 from storage.format.record_batch import BatchFields, empty_batch, encode_batch, set_crc
 from storage.format.record_columns import RecordColumns
+from storage.latest.offset_map_kernel import DISCARD, KEEP, KEEP_DELETES
 from storage.log.scanning import Window
 
 Int64s = npt.NDArray[np.int64]

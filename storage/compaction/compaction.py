@@ -19,7 +19,6 @@ from storage.append.partition_log import PartitionLog
 from storage.append.swap import CleanedSegment, Replacement, remove_cleaned
 from storage.compaction.batch_filter import BatchFilter, FilterCounts, Rules
 from storage.compaction.cleaned_transactions import CleanedTransactions, collect_aborted
-from storage.compaction.offset_map import OffsetMap
 from storage.compaction.rewriting import Pace, Rewriter, between, counting_blocks, unpaced, windows
 from storage.config import BrokerConfig, LogConfig
 from storage.errors import SegmentGone
@@ -29,6 +28,7 @@ from storage.files.producer_state import ProducerEntry
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import MAX_RELATIVE_OFFSET
 from storage.format.decoder import Decoder
+from storage.latest.offset_map import OffsetMap
 from storage.log.isolation import last_stable_offset
 from storage.log.scanning import Window
 from storage.log.segment import Segment

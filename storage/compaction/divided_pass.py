@@ -37,7 +37,6 @@ from storage.compaction.batch_filter import BatchFilter, FilterCounts, Rules
 from storage.compaction.cleaned_transactions import CleanedTransactions, Passed
 from storage.compaction.compaction import CompactionResult, PassInput
 from storage.compaction.key_scan import Part, Stretch
-from storage.compaction.offset_map import Int64s, new_secret
 from storage.compaction.rewriting import Rewriter, windows
 from storage.compaction.survivors import Survivors
 from storage.errors import SegmentGone, StorageError
@@ -45,6 +44,7 @@ from storage.files import names
 from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
 from storage.files.transaction_index import AbortedTxn
+from storage.latest.offset_map import Int64s, new_secret
 from storage.types import OffsetRange
 
 _LOOKS: Final = 16

@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from storage.compaction.cleaned_transactions import CleanedTransactions, Passed
-from storage.compaction.offset_map import ENTRY_BYTES, Int64s, OffsetMap, Secret, UInt64s, hash_keys
 from storage.compaction.rewriting import between, counting_blocks, windows
 from storage.errors import SegmentGone
 from storage.files import names
@@ -26,12 +25,11 @@ from storage.files.names import FileKind
 from storage.files.transaction_index import AbortedTxn
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
+from storage.latest.offset_map import Int64s, OffsetMap, Secret, UInt64s, hash_keys
 from storage.log.isolation import Transactions
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-
-_LOAD_FACTOR: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ class KeyScan:
         self._stretch = stretch
         self._secret = secret
         self._most_keys = most_keys
-        self._map = _map_for(most_keys, secret)
+        self._map = OffsetMap.for_keys(most_keys, secret)
         self._transactions = CleanedTransactions(stretch.aborted)
         self._clean: list[tuple[UInt64s, Int64s]] = []
         self._held = 0
@@ -173,15 +171,10 @@ def latest_offsets(chunks: Iterable[KeyChunk], secret: Secret) -> Int64s:
     clean: list[KeyChunk] = []
     for chunk in chunks:
         (dirty if chunk.dirty else clean).append(chunk)
-    known = _map_for(sum(len(chunk.offsets) for chunk in dirty), secret)
+    known = OffsetMap.for_keys(sum(len(chunk.offsets) for chunk in dirty), secret)
     # Dirty chunks do not overlap in the log, so any of their offsets sorts them; later ones overwrite earlier ones.
     for chunk in sorted(dirty, key=lambda chunk: int(chunk.offsets[0])):
         known.put_hashed(chunk.hashes, chunk.offsets)
     found = [chunk.offsets[known.lacks(chunk.hashes)] for chunk in clean]
     found.append(known.drain()[1])
     return np.sort(np.concatenate(found))
-
-
-def _map_for(keys: int, secret: Secret) -> OffsetMap:
-    slots = int(keys / _LOAD_FACTOR) + 8
-    return OffsetMap(slots * ENTRY_BYTES, _LOAD_FACTOR, most_keys=slots, secret=secret)

@@ -7,8 +7,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from storage.compaction import offset_map_kernel
 from storage.format.block import RecordBlock
+from storage.latest import offset_map_kernel
+from storage.latest.latest_records import rows_among
 
 Int64s = npt.NDArray[np.int64]
 
@@ -36,7 +37,7 @@ class Survivors:
             _NO_MAP,
             rows,
             0,
-            np.packbits(self._are_there(block.offset), bitorder="little"),
+            np.packbits(rows_among(block.offset, self._offsets), bitorder="little"),
             _NO_HASHES,
             np.arange(rows, dtype=np.int64),
             block.key_length,
@@ -49,13 +50,3 @@ class Survivors:
             counts,
         )
         return keep
-
-    def _are_there(self, offsets: Int64s) -> npt.NDArray[np.bool_]:
-        if not len(offsets):
-            return np.zeros(0, np.bool_)
-        first, last = self._offsets.searchsorted((offsets[0], offsets[-1] + 1)).tolist()
-        near = self._offsets[first:last]
-        if not len(near):
-            return np.zeros(len(offsets), np.bool_)
-        slots = np.minimum(near.searchsorted(offsets), len(near) - 1)
-        return np.equal(near[slots], offsets)

@@ -17,78 +17,85 @@ if cython.compiled:
 else:
     from typing import Any
 
-    prefetch: Any = None  # declared in decode_kernel.pxd
+    # decode_kernel.pxd declares these, the constants with the same numbers: as variables each use would load them,
+    # which makes decoding a fifth slower.
+    prefetch: Any = None
+
+    # Rows of BatchTable.data; the numbers of batches.Column.
+    POSITION = 0
+    SIZE = 1
+    BASE_OFFSET = 2
+    LAST_OFFSET = 3
+    COUNT = 4
+    MAGIC = 5
+    ATTRIBUTES = 6
+    BASE_TIMESTAMP = 7
+    MAX_TIMESTAMP = 8
+    PRODUCER_ID = 9
+    PRODUCER_EPOCH = 10
+    BASE_SEQUENCE = 11
+    LEADER_EPOCH = 12
+    CRC = 13
+
+    # Why a header scan stopped; the numbers of batches.ScanStop.
+    STOP_END = 0
+    STOP_FULL = 1
+    STOP_CORRUPT = 2
+    STOP_UNSUPPORTED = 3
+
+    CODEC_BITS = 0x07
+    LOG_APPEND_TIME_BIT = 0x08
+    CONTROL_BIT = 0x20
+
+    OVERHEAD = 12  # offset and length, which the length does not count
+    BYTES_UP_TO_MAGIC = 17
+    V0_SIZE = 26  # the smallest message of format v0, with the 12
+    V1_SIZE = 34
+    V2_SIZE = 61  # a batch header of format v2
+    LEAST_RECORD = 7  # no key, no value, no header: one byte for each field
+    LEAST_BODY = 6
+    # Lengths and small fields of records are far apart, which the processor's own prefetching does not cover.
+    # Prefetched this many bytes ahead, records are read from memory at 50 M/s instead of 35 (100-byte values).
+    AHEAD = 4096
+    PLAIN_AHEAD = 2048  # in `audit_plainly`, which it makes a sixth faster
+    SHORT = 1 << 13  # more than two bytes of a varint can hold
+
+    # What is wrong with a batch: an index into FAULTS, which has the texts for the numbers (expected, found).
+    COUNT_FAULT = 1
+    LENGTH_FAULT = 2
+    VARINT_FAULT = 3
+    OFFSET_FAULT = 4
+    KEY_FAULT = 5
+    VALUE_FAULT = 6
+    HEADER_COUNT_FAULT = 7
+    HEADER_KEY_FAULT = 8
+    HEADER_VALUE_FAULT = 9
+    BODY_FAULT = 10
+    LEFTOVER_FAULT = 11
+    BASE_OFFSET_FAULT = 12
+    LAST_OFFSET_FAULT = 13
+    RECORDS_FAULT = 14
+    CAPACITY_FAULT = 15
+    MESSAGE_SIZE_FAULT = 16
+    MESSAGE_KEY_FAULT = 17
+    MESSAGE_VALUE_FAULT = 18
+    MESSAGE_MAGIC_FAULT = 19
+    NESTED_FAULT = 20
+    EMPTY_FAULT = 21
+    WRAPPER_OFFSET_FAULT = 22
+    MESSAGE_OFFSET_FAULT = 23
+    MESSAGE_CAPACITY_FAULT = 24
+    BOUNDS_FAULT = 25
 
 # A byte buffer: a C pointer when compiled, a memoryview of bytes when not.
 Bytes = cython.typedef(cython.pointer(cython.const[cython.uchar]))
+# A table of 64-bit integers, row after row: number `column` of row `kind` is at kind * width + column. A C pointer when
+# compiled (a memoryview as an argument is a structure of 200 bytes, copied for each batch), a flat memoryview when not.
+Numbers = cython.typedef(cython.pointer(cython.longlong))
+ConstNumbers = cython.typedef(cython.pointer(cython.const[cython.longlong]))
 
-# Rows of BatchTable.data; the numbers of batches.Column.
-POSITION = cython.declare(cython.int, 0)
-SIZE = cython.declare(cython.int, 1)
-BASE_OFFSET = cython.declare(cython.int, 2)
-LAST_OFFSET = cython.declare(cython.int, 3)
-COUNT = cython.declare(cython.int, 4)
-MAGIC = cython.declare(cython.int, 5)
-ATTRIBUTES = cython.declare(cython.int, 6)
-BASE_TIMESTAMP = cython.declare(cython.int, 7)
-MAX_TIMESTAMP = cython.declare(cython.int, 8)
-PRODUCER_ID = cython.declare(cython.int, 9)
-PRODUCER_EPOCH = cython.declare(cython.int, 10)
-BASE_SEQUENCE = cython.declare(cython.int, 11)
-LEADER_EPOCH = cython.declare(cython.int, 12)
-CRC = cython.declare(cython.int, 13)
-
-# Why a header scan stopped; the numbers of batches.ScanStop.
-STOP_END = cython.declare(cython.int, 0)
-STOP_FULL = cython.declare(cython.int, 1)
-STOP_CORRUPT = cython.declare(cython.int, 2)
-STOP_UNSUPPORTED = cython.declare(cython.int, 3)
-
-CODEC_BITS = cython.declare(cython.longlong, 0x07)
-LOG_APPEND_TIME_BIT = cython.declare(cython.longlong, 0x08)
-CONTROL_BIT = cython.declare(cython.longlong, 0x20)
-
-OVERHEAD = cython.declare(cython.longlong, 12)  # offset and length, which the length does not count
-BYTES_UP_TO_MAGIC = cython.declare(cython.longlong, 17)
-V0_SIZE = cython.declare(cython.longlong, 26)  # the smallest message of format v0, with the 12
-V1_SIZE = cython.declare(cython.longlong, 34)
-V2_SIZE = cython.declare(cython.longlong, 61)  # a batch header of format v2
-LEAST_RECORD = cython.declare(cython.longlong, 7)  # no key, no value, no header: one byte for each field
-LEAST_BODY = cython.declare(cython.longlong, 6)
-# Lengths and small fields of records are far apart, which the processor's own prefetching does not cover. Prefetched
-# this many bytes ahead, records are read from memory at 50 M/s instead of 35 (100-byte values).
-AHEAD = cython.declare(cython.longlong, 4096)
-PLAIN_AHEAD = cython.declare(cython.longlong, 2048)  # in `audit_plainly`, which it makes a sixth faster
-SHORT = cython.declare(cython.longlong, 1 << 13)  # more than two bytes of a varint can hold
 MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 NO_TIMESTAMP = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF)
-
-# What is wrong with a batch: an index into FAULTS, which has the texts for the numbers (expected, found).
-COUNT_FAULT = cython.declare(cython.int, 1)
-LENGTH_FAULT = cython.declare(cython.int, 2)
-VARINT_FAULT = cython.declare(cython.int, 3)
-OFFSET_FAULT = cython.declare(cython.int, 4)
-KEY_FAULT = cython.declare(cython.int, 5)
-VALUE_FAULT = cython.declare(cython.int, 6)
-HEADER_COUNT_FAULT = cython.declare(cython.int, 7)
-HEADER_KEY_FAULT = cython.declare(cython.int, 8)
-HEADER_VALUE_FAULT = cython.declare(cython.int, 9)
-BODY_FAULT = cython.declare(cython.int, 10)
-LEFTOVER_FAULT = cython.declare(cython.int, 11)
-BASE_OFFSET_FAULT = cython.declare(cython.int, 12)
-LAST_OFFSET_FAULT = cython.declare(cython.int, 13)
-RECORDS_FAULT = cython.declare(cython.int, 14)
-CAPACITY_FAULT = cython.declare(cython.int, 15)
-MESSAGE_SIZE_FAULT = cython.declare(cython.int, 16)
-MESSAGE_KEY_FAULT = cython.declare(cython.int, 17)
-MESSAGE_VALUE_FAULT = cython.declare(cython.int, 18)
-MESSAGE_MAGIC_FAULT = cython.declare(cython.int, 19)
-NESTED_FAULT = cython.declare(cython.int, 20)
-EMPTY_FAULT = cython.declare(cython.int, 21)
-WRAPPER_OFFSET_FAULT = cython.declare(cython.int, 22)
-MESSAGE_OFFSET_FAULT = cython.declare(cython.int, 23)
-MESSAGE_CAPACITY_FAULT = cython.declare(cython.int, 24)
-BOUNDS_FAULT = cython.declare(cython.int, 25)
 
 # (what is wrong, what was expected: the number goes in)
 FAULTS = (
@@ -240,9 +247,7 @@ def varint(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def failed(
-    fault: cython.longlong[::1], code: cython.longlong, expected: cython.longlong, found: cython.longlong
-) -> cython.longlong:
+def failed(fault: Numbers, code: cython.longlong, expected: cython.longlong, found: cython.longlong) -> cython.longlong:
     fault[0] = code
     fault[2] = expected
     fault[3] = found
@@ -254,15 +259,16 @@ def failed(
 @cython.nogil
 @cython.exceptval(check=False)
 def is_wanted(
-    table: cython.const[cython.longlong][:, ::1],
+    table: ConstNumbers,
+    rows: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
-    skip: cython.const[cython.uchar][::1],
+    skip: Bytes,
     skips: cython.Py_ssize_t,
     control: cython.bint,
 ) -> cython.bint:
     if row < skips and skip[row] != 0:
         return False
-    return control or table[MAGIC, row] < 2 or (table[ATTRIBUTES, row] & CONTROL_BIT) == 0
+    return control or table[MAGIC * rows + row] < 2 or (table[ATTRIBUTES * rows + row] & CONTROL_BIT) == 0
 
 
 @cython.cfunc
@@ -398,27 +404,34 @@ def survey(
     at: cython.longlong
     length: cython.longlong
     count: cython.longlong
-    if not cython.compiled:
-        table, skip = memoryview(table), memoryview(skip)
-    if first_row < 0 or last_row > table.shape[1] or table.shape[0] < 9 or origin < 0:
+    cells: ConstNumbers
+    skipped: Bytes
+    width: cython.Py_ssize_t = table.shape[1]
+    if first_row < 0 or last_row > width or table.shape[0] < 9 or origin < 0:
         raise ValueError("rows outside of the table")
+    if cython.compiled:
+        cells, skipped = cython.address(table[0, 0]), cython.address(skip[0])
+    else:
+        cells, skipped = memoryview(table.reshape(-1)), memoryview(skip)
     with cython.nogil:
         for row in range(first_row, last_row):
-            at = table[POSITION, row]
-            length = table[SIZE, row]
-            count = V2_SIZE if table[MAGIC, row] == 2 else V0_SIZE
+            at = cells[POSITION * width + row]
+            length = cells[SIZE * width + row]
+            count = V2_SIZE if cells[MAGIC * width + row] == 2 else V0_SIZE
             if at < origin or at - origin > size or length < count or length > size - (at - origin):
                 records = -1
                 break
-            if table[MAGIC, row] != 2:
+            if cells[MAGIC * width + row] != 2:
                 legacy += 1
-            if not is_wanted(table, row, skip, skips, control):
+            if not is_wanted(cells, width, row, skipped, skips, control):
                 continue
-            if table[ATTRIBUTES, row] & CODEC_BITS != 0:
+            if cells[ATTRIBUTES * width + row] & CODEC_BITS != 0:
                 compressed += 1
-            elif table[MAGIC, row] == 2:
-                count = table[COUNT, row]
-                if count > (length - V2_SIZE) // LEAST_RECORD:
+            elif cells[MAGIC * width + row] == 2:
+                count = cells[COUNT * width + row]
+                if count > length:
+                    count = length
+                if count > 0 and count * LEAST_RECORD > length - V2_SIZE:
                     count = (length - V2_SIZE) // LEAST_RECORD
                 if count > 0:
                     records += count
@@ -472,7 +485,6 @@ def search(
 
 
 @cython.cfunc
-@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
 def walk_headers(
@@ -480,13 +492,17 @@ def walk_headers(
     at: cython.longlong,
     end: cython.longlong,
     count: cython.longlong,
-    fault: cython.longlong[::1],
-    spans: cython.longlong[:, ::1],
+    fault: Numbers,
+    spans: Numbers,
+    width: cython.Py_ssize_t,
     slot: cython.Py_ssize_t,
     keep: cython.bint,
 ) -> cython.longlong:
     """The position after `count` headers, or -1 with `fault` filled in. `keep`: name start and length, value start and
-    length (-1: null) of each go into columns `slot` and following of `spans`."""
+    length (-1: null) of each go into columns `slot` and following of `spans`.
+
+    Not inlined: the loop over records, few of which have headers, is a tenth faster without this code in it.
+    """
     length: cython.longlong
     after: cython.longlong
     while count > 0:
@@ -496,8 +512,8 @@ def walk_headers(
         if length < 0 or length > end - after:
             return failed(fault, HEADER_KEY_FAULT, end - after, length)
         if keep:
-            spans[0, slot] = after
-            spans[1, slot] = length
+            spans[slot] = after
+            spans[width + slot] = length
         at = after + length
         length, after = varint(data, at, end, 32)
         if after < 0:
@@ -505,8 +521,8 @@ def walk_headers(
         if length > end - after:
             return failed(fault, HEADER_VALUE_FAULT, end - after, length)
         if keep:
-            spans[2, slot] = after
-            spans[3, slot] = length if length >= 0 else -1
+            spans[2 * width + slot] = after
+            spans[3 * width + slot] = length if length >= 0 else -1
             slot += 1
         at = after + length if length > 0 else after
         count -= 1
@@ -571,57 +587,47 @@ def audit_plainly(
 
 
 @cython.cfunc
-@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
 def decode_batch(
     data: Bytes,
     at: cython.longlong,
     end: cython.longlong,
-    table: cython.const[cython.longlong][:, ::1],
+    table: ConstNumbers,
+    rows: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
-    columns: cython.longlong[:, ::1],
+    columns: Numbers,
+    width: cython.Py_ssize_t,
     used: cython.Py_ssize_t,
-    fault: cython.longlong[::1],
-    keep: cython.bint,
+    fault: Numbers,
 ) -> cython.longlong:
     """Decode the records data[at:end] of the v2 batch in `row`: the end of used columns, or -1 with `fault` filled in.
 
-    Unless `keep`, the batch takes one column, with what `decode` describes.
+    Called from two places, and so not inlined: the loop over records is then a sixth faster.
     """
-    base_offset: cython.longlong = table[BASE_OFFSET, row]
-    base_timestamp: cython.longlong = table[BASE_TIMESTAMP, row]
-    max_timestamp: cython.longlong = table[MAX_TIMESTAMP, row]
-    append_time: cython.bint = (table[ATTRIBUTES, row] & LOG_APPEND_TIME_BIT) != 0
-    count: cython.longlong = table[COUNT, row]
+    base_offset: cython.longlong = table[BASE_OFFSET * rows + row]
+    base_timestamp: cython.longlong = table[BASE_TIMESTAMP * rows + row]
+    max_timestamp: cython.longlong = table[MAX_TIMESTAMP * rows + row]
+    append_time: cython.bint = (table[ATTRIBUTES * rows + row] & LOG_APPEND_TIME_BIT) != 0
+    count: cython.longlong = table[COUNT * rows + row]
     record: cython.longlong
+    slot: cython.Py_ssize_t
     length: cython.longlong
     body: cython.longlong
     body_end: cython.longlong
     value: cython.longlong
     after: cython.longlong
-    greatest: cython.longlong = NO_TIMESTAMP
-    previous: cython.longlong
-    misplaced: cython.longlong = -1
-    misplaced_offset: cython.longlong = -1
 
     fault[1] = -1
     if base_offset < 0:
         return failed(fault, BASE_OFFSET_FAULT, 0, base_offset)
-    previous = base_offset - 1
-    if table[LAST_OFFSET, row] < base_offset:
-        return failed(fault, LAST_OFFSET_FAULT, base_offset, table[LAST_OFFSET, row])
-    if count < 0 or count > (end - at) // LEAST_RECORD:
+    if table[LAST_OFFSET * rows + row] < base_offset:
+        return failed(fault, LAST_OFFSET_FAULT, base_offset, table[LAST_OFFSET * rows + row])
+    # Dividing first would cost as much as decoding a record; the first comparison keeps the product in range.
+    if count < 0 or count > end - at or count * LEAST_RECORD > end - at:
         return failed(fault, COUNT_FAULT, (end - at) // LEAST_RECORD, count)
-    if (count if keep else 1) > columns.shape[1] - used:
-        return failed(fault, CAPACITY_FAULT, columns.shape[1] - used, count if keep else 1)
-    # No sum of timestamps may wrap, or the greatest delta would not be the greatest timestamp.
-    if not keep and count > 0 and 0 <= base_timestamp < MAX_INT64 - SHORT:
-        value = audit_plainly(data, at, end, table[LAST_OFFSET, row] - base_offset, count)
-        if value >= 0:
-            columns[0, used] = max_timestamp if append_time else wrapping_add(base_timestamp, value)
-            columns[1, used] = columns[2, used] = -1
-            return used + 1
+    if count > width - used:
+        return failed(fault, CAPACITY_FAULT, width - used, count)
     for record in range(count):
         fault[1] = record
         if at == end:
@@ -639,11 +645,9 @@ def decode_batch(
         value, after = varint(data, body + 1, body_end, 64)  # the attributes byte has no meaning so far
         if after < 0:
             return failed(fault, VARINT_FAULT, 10, length - 1)
-        value = max_timestamp if append_time else wrapping_add(base_timestamp, value)
-        if keep:
-            columns[1, used] = value
-        elif value > greatest:
-            greatest = value
+        # From column to column by addition: for one record, nine addresses worked out beforehand are too many.
+        slot = used + width
+        columns[slot] = max_timestamp if append_time else wrapping_add(base_timestamp, value)
 
         at = after
         value, after = varint(data, at, body_end, 32)
@@ -651,14 +655,7 @@ def decode_batch(
             return failed(fault, VARINT_FAULT, 5, body_end - at)
         if value > MAX_INT64 - base_offset or value < -base_offset:
             return failed(fault, OFFSET_FAULT, base_offset, value)
-        value += base_offset
-        if keep:
-            columns[0, used] = value
-        else:
-            if (value <= previous or value > table[LAST_OFFSET, row]) and misplaced < 0:
-                misplaced = record
-                misplaced_offset = value
-            previous = value
+        columns[used] = base_offset + value
 
         at = after
         value, after = varint(data, at, body_end, 32)
@@ -666,9 +663,10 @@ def decode_batch(
             return failed(fault, VARINT_FAULT, 5, body_end - at)
         if value > body_end - after:
             return failed(fault, KEY_FAULT, body_end - after, value)
-        if keep:
-            columns[2, used] = after
-            columns[3, used] = value if value >= 0 else -1
+        slot += width
+        columns[slot] = after
+        slot += width
+        columns[slot] = value if value >= 0 else -1
         at = after + value if value > 0 else after
 
         value, after = varint(data, at, body_end, 32)
@@ -676,9 +674,10 @@ def decode_batch(
             return failed(fault, VARINT_FAULT, 5, body_end - at)
         if value > body_end - after:
             return failed(fault, VALUE_FAULT, body_end - after, value)
-        if keep:
-            columns[4, used] = after
-            columns[5, used] = value if value >= 0 else -1
+        slot += width
+        columns[slot] = after
+        slot += width
+        columns[slot] = value if value >= 0 else -1
         at = after + value if value > 0 else after
 
         value, after = varint(data, at, body_end, 32)
@@ -686,14 +685,16 @@ def decode_batch(
             return failed(fault, VARINT_FAULT, 5, body_end - at)
         if value < 0 or value > body_end - after:
             return failed(fault, HEADER_COUNT_FAULT, body_end - after, value)
-        if keep:
-            columns[6, used] = after
-            columns[7, used] = value
-            columns[8, used] = row
-            used += 1
+        slot += width
+        columns[slot] = after
+        slot += width
+        columns[slot] = value
+        slot += width
+        columns[slot] = row
+        used += 1
         at = after
         if value > 0:
-            at = walk_headers(data, at, body_end, value, fault, columns, 0, False)
+            at = walk_headers(data, at, body_end, value, fault, columns, width, 0, False)
             if at < 0:
                 return -1
         if at != body_end:
@@ -701,11 +702,6 @@ def decode_batch(
     if at != end:
         fault[1] = -1
         return failed(fault, LEFTOVER_FAULT, 0, end - at)
-    if not keep:
-        columns[0, used] = greatest
-        columns[1, used] = misplaced
-        columns[2, used] = misplaced_offset
-        used += 1
     return used
 
 
@@ -718,38 +714,39 @@ def decode_message(
     at: cython.longlong,
     end: cython.longlong,
     row: cython.Py_ssize_t,
-    columns: cython.longlong[:, ::1],
+    columns: Numbers,
+    width: cython.Py_ssize_t,
     used: cython.Py_ssize_t,
-    fault: cython.longlong[::1],
+    fault: Numbers,
 ) -> cython.longlong:
     """Decode one message, which ends at `end` and whose size and magic the caller has checked: 0, or -1 with `fault`
     filled in."""
     length: cython.longlong
-    columns[0, used] = load_i64(data, at)
-    columns[8, used] = row
+    columns[used] = load_i64(data, at)
+    columns[8 * width + used] = row
     if data[at + 16] == 0:
-        columns[1, used] = -1
+        columns[width + used] = -1
         at += 18
     else:
-        columns[1, used] = load_i64(data, at + 18)
+        columns[width + used] = load_i64(data, at + 18)
         at += 26
     # The least size has room for both lengths.
     length = load_i32(data, at)
     at += 4
     if length > end - at - 4:
         return failed(fault, MESSAGE_KEY_FAULT, end - at - 4, length)
-    columns[2, used] = at
-    columns[3, used] = length if length >= 0 else -1
+    columns[2 * width + used] = at
+    columns[3 * width + used] = length if length >= 0 else -1
     if length > 0:
         at += length
     length = load_i32(data, at)
     at += 4
     if length > end - at:
         return failed(fault, MESSAGE_VALUE_FAULT, end - at, length)
-    columns[4, used] = at
-    columns[5, used] = length if length >= 0 else -1
-    columns[6, used] = at + length if length > 0 else at
-    columns[7, used] = 0
+    columns[4 * width + used] = at
+    columns[5 * width + used] = length if length >= 0 else -1
+    columns[6 * width + used] = at + length if length > 0 else at
+    columns[7 * width + used] = 0
     return 0
 
 
@@ -760,11 +757,13 @@ def decode_wrapped(
     data: Bytes,
     at: cython.longlong,
     end: cython.longlong,
-    table: cython.const[cython.longlong][:, ::1],
+    table: ConstNumbers,
+    rows: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
-    columns: cython.longlong[:, ::1],
+    columns: Numbers,
+    width: cython.Py_ssize_t,
     used: cython.Py_ssize_t,
-    fault: cython.longlong[::1],
+    fault: Numbers,
 ) -> cython.longlong:
     """Decode the messages of a wrapper's content data[at:end]: the end of used columns, or -1 with `fault` filled in.
 
@@ -772,9 +771,9 @@ def decode_wrapped(
     """
     first: cython.Py_ssize_t = used
     index: cython.Py_ssize_t
-    wrapper_offset: cython.longlong = table[LAST_OFFSET, row]
-    relative: cython.bint = table[MAGIC, row] == 1
-    append_time: cython.bint = relative and (table[ATTRIBUTES, row] & LOG_APPEND_TIME_BIT) != 0
+    wrapper_offset: cython.longlong = table[LAST_OFFSET * rows + row]
+    relative: cython.bint = table[MAGIC * rows + row] == 1
+    append_time: cython.bint = relative and (table[ATTRIBUTES * rows + row] & LOG_APPEND_TIME_BIT) != 0
     size: cython.longlong
     base: cython.longlong = 0
     offset: cython.longlong
@@ -792,12 +791,12 @@ def decode_wrapped(
             return failed(fault, MESSAGE_SIZE_FAULT, V1_SIZE - OVERHEAD, size)
         if data[at + 17] & CODEC_BITS != 0:
             return failed(fault, NESTED_FAULT, 0, data[at + 17] & CODEC_BITS)
-        if used >= columns.shape[1]:
-            return failed(fault, MESSAGE_CAPACITY_FAULT, columns.shape[1], used)
-        if decode_message(data, at, at + OVERHEAD + size, row, columns, used, fault) < 0:
+        if used >= width:
+            return failed(fault, MESSAGE_CAPACITY_FAULT, width, used)
+        if decode_message(data, at, at + OVERHEAD + size, row, columns, width, used, fault) < 0:
             return -1
         if append_time and data[at + 16] == 1:
-            columns[1, used] = table[MAX_TIMESTAMP, row]
+            columns[width + used] = table[MAX_TIMESTAMP * rows + row]
         used += 1
         at += OVERHEAD + size
 
@@ -805,18 +804,18 @@ def decode_wrapped(
     if used == first:
         return failed(fault, EMPTY_FAULT, 1, 0)
     if relative and wrapper_offset != 0:  # 0: some clients send it instead of the last offset and mean base 0
-        offset = columns[0, used - 1]
+        offset = columns[used - 1]
         if offset < 0:
             return failed(fault, MESSAGE_OFFSET_FAULT, 0, offset)
         if wrapper_offset < offset:
             return failed(fault, WRAPPER_OFFSET_FAULT, offset, wrapper_offset)
         base = wrapper_offset - offset
     for index in range(first, used):
-        offset = columns[0, index]
+        offset = columns[index]
         if offset < 0 or offset > MAX_INT64 - base:
             fault[1] = index - first
             return failed(fault, MESSAGE_OFFSET_FAULT, base, offset)
-        columns[0, index] = base + offset
+        columns[index] = base + offset
     return used
 
 
@@ -827,59 +826,105 @@ def decode_legacy(
     data: Bytes,
     at: cython.longlong,
     end: cython.longlong,
-    table: cython.const[cython.longlong][:, ::1],
+    table: ConstNumbers,
+    rows: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
-    columns: cython.longlong[:, ::1],
+    columns: Numbers,
+    width: cython.Py_ssize_t,
     used: cython.Py_ssize_t,
-    fault: cython.longlong[::1],
+    fault: Numbers,
 ) -> cython.longlong:
     """Decode the v0 or v1 message in `row`, or all within it: the end of used columns, or -1 with `fault` filled in."""
-    least: cython.longlong = V1_SIZE if table[MAGIC, row] == 1 else V0_SIZE
-    if table[ATTRIBUTES, row] & CODEC_BITS != 0:
-        return decode_wrapped(data, at, end, table, row, columns, used, fault)
-    if end - at < least or data[at + 16] != table[MAGIC, row]:
+    least: cython.longlong = V1_SIZE if table[MAGIC * rows + row] == 1 else V0_SIZE
+    if table[ATTRIBUTES * rows + row] & CODEC_BITS != 0:
+        return decode_wrapped(data, at, end, table, rows, row, columns, width, used, fault)
+    if end - at < least or data[at + 16] != table[MAGIC * rows + row]:
         return failed(fault, BOUNDS_FAULT, least, end - at)
-    if used >= columns.shape[1]:
-        return failed(fault, MESSAGE_CAPACITY_FAULT, columns.shape[1], used)
-    if decode_message(data, at, end, row, columns, used, fault) < 0:
+    if used >= width:
+        return failed(fault, MESSAGE_CAPACITY_FAULT, width, used)
+    if decode_message(data, at, end, row, columns, width, used, fault) < 0:
         return -1
-    if columns[0, used] < 0:
-        return failed(fault, MESSAGE_OFFSET_FAULT, 0, columns[0, used])
+    if columns[used] < 0:
+        return failed(fault, MESSAGE_OFFSET_FAULT, 0, columns[used])
     return used + 1
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def audit_legacy(
+def audit_batch(
     data: Bytes,
     at: cython.longlong,
     end: cython.longlong,
-    table: cython.const[cython.longlong][:, ::1],
+    table: ConstNumbers,
+    rows: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
-    columns: cython.longlong[:, ::1],
+    columns: Numbers,
+    width: cython.Py_ssize_t,
     used: cython.Py_ssize_t,
-    fault: cython.longlong[::1],
-    room: cython.longlong[:, ::1],
+) -> cython.bint:
+    """Whether `audit_plainly` could check the v2 batch in `row`; column `used` then has what `decode` says of it."""
+    base_offset: cython.longlong = table[BASE_OFFSET * rows + row]
+    last: cython.longlong = table[LAST_OFFSET * rows + row] - base_offset
+    base_timestamp: cython.longlong = table[BASE_TIMESTAMP * rows + row]
+    count: cython.longlong = table[COUNT * rows + row]
+    greatest: cython.longlong
+    # No sum of timestamps may wrap, or the greatest delta would not be the greatest timestamp.
+    if base_offset < 0 or last < 0 or count <= 0 or base_timestamp < 0 or base_timestamp >= MAX_INT64 - SHORT:
+        return False
+    greatest = audit_plainly(data, at, end, last, count)
+    if greatest < 0:
+        return False
+    if table[ATTRIBUTES * rows + row] & LOG_APPEND_TIME_BIT != 0:
+        columns[used] = table[MAX_TIMESTAMP * rows + row]
+    else:
+        columns[used] = base_timestamp + greatest
+    columns[width + used] = columns[2 * width + used] = -1
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def audit_row(
+    data: Bytes,
+    at: cython.longlong,
+    end: cython.longlong,
+    table: ConstNumbers,
+    rows: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+    columns: Numbers,
+    width: cython.Py_ssize_t,
+    used: cython.Py_ssize_t,
+    fault: Numbers,
+    room: Numbers,
+    room_width: cython.Py_ssize_t,
 ) -> cython.longlong:
-    """As `decode_batch` without `keep`, for a v0 or v1 row; its messages are decoded into `room`."""
+    """Check the records of `row`, which are decoded into `room`; column `used` gets what `decode` says of them. The end
+    of used columns, or -1 with `fault` filled in."""
     index: cython.Py_ssize_t
-    messages: cython.longlong
-    if used >= columns.shape[1]:
-        return failed(fault, CAPACITY_FAULT, columns.shape[1], used)
-    messages = decode_legacy(data, at, end, table, row, room, 0, fault)
-    if messages < 0:
+    records: cython.longlong
+    previous: cython.longlong = table[BASE_OFFSET * rows + row] - 1
+    last_offset: cython.longlong = table[LAST_OFFSET * rows + row]
+    if used >= width:
+        return failed(fault, CAPACITY_FAULT, width, used)
+    if table[MAGIC * rows + row] < 2:
+        records = decode_legacy(data, at, end, table, rows, row, room, room_width, 0, fault)
+    elif audit_batch(data, at, end, table, rows, row, columns, width, used):
+        return used + 1
+    else:
+        records = decode_batch(data, at, end, table, rows, row, room, room_width, 0, fault)
+    if records < 0:
         return -1
-    columns[0, used] = NO_TIMESTAMP
-    columns[1, used] = columns[2, used] = -1
-    for index in range(messages):
-        if room[1, index] > columns[0, used]:
-            columns[0, used] = room[1, index]
-        if columns[1, used] < 0 and (
-            room[0, index] > table[LAST_OFFSET, row] or (index > 0 and room[0, index] <= room[0, index - 1])
-        ):
-            columns[1, used] = index
-            columns[2, used] = room[0, index]
+    columns[used] = NO_TIMESTAMP
+    columns[width + used] = columns[2 * width + used] = -1
+    for index in range(records):
+        if room[room_width + index] > columns[used]:
+            columns[used] = room[room_width + index]
+        if columns[width + used] < 0 and (room[index] <= previous or room[index] > last_offset):
+            columns[width + used] = index
+            columns[2 * width + used] = room[index]
+        previous = room[index]
     return used + 1
 
 
@@ -906,8 +951,8 @@ def decode(
     batch, of which nothing is kept: `fault` is then (index into FAULTS, record within the batch or -1, expected,
     found), otherwise fault[0] is 0.
 
-    With `room`, for the messages of one v0 or v1 row, the records are checked and not kept. `columns` then gets one
-    column a row: its greatest timestamp (1 - 2**63 without records), its first record whose offset is not above the one
+    With `room`, for the records of any one row, the records are checked and not kept. `columns` then gets one column a
+    row: its greatest timestamp (1 - 2**63 without records), its first record whose offset is not above the one
     before it or not within its batch (-1: none), and that record's offset.
     """
     row: cython.Py_ssize_t = first_row
@@ -920,48 +965,60 @@ def decode(
     end: cython.longlong
     head: cython.longlong
     data: Bytes
-    if cython.compiled:
-        data = cython.address(buffer[0])
-    else:
-        data = memoryview(buffer)
-        table, columns, fault = memoryview(table), memoryview(columns), memoryview(fault)
-        starts, ends, skip = memoryview(starts), memoryview(ends), memoryview(skip)
-        room = room if keep else memoryview(room)
-    if first_row < 0 or last_row < first_row or last_row > table.shape[1] or table.shape[0] < 9 or origin < 0:
+    skipped: Bytes
+    cells: ConstNumbers
+    rows: cython.Py_ssize_t = table.shape[1]
+    found: Numbers
+    width: cython.Py_ssize_t = columns.shape[1]
+    reason: Numbers
+    messages: Numbers
+    room_width: cython.Py_ssize_t = 0 if keep else room.shape[1]
+    if first_row < 0 or last_row < first_row or last_row > rows or table.shape[0] < 9 or origin < 0:
         raise ValueError("rows outside of the table")
     if placed and (last_row - first_row > len(starts) or last_row - first_row > len(ends)):
         raise ValueError("rows outside of the spans")
     if used < 0 or columns.shape[0] < (9 if keep else 3) or len(fault) < 4 or (not keep and room.shape[0] < 9):
         raise ValueError("columns or fault too small")
-    fault[0] = 0
+    if cython.compiled:
+        data, skipped, cells = cython.address(buffer[0]), cython.address(skip[0]), cython.address(table[0, 0])
+        found, reason = cython.address(columns[0, 0]), cython.address(fault[0])
+        messages = found if keep else cython.address(room[0, 0])
+    else:
+        data, skipped, cells = memoryview(buffer), memoryview(skip), memoryview(table.reshape(-1))
+        found, reason = memoryview(columns.reshape(-1)), memoryview(fault)
+        messages = found if keep else memoryview(room.reshape(-1))
+        starts, ends = memoryview(starts), memoryview(ends)
+    reason[0] = 0
     with cython.nogil:
         while row < last_row:
-            if is_wanted(table, row, skip, skips, control):
-                fault[1] = -1
-                head = V2_SIZE if table[MAGIC, row] == 2 else 0
+            if is_wanted(cells, rows, row, skipped, skips, control):
+                reason[1] = -1
+                head = V2_SIZE if cells[MAGIC * rows + row] == 2 else 0
                 if placed:
                     start = starts[row - first_row]
                     end = ends[row - first_row]
                 else:
-                    start = table[POSITION, row]
-                    end = table[SIZE, row]
+                    start = cells[POSITION * rows + row]
+                    end = cells[SIZE * rows + row]
                     if start < origin or start - origin > size or end < head or end > size - (start - origin):
-                        failed(fault, BOUNDS_FAULT, size, end)
+                        failed(reason, BOUNDS_FAULT, size, end)
                         break
                     start -= origin
                     end += start
                     start += head
                 if start < 0 or end > size or start > end:
-                    failed(fault, BOUNDS_FAULT, size, end)
+                    failed(reason, BOUNDS_FAULT, size, end)
                     break
-                if head > 0:
-                    after = decode_batch(data, start, end, table, row, columns, used, fault, keep)
-                elif not placed and table[ATTRIBUTES, row] & CODEC_BITS != 0:
-                    after = failed(fault, BOUNDS_FAULT, 0, 0)
-                elif keep:
-                    after = decode_legacy(data, start, end, table, row, columns, used, fault)
+                if head == 0 and not placed and cells[ATTRIBUTES * rows + row] & CODEC_BITS != 0:
+                    after = failed(reason, BOUNDS_FAULT, 0, 0)
+                elif not keep:
+                    after = audit_row(
+                        data, start, end, cells, rows, row, found, width, used, reason, messages, room_width
+                    )
+                elif head > 0:
+                    after = decode_batch(data, start, end, cells, rows, row, found, width, used, reason)
                 else:
-                    after = audit_legacy(data, start, end, table, row, columns, used, fault, room)
+                    after = decode_legacy(data, start, end, cells, rows, row, found, width, used, reason)
                 if after < 0:
                     break
                 used = after
@@ -990,28 +1047,28 @@ def find_headers(
     row: cython.Py_ssize_t = 0
     after: cython.longlong
     data: Bytes
-    if cython.compiled:
-        data = cython.address(buffer[0])
-    else:
-        data, starts, counts = memoryview(buffer), memoryview(starts), memoryview(counts)
-        lengths, fault, spans = memoryview(lengths), memoryview(fault), memoryview(spans)
-    keep = spans.shape[1] > 0
+    reason: Numbers
+    found: Numbers
+    width: cython.Py_ssize_t = spans.shape[1]
+    keep = width > 0
     if len(counts) < rows or len(lengths) < rows or len(fault) < 4 or spans.shape[0] < 4:
         raise ValueError("a column is shorter than the rows asked for")
+    if cython.compiled:
+        data, reason, found = cython.address(buffer[0]), cython.address(fault[0]), cython.address(spans[0, 0])
+    else:
+        data, reason, found = memoryview(buffer), memoryview(fault), memoryview(spans.reshape(-1))
+        starts, counts, lengths = memoryview(starts), memoryview(counts), memoryview(lengths)
     with cython.nogil:
         while row < rows:
             lengths[row] = 0
             if counts[row] > 0:
                 if starts[row] < 0 or starts[row] > size:
-                    failed(fault, BOUNDS_FAULT, size, starts[row])
+                    failed(reason, BOUNDS_FAULT, size, starts[row])
                     break
-                if keep and counts[row] > spans.shape[1] - slot:
-                    failed(fault, CAPACITY_FAULT, spans.shape[1] - slot, counts[row])
+                if keep and counts[row] > width - slot:
+                    failed(reason, CAPACITY_FAULT, width - slot, counts[row])
                     break
-                if keep:
-                    after = walk_headers(data, starts[row], size, counts[row], fault, spans, slot, True)
-                else:
-                    after = walk_headers(data, starts[row], size, counts[row], fault, spans, 0, False)
+                after = walk_headers(data, starts[row], size, counts[row], reason, found, width, slot, keep)
                 if after < 0:
                     break
                 slot += counts[row]

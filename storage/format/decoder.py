@@ -198,7 +198,7 @@ class Decoder:
             found,
             0,
             self._fault,
-            self._room(plan.records if plan.legacy else 0),
+            self._room(plan.records),
         )
         if self._fault[0]:
             damage = _damage_of_fault(table, row, self._fault)

@@ -104,6 +104,14 @@ class FieldReader:
             raise self._wrong("is cut off", f"{count} elements", f"{self.remaining()} bytes")
         return count
 
+    def nullable_count(self, *, least_bytes: int) -> int:
+        """As `count`; 0 for a null array."""
+        position = self._position
+        if (self.uvarint() - 1 if self._flexible else self.int32()) < 0:
+            return 0
+        self._position = position
+        return self.count(least_bytes=least_bytes)
+
     def nullable_int32s(self) -> tuple[int, ...] | None:
         """A flexible array of int32."""
         count = self.uvarint() - 1

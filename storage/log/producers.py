@@ -18,7 +18,26 @@ from storage.log.scanning import scan_batches
 from storage.log.segments import live_offsets
 
 if TYPE_CHECKING:
+    from storage.files.producer_state import ProducerSnapshot
     from storage.log.snapshot import LogSnapshot
+
+
+def newest_snapshot(directory: Path, snapshot: LogSnapshot) -> tuple[int, ProducerSnapshot] | None:
+    """The newest valid .snapshot file within the log, and its offset; None when there is none.
+
+    Snapshots at or below the log start are not used, nor are those that fail their CRC (a broker deletes both).
+    """
+    within = range(snapshot.log_start_offset + 1, snapshot.log_end_offset + 1)
+    for offset in reversed(live_offsets(directory, FileKind.PRODUCER_SNAPSHOT)):
+        if offset not in within:
+            continue
+        try:
+            read = producer_state.read(directory / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT))
+        except CorruptCheckpoint:
+            continue
+        if read is not None:
+            return offset, read
+    return None
 
 
 class OpenTransactions:
@@ -32,23 +51,14 @@ class OpenTransactions:
 
     @staticmethod
     def at_best_snapshot(directory: Path, snapshot: LogSnapshot) -> OpenTransactions:
-        """As in the newest valid .snapshot file within the log; none at the log start when there is no such file.
-
-        Snapshots at or below the log start are not used, nor are those that fail their CRC (a broker deletes both).
-        """
-        within = range(snapshot.log_start_offset + 1, snapshot.log_end_offset + 1)
-        for offset in reversed(live_offsets(directory, FileKind.PRODUCER_SNAPSHOT)):
-            if offset not in within:
-                continue
-            try:
-                read = producer_state.read(directory / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT))
-            except CorruptCheckpoint:
-                continue
-            if read is not None:
-                open_rows = read.table[read.table["current_txn_first_offset"] >= 0]
-                ids, firsts = open_rows["producer_id"].tolist(), open_rows["current_txn_first_offset"].tolist()
-                return OpenTransactions(offset, dict(zip(ids, firsts, strict=True)))
-        return OpenTransactions(snapshot.log_start_offset, {})
+        """As in `newest_snapshot`; none at the log start when there is no such file."""
+        found = newest_snapshot(directory, snapshot)
+        if found is None:
+            return OpenTransactions(snapshot.log_start_offset, {})
+        offset, read = found
+        open_rows = read.table[read.table["current_txn_first_offset"] >= 0]
+        ids, firsts = open_rows["producer_id"].tolist(), open_rows["current_txn_first_offset"].tolist()
+        return OpenTransactions(offset, dict(zip(ids, firsts, strict=True)))
 
     def replay(self, snapshot: LogSnapshot) -> None:
         """Advances to the snapshot's log end."""

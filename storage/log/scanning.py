@@ -190,12 +190,25 @@ class _BatchScan:
 
 def _last_offset_before(snapshot: LogSnapshot, segment: Segment, position: int) -> int:
     """The last offset before a position, for a scan that began there and met damage at once."""
-    last = segment.base_offset - 1
+    last, _ = _last_offset(snapshot, segment, position)
+    return last
+
+
+def last_offset_before(snapshot: LogSnapshot, segment: Segment, position: int) -> int | None:
+    """The last offset before a position, the one before the segment's base without a batch; None if damage hides it."""
+    last, damaged = _last_offset(snapshot, segment, position)
+    return None if damaged else last
+
+
+def _last_offset(snapshot: LogSnapshot, segment: Segment, position: int) -> tuple[int, bool]:
+    """The last offset before a position that can be read, and whether damage follows it."""
+    last, damaged = segment.base_offset - 1, False
     start = segment.floor_position(position, snapshot.end_position(segment))
     for window in scan_batches(snapshot, segment, start, position, window=_LOOK_BYTES):
+        damaged = window.damage is not None
         if window.table.rows:
             last = int(window.table.last_offset[-1])
-    return last
+    return last, damaged
 
 
 def ascending_rows(table: BatchTable, rows: int, last_offset: int, end_offset: int) -> int:

@@ -15,7 +15,7 @@ from storage.files import checkpoints, names
 from storage.log.log_dir import LogDir
 from storage.staged_writes import ledger
 from storage.types import TopicPartition
-from storage.upkeep.retention import FreeBytes, KeptFrom, Retention, RetentionResult
+from storage.upkeep.retention import FreeBytes, KeptFrom, Retention, RetentionResult, left_alone
 
 
 def retain_partition(
@@ -36,15 +36,19 @@ def retain_partition(
 def preview_partition(
     log_dir: LogDir, tp: TopicPartition, *, free_bytes: FreeBytes, before: int | None = None
 ) -> RetentionResult | None:
-    """What `retain_partition` would do, changing nothing. Errors as there, CorruptCheckpoint too."""
+    """What `retain_partition` would do, changing nothing; also for a partition that is left alone, except the cluster's
+    metadata log. Errors as there, CorruptCheckpoint too."""
     path = log_dir.path / names.REPLICATION_CHECKPOINT
     retention = _retention(
         log_dir, tp, free_bytes, before,
         lambda: checkpoints.read(path).get(tp), lambda now: ledger.kept_from(ledger.read_for_upkeep(log_dir.path), now),
     )  # fmt: skip
-    if retention is None:
+    if tp.topic == names.CLUSTER_METADATA_TOPIC:
         return None
-    return retention.preview(log_dir.log(tp).snapshot(), log_dir.topic_info(tp.topic).config)
+    snapshot, config = log_dir.log(tp).snapshot(), log_dir.topic_info(tp.topic).config
+    if retention is None:
+        return left_alone(snapshot, config, log_dir.clock.now_ms())
+    return retention.preview(snapshot, config)
 
 
 def _retention(

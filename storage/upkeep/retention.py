@@ -22,6 +22,7 @@ from storage.errors import NotPermitted, OffsetOutOfRange
 from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import retention_timestamp_ms
 from storage.types import TopicPartition
+from storage.upkeep.kept_segments import KeptSegment, kept_segments
 
 # From a log's snapshot to the offset from which on nothing may be removed, None when everything may
 # (storage.staged_writes.commit).
@@ -179,7 +180,7 @@ class ExpiredSegment:
 class RetentionResult:
     """One pass over one log. `segments`: removed, or to be removed in a dry run, the oldest first. `rolled`: the active
     segment was removed too (or would be) and replaced by an empty one. `files`: renamed to `.deleted`, to be unlinked
-    after `file.delete.delay.ms`."""
+    after `file.delete.delay.ms`. `kept`: in a dry run the segments that stay, and why."""
 
     tp: TopicPartition
     segments: tuple[ExpiredSegment, ...]
@@ -188,6 +189,7 @@ class RetentionResult:
     rolled: bool = False
     dry_run: bool = False
     files: tuple[Path, ...] = ()
+    kept: tuple[KeptSegment, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -232,11 +234,15 @@ class Retention:
         """What `run` would do to a log in this state: a dry run, which changes nothing. Errors as there."""
         config = guest_rules.retention_config(config)
         start = self._log_start(snapshot, config)
-        expired = self._expired(snapshot, config, start, self.clock.now_ms())
+        now_ms = self.clock.now_ms()
+        expired = self._expired(snapshot, config, start, now_ms)
         if expired:
             start = max(start, expired[-1].next_offset)
         everything = bool(expired) and len(expired) == len(snapshot.segments)
-        return RetentionResult(snapshot.tp, expired, start, snapshot.log_end_offset, rolled=everything, dry_run=True)
+        limit = self._limit(snapshot)
+        kept = kept_segments(snapshot, config, len(expired), now_ms, limit, only_start=self.only_start)
+        end = snapshot.log_end_offset
+        return RetentionResult(snapshot.tp, expired, start, end, rolled=everything, dry_run=True, kept=kept)
 
     def run(self, log: PartitionLog) -> RetentionResult:
         """One pass over a log. Writers continue meanwhile: a segment that was begun after the snapshot stays until the
@@ -279,9 +285,18 @@ class Retention:
 
     def _expired(self, snapshot: LogSnapshot, config: LogConfig, start: int, now_ms: int) -> tuple[ExpiredSegment, ...]:
         policies = (LogStartBreach(),) if self.only_start else policies_for(config, self.free_bytes)
+        return plan(_state(snapshot, config, start, self._limit(snapshot), now_ms), policies)
+
+    def _limit(self, snapshot: LogSnapshot) -> int:
+        """The offset from which on nothing may be removed."""
         limits = (self.high_watermark, self.kept_from(snapshot))
-        limit = min((offset for offset in limits if offset is not None), default=snapshot.log_end_offset)
-        return plan(_state(snapshot, config, start, limit, now_ms), policies)
+        return min((offset for offset in limits if offset is not None), default=snapshot.log_end_offset)
+
+
+def left_alone(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> RetentionResult:
+    """The preview of a log that no pass would look at."""
+    kept = kept_segments(snapshot, config, 0, now_ms, snapshot.log_end_offset, only_start=True)
+    return RetentionResult(snapshot.tp, (), snapshot.log_start_offset, snapshot.log_end_offset, dry_run=True, kept=kept)
 
 
 def disk_free_bytes(path: Path) -> FreeBytes:

@@ -25,7 +25,7 @@ class Severity(Enum):
     """How bad it is."""
 
     FINDING = "finding"  # messages are lost, or answers may be wrong
-    NOTE = "note"  # work under way, or stopped half-way: the next opening for writing finishes it
+    NOTE = "note"  # work under way, or stopped half-way, or what may be in order
 
 
 class FaultKind(Enum):
@@ -65,6 +65,10 @@ class FaultKind(Enum):
     INDEX_WITHOUT_LOG = "index-without-log", "index has no .log"
     PARTITION_EMPTY = "partition-empty", "partition has no segment"
     SEGMENT_OVERLAP = "segment-overlap", "segment begins before the one before it ends"
+    SEGMENT_GAP = (
+        "segment-gap",
+        "offsets before this segment are in no segment: a file was lost, unless it was compacted",
+    )
     SEGMENT_TOO_LARGE = "segment-too-large", "segment is larger than the positions that an index can hold"
     # Batches
     LOG_CUT_OFF = "log-cut-off", "log ends in bytes that are not a sound batch"
@@ -112,6 +116,9 @@ class FaultKind(Enum):
     EPOCHS_CORRUPT = "epochs-corrupt", "leader-epoch-checkpoint does not parse"
     EPOCHS_BEYOND_LOG = "epochs-beyond-log", "leader epoch begins beyond the log end"
     EPOCHS_UNTRUE = "epochs-untrue", "leader-epoch-checkpoint has another epoch"
+    # A manifest
+    MANIFEST_MISSING = "manifest-missing", "batches that the manifest lists are not here"
+    MANIFEST_DIFFERS = "manifest-differs", "batches are not those that the manifest lists"
 
 
 class Repair(NamedTuple):

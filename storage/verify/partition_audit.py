@@ -53,10 +53,12 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """Where a partition's files begin and end: base offset of the first segment, offset after the last batch."""
+    """Where a partition's files begin and end: base offset of the first segment, offset after the last batch. `gaps`:
+    offsets that are missing between two segments, first and next one; compaction makes them too."""
 
     first_offset: int
     next_offset: int
+    gaps: tuple[tuple[int, int], ...] = ()
 
 
 class PartitionAudit:
@@ -109,6 +111,8 @@ class PartitionAudit:
             self._findings.add(Finding(FaultKind.PARTITION_EMPTY, self._plan.directory, how))
             return self._findings, LogEnds(0, 0)
         first, next_offset, latest_epoch = reports[0].plan.base_offset, reports[0].plan.base_offset, -1
+        gaps: list[tuple[int, int]] = []
+        whole = False  # the segment before: behind damage nobody knows where it ended
         for report in reports:
             self._findings.extend(report.findings)
             base = report.plan.base_offset
@@ -119,6 +123,9 @@ class PartitionAudit:
                 self._findings.add(
                     Finding(FaultKind.SEGMENT_OVERLAP, path, how, offset=base, expected=expected, found=base)
                 )
+            if whole and base > next_offset:
+                gaps.append((next_offset, base))
+            whole = report.whole
             if 0 <= report.first_epoch < latest_epoch:
                 how, expected = Repair("leaves it", SALVAGE), f"{latest_epoch} or more"
                 self._findings.add(
@@ -126,7 +133,7 @@ class PartitionAudit:
                 )
             latest_epoch = max(latest_epoch, report.latest_epoch)
             next_offset = max(next_offset, report.next_offset)
-        ends = LogEnds(first, next_offset)
+        ends = LogEnds(first, next_offset, tuple(gaps))
         self._check_ends(ends)
         self._check_producers(reports, self._snapshots())
         return self._findings, ends

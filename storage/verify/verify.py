@@ -45,6 +45,8 @@ _LOOKS = 3  # how often a partition that another process writes to is checked
 _EMPTY = Repair("treats it as empty", RECOVER)
 _MADE_ANEW = Repair("creates it again, empty, and another replica fills it if there is one", note=True)
 
+_GAP = Repair("leaves it: a gap is accepted", "copy the lost file back, with the broker stopped", note=True)
+
 _Offsets = Mapping[TopicPartition, int]
 
 # Reports of the segments, in their order.
@@ -223,6 +225,20 @@ def _begin(
 def _finish(directory: _Directory, started: _Started, reports: list[SegmentReport]) -> None:
     findings, directory.ends[started.tp] = started.audit.finish(reports)
     directory.findings.extend(_confirmed(findings, started.plan) if directory.held else findings)
+    gaps = directory.ends[started.tp].gaps
+    if gaps and not _is_cleaned(directory, started.tp):
+        for first, base in gaps:
+            path = started.plan.directory / names.segment_file(base, FileKind.LOG)
+            expected = f"a segment with the offsets {first} to {base - 1}"
+            directory.findings.add(Finding(FaultKind.SEGMENT_GAP, path, _GAP, offset=first, expected=expected))
+
+
+def _is_cleaned(directory: _Directory, tp: TopicPartition) -> bool:
+    # Imports what reading configurations needs, which only gaps make necessary.
+    from storage.log.gaps import is_cleaned
+    from storage.log.log_dir import LogDir
+
+    return is_cleaned(LogDir.open_read_only(directory.path), tp)
 
 
 def _confirmed(findings: Findings, plan: PartitionPlan) -> Findings:

@@ -14,12 +14,14 @@ import sys
 from collections.abc import Callable
 
 from tests.bench import (
+    backing_up,
     broker,
     checking,
     compact,
     data,
     decoding,
     in_process,
+    latest,
     listings,
     paced,
     recovering,
@@ -40,8 +42,10 @@ CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "broker": ("from a broker", broker.measure),
     "writing": ("writing through a mount, and to a broker", writing.measure),
     "paced": ("appending at a pace, followed", paced.measure),
-    "recover": ("recovering and mirroring", recovering.measure),
+    "recover": ("recovering", recovering.measure),
+    "backup": ("mirroring, manifests and digests", backing_up.measure),
     "compact": ("compaction, beside a broker's cleaner", compact.measure),
+    "latest": ("the last message of every key, beside the cleaner", latest.measure),
     "many": ("many partitions", scale.many_partitions),
     "topics": ("listing many topics", listings.many_topics),
     "spark": ("scans on Spark", spark_scan.measure_scan),

@@ -79,7 +79,7 @@ def _fill(log: PartitionLog, messages: int) -> None:
     log.roll()
 
 
-def _made(messages: int) -> Path:
+def made_log(messages: int) -> Path:
     """The directory of a stopped broker (of none, where there is no Kafka) with the log; kept for the next time."""
     directory = data.CACHE / f"compact-{messages}"
     if (directory / "made").exists():
@@ -127,7 +127,7 @@ def _theirs(source: Path, place: Path) -> _Times:
     return _Times(total, index_mb, index, copy)
 
 
-def _ours(source: Path, place: Path) -> tuple[CompactionResult, int]:
+def our_pass(source: Path, place: Path) -> tuple[CompactionResult, int]:
     """Our pass, and by how many bytes the process grew meanwhile."""
     shutil.copytree(source / "log", place)
     owned = OwnedDir.open(place, config=BrokerConfig.from_values(SETTINGS))
@@ -208,11 +208,11 @@ def measure(context: Context) -> None:
     report, messages = context.report, context.messages
     if not (data.CACHE / f"compact-{messages}" / "made").exists():
         say("data: compacted")
-    source = _made(messages)
+    source = made_log(messages)
     place = data.CACHE / "compact-run"
     shutil.rmtree(place, ignore_errors=True)
     for _ in range(context.runs):
-        result, grown = _ours(source, place)
+        result, grown = our_pass(source, place)
         size = result.counts.bytes_read
         compare = ("broker's cleaner",)
         note = f"grew by {grown / 2**20:.0f} MiB, the map may take 128"

@@ -1,6 +1,6 @@
 """Decoding without a mount: our kernel beside fastavro with orjson, and Protobuf beside the library's MessageToJson.
 
-A mount's figures belong here too: `rows` makes the messages, `SCHEMAS` has the schemas by id.
+`avro_rows` and `SCHEMAS` can fill a log directory too, to read the same messages through a mount.
 """
 
 from __future__ import annotations

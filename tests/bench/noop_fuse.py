@@ -75,7 +75,6 @@ class Noop(fuse.Operations):  # type: ignore[misc]
             return self._block
         return self._block[: max(0, min(size, left))]
 
-
     def write(self, _path: str, data: bytes, _offset: int, _info: Any) -> int:
         return len(data)
 
@@ -131,9 +130,7 @@ class Lean(fuse.FUSE):  # type: ignore[misc]
         return size
 
 
-def serve(
-    mountpoint: Path, size: int, *, threads: bool = True, lean: bool = False, shape: Path | None = None
-) -> None:
+def serve(mountpoint: Path, size: int, *, threads: bool = True, lean: bool = False, shape: Path | None = None) -> None:
     """Serves in the foreground until unmounted."""
     session = Lean if lean else fuse.FUSE
     session(

@@ -1,4 +1,4 @@
-"""Recovery of an unclean log, and a broker's own of the same files; mirroring a log, and `cp`.
+"""Recovery of an unclean log, and a broker's own of the same files.
 
 "Unclean" is as a crash leaves it at worst: no clean-shutdown file, nothing known to be on disk, so that every byte is
 read. The broker's time is what it says that loading the log took, its start aside.
@@ -29,10 +29,9 @@ _LOADED = re.compile(r"Completed load of .*t-0.* in (\d+)ms")
 
 
 def measure(context: Context) -> None:
-    """Logs of about 1 GiB, each segment all of `messages`, in batches of 16 KiB and of one record. Then mirroring."""
+    """Logs of about 1 GiB, each segment all of `messages`, in batches of 16 KiB and of one record."""
     for partition, what in (("plain-0", ""), ("single-0", ", one-record batches")):
         _recovery(context, partition, what)
-    _mirror(context)
 
 
 def _recovery(context: Context, partition: str, what: str) -> None:
@@ -111,22 +110,3 @@ def _broker(context: Context, directory: Path, source: Path, size: int, what: st
             broker.stop()
     finally:
         broker.kill()
-
-
-def _mirror(context: Context) -> None:
-    source = context.log_dir / "plain-0"
-    size = sum(file.stat().st_size for file in source.glob("*.log"))
-    for _ in range(context.runs):
-        with tempfile.TemporaryDirectory(dir=CACHE, prefix="mirror-") as temporary:
-            copy = ["cp", "-r", str(source), f"{temporary}/copy"]
-            context.report.add(Row("cp", "cp -r SRC/plain-0 DEST", bytes=size), run_seconds(copy))
-            command = [*KAFKAFS, "mirror", str(context.log_dir), f"{temporary}/log", "plain/0"]
-            row = Row(
-                "mirror",
-                "kafkafs mirror SRC DEST plain/0",
-                bytes=size,
-                messages=context.messages,
-                note="whole command, synced at the end",
-                compare=("cp",),
-            )
-            context.report.add(row, run_seconds(command))

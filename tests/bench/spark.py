@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.bench import broker
@@ -100,12 +100,13 @@ def measure_sink(context: Context) -> None:
     rows = (
         ("Spark Kafka sink", 'write.format("kafka").save()'),
         ("Spark sink", 'write.format("kafkafs").save(LOGDIR)'),
+        ("Spark's part of a sink", "a writer in Python that drops what it gets"),
     )
     try:
         Client(served.address).create_topic("sink")
         create = ["topics", "create", str(directory / "log"), "sink"]
         subprocess.run([sys.executable, "-m", "kafkafs", *create], check=True)
-        given = tuple({**one, "topic": "sink", "messages": messages} for one in (peer, own))
+        given = tuple({**one, "topic": "sink", "messages": messages} for one in (peer, own, {"job": "dropped write"}))
         _peer_and_ours(context, messages, rows, given)
     finally:
         served.kill()
@@ -115,15 +116,15 @@ def measure_sink(context: Context) -> None:
 def _peer_and_ours(
     context: Context,
     messages: int,
-    rows: tuple[tuple[str, str], tuple[str, str]],
-    given: tuple[Mapping[str, object], ...],
+    rows: Sequence[tuple[str, str]],
+    given: Sequence[Mapping[str, object]],
 ) -> None:
-    """Runs Spark's own job and ours by turns. `rows`: the name of each, and what is shown of it."""
+    """Runs Spark's own job and ours by turns. `rows`: the name of each, and what is shown of it; the peer first."""
     size = messages * (VALUE_BYTES + 1)
-    compared = ((), (rows[0][0],))
-    peer, own = (
-        Row(name, shown, bytes=size, messages=messages, compare=compare)
-        for (name, shown), compare in zip(rows, compared, strict=True)
-    )
-    with job(PYTHON, given[0]) as kafka, job(sys.executable, given[1]) as kafkafs:
-        by_turns(context, [(peer, kafka), (own, kafkafs)])
+    with ExitStack() as stack:
+        jobs = []
+        for number, ((name, shown), one) in enumerate(zip(rows, given, strict=True)):
+            compare = (rows[0][0],) if number else ()
+            row = Row(name, shown, bytes=size, messages=messages, compare=compare)
+            jobs.append((row, stack.enter_context(job(sys.executable if number else PYTHON, one))))
+        by_turns(context, jobs)

@@ -37,6 +37,10 @@ class Scan(NamedTuple):
     compare: tuple[str, ...] = ()
     conf: Mapping[str, str] = {}
     cores: int = 2
+    ready: tuple[str, ...] = ()  # Spark's part alone: batches of these columns that a source has ready
+
+
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 
 def measure_scan(context: Context) -> None:
@@ -61,6 +65,18 @@ def measure_scan(context: Context) -> None:
     _by_turns(
         context,
         [
+            Scan("Spark scan, beside its floor", "kafkafs", files),
+            Scan("Spark's part of a scan", "Ready", {}, ("Spark scan, beside its floor",), ready=COLUMNS),
+            Scan("Spark scan, columns=value, beside its floor", "kafkafs", values),
+            Scan(
+                "Spark's part, columns=value", "Ready", {}, ("Spark scan, columns=value, beside its floor",),
+                ready=("value",),
+            ),
+        ],
+    )  # fmt: skip
+    _by_turns(
+        context,
+        [
             Scan("Spark scan, Unix sockets", "kafkafs", files, (PEER,), UNIX_SOCKETS),
             Scan("Spark scan, Unix sockets, columns=value", "kafkafs", values, (PEER,), UNIX_SOCKETS),
         ],
@@ -82,6 +98,8 @@ def _by_turns(context: Context, scans: Sequence[Scan]) -> None:
         jobs = []
         for scan in scans:
             given = {"job": "scan", "source": scan.source, "options": scan.options, "messages": context.messages}
+            if scan.ready:
+                given |= {"job": "ready scan", "columns": scan.ready}
             given |= {"conf": scan.conf, "master": f"local[{scan.cores}]", "processors": processors[: scan.cores]}
             shown = f"spark.read.format({scan.source!r}).load().agg(count('*'), sum(length('value')))"
             row = Row(scan.name, shown, bytes=context.size, messages=context.messages, compare=scan.compare)

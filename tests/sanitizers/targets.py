@@ -13,16 +13,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kafkafs.decoding import TextDecoder, avro_kernel
+from kafkafs.decoding import DecodedJsonl, TextDecoder, avro_kernel
 from kafkafs.decoding.avro_program import POWERS
 from kafkafs.formats import by_name
 from kafkafs.view_index import measure_kernel as view_kernel
-from storage.compaction import offset_map_kernel
 from storage.errors import StorageError
 from storage.format import (
     checksum,
     checksum_kernel,
     decode_kernel,
+    digest_kernel,
     encoder_kernel,
     hashing,
     index_kernel,
@@ -32,14 +32,17 @@ from storage.format.block import RecordBlock, RecordColumn
 from storage.format.checksum import CRC32C_TABLES
 from storage.format.compression import decompress
 from storage.format.decoder import Decoder, verify_crcs
+from storage.latest import offset_map_kernel
 from storage.types import TopicPartition
 from tests.sanitizers.avro_inputs import AvroInputs
 from tests.sanitizers.inputs import Logs, any_record, column, exact, index, number, tolerant
+from tests.support.decoded_columns import one_schema
 
 Target = Callable[[random.Random], None]
 
 LOGS = Logs()
 AVRO = AvroInputs()
+DECODED = DecodedJsonl(TopicPartition("topic", 3), one_schema('"string"', schema_id=0))
 NO_SKIP = np.empty(0, np.uint8)
 NO_SPANS = np.empty(0, np.int64)
 TP = TopicPartition("topic", 3)
@@ -163,7 +166,7 @@ def scan_spans(dice: random.Random) -> None:
 
 def render(block: RecordBlock, dice: random.Random) -> None:
     """Measure and render a block; sizes agree, and a buffer that is a byte short is not overrun."""
-    form = by_name(dice.choice(TEMPLATES), TP)
+    form = DECODED if dice.random() < 0.2 else by_name(dice.choice(TEMPLATES), TP)
     sizes = np.empty(len(block), np.int64)
     form.measure(block, sizes)
     total = int(sizes.sum())
@@ -196,7 +199,7 @@ def render_any_columns(dice: random.Random) -> None:
             columns[start + 1] = len(buffer) - columns[start]
     table = BatchTable(np.full((len(Column), 1), 1, np.int64), 1)
     block = RecordBlock(buffer.data, table, columns, 1)
-    form = by_name(dice.choice(TEMPLATES), TP)
+    form = DECODED if dice.random() < 0.2 else by_name(dice.choice(TEMPLATES), TP)
     sizes = np.empty(rows, np.int64)
     out = np.empty(dice.choice((0, 1, 64, 200, 1000)), np.uint8)
     tolerant(form.measure, block, sizes)
@@ -294,6 +297,32 @@ def index_entries(dice: random.Random) -> None:
     state = column([-1, 0, dice.choice((0, 5000)), -1][: dice.choice((4, 4, 3))])
     tolerant(index_kernel.index_batch, *(number(dice, 5000) for _ in range(4)), state)
     tolerant(index_kernel.index_batches, table.data, first, last, dice.choice((0, 100, 4096)), state, *entries)
+
+
+def canonical_records(dice: random.Random) -> None:
+    """Records in canonical form: the decoder's columns into just the room that they take and a byte less, then any."""
+    buffer, table, origin = scanned(LOGS.any(dice), dice)
+    block = Decoder(5000).decode(buffer, table, origin=origin, control=True)
+    content = np.frombuffer(block.buffer, np.uint8)
+    columns, spans = np.ascontiguousarray(block.columns), block.headers_spans()
+    out = np.full(2 * len(content) + 40 * (len(block) + spans.shape[1]), 0x5A, np.uint8)
+    row, slot, used, needed = digest_kernel.canonical(content, columns, spans, 0, 0, len(block), out)
+    assert (row, slot, needed) == (len(block), spans.shape[1], 0)
+    for room in (used, used - 1) if used else (0,):
+        exact_out = np.empty(room, np.uint8)
+        again = digest_kernel.canonical(content, columns, spans, 0, 0, len(block), exact_out)
+        assert again[2] <= room
+        assert (again[0] == len(block)) == (room == used)
+    rows = dice.choice((0, 1, 4))
+    columns = np.array(
+        [[number(dice, len(content)) for _ in range(rows)] for _ in range(dice.choice((9, 8, 7)))], np.int64
+    )
+    if rows and len(columns) > 7 and dice.random() < 0.7:
+        columns[7] = dice.choice((0, 1, 2))
+    spans = np.array([number(dice, len(content)) for _ in range(4 * dice.choice((0, 2, 8)))], np.int64).reshape(4, -1)
+    bounds = dice.choice(((0, rows), (index(dice, rows), index(dice, rows))))
+    out = np.full(dice.choice((0, 27, 28, 60, 1000)), 0x5A, np.uint8)
+    tolerant(digest_kernel.canonical, content, columns, spans, dice.choice((0, 1)), *bounds, out)
 
 
 def map_offsets(dice: random.Random) -> None:
@@ -400,6 +429,7 @@ TARGETS: dict[str, Target] = {
     "lines": lines,
     "hash_keys": hash_keys,
     "index_entries": index_entries,
+    "canonical_records": canonical_records,
     "map_offsets": map_offsets,
     "rewrite_batches": rewrite_batches,
     "decode_avro": decode_avro,
@@ -420,8 +450,9 @@ KERNEL_TARGETS = {
     "storage.format.encoder_kernel": ("encode", "lines", "rewrite_batches"),
     "storage.format.hashing": ("hash_keys",),
     "storage.format.index_kernel": ("index_entries",),
+    "storage.format.digest_kernel": ("canonical_records",),
     "storage.format.inflate_kernel": ("scan_and_decode",),
-    "storage.compaction.offset_map_kernel": ("map_offsets",),
+    "storage.latest.offset_map_kernel": ("map_offsets",),
     "kafkafs.formats.render_kernel": ("scan_and_decode", "render_any_columns"),
     "kafkafs.view_index.measure_kernel": ("view_totals",),
     "kafkafs.decoding.avro_kernel": ("decode_avro", "find_schema_ids"),

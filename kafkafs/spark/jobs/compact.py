@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from storage.compaction.cleaned_transactions import Passed
     from storage.compaction.compaction import CompactionResult
     from storage.compaction.divided_pass import Copied, DividedPass, GroupCopy, RunParts
-    from storage.compaction.offset_map import Int64s, Secret
     from storage.directory.owned_dir import OwnedDir
     from storage.files.disk_protocol import Disk
+    from storage.latest.offset_map import Int64s, Secret
     from storage.log.log_dir import LogDir
     from storage.types import TopicPartition
 
-_KEYS_PER_BUCKET: Final = 2_000_000  # about 150 MB in the task that holds them
-_KEYS_PER_SCAN: Final = 400_000  # the more, the less is shuffled of keys that are updated often
+KEYS_PER_BUCKET: Final = 2_000_000  # about 150 MB in the task that holds them
+KEYS_PER_SCAN: Final = 400_000  # the more, the less is shuffled of keys that are updated often
 _TASK_BYTES: Final = 256 << 20
 _LEAST_KEYS: Final = 100_000  # of a bucket: with fewer, starting its task takes longer than its work
 
@@ -48,8 +48,8 @@ class CompactOptions:
     """How the work is divided: keys that a task may hold, before and after the first shuffle, and bytes of log for a
     task; a group of segments is never divided."""
 
-    keys_per_scan: int = _KEYS_PER_SCAN
-    keys_per_bucket: int = _KEYS_PER_BUCKET
+    keys_per_scan: int = KEYS_PER_SCAN
+    keys_per_bucket: int = KEYS_PER_BUCKET
     task_bytes: int = _TASK_BYTES
     allow_uncompiled: bool = False
 
@@ -87,7 +87,7 @@ def _on_workers(spark: SparkSession, options: CompactOptions, disk: Disk) -> Run
     def run(work: DividedPass) -> list[Copied]:
         name, slow = str(work.pass_input.snapshot.tp), options.allow_uncompiled
         cores = int(spark.sparkContext.defaultParallelism)
-        buckets = _bucket_count(work.records(), cores, options)
+        buckets = bucket_count(work.records(), cores, options.keys_per_bucket)
         scan = partial(_scan, secret=work.secret, buckets=buckets, most_keys=options.keys_per_scan)
         stretches = _stretches(work, cores, options)
         keys, scans = scatter(spark, scan, stretches, buckets, f"keys of {name}", allow_uncompiled=slow)
@@ -173,9 +173,9 @@ def _check_nothing_lost(scans: Iterable[_Scanned], copies: Sequence[_CopiedTask]
         raise StorageError("a shuffle lost offsets, so nothing was compacted", expected=sent, found=received)
 
 
-def _bucket_count(records: int, cores: int, options: CompactOptions) -> int:
+def bucket_count(records: int, cores: int, keys_per_bucket: int) -> int:
     """How many parts the keys are divided into by their hashes."""
-    return max(-(-records // options.keys_per_bucket), min(cores, -(-records // _LEAST_KEYS)), 1)
+    return max(-(-records // keys_per_bucket), min(cores, -(-records // _LEAST_KEYS)), 1)
 
 
 def _stretches(work: DividedPass, cores: int, options: CompactOptions) -> list[list[Stretch]]:

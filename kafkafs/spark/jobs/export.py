@@ -211,7 +211,9 @@ def export_splits(task: ExportTask) -> Outcome:
         transform = TypedValues(task.typed, keep_headers=options.headers)
     for split in task.splits:
         noted = _SplitProblems(split, options)
-        files = DayFiles(task.disk, task.staging, split.tp, options.read_columns, options.compression, transform)
+        files = DayFiles(
+            task.disk, task.staging, split.tp, options.read_columns, options.compression, transform=transform
+        )
         blocks = read_split(
             logs, split, decoder, on_loss=noted.loss, on_damage=noted.damage, isolation=options.isolation
         )

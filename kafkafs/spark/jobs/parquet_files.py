@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from kafkafs.spark.jobs.commits import ExportFile
-from kafkafs.spark.jobs.export_layout import NO_DAY, data_file, days_of
+from kafkafs.spark.jobs.export_layout import NO_DAY, data_file, days_of, table_file
 from kafkafs.spark.rows import MOST_MILLISECONDS, arrow_batches
 from storage.types import NO_TIMESTAMP
 
@@ -46,7 +46,8 @@ class DayFiles:
 
     `columns`: names of `rows`. `transform`: makes other columns of theirs, row by row. Days may come in any order; if
     there are too many to keep all files open, a day gets several files. A timestamp that microseconds cannot express
-    becomes null: `beyond` counts such messages.
+    becomes null: `beyond` counts such messages. `name`: of `export_layout`; with `table_file` there is one file for all
+    days.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class DayFiles:
         tp: TopicPartition,
         columns: Sequence[str],
         compression: str = "snappy",
+        name: Callable[[TopicPartition, int, int, int], str] = data_file,
         transform: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     ) -> None:
         # Constant after construction.
@@ -65,6 +67,7 @@ class DayFiles:
         self._transform = transform
         self._columns = columns
         self._compression = compression
+        self._name = name
         # Changed by each block.
         self._open: OrderedDict[int, _DayFile] = OrderedDict()  # the day written last at the end
         self._held = 0
@@ -74,6 +77,9 @@ class DayFiles:
     def add(self, block: RecordBlock) -> None:
         """Adds a block's records; the block may be reused afterwards. OSError."""
         if not len(block):
+            return
+        if self._name is table_file:
+            self._add(NO_DAY, block)
             return
         days = days_of(block.timestamp)
         first = int(days[0])
@@ -134,7 +140,7 @@ class DayFiles:
         self._held -= file.held_bytes
         rows, size = file.close()
         del self._open[day]
-        path = data_file(self._tp, day, file.first_offset, file.last_offset)
+        path = self._name(self._tp, day, file.first_offset, file.last_offset)
         self.files.append(ExportFile(file.name, path, rows, size))
 
 

@@ -8,10 +8,11 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, many, topic_id
+from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, many, topic_id
 from tests.support.commands import output_of, run
 from tests.support.fixtures import GoldenCase, case_params
 
@@ -107,7 +108,8 @@ def test_topics_describe(logdir: Path) -> None:
     text = output_of("topics", "describe", logdir, "orders").decode().splitlines()
     assert text[0] == f"orders: 2 partitions, 1 replica(s), id {topic_id('orders')}"
     assert text[1] == "config (topic.properties): retention.ms=1000"
-    assert text[2].split() == ["PARTITION", "START", "END", "STABLE", "MESSAGES", "SEGMENTS", "BYTES", "FIRST", "LAST"]
+    assert text[2].split() == ["PARTITION", "START", "END", "STABLE", "MESSAGES", "SEGMENTS", "BYTES",
+        "GAPS", "FIRST", "LAST", "OLDEST"]  # fmt: skip
     assert text[3].split()[:6] == ["0", "2", "13", "13", "10", "2"]
     assert text[4].split()[:6] == ["1", "0", "1", "1", "1", "1"]
     (topic,) = json.loads(output_of("topics", "describe", logdir, "orders", "--json"))["topics"]
@@ -116,6 +118,25 @@ def test_topics_describe(logdir: Path) -> None:
     assert topic["topic_id"] == topic_id("orders")
     assert topic["partitions"][0]["log_end_offset"] == 13
     assert topic["problems"] == []
+
+
+def test_describe_tells_the_age_and_the_gaps(tmp_path: Path) -> None:
+    items = [item for n in range(4) for item in (Batch(many(5), base_offset=n * 5), ROLL)][:-1]
+    built = build_log_dir(tmp_path, {"t": [Partition(items)], "c": [Partition(items)]})
+    (tmp_path / "c-0" / "topic.properties").write_text("cleanup.policy=compact\n")
+    for topic in ("t", "c"):
+        for path in (tmp_path / f"{topic}-0").glob(f"{built[topic, 0].segments[2]:020d}.*"):
+            path.unlink()
+    assert _described(tmp_path, "c")["gaps"] is None
+    partition = _described(tmp_path, "t")
+    assert (partition["gaps"], partition["segments"]) == (1, 3)
+    assert partition["oldest_timestamp"] == START_MS + 4 * STEP_MS
+
+
+def _described(path: Path, topic: str) -> Any:
+    (found,) = json.loads(output_of("topics", "describe", path, topic, "--json"))["topics"]
+    (partition,) = found["partitions"]
+    return partition
 
 
 def test_describe_nothing_and_problems(logdir: Path) -> None:

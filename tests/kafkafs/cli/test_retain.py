@@ -44,7 +44,11 @@ def test_dry_run_then_the_real_one(logdir: Path) -> None:
     assert tree_of(logdir) == before
     assert told["dry_run"] is True
     done = json.loads(output_of("retain", logdir, "--json"))
+    kept = [partition.pop("kept") for partition in told["partitions"]]
     assert done == told | {"dry_run": False}
+    assert {tuple(segment["kept_by"]) for segment in kept[0]} == {("no limit was set",)}
+    assert sum(segment["bytes"] for segment in kept[1][1:]) < 1000
+    assert kept[1][0]["kept_by"] == ["retention.bytes"]
     assert done["failed"] == []
     (other, t) = done["partitions"]
     assert (other["topic"], other["segments"]) == ("other", [])
@@ -88,6 +92,9 @@ def test_in_a_brokers_directory_only_what_a_person_named(tmp_path: Path) -> None
     items: list[Item] = [b"old", ROLL, b"old", ROLL, b"old"]
     build_log_dir(tmp_path, {"t": [Partition(items)], "__consumer_offsets": [Partition(items)]})
     assert output_of("retain", tmp_path) == b""
+    told = json.loads(output_of("retain", tmp_path, "t", "--dry-run", "--json"))["partitions"][0]
+    assert told["segments"] == []
+    assert [kept["kept_by"] for kept in told["kept"]] == [["no limit was set"]] * 3
     assert _values(tmp_path) == [b"old"] * 3
     refused = run("retain", tmp_path, "__consumer_offsets/0", "--before", "end")
     assert refused.exit_code == 4

@@ -109,9 +109,10 @@ def test_many_rows_in_small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line["value"] for line in shown(rows)] == [4 if i % 3 else 3 for i in range(500)]
 
 
-def test_headers_that_do_not_parse() -> None:
+@pytest.mark.parametrize("count", [5, 50, 2**40, 2**63 - 1])
+def test_headers_that_do_not_parse(count: int) -> None:
     block = block_of([Row(value=b"\x08", headers=(header(0),))])
-    block.columns[RecordColumn.HEADERS_COUNT, 0] = 50
+    block.columns[RecordColumn.HEADERS_COUNT, 0] = count
     with pytest.raises(ValueError, match="outside its buffer"):
         DecodedJsonl(TP, WithGuids(*SCHEMAS)).measure(block, np.empty(1, np.int64))
 

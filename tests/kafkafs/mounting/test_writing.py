@@ -155,7 +155,9 @@ def test_tools(topic: Path, tool: str) -> None:
 
 
 def test_what_is_listed(mount: Mounted, topic: Path) -> None:
-    assert {"@append", "@append.jsonl", "@config", "0"} == {path.name for path in topic.iterdir()}
+    assert {"@append", "@append.jsonl", "@config", "latest.txt", "latest.jsonl", "0"} == {
+        path.name for path in topic.iterdir()
+    }
     assert {"@append", "@append.jsonl"} < {path.name for path in (topic / "0").iterdir()}
     assert (topic / "@append").stat().st_mode & 0o777 == 0o222
     assert (topic / "@append").stat().st_size == 0

@@ -99,8 +99,11 @@ def test_nothing_where_there_are_no_schemas(tmp_path: Path) -> None:
     build_log_dir(tmp_path, {"t": [[b"v"]], "_schemas": [[other_record("NOOP", None, None)]]})
     tree = tree_of(tmp_path)
     assert "@schemas" not in names(tree, "/")
-    assert "messages.decoded.jsonl" not in names(tree, "/t/0")
-    for path in ("/@schemas", "/@schemas/ids", "/t/0/messages.decoded.jsonl", "/t/0/offsets/0-1.decoded.jsonl"):
+    for directory in ("/t", "/t/0"):
+        assert not [name for name in names(tree, directory) if "decoded" in name]
+    missing = ["/@schemas", "/@schemas/ids", "/t/latest.decoded.jsonl"]
+    missing += [f"/t/0/{name}.decoded.jsonl" for name in ("messages", "latest", "offsets/0-1")]
+    for path in missing:
         with pytest.raises(NoSuchPath):
             tree.lookup(path)
 
@@ -110,7 +113,9 @@ def test_where_decoded_views_are(tmp_path: Path) -> None:
     build_log_dir(tmp_path, topics)
     tree = tree_of(tmp_path)
     for topic in ("t", "_schemas"):
-        assert names(tree, f"/{topic}/0").count("messages.decoded.jsonl") == 1
+        for name in ("messages.decoded.jsonl", "latest.decoded.jsonl"):
+            assert names(tree, f"/{topic}/0").count(name) == 1
+        assert "latest.decoded.jsonl" in names(tree, f"/{topic}")
         assert content(tree, f"/{topic}/0/offsets/0-5.decoded.jsonl") == content(
             tree, f"/{topic}/0/messages.decoded.jsonl"
         )

@@ -53,17 +53,19 @@ def test_the_root_lists_our_files_and_all_topics(tree: Tree) -> None:
 
 
 def test_a_topic_and_a_partition(tree: Tree) -> None:
-    assert names(tree, "/t") == ["@config", "0"]
+    assert names(tree, "/t") == ["@config", "latest.txt", "latest.jsonl", "0"]
     assert names(tree, "/t/0") == [
         "messages.txt",
         "messages.jsonl",
         "messages.log",
+        "latest.txt",
+        "latest.jsonl",
         "@info.json",
         "offsets",
         "time",
         "segments",
     ]
-    assert [entry.kind for entry in tree.lookup("/t/0").list()] == [NodeKind.FILE] * 4 + [NodeKind.DIRECTORY] * 3
+    assert [entry.kind for entry in tree.lookup("/t/0").list()] == [NodeKind.FILE] * 6 + [NodeKind.DIRECTORY] * 3
     assert tree.lookup("/t/0").attributes().nlink == 5
 
 
@@ -179,7 +181,7 @@ def test_topics_that_come_and_go(live: LiveLog, tree: Tree) -> None:
     other = LiveLog(live.path.parent / "elsewhere")
     other.path.rename(live.path.parent / "new-3")
     assert names(tree, "/")[-2:] == ["new", "t"]
-    assert names(tree, "/new") == ["@config", "3"]
+    assert names(tree, "/new") == ["@config", "latest.txt", "latest.jsonl", "3"]
     (live.path.parent / "new-3").rename(live.path.parent / f"new-3.{'a' * 32}-delete")
     with pytest.raises(UnknownTopicOrPartition):
         tree.lookup("/new/3")

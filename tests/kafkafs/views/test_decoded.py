@@ -133,6 +133,23 @@ def test_ranges_and_times(cluster: Cluster) -> None:
     assert values(content(tree, "/t/0/time/2023-11-15.decoded.jsonl")) == []
 
 
+def test_the_latest(cluster: Cluster) -> None:
+    """`latest.decoded.jsonl` keeps what it shows while it is open, and is decoded anew at the next open."""
+    cluster.register(1)
+    pairs = [(b"a", 1, "old"), (b"b", 2, "later"), (b"a", 1, "new")]
+    cluster.topic.append([Record(key, framed(number, avro_string(text)), (), START_MS) for key, number, text in pairs])
+    tree = tree_of(cluster.path)
+    for path in ("/t/0/latest.decoded.jsonl", "/t/latest.decoded.jsonl"):
+        assert values(content(tree, path)) == [True, "new"]
+    handle = tree.lookup("/t/0/latest.decoded.jsonl").open()
+    before = read_all(handle)
+    cluster.register(2)
+    assert read_all(handle) == before
+    handle.close()
+    for path in ("/t/0/latest.decoded.jsonl", "/t/latest.decoded.jsonl"):
+        assert values(content(tree, path)) == ["later", "new"]
+
+
 def kept_tree(cluster: Cluster, index_dir: Path) -> Tree:
     return Tree(LogDir.open_read_only(cluster.path), TreeOptions(index_dir=index_dir))
 

@@ -6,7 +6,6 @@ import errno
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,29 +23,11 @@ from storage.log.log_dir import LogDir
 from storage.log.reader import read_blocks
 from storage.types import TopicPartition
 from tests.support.faults import FaultyDisk, full_disk
-from tests.support.fixtures import FIXTURES, log_dir_of, topics_of
+from tests.support.fixtures import FIXTURES, topics_of
 from tests.support.owned_dirs import StandingClock, append, close_clean, opened, read, tree_of, values_of
+from tests.support.replayed_logs import BESIDE, replayed
 
 TP = TopicPartition("t", 0)
-
-# What lies beside the segments: another topic id, ours, and a broker's epochs after it was restarted.
-_BESIDE = ("partition.metadata", "topic.properties", "leader-epoch-checkpoint")
-
-# What no replay can reach: cmp-tomb had its retention and segments from elsewhere (the fixtures' README), these logs
-# have lost their first messages, and the time of their deletion decides which producer snapshots are left.
-_NOT_WHOLE = {"cmp-tomb", "t-deleted", "t-retention-ms", "t-retention-bytes"}
-
-
-def replayed() -> list[Any]:
-    """Every partition that must come out byte for byte."""
-    found = []
-    for fixture in ("roll", "codecs", "times", "transactions", "compaction-before"):
-        topics = topics_of(fixture)
-        for directory in sorted(log_dir_of(fixture).iterdir()):
-            topic = directory.name.rpartition("-")[0]
-            if directory.is_dir() and topic in topics and topic not in _NOT_WHOLE:
-                found.append(pytest.param(fixture, directory.name, id=f"{fixture}:{directory.name}"))
-    return found
 
 
 def batches_of(directory: Path) -> Iterator[memoryview]:
@@ -79,7 +60,7 @@ def test_equals_what_kafka_wrote(tmp_path: Path, fixture: str, name: str, at_onc
             owned.log(tp).append_batches(part)
     close_clean(owned)
     assert not restarts
-    assert tree_of(tmp_path / name, _BESIDE) == tree_of(source, _BESIDE)
+    assert tree_of(tmp_path / name, BESIDE) == tree_of(source, BESIDE)
 
 
 @pytest.fixture

@@ -249,7 +249,6 @@ def test_the_groups_partition_is_elsewhere(tmp_path: Path) -> None:
 @requires_fixtures
 def test_the_fixtures_groups_go_on_elsewhere(tmp_path: Path) -> None:
 
-
     shutil.copytree(FIXTURES / "groups" / "log", tmp_path / "log")
     owned = opened(tmp_path / "log", Opening())
     committer, offsets = committer_of(owned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -9,14 +10,16 @@ import pytest
 
 from storage.client.mirror import Mirror
 from storage.directory.owned_dir import OwnedDir
-from storage.errors import CorruptBatch, InvalidRecord, NotPermitted
+from storage.errors import CorruptBatch, InvalidRecord, NotPermitted, PartitionOffline
 from storage.files import checkpoints, names
+from storage.files.disk import RealDisk, RealFile
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, many
-from tests.support.fixtures import FIXTURES, requires_fixtures
-from tests.support.owned_dirs import append, close_clean, opened, read, tree_of, values_of
+from tests.support.fixtures import FIXTURES, requires_fixtures, topics_of
+from tests.support.owned_dirs import HastyDisk, append, close_clean, opened, read, tree_of, values_of
 from tests.support.readers import read_all
+from tests.support.replayed_logs import BESIDE, replayed
 
 TP = TopicPartition("t", 0)
 
@@ -199,6 +202,62 @@ def test_into_a_brokers_directory_only_what_it_made(tmp_path: Path, source: Owne
     assert read(target, "u") == [b"x"]
     close_clean(target)
     source.close()
+
+
+@requires_fixtures
+@pytest.mark.parametrize(("fixture", "name"), replayed(restarts=False))
+def test_the_files_are_those_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fixture: str, name: str
+) -> None:
+    """Under the topic's configuration, byte for byte, wherever windows end and flushes begin."""
+    topic, _, partition = name.rpartition("-")
+    described = topics_of(fixture)[topic]
+    monkeypatch.setattr("storage.client.mirror._WINDOW", 3000)
+    monkeypatch.setattr("storage.client.mirror._FLUSH_BYTES", 10_000)
+    tp = TopicPartition(topic, int(partition))
+    target = opened(tmp_path / "copy", disk=RealDisk())
+    target.create_topic(topic, tp.partition + 1, {key: str(value) for key, value in described["config"].items()})
+    mirror = Mirror(LogDir.open_read_only(FIXTURES / fixture / "log"), target, lambda _: [tp])
+    mirror.run()
+    assert mirror.results[tp].error is None
+    close_clean(target)
+    assert tree_of(tmp_path / "copy" / name, BESIDE) == tree_of(FIXTURES / fixture / "log" / name, BESIDE)
+
+
+def test_a_flush_that_fails_is_reported(source: OwnedDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It happens in another thread while the copy goes on."""
+    monkeypatch.setattr("storage.client.mirror._FLUSH_BYTES", 1)
+    source.close()
+    disk = FailingSync()
+    owned = opened(tmp_path / "target", disk=disk)
+    owned.create_topic("t", 2)
+    disk.fails = True
+    results = mirrored(source.path, owned).results
+    assert isinstance(results[TP].error, PartitionOffline | OSError)
+    assert results[TopicPartition("t", 1)].error is None
+    disk.fails = False
+    closing = owned.close()
+    assert not closing.clean
+    assert TP in closing.errors
+
+
+class FailingSync(HastyDisk):
+    """Syncs of .log files fail while `fails`."""
+
+    fails = False
+
+    def open(self, path: Path, *, create: bool = False) -> RealFile:
+        return _FailingFile(path, super().open(path, create=create).fileno(), self)
+
+
+class _FailingFile(RealFile):
+    def __init__(self, path: Path, fd: int, disk: FailingSync) -> None:
+        super().__init__(path, fd)
+        self._disk = disk
+
+    def sync(self) -> None:
+        if self._disk.fails and self.path.suffix == ".log":
+            raise OSError(errno.EIO, "the disk failed", str(self.path))
 
 
 @requires_fixtures

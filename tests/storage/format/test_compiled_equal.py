@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -62,9 +63,19 @@ def test_a_built_kernel_is_as_new_as_its_source(name: str) -> None:
     module = importlib.import_module(name)
     library = Path(str(module.__file__))
     source = ROOT.joinpath(*name.split(".")).with_suffix(".py")
+    declarations = source.with_suffix(".pxd")
     if library == source:
         pytest.skip(f"{name} is not built: it runs as plain Python")
-    assert library.stat().st_mtime >= source.stat().st_mtime, f"rebuild: {library.name} is older than {source.name}"
+    for file in (source, declarations) if declarations.exists() else (source,):
+        assert library.stat().st_mtime >= file.stat().st_mtime, f"rebuild: {library.name} is older than {file.name}"
+
+
+def test_the_constants_of_a_declaration_file_are_those_of_the_module() -> None:
+    plain = uncompiled("storage.format.decode_kernel")
+    declared = (ROOT / "storage/format/decode_kernel.pxd").read_text().partition("cdef enum:\n")[2]
+    constants = re.findall(r"^    (\w+) = (\S+)$", declared, re.MULTILINE)
+    assert len(constants) > 40
+    assert {name: int(number, 0) for name, number in constants} == {name: getattr(plain, name) for name, _ in constants}
 
 
 @pytest.mark.parametrize("name", READING)

@@ -485,6 +485,12 @@ def _a_segment_gone(directory: Path) -> None:
     segments(directory)[1].unlink()
 
 
+@damage(FaultKind.SEGMENT_GAP)
+def _a_segment_gone_with_its_indexes(directory: Path) -> None:
+    for path in directory.glob(f"{segments(directory)[1].stem}.*"):
+        path.unlink()
+
+
 @damage(FaultKind.PARTITION_EMPTY)
 def _no_segment_at_all(directory: Path) -> None:
     for log in segments(directory):

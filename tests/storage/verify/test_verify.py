@@ -44,8 +44,9 @@ def test_nothing_in_what_brokers_closed(fixture: str) -> None:
 @requires_fixtures
 def test_what_kafka_leaves_after_recovery() -> None:
     found = verify_log_dir(FIXTURES / "recovery" / "after")
-    assert {one.path.parent.name: one.name for one in found} == LEFT_BY_KAFKA
-    assert all(one.severity is Severity.FINDING for one in found)
+    assert {one.path.parent.name: one.name for one in found if one.severity is Severity.FINDING} == LEFT_BY_KAFKA
+    notes = [one for one in found if one.severity is Severity.NOTE]
+    assert [(one.path.parent.name, one.kind) for one in notes] == [("rec-k2-older-missing-0", FaultKind.SEGMENT_GAP)]
 
 
 @requires_fixtures
@@ -308,6 +309,26 @@ def test_a_part_of_a_directory(tmp_path: Path) -> None:
     _flip_payload(_sample(tmp_path))
     assert verify_log_dir(tmp_path, [TopicPartition("t", 1)]) == []
     assert _whats(verify_log_dir(tmp_path, [TP])) == _whats(verify_partition(tmp_path / TP.dir_name))
+
+
+def test_a_gap_between_segments_is_a_note_unless_compaction_may_have_made_it(tmp_path: Path) -> None:
+    items: list[Item] = [item for _ in range(4) for item in (Batch(many(5)), ROLL)][:-1]
+    built = build_log_dir(tmp_path, {
+        "plain": [Partition(items)], "cleaned": [Partition(items, cleaner_offset=15)],
+        "compact": [Partition(items, extra={names.TOPIC_PROPERTIES: b"cleanup.policy=compact\n"})],
+        "delete": [Partition(items, cleaner_offset=15, extra={names.TOPIC_PROPERTIES: b"cleanup.policy=delete\n"})],
+    })  # fmt: skip
+    for topic, partition in built.partitions:
+        for path in built[topic, partition].path.glob(f"{5:020d}.*"):
+            path.unlink()
+    found = verify_log_dir(tmp_path)
+    assert [(one.kind, one.path.parent.name) for one in found] == [
+        (FaultKind.SEGMENT_GAP, "delete-0"),
+        (FaultKind.SEGMENT_GAP, "plain-0"),
+    ]
+    assert {one.severity for one in found} == {Severity.NOTE}
+    assert (found[0].offset, found[0].path.name) == (5, f"{10:020d}.log")
+    assert str(found[0].expected) == "a segment with the offsets 5 to 9"
 
 
 def test_a_finding_says_where_and_what(tmp_path: Path) -> None:

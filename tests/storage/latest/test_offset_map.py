@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.compaction import offset_map_kernel
-from storage.compaction.offset_map import ENTRY_BYTES, OffsetMap
-from storage.compaction.offset_map_kernel import DISCARD, KEEP, KEEP_DELETES
 from storage.errors import InvalidConfig
 from storage.format.batches import BatchTable, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
 from storage.format.record_columns import Record
+from storage.latest import offset_map_kernel
+from storage.latest.offset_map import ENTRY_BYTES, OffsetMap
+from storage.latest.offset_map_kernel import DISCARD, KEEP, KEEP_DELETES
 from tests.support.uncompiled import plain_kernels, uncompiled
 
 KEYS = st.none() | st.binary(max_size=3) | st.sampled_from([b"x" * n for n in (7, 8, 9, 300)])
@@ -121,7 +121,7 @@ def test_offsets_are_marked_where_that_takes_little_memory() -> None:
         assert kept(offsets, block_of([Record(b"a", b"")] * 2, base_offset=gap))[0] == [gap, gap + 1]
 
 
-@pytest.mark.parametrize("kernel", [offset_map_kernel, uncompiled("storage.compaction.offset_map_kernel")])
+@pytest.mark.parametrize("kernel", [offset_map_kernel, uncompiled("storage.latest.offset_map_kernel")])
 def test_columns_that_do_not_fit_are_refused(kernel: object) -> None:
     table, state = np.zeros(9, np.uint64), np.zeros(3, np.int64)
     hashes, column = np.ones((2, 2), np.uint64), np.zeros(2, np.int64)

@@ -1,4 +1,4 @@
-"""The offset map of a compaction pass: the offset of each key's latest record, in bounded memory.
+"""The offset map: the offset of each key's latest record, in bounded memory.
 
 24 bytes per key, as in Kafka: 16 for a hash of the whole key, 8 for the offset. Each map hashes with a random secret,
 so nobody can construct two keys that compaction would confuse. Source: `SkimpyOffsetMap` (which has MD5 there).
@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from storage.compaction import offset_map_kernel
 from storage.errors import InvalidConfig
 from storage.format import hashing
 from storage.format.block import RecordBlock
+from storage.latest import offset_map_kernel
 
 ENTRY_BYTES: Final = 24
 
@@ -26,6 +26,8 @@ UInt64s = npt.NDArray[np.uint64]
 Secret = tuple[int, int]
 
 _NO_HASHES: Final = np.empty((0, 2), np.uint64)
+_ANY_NUMBER: Final = -(2**63)
+_SPARSE: Final = 0.75  # the load of a map whose number of keys is known
 
 
 def new_secret() -> Secret:
@@ -58,6 +60,12 @@ class OffsetMap:
         self._first = 0
         self._marks = np.empty(0, np.uint8)
 
+    @staticmethod
+    def for_keys(keys: int, secret: Secret) -> OffsetMap:
+        """A map that holds so many keys."""
+        slots = int(keys / _SPARSE) + 8
+        return OffsetMap(slots * ENTRY_BYTES, _SPARSE, most_keys=slots, secret=secret)
+
     def __len__(self) -> int:
         return int(self._state[0])
 
@@ -78,9 +86,14 @@ class OffsetMap:
 
     def put_hashed(self, hashes: UInt64s, offsets: Int64s) -> None:
         """Adds keys and offsets from another map with the same secret; ValueError when they do not fit."""
-        keys = np.zeros(len(offsets), np.int64)
-        if offset_map_kernel.put(self._table, self._limit, self._state, hashes, offsets, keys, 0) < len(offsets):
+        if self.put_rows(hashes, offsets) < len(offsets):
             raise ValueError("a map too small for its keys")
+
+    def put_rows(self, hashes: UInt64s, offsets: Int64s) -> int:
+        """Adds keys by their hashes under the map's secret, later rows replacing earlier ones; returns how many rows
+        were processed: all, or those before the first one that found the map full."""
+        keys = np.zeros(len(offsets), np.int64)
+        return int(offset_map_kernel.put(self._table, self._limit, self._state, hashes, offsets, keys, _ANY_NUMBER))
 
     def drain(self) -> tuple[UInt64s, Int64s]:
         """Removes and returns all hashes, two halves each, and their offsets, in no particular order."""

@@ -96,9 +96,10 @@ def put(
 ) -> int:
     """Adds the offsets of the rows' keys, later ones overwriting earlier ones, until `limit` keys are in the map.
 
-    Rows without a key (length below 0) and those below `first_offset` are skipped. `state`: the number of keys in the
-    map, the last offset added, and a cell for the kernel. Returns the first row that found the map full, or their
-    number. ValueError for columns that do not fit each other, or a limit that leaves no slot free.
+    Rows without a key (length below 0) and those below `first_offset` are skipped. Offsets are any numbers. `state`:
+    the number of keys in the map, the last offset added, and a cell for the kernel. Returns the first row that found
+    the map full, or their number. ValueError for columns that do not fit each other, or a limit that leaves no slot
+    free.
     """
     rows: cython.Py_ssize_t = len(offsets)
     slots: cython.longlong = len(table) // 3
@@ -139,7 +140,7 @@ def put(
                 table[at + 1] = hash_1
                 size += 1
             latest = offsets[row]
-            table[at + 2] = cython.cast(cython.ulonglong, latest)
+            table[at + 2] = cython.cast(cython.ulonglong, latest) if cython.compiled else latest & 0xFFFFFFFFFFFFFFFF
             row += 1
     state[0] = size
     state[1] = latest

@@ -1,0 +1,283 @@
+"""`kafkafs digest` and `kafkafs diff`: whether two logs have the same records, and where they differ."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.exit_codes import DATA_ERROR, FOUND
+from kafkafs.cli.progress import progress_bar
+from kafkafs.cli.shared_options import AS_JSON, ISOLATION, OFFSETS
+from kafkafs.cli.signals import use_default_signals
+from kafkafs.cli.tables import print_json, print_table
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.selection.range_names import OffsetsBetween, OffsetsFrom, OffsetSpec, SingleOffset
+from storage.errors import StorageError, UnknownTopicOrPartition
+from storage.types import MAX_OFFSET, Isolation, TopicPartition
+
+if TYPE_CHECKING:
+    from storage.client.record_digests import LogDiff, SeenRecord
+    from storage.log.log_dir import LogDir
+    from storage.progress import Progress
+
+_SHOWN_BYTES = 60
+
+
+@click.command()
+@LOGDIR
+@click.argument("tp", type=TopicPartitionPattern())
+@OFFSETS
+@click.option("--by", type=click.IntRange(1, MAX_OFFSET), metavar="N", help="A digest for each range of N offsets.")
+@ISOLATION
+@AS_JSON
+@click.pass_context
+def digest(
+    ctx: click.Context,
+    logdir: Path,
+    tp: str,
+    offsets: OffsetSpec | None,
+    by: int | None,
+    isolation: str,
+    as_json: bool,
+) -> None:
+    """Print a digest of the records of TP (topic, topic/partition or a glob), one for each partition.
+
+    It covers offset, timestamp, key, value and headers of every message that a consumer sees. Two logs with the same
+    records have the same digest, whatever their batches, compression, format version and segments are. Control records
+    do not count; with --isolation read_committed, neither do aborted messages and those of open transactions.
+
+    With --by N, there is a digest for each range of N offsets that has messages; ranges begin at multiples of N.
+
+    The digest is XXH3 with 128 bits: it notices accidents, not somebody who wants to deceive.
+
+    \b
+    kafkafs digest /var/kafka orders
+    kafkafs digest /var/kafka orders/0 --offsets 1000000-1999999 --by 100000
+    """
+    use_default_signals(ctx)
+    log_dir = open_log_dir(logdir)
+    targets = expand(log_dir, tp)
+    rows: list[dict[str, Any]] = []
+    with progress_bar() as progress:
+        for target in targets:
+            try:
+                rows.append(_digest(log_dir, target, offsets, by, Isolation(isolation), progress))
+            except (StorageError, OSError) as error:
+                rows.append({**asdict(target), "error": str(error)})
+    failed = [row["error"] for row in rows if "error" in row]
+    if as_json:
+        print_json({"algorithm": "xxh3-128", "isolation": isolation, "partitions": rows})
+    else:
+        lines = [
+            (f"{row['topic']}/{row['partition']}", found["start_offset"], found["end_offset"], found["records"],
+             found["digest"])
+            for row in rows
+            for found in (() if "error" in row else (row,) if by is None else row["ranges"])
+        ]  # fmt: skip
+        print_table(("PARTITION", "FROM", "END", "MESSAGES", "DIGEST"), lines)
+    for text in failed:
+        say(text)
+    if failed:
+        ctx.exit(DATA_ERROR)
+
+
+def _digest(
+    log_dir: LogDir,
+    tp: TopicPartition,
+    offsets: OffsetSpec | None,
+    by: int | None,
+    isolation: Isolation,
+    progress: Progress,
+) -> dict[str, Any]:
+    from kafkafs.selection.select import resolve
+    from storage.client.record_digests import digest_records
+
+    snapshot = log_dir.log(tp).snapshot()
+    selection = resolve(snapshot, offsets, isolation, log_dir.clock.now_ms())
+    progress.begin(str(tp), snapshot.size_bytes)
+    try:
+        found = digest_records(
+            snapshot,
+            selection.start_offset,
+            selection.end_offset,
+            by=by,
+            isolation=isolation,
+            progress=progress,
+        )
+    finally:
+        progress.end()
+    ranges = {} if by is None else {"ranges": [asdict(one) for one in found.ranges]}
+    return {**asdict(tp), **asdict(found.whole), **ranges}
+
+
+@click.command()
+@click.argument("logdir", type=click.Path(path_type=Path, file_okay=False), metavar="LOGDIR1")
+@click.argument("other", type=click.Path(path_type=Path, file_okay=False), metavar="LOGDIR2")
+@click.argument("tp", type=TopicPartitionPattern())
+@OFFSETS
+@click.option(
+    "--by",
+    type=click.IntRange(1, MAX_OFFSET),
+    default=1 << 16,
+    show_default=True,
+    metavar="N",
+    help="How many offsets are compared at once.",
+)
+@ISOLATION
+@AS_JSON
+@click.pass_context
+def diff(
+    ctx: click.Context,
+    logdir: Path,
+    other: Path,
+    tp: str,
+    offsets: OffsetSpec | None,
+    by: int,
+    isolation: str,
+    as_json: bool,
+) -> None:
+    """Compare the messages of TP (topic, topic/partition or a glob) in two log directories.
+
+    What is compared is what `kafkafs digest` covers. For each partition that differs, the first difference is shown as
+    it is on both sides, and the ranges of offsets that have differences, as finely as --by says. An offset that only
+    one side has is a difference; --offsets (100-199, 100-, 100) limits what is compared.
+
+    \b
+    kafkafs diff /var/kafka /backup/kafka orders
+    kafkafs diff /var/kafka /backup/kafka orders/0 --offsets 0-99999 --by 1000
+
+    Exit code 1 if there is a difference.
+    """
+    use_default_signals(ctx)
+    start, end = _bounds(offsets)
+    sides = open_log_dir(logdir), open_log_dir(other)
+    targets = sorted({found for side in sides for found in _named(side, tp)})
+    if not targets:
+        expand(sides[0], tp)  # raises what names the first directory
+    rows: list[dict[str, Any]] = []
+    diffs: list[tuple[TopicPartition, LogDiff]] = []
+    with progress_bar() as progress:
+        for target in targets:
+            try:
+                found, absent = _diff(sides, target, start, end, Isolation(isolation), by, progress)
+            except (StorageError, OSError) as error:
+                rows.append({**asdict(target), "error": str(error)})
+                continue
+            diffs.append((target, found))
+            rows.append({**asdict(target), "absent_in": absent, **_json(found)})
+    failed = [row["error"] for row in rows if "error" in row]
+    differ = any(row.get("differs") for row in rows)
+    if as_json:
+        print_json({"differ": differ, "partitions": rows})
+    else:
+        for target, found in diffs:
+            _print(target, found, (logdir, other))
+    for row in rows:
+        if row.get("absent_in") is not None:
+            say(f"{row['topic']}/{row['partition']} is not in {row['absent_in']}")
+    for text in failed:
+        say(text)
+    if failed or differ:
+        ctx.exit(DATA_ERROR if failed else FOUND)
+
+
+def _bounds(offsets: OffsetSpec | None) -> tuple[int, int]:
+    """First offset, and the one after the last."""
+    if offsets is None:
+        return 0, MAX_OFFSET
+    if not isinstance(offsets, SingleOffset | OffsetsBetween | OffsetsFrom):
+        raise click.UsageError("--offsets must name offsets here (100-199, 100- or 100): the two logs may differ")
+    return offsets.first, MAX_OFFSET if offsets.last is None else min(offsets.last + 1, MAX_OFFSET)
+
+
+def _named(log_dir: LogDir, tp: str) -> list[TopicPartition]:
+    try:
+        return expand(log_dir, tp)
+    except UnknownTopicOrPartition:
+        return []
+
+
+def _diff(
+    sides: tuple[LogDir, LogDir],
+    tp: TopicPartition,
+    start: int,
+    end: int,
+    isolation: Isolation,
+    by: int,
+    progress: Progress,
+) -> tuple[LogDiff, str | None]:
+    """The difference of a partition, and the directory that does not have it at all."""
+    from storage.client.record_digests import diff_records, empty_log
+
+    held = [side.log(tp).snapshot() if tp in side.all_partitions() else None for side in sides]
+    absent = next((str(side.path) for side, log in zip(sides, held, strict=True) if log is None), None)
+    there = next(log for log in held if log is not None)
+    left, right = (empty_log(there) if log is None else log for log in held)
+    progress.begin(str(tp), left.size_bytes + right.size_bytes)
+    try:
+        found = diff_records(left, right, start, end, isolation=isolation, by=by, progress=progress)
+    finally:
+        progress.end()
+    return found, absent
+
+
+def _print(tp: TopicPartition, found: LogDiff, sides: tuple[Path, Path]) -> None:
+    if found.first is None:
+        click.echo(f"{tp}: equal")
+        return
+    ranges = ", ".join(f"{first}-{last}" for first, last in found.ranges)
+    click.echo(f"{tp}: differs first at offset {found.first.offset}; differences within {ranges}")
+    for side, seen in zip(sides, (found.first.left, found.first.right), strict=True):
+        click.echo(f"  {side}: {'no message' if seen is None else _text(seen)}")
+
+
+def _text(seen: SeenRecord) -> str:
+    fields = [f"timestamp {seen.timestamp}", f"key {_shown(seen.key)}", f"value {_shown(seen.value)}"]
+    fields += [f"header {_shown(name)}={_shown(value)}" for name, value in seen.headers]
+    return ", ".join(fields)
+
+
+def _shown(data: bytes | None) -> str:
+    if data is None:
+        return "null"
+    text = repr(data[:_SHOWN_BYTES])[1:]
+    return f"{text} and {len(data) - _SHOWN_BYTES} bytes more" if len(data) > _SHOWN_BYTES else text
+
+
+def _json(found: LogDiff) -> dict[str, Any]:
+    first = found.first
+    return {
+        "differs": first is not None,
+        "ranges": [list(bounds) for bounds in found.ranges],
+        "first": None
+        if first is None
+        else {
+            "offset": first.offset,
+            "left": None if first.left is None else _record_json(first.left),
+            "right": None if first.right is None else _record_json(first.right),
+        },
+    }
+
+
+def _record_json(seen: SeenRecord) -> dict[str, Any]:
+    return {
+        "timestamp": seen.timestamp,
+        "key": _bytes_json(seen.key),
+        "value": _bytes_json(seen.value),
+        "headers": [[_bytes_json(name), _bytes_json(value)] for name, value in seen.headers],
+    }
+
+
+def _bytes_json(data: bytes | None) -> object:
+    """As in the jsonl views: text, or base64 where the bytes are not UTF-8."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

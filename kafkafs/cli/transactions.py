@@ -1,0 +1,213 @@
+"""`kafkafs transactions`: producers, open transactions, and which of them holds the last stable offset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.shared_options import AS_JSON
+from kafkafs.cli.signals import use_default_signals
+from kafkafs.cli.tables import moment, print_json, print_table
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+
+if TYPE_CHECKING:
+    from storage.client.transactions import PartitionProducers, TransactionalIds
+    from storage.files.producer_state import ProducerEntry
+    from storage.format.transaction_records import TransactionMetadata
+    from storage.types import TopicPartition
+
+_MINUTE_MS: Final = 60_000
+
+
+@click.command()
+@LOGDIR
+@click.argument("tp", required=False, type=TopicPartitionPattern())
+@click.option("--open", "only_open", is_flag=True, help="Only producers with an open transaction.")
+@click.option(
+    "--timeout",
+    "timeout_minutes",
+    type=click.IntRange(min=0),
+    default=15,
+    show_default=True,
+    metavar="MINUTES",
+    help="The cluster's transaction.max.timeout.ms: a transaction without messages for longer may be hanging.",
+)
+@AS_JSON
+@click.pass_context
+def transactions(
+    ctx: click.Context, logdir: Path, tp: str | None, only_open: bool, timeout_minutes: int, as_json: bool
+) -> None:
+    """Show the producers of LOGDIR, or of TP (topic, topic/partition or a glob), and their open transactions.
+
+    Readers of committed messages stop at the first message of the oldest open transaction: the last stable offset. Its
+    producer is marked with 'holds LSO'. A transaction is 'hanging' if it has been silent for longer than --timeout and
+    no transactional id in __transaction_state will end it in that partition, as kafka-transactions.sh find-hanging
+    decides it; 'hanging?' if partitions of __transaction_state are missing here, so that this is not certain.
+
+    Then follow the transactional ids and the states of their transactions, where __transaction_state is here.
+
+    \b
+    kafkafs transactions /var/kafka --open
+    kafkafs transactions /var/kafka orders/3 --json
+    """
+    from storage.client.transactions import involves, transactional_ids
+
+    use_default_signals(ctx)
+    log_dir = open_log_dir(logdir)
+    chosen = expand(log_dir, tp)
+    ids, now_ms = transactional_ids(log_dir), log_dir.clock.now_ms()
+    judge = _Judge(ids, now_ms, timeout_minutes * _MINUTE_MS)
+    found, errors = _partitions(chosen, logdir)
+    partitions = [judge.partition(one, only_open=only_open) for one in found]
+    shown = {row["transactional_id"] for one in partitions for row in one["producers"]}
+    states = [
+        _state(name, metadata)
+        for name, metadata in sorted(ids.by_id.items())
+        if tp is None or name in shown or involves(metadata, chosen)
+    ]
+    if as_json:
+        print_json({"partitions": partitions, "transactional_ids": states, "transactional_ids_complete": ids.complete})
+    else:
+        _print_producers(partitions)
+        if states:
+            click.echo()
+            _print_states(states)
+    for problem in (*errors, *ids.problems):
+        say(problem)
+    if errors or ids.problems:
+        ctx.exit(DATA_ERROR)
+
+
+def _partitions(chosen: list[TopicPartition], logdir: Path) -> tuple[list[PartitionProducers], list[str]]:
+    """The producers of the partitions, and the errors of those that cannot be read."""
+    from storage.client.transactions import partition_producers
+    from storage.errors import StorageError
+
+    log_dir = open_log_dir(logdir)
+    found: list[PartitionProducers] = []
+    errors: list[str] = []
+    for tp in chosen:
+        try:
+            found.append(partition_producers(log_dir.log(tp)))
+        except (StorageError, OSError) as error:
+            errors.append(f"{tp}: {error}")
+    return found, errors
+
+
+class _Judge:
+    """What is known about open transactions: who owns them, and whether somebody will end them."""
+
+    def __init__(self, ids: TransactionalIds, now_ms: int, timeout_ms: int) -> None:
+        self._ids = ids
+        self._now_ms = now_ms
+        self._timeout_ms = timeout_ms
+
+    def partition(self, found: PartitionProducers, *, only_open: bool) -> dict[str, Any]:
+        rows = [self._producer(found, producer) for producer in found.producers]
+        return {
+            "topic": found.tp.topic,
+            "partition": found.tp.partition,
+            "log_start_offset": found.log_start_offset,
+            "last_stable_offset": found.last_stable_offset,
+            "log_end_offset": found.log_end_offset,
+            "producers": [row for row in rows if row["transaction"] is not None or not only_open],
+        }
+
+    def _producer(self, found: PartitionProducers, producer: ProducerEntry) -> dict[str, Any]:
+        return {
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.epoch,
+            "coordinator_epoch": producer.coordinator_epoch,
+            "last_sequence": producer.last_sequence,
+            "last_offset": producer.last_offset,
+            "last_timestamp": producer.timestamp,
+            "transactional_id": self._ids.owner(producer.producer_id),
+            "transaction": None if producer.current_txn_first_offset < 0 else self._open(found, producer),
+        }
+
+    def _open(self, found: PartitionProducers, producer: ProducerEntry) -> dict[str, Any]:
+        begun = found.begun[producer.producer_id]
+        silent = self._now_ms - producer.timestamp > self._timeout_ms
+        will_end = self._ids.will_end(found.tp, producer.producer_id) if silent else True
+        return {
+            "first_offset": producer.current_txn_first_offset,
+            "first_timestamp": None if begun < 0 else begun,
+            "age_ms": None if begun < 0 else self._now_ms - begun,
+            "holds_last_stable_offset": found.holds_back(producer),
+            "hanging": None if will_end is None else not will_end,
+        }
+
+
+def _state(name: str, metadata: TransactionMetadata) -> dict[str, Any]:
+    return {
+        "transactional_id": name,
+        "producer_id": metadata.producer_id,
+        "producer_epoch": metadata.producer_epoch,
+        "state": metadata.state.text,
+        "timeout_ms": metadata.timeout_ms,
+        "start_timestamp": None if metadata.start_timestamp < 0 else metadata.start_timestamp,
+        "last_update_timestamp": metadata.last_update_timestamp,
+        "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(metadata.partitions)],
+    }
+
+
+def _print_producers(partitions: list[dict[str, Any]]) -> None:
+    rows = []
+    for partition in partitions:
+        for row in partition["producers"]:
+            transaction = row["transaction"]
+            first, age = (None, None) if transaction is None else (transaction["first_offset"], transaction["age_ms"])
+            rows.append((
+                f"{partition['topic']}/{partition['partition']}", row["producer_id"], row["producer_epoch"],
+                row["coordinator_epoch"], row["last_sequence"], moment(row["last_timestamp"]), first, _age(age),
+                row["transactional_id"], _notes(transaction),
+            ))  # fmt: skip
+    names = (
+        "PARTITION",
+        "PRODUCER",
+        "EPOCH",
+        "COORDINATOR",
+        "SEQUENCE",
+        "LAST BATCH",
+        "OPEN SINCE",
+        "AGE",
+        "ID",
+        "NOTE",
+    )
+    print_table(names, rows)
+
+
+def _notes(transaction: dict[str, Any] | None) -> str:
+    if transaction is None:
+        return ""
+    notes = ["holds LSO"] if transaction["holds_last_stable_offset"] else []
+    if transaction["hanging"] is not False:
+        notes.append("hanging" if transaction["hanging"] else "hanging?")
+    return ", ".join(notes)
+
+
+def _age(age_ms: int | None) -> str | None:
+    """Days, hours, minutes and seconds, the largest two."""
+    if age_ms is None:
+        return None
+    seconds = max(age_ms, 0) // 1000
+    parts = [(seconds // 86_400, "d"), (seconds // 3_600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    first = next((slot for slot, (number, _) in enumerate(parts) if number), len(parts) - 1)
+    return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2])
+
+
+def _print_states(states: list[dict[str, Any]]) -> None:
+    columns = ("TRANSACTIONAL ID", "PRODUCER", "EPOCH", "STATE", "STARTED", "TIMEOUT MS", "PARTITIONS")
+    rows = [
+        (
+            row["transactional_id"], row["producer_id"], row["producer_epoch"], row["state"],
+            None if row["start_timestamp"] is None else moment(row["start_timestamp"]), row["timeout_ms"],
+            " ".join(f"{one['topic']}/{one['partition']}" for one in row["partitions"]),
+        )
+        for row in states
+    ]  # fmt: skip
+    print_table(columns, rows)

@@ -1,0 +1,204 @@
+"""Digests of a log's records by ranges of offsets, and where two logs differ.
+
+Records count as a consumer sees them: no control records, nothing below the log start; under read_committed nothing of
+aborted transactions, and nothing from the last stable offset on. So the digests of two copies are equal whatever
+batches, codec and format version they have, and wherever their segments end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from storage.format.record_digest import CanonicalRecords, RecordDigest
+from storage.log.reader import read_range
+from storage.progress import NoProgress, Progress
+from storage.types import MAX_OFFSET, Isolation
+
+if TYPE_CHECKING:
+    from storage.format.block import RecordBlock
+    from storage.format.record_columns import Headers
+    from storage.log.snapshot import LogSnapshot
+
+# How finely two logs are compared at first; where they differ, record by record.
+COMPARED_OFFSETS: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class DigestedRange:
+    """The records with offsets from `start_offset` (included) to `end_offset` (excluded): how many, and their digest
+    (storage.format.record_digest)."""
+
+    start_offset: int
+    end_offset: int
+    records: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogDigest:
+    """The digest of a stretch of a log, and those of its parts that have records, ascending."""
+
+    whole: DigestedRange
+    ranges: tuple[DigestedRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRecord:
+    """A record as a consumer sees it. `timestamp`: epoch milliseconds, -1 none."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first offset at which two logs differ, and what each has there; None: no record."""
+
+    offset: int
+    left: SeenRecord | None
+    right: SeenRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogDiff:
+    """Where two logs differ. `ranges`: first and last offset (included) of stretches with a difference, as finely as
+    they were compared; `first`: the first of all differences, None if there is none."""
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    first: Difference | None = None
+
+
+def digest_records(
+    snapshot: LogSnapshot,
+    start_offset: int,
+    end_offset: int | None = None,
+    *,
+    by: int | None = None,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    progress: Progress | None = None,
+) -> LogDigest:
+    """The digest of the records from `start_offset` (included) to `end_offset` (excluded, by default the log's end).
+
+    `by`: also one for each range of so many offsets, from multiples of it on. OffsetOutOfRange; CorruptBatch and the
+    like for damage, which makes a digest impossible.
+    """
+    report = progress or NoProgress()
+    end = snapshot.log_end_offset if end_offset is None else min(end_offset, snapshot.log_end_offset)
+    whole = RecordDigest()
+    parts: dict[int, RecordDigest] = {}
+    encoder = CanonicalRecords()
+    for block in read_range(snapshot, start_offset, end, isolation=isolation):
+        for number, first, last in _cut(block, by):
+            # Without ranges, the whole is the only one.
+            one = whole if number is None else parts.setdefault(number, RecordDigest())
+            for part in encoder.parts(block, first, last):
+                one.add(part)
+                if one is not whole:
+                    whole.add(part)
+            one.records += last - first
+            if one is not whole:
+                whole.records += last - first
+        report.advance(len(block.buffer))
+        block.check()
+    width = MAX_OFFSET if by is None else by
+    ranges = tuple(
+        DigestedRange(
+            max(number * width, start_offset), min((number + 1) * width, end), found.records, found.hexdigest()
+        )
+        for number, found in parts.items()
+    )
+    return LogDigest(DigestedRange(start_offset, max(end, start_offset), whole.records, whole.hexdigest()), ranges)
+
+
+def _cut(block: RecordBlock, by: int | None) -> Iterator[tuple[int | None, int, int]]:
+    """A block's rows by the ranges that they are in: the range's number, first row, end of the rows."""
+    if not len(block):
+        return
+    if by is None:
+        yield None, 0, len(block)
+        return
+    numbers = block.offset // by
+    starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(block)]
+    for first, last in pairwise(starts):
+        yield int(numbers[first]), first, last
+
+
+def diff_records(
+    left: LogSnapshot,
+    right: LogSnapshot,
+    start_offset: int = 0,
+    end_offset: int = MAX_OFFSET,
+    *,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    by: int = COMPARED_OFFSETS,
+    progress: Progress | None = None,
+) -> LogDiff:
+    """Where the records of two logs differ, from `start_offset` (included) to `end_offset` (excluded).
+
+    `by`: how many offsets are compared at once. CorruptBatch and the like for damage.
+    """
+    found = [_by_range(log, start_offset, end_offset, by, isolation, progress) for log in (left, right)]
+    wrong = sorted(number for number in {*found[0], *found[1]} if found[0].get(number) != found[1].get(number))
+    if not wrong:
+        return LogDiff()
+    bounds = [(max(number * by, start_offset), min((number + 1) * by, end_offset)) for number in wrong]
+    return LogDiff(_joined(bounds), _first_difference(left, right, *bounds[0], isolation))
+
+
+def empty_log(like: LogSnapshot) -> LogSnapshot:
+    """A log without messages, to compare another with where there is none."""
+    return replace(like, segments=(), log_start_offset=0, log_end_offset=0, active_end=0, active_size=0)
+
+
+def _by_range(
+    snapshot: LogSnapshot, start: int, end: int, by: int, isolation: Isolation, progress: Progress | None
+) -> Mapping[int, tuple[int, str]]:
+    """Number of records and digest, by number of the range."""
+    first, last = max(start, snapshot.log_start_offset), min(end, snapshot.log_end_offset)
+    if first >= last:
+        return {}
+    digest = digest_records(snapshot, first, last, by=by, isolation=isolation, progress=progress)
+    return {found.start_offset // by: (found.records, found.digest) for found in digest.ranges}
+
+
+def _joined(bounds: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Adjacent ranges as one; ends included."""
+    joined: list[tuple[int, int]] = []
+    for start, end in bounds:
+        if joined and joined[-1][1] == start - 1:
+            joined[-1] = joined[-1][0], end - 1
+        else:
+            joined.append((start, end - 1))
+    return tuple(joined)
+
+
+def _first_difference(
+    left: LogSnapshot, right: LogSnapshot, start: int, end: int, isolation: Isolation
+) -> Difference | None:
+    sides = [_records(log, start, end, isolation) for log in (left, right)]
+    ours, theirs = (next(side, None) for side in sides)
+    while ours is not None or theirs is not None:
+        if ours != theirs:
+            offset = min(seen.offset for seen in (ours, theirs) if seen is not None)
+            return Difference(offset, *(seen if seen and seen.offset == offset else None for seen in (ours, theirs)))
+        ours, theirs = (next(side, None) for side in sides)
+    return None
+
+
+def _records(snapshot: LogSnapshot, start: int, end: int, isolation: Isolation) -> Iterator[SeenRecord]:
+    first, last = max(start, snapshot.log_start_offset), min(end, snapshot.log_end_offset)
+    if first >= last:
+        return
+    for block in read_range(snapshot, first, last, isolation=isolation):
+        for row in range(len(block)):
+            place = int(block.offset[row]), int(block.timestamp[row])
+            yield SeenRecord(*place, block.key(row), block.value(row), tuple(block.headers(row)))
+        block.check()

@@ -1,0 +1,166 @@
+"""A backup's manifest: a JSON file that lists what `kafkafs mirror --manifest` copied, and proves it later.
+
+It is kept outside the log's own files, and replaced as a whole. See storage/FORMAT.md, "Manifests".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from storage.errors import CorruptCheckpoint, UnsupportedFormat
+from storage.files.disk import replace_file
+from storage.files.disk_protocol import Disk
+from storage.files.whole_file import read_whole
+from storage.format.batch_range import BatchRange
+from storage.types import TopicPartition
+
+FORMAT: Final = "kafkafs-manifest"
+VERSION: Final = 1
+_ADVICE: Final = "Restore the file from a copy, or have `kafkafs mirror --manifest` make another one"
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestTopic:
+    """A topic as it was in the source. `source_topic`: its name there; `partition_count`: None if unknown there."""
+
+    source_topic: str
+    topic_id: str | None
+    partition_count: int | None
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestPartition:
+    """What was copied of a partition: ranges of batches, ascending. `log_end_offset`: the offset after the last one."""
+
+    log_start_offset: int
+    log_end_offset: int
+    ranges: tuple[BatchRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestOffset:
+    """An offset that a consumer group had committed in the source; the topic has its name in the copy."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a backup has. Topics and partitions are by their names in the copy.
+
+    `cluster_id`: of the source, None if it has none. `created_ms`, `updated_ms`: when the first and the last mirror
+    ended, epoch milliseconds. `until_ms`: where the last one cut, None if nowhere.
+    """
+
+    cluster_id: str | None
+    created_ms: int
+    updated_ms: int
+    until_ms: int | None
+    topics: Mapping[str, ManifestTopic] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, ManifestPartition] = field(default_factory=dict)
+    groups: tuple[ManifestOffset, ...] = ()
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The bytes of the file."""
+    partitions = [
+        {**asdict(tp), **asdict(partition), "ranges": [_range_json(found) for found in partition.ranges]}
+        for tp, partition in sorted(manifest.partitions.items())
+    ]
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "cluster_id": manifest.cluster_id,
+        "created_ms": manifest.created_ms,
+        "updated_ms": manifest.updated_ms,
+        "until_ms": manifest.until_ms,
+        "topics": [{"topic": name, **_topic_json(topic)} for name, topic in sorted(manifest.topics.items())],
+        "partitions": partitions,
+        "groups": [asdict(committed) for committed in manifest.groups],
+    }
+    return json.dumps({**content, "sha256": _digest(content)}, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def parse(data: bytes, path: Path | None = None) -> Manifest:
+    """The content of the file. CorruptCheckpoint unless it is exactly what was written; UnsupportedFormat for a
+    version that is not known here."""
+    try:
+        content = json.loads(data)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise ValueError(f"not an object with the format {FORMAT!r}")
+        if content["version"] != VERSION:
+            raise UnsupportedFormat(
+                "manifest has an unknown version", path=path, expected=VERSION, found=content["version"]
+            )
+        stored = content.pop("sha256")
+        if stored != _digest(content):
+            raise ValueError("its content does not have the SHA-256 that it states")
+        return _manifest(content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        found = f"no member {error}" if isinstance(error, KeyError) else error
+        raise CorruptCheckpoint("manifest does not parse", path=path, found=found, advice=_ADVICE) from None
+
+
+def read(path: Path) -> Manifest | None:
+    """Reads a manifest; None when there is none. CorruptCheckpoint, UnsupportedFormat, OSError."""
+    data = read_whole(path)
+    return None if data is None else parse(data, path)
+
+
+def write(disk: Disk, path: Path, manifest: Manifest) -> None:
+    """Replaces the file as a whole and durably (storage.files.disk.replace_file). OSError."""
+    replace_file(disk, path, encode(manifest))
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """SHA-256 of the content as JSON with sorted keys, without white space."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _topic_json(topic: ManifestTopic) -> dict[str, Any]:
+    return {**asdict(topic), "configs": dict(sorted(topic.configs.items()))}
+
+
+def _range_json(found: BatchRange) -> dict[str, Any]:
+    return {**asdict(found), "crc_of_crcs": f"{found.crc_of_crcs:08x}"}
+
+
+def _manifest(content: Mapping[str, Any]) -> Manifest:
+    topics = {
+        topic["topic"]: ManifestTopic(
+            topic["source_topic"], topic["topic_id"], topic["partition_count"], dict(topic["configs"])
+        )
+        for topic in content["topics"]
+    }
+    partitions = {
+        TopicPartition(found["topic"], found["partition"]): ManifestPartition(
+            found["log_start_offset"], found["log_end_offset"], tuple(map(_range, found["ranges"]))
+        )
+        for found in content["partitions"]
+    }
+    groups = tuple(ManifestOffset(**committed) for committed in content["groups"])
+    return Manifest(
+        content["cluster_id"],
+        content["created_ms"],
+        content["updated_ms"],
+        content["until_ms"],
+        topics,
+        partitions,
+        groups,
+    )
+
+
+def _range(found: dict[str, Any]) -> BatchRange:
+    return BatchRange(**{**found, "crc_of_crcs": int(found["crc_of_crcs"], 16)})

@@ -1,0 +1,163 @@
+"""Compares a log directory with the manifest of a backup: nothing that it lists is missing or changed. More is fine.
+
+Ranges of batches are compared, not files: the directory may have other segments than the source had, and grow. Each
+range is read from the batch with its first offset to the one with its last. Where its SHA-256 differs, checksums show
+which batch has changed; where all of them are right, a header field that no checksum covers has (base offset, leader
+epoch), or other batches are there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from storage.errors import StorageError
+from storage.files.manifest import Manifest, ManifestPartition
+from storage.format.batch_range import BatchRange, RangeDigest, known_offset
+from storage.format.decoder import verify_crcs
+from storage.log.batch_spans import spans_between
+from storage.log.log_dir import LogDir
+from storage.log.reader import find_batch
+from storage.log.snapshot import LogSnapshot
+from storage.progress import NoProgress, Progress
+from storage.types import TopicPartition
+from storage.verify.findings import FaultKind, Finding, Findings, Repair
+
+_RESTORE: Final = Repair(None, "restore it from the source, or from another copy")
+
+
+def verify_manifest(
+    path: Path,
+    manifest: Manifest,
+    only: Collection[TopicPartition] | None = None,
+    *,
+    progress: Progress | None = None,
+    workers: int | None = None,
+) -> list[Finding]:
+    """All ranges of the manifest that a log directory does not have as they were, by path; `only`: of these partitions.
+
+    `workers`: threads, by default as many as there are processors. OSError when the directory cannot be listed.
+    """
+    log_dir = LogDir.open_read_only(path)
+    chosen = {tp: listed for tp, listed in manifest.partitions.items() if only is None or tp in only}
+    findings, report = Findings(), progress or NoProgress()
+    report.begin("manifest", sum(found.size_bytes for listed in chosen.values() for found in listed.ranges))
+    try:
+        with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+            for tp, listed in sorted(chosen.items()):
+                snapshot = _snapshot(log_dir, tp, listed, findings)
+                if snapshot is not None:
+                    check = partial(_check, snapshot, directory=path / tp.dir_name)
+                    checks = pool.map(check, listed.ranges)
+                    for found, wrong in zip(listed.ranges, checks, strict=True):
+                        report.advance(found.size_bytes)
+                        if wrong is not None:
+                            findings.add(wrong)
+    finally:
+        report.end()
+    return findings.list()
+
+
+def _snapshot(log_dir: LogDir, tp: TopicPartition, listed: ManifestPartition, findings: Findings) -> LogSnapshot | None:
+    """The partition's log; a finding, and None, if it is not there or cannot be read."""
+    directory = log_dir.path / tp.dir_name
+    if tp not in log_dir.all_partitions():
+        if listed.ranges:
+            what, expected = "partition that the manifest lists is not here", f"offsets {_all_offsets(listed)}"
+            findings.add(Finding(FaultKind.MANIFEST_MISSING, directory, _RESTORE, what, expected=expected))
+        return None
+    try:
+        return log_dir.log(tp).snapshot()
+    except (StorageError, OSError) as error:
+        findings.add(Finding.of_error(FaultKind.MANIFEST_MISSING, error, directory, _RESTORE))
+        return None
+
+
+def _all_offsets(listed: ManifestPartition) -> str:
+    return f"{listed.ranges[0].first_offset} to {listed.ranges[-1].last_offset}"
+
+
+def _check(snapshot: LogSnapshot, listed: BatchRange, directory: Path) -> Finding | None:
+    """What is wrong with a range of the partition in `directory`."""
+    digest, first, end = RangeDigest(), None, directory
+    try:
+        for span in spans_between(snapshot, listed.first_offset, listed.last_offset):
+            if first is None:
+                first = span.segment.log.path, span.origin, known_offset(span.table, 0)
+            end = span.segment.log.path
+            digest.add(span.data, span.table)
+        if first is None:
+            return _missing(snapshot, listed, directory)
+        found = digest.result()
+        if found == listed:
+            return None
+        path, position, offset = first
+        if offset != listed.first_offset:
+            what = f"{FaultKind.MANIFEST_DIFFERS.text}: {_offsets(listed)}"
+            expected = f"a batch with offset {listed.first_offset}"
+            return Finding(FaultKind.MANIFEST_DIFFERS, path, _RESTORE, what, position, offset, expected, offset)
+        if found.last_offset != listed.last_offset:
+            path, position = _end_of(snapshot, found.last_offset + 1)
+            end = path
+        return _changed_batch(snapshot, listed) or _other_headers(path, end, position, listed, found)
+    except (StorageError, OSError) as error:
+        wrong = Finding.of_error(FaultKind.MANIFEST_DIFFERS, error, directory, _RESTORE)
+        return Finding(
+            wrong.kind, wrong.path, wrong.how, f"{wrong.what}, among those that the manifest lists: {_offsets(listed)}",
+            wrong.position, wrong.offset, wrong.expected, wrong.found,
+        )  # fmt: skip
+
+
+def _missing(snapshot: LogSnapshot, listed: BatchRange, directory: Path) -> Finding:
+    """A range of which no batch is there: the log ends before it, or has a gap."""
+    segment = snapshot.active
+    what = f"{FaultKind.MANIFEST_MISSING.text}: {_offsets(listed)}"
+    if segment is None:
+        return Finding(FaultKind.MANIFEST_MISSING, directory, _RESTORE, what, found="no segment")
+    end = snapshot.log_end_offset
+    position = snapshot.active_end if end <= listed.first_offset else None
+    found = f"the log ends at offset {end}" if position is not None else "a gap"
+    return Finding(FaultKind.MANIFEST_MISSING, segment.log.path, _RESTORE, what, position, None, None, found)
+
+
+def _end_of(snapshot: LogSnapshot, offset: int) -> tuple[Path, int]:
+    """Where the next batch from an offset on begins, or the log ends."""
+    behind = find_batch(replace(snapshot, log_start_offset=0), offset)
+    if behind is not None:
+        return behind.segment.log.path, behind.position
+    return snapshot.segments[-1].log.path, snapshot.active_end
+
+
+def _changed_batch(snapshot: LogSnapshot, listed: BatchRange) -> Finding | None:
+    """The first batch of a range whose checksum is wrong."""
+    for span in spans_between(snapshot, listed.first_offset, listed.last_offset):
+        damage = verify_crcs(span.data, span.table, 0, span.table.rows, span.origin)
+        if damage is not None:
+            what = f"a batch has changed among those that the manifest lists: {_offsets(listed)}"
+            error = damage.error
+            return Finding(
+                FaultKind.MANIFEST_DIFFERS, span.segment.log.path, _RESTORE, what, damage.position, error.offset,
+                error.expected, error.found,
+            )  # fmt: skip
+    return None
+
+
+def _other_headers(path: Path, end: Path, position: int, listed: BatchRange, found: BatchRange) -> Finding:
+    """A range of sound batches that are not those of the manifest; it is in the files from `path` to `end`."""
+    what, expected, has = FaultKind.MANIFEST_DIFFERS.text, f"SHA-256 {listed.sha256}", found.sha256
+    if found.last_offset != listed.last_offset or found.batches != listed.batches:
+        expected = f"{listed.batches} batches up to offset {listed.last_offset}"
+        has = f"{found.batches} batches up to offset {found.last_offset}"
+    elif found.crc_of_crcs == listed.crc_of_crcs:
+        what = "a batch's base offset or leader epoch, which no checksum covers, has changed"
+    what += f": {_offsets(listed)}" + (f", in {path.name} to {end.name}" if end != path else "")
+    return Finding(FaultKind.MANIFEST_DIFFERS, path, _RESTORE, what, position, listed.first_offset, expected, has)
+
+
+def _offsets(listed: BatchRange) -> str:
+    return f"offsets {listed.first_offset} to {listed.last_offset}"

@@ -1,0 +1,100 @@
+"""A backup beside `cp`: mirror with and without a manifest, the check of the manifest, digests of the records.
+
+`cp` alone leaves its copy in the page cache; mirror returns when it is on the disk, as `cp` and `sync` do. Before each
+run everything is written down that an earlier one left.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from storage.client.record_digests import diff_records, digest_records
+from storage.files import manifest as manifests
+from storage.log.log_dir import LogDir
+from storage.types import TopicPartition
+from storage.verify.manifest_audit import verify_manifest
+from tests.bench.case import Context
+from tests.bench.checking import large
+from tests.bench.data import CACHE
+from tests.bench.measure import Row, run_seconds
+from tests.support.mounts import KAFKAFS
+
+PARTITION = TopicPartition("plain", 0)
+SYNCED = "cp, synced"
+
+
+def measure(context: Context) -> None:
+    """One partition of one segment, messages of 100 bytes in batches of 16 KiB; digests of one-record batches too."""
+    source = context.log_dir
+    for _ in range(context.runs):
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix="backup-") as temporary:
+            _copies(context, source, Path(temporary))
+    _large(context)
+    for partition, what in (("plain", ""), ("single", ", one-record batches"), ("lz4", ", lz4")):
+        _digests(context, TopicPartition(partition, 0), what)
+
+
+def _copies(context: Context, log_dir: Path, root: Path) -> None:
+    source = log_dir / PARTITION.dir_name
+    size = sum(file.stat().st_size for file in source.glob("*.log"))
+
+    def take(row: Row, command: list[str]) -> None:
+        os.sync()
+        row.bytes = size
+        context.report.add(row, run_seconds(command))
+
+    take(Row("cp", "cp -r SRC/plain-0 DEST"), ["cp", "-r", str(source), f"{root}/cp"])
+    synced = ["sh", "-c", 'cp -r "$0" "$1" && sync "$1"/* "$1"', str(source), f"{root}/synced"]
+    take(Row(SYNCED, "cp -r SRC/plain-0 DEST && sync DEST/* DEST"), synced)
+    mirror = [*KAFKAFS, "mirror", str(log_dir)]
+    take(
+        Row("mirror", "kafkafs mirror SRC DEST plain/0", note="whole command", compare=(SYNCED, "cp")),
+        [*mirror, f"{root}/mirror", str(PARTITION)],
+    )
+    listed = [f"{root}/listed", str(PARTITION), "--manifest", f"{root}/m.json"]
+    row = Row("mirror --manifest", "kafkafs mirror SRC DEST plain/0 --manifest FILE", compare=(SYNCED, "mirror"))
+    take(row, [*mirror, *listed])
+    manifest = manifests.read(root / "m.json")
+    assert manifest is not None
+    row = Row("verify_manifest", "verify_manifest(DEST, manifest, workers=1)", bytes=size, note="in process")
+    start = time.perf_counter()
+    assert verify_manifest(root / "listed", manifest, workers=1) == []
+    context.report.add(row, time.perf_counter() - start)
+
+
+def _large(context: Context) -> None:
+    """The large partition once, beside `cp`."""
+    with (
+        large(context, context.gigabytes * 1e9) as (source, files),
+        tempfile.TemporaryDirectory(dir=CACHE, prefix="backup-") as temporary,
+    ):
+        size = sum(file.stat().st_size for file in files)
+        copy = ["sh", "-c", 'cp -r "$0" "$1" && sync "$1"/* "$1"', f"{source}/large-0", f"{temporary}/cp"]
+        os.sync()
+        context.report.add(Row("cp, synced, large", "cp -r SRC/large-0 DEST && sync …", bytes=size), run_seconds(copy))
+        shutil.rmtree(f"{temporary}/cp")
+        row = Row("mirror, large", "kafkafs mirror SRC DEST large/0", bytes=size, compare=("cp, synced, large",))
+        os.sync()
+        context.report.add(row, run_seconds([*KAFKAFS, "mirror", str(source), f"{temporary}/mirror", "large/0"]))
+
+
+def _digests(context: Context, tp: TopicPartition, what: str) -> None:
+    snapshot = LogDir.open_read_only(context.log_dir).log(tp).snapshot()
+    size = snapshot.size_bytes
+    for _ in range(context.runs):
+        row = Row(f"digest{what}", "digest_records(log, 0)", bytes=size, messages=context.messages, note="one core")
+        start = time.process_time()
+        digest_records(snapshot, 0)
+        context.report.add(row, time.process_time() - start)
+        row = Row(f"digest by 65536{what}", "digest_records(log, 0, by=65536)", bytes=size, note="one core")
+        start = time.process_time()
+        digest_records(snapshot, 0, by=1 << 16)
+        context.report.add(row, time.process_time() - start)
+    row = Row(f"diff{what}", "diff_records(log, log)", bytes=2 * size, note="one core; both sides")
+    start = time.process_time()
+    assert diff_records(snapshot, snapshot).first is None
+    context.report.add(row, time.process_time() - start)

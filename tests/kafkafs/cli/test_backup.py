@@ -1,0 +1,253 @@
+"""mirror --until, --rename, --manifest; verify --manifest; digest; diff: their output and exit codes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from storage.append.partition_log import PartitionLog
+from storage.files import names
+from storage.log.log_dir import LogDir
+from storage.types import TopicPartition
+from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many
+from tests.support.commands import output_of, process, run
+from tests.support.fixtures import ROOT
+from tests.support.owned_dirs import append, opened
+
+SAMPLE = ROOT / "examples" / "sample-log"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Two segments, and another partition."""
+    items = [Batch(many(5)), Batch(many(5)), ROLL, Batch(many(5))]
+    return build_log_dir(tmp_path / "source", {"t": [items, Partition([Batch(many(3))])]}).path
+
+
+def copy_of(source: Path, tmp_path: Path, *options: object) -> tuple[Path, Path]:
+    copy, manifest = tmp_path / "copy", tmp_path / "m.json"
+    output_of("mirror", source, copy, "--manifest", manifest, *options)
+    moved = tmp_path / "moved"  # damaged by tests; what was written through the engine stays sound
+    shutil.copytree(copy, moved, ignore=shutil.ignore_patterns(".lock"))
+    return moved, manifest
+
+
+def test_a_backup_is_verified(source: Path, tmp_path: Path) -> None:
+    copy, manifest = copy_of(source, tmp_path)
+    assert output_of("verify", copy, "--manifest", manifest) == b"nothing wrong\n"
+    log = copy / "t-0" / f"{0:020d}.log"  # by its own configuration the copy has one segment
+    data = bytearray(log.read_bytes())
+    data[70] ^= 1
+    log.write_bytes(data)
+    result = run("verify", copy, "--manifest", manifest)
+    assert result.exit_code == 1
+    assert f"{log}: finding manifest-differs" in result.output
+    assert "offsets 0 to 9" in result.output
+    told = json.loads(run("verify", copy, "t/0", "--manifest", manifest, "--json").output)
+    assert {"manifest-differs", "batch-crc"} <= {one["name"] for one in told["findings"]}
+    assert output_of("verify", copy, "t/1", "--manifest", manifest) == b"nothing wrong\n"
+
+
+def test_a_lost_partition_is_found_by_its_name(source: Path, tmp_path: Path) -> None:
+    copy, manifest = copy_of(source, tmp_path)
+    shutil.rmtree(copy / "t-1")
+    for tp in ("t", "t/1"):
+        result = run("verify", copy, tp, "--manifest", manifest)
+        assert result.exit_code == 1
+        assert "manifest-missing" in result.output
+    assert run("verify", copy, "t/7", "--manifest", manifest).exit_code == 4
+    assert run("verify", copy, "t/7").exit_code == 4
+
+
+def test_until_says_where_it_cut(source: Path, tmp_path: Path) -> None:
+    until = START_MS + 6000  # the second message of the second batch
+    result = run("mirror", source, tmp_path / "copy", "--until", until, "--json")
+    assert result.exit_code == 0
+    told = json.loads(result.stdout)
+    mixed = {"base_offset": 5, "last_offset": 9, "later": 3}
+    assert [(p["log_end_offset"], p["mixed_batch"]) for p in told["partitions"]] == [(10, mixed), (3, None)]
+    assert "t/0: the last batch, offsets 5 to 9, was copied whole; 3 of its messages are later" in result.stderr
+    again = run("mirror", source, tmp_path / "copy", "--until", START_MS)
+    assert again.exit_code == 4
+    assert "after the cut" in again.stderr
+
+
+def test_times_are_written_as_in_range_names(tmp_path: Path) -> None:
+    for number, until in enumerate(
+        ("2026-11-20T10", "20261120T100000.000Z", "2026-11-20T11:00+01:00", "1795168800000")
+    ):
+        told = json.loads(output_of("mirror", SAMPLE, tmp_path / str(number), "orders/1", "--until", until, "--json"))
+        assert [p["log_end_offset"] for p in told["partitions"]] == [160]
+    for wrong in ("last-1h", "yesterday", "2026-11-20T10--2026-11-21", ""):
+        assert run("mirror", SAMPLE, tmp_path / "other", "--until", wrong).exit_code == 2
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_run_that_was_interrupted_is_continued_and_says_so(source: Path, tmp_path: Path) -> None:
+    output_of("mirror", source, tmp_path / "copy")
+    (tmp_path / "copy" / names.CLEAN_SHUTDOWN).unlink()
+    manifest = tmp_path / "m.json"
+    result = run("mirror", source, tmp_path / "copy", "--manifest", manifest, "--json")
+    assert result.exit_code == 0
+    assert "was not closed in order; this run continued" in result.stderr
+    assert "t/0: offsets 0 to 14 were in DEST already and not in" in result.stderr
+    told = json.loads(result.stdout)
+    assert told["continued"] is True
+    assert told["manifest"] == str(manifest)
+    assert [p["added_to_manifest"] for p in told["partitions"]] == [[0, 14], [0, 2]]
+    assert run("mirror", source, tmp_path / "copy", "--manifest", manifest).stderr == ""
+
+
+def test_a_killed_mirror_leaves_no_manifest(tmp_path: Path) -> None:
+    source, copy, manifest = opened(tmp_path / "source"), tmp_path / "copy", tmp_path / "m.json"
+    source.create_topic("t", 1)
+    tp = TopicPartition("t", 0)
+    append(source.log(tp), [b"one"] * 10)
+    with process("mirror", source.path, copy, "--follow", "--manifest", manifest) as follower:
+        deadline = time.monotonic() + 120
+        while not (copy / "t-0").is_dir() or LogDir.open_read_only(copy).log(tp).snapshot().log_end_offset < 10:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        follower.kill()
+    append(source.log(tp), [b"two"] * 5)
+    assert not manifest.exists()
+    assert not (copy / names.CLEAN_SHUTDOWN).exists()
+    told = run("mirror", source.path, copy, "--manifest", manifest, "--json")
+    assert told.exit_code == 0
+    assert "was not closed in order; this run continued" in told.stderr
+    assert json.loads(told.stdout)["partitions"][0]["added_to_manifest"] == [0, 9]
+    assert output_of("verify", copy, "--manifest", manifest) == b"nothing wrong\n"
+    assert b"15" in output_of("count", copy, "t/0")
+    source.close()
+
+
+def test_no_manifest_of_a_part(source: Path, tmp_path: Path) -> None:
+    log = source / "t-0" / f"{0:020d}.log"
+    data = bytearray(log.read_bytes())
+    data[70] ^= 1
+    log.write_bytes(data)
+    result = run("mirror", source, tmp_path / "copy", "--manifest", tmp_path / "m.json", "--json")
+    assert result.exit_code == 4
+    assert "m.json was not written, because not everything was copied" in result.stderr
+    assert json.loads(result.stdout)["manifest"] is None
+    assert not (tmp_path / "m.json").exists()
+    assert run("mirror", source, tmp_path / "copy", "t/1", "--manifest", tmp_path / "m.json").exit_code == 0
+
+
+def test_no_manifest_of_what_may_not_be_on_the_disk(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last sync of a partition fails, after everything was copied."""
+    close = PartitionLog.close
+
+    def failing(log: PartitionLog) -> None:
+        close(log)
+        if log.tp.partition == 1:
+            raise OSError(errno.EIO, "the disk failed")
+
+    monkeypatch.setattr(PartitionLog, "close", failing)
+    result = run("mirror", source, tmp_path / "copy", "--manifest", tmp_path / "m.json", "--json")
+    assert result.exit_code == 4
+    assert ["disk failed" in str(row["error"]) for row in json.loads(result.stdout)["partitions"]] == [False, True]
+    assert "the disk failed" in result.stderr
+    assert not (tmp_path / "m.json").exists()
+
+
+def test_manifest_where_none_can_be(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a text")
+    for file, code in ((source / "m.json", 2), (tmp_path / "none" / "m.json", 2), (tmp_path / "text", 4)):
+        assert run("mirror", source, tmp_path / "copy", "--manifest", file).exit_code == code
+        assert not (tmp_path / "copy").exists()
+    assert run("verify", source, "--manifest", tmp_path / "none.json").exit_code == 2
+    assert run("verify", source, "--manifest", tmp_path / "text").exit_code == 4
+    assert (tmp_path / "text").read_text() == "a text"
+
+
+def test_a_source_whose_own_files_are_damaged(source: Path, tmp_path: Path) -> None:
+    (source / "meta.properties").write_text("version=7\n")
+    copy, manifest = copy_of(source, tmp_path)
+    assert json.loads(manifest.read_bytes())["cluster_id"] is None
+    assert output_of("verify", copy, "--manifest", manifest) == b"nothing wrong\n"
+
+
+def test_rename(source: Path, tmp_path: Path) -> None:
+    copy, manifest = copy_of(source, tmp_path, "--rename", "t=restored")
+    assert sorted(path.name for path in copy.glob("*-*") if path.is_dir()) == ["restored-0", "restored-1"]
+    assert output_of("verify", copy, "--manifest", manifest) == b"nothing wrong\n"
+    for options in (["t"], ["=t"], ["t="], ["other=x"], ["t=a", "--rename", "t=b"]):
+        assert run("mirror", source, tmp_path / "other", "--rename", *options).exit_code == 2
+    assert run("mirror", source, tmp_path / "other", "--rename", "t=a b").exit_code == 4
+    assert run("mirror", source, tmp_path / "other", "--follow", "--until", "2026").exit_code == 2
+
+
+def test_groups_are_in_the_manifest(tmp_path: Path) -> None:
+    output_of("mirror", SAMPLE, tmp_path / "copy", "orders", "--manifest", tmp_path / "m.json")
+    groups = json.loads((tmp_path / "m.json").read_bytes())["groups"]
+    assert [(g["group"], g["topic"], g["partition"], g["offset"]) for g in groups] == [
+        ("billing", "orders", 0, 420), ("billing", "orders", 1, 200)
+    ]  # fmt: skip
+    for until, expected in (("2026-11-19", []), ("2100", groups)):
+        path = tmp_path / until
+        output_of("mirror", SAMPLE, path, "orders", "--manifest", tmp_path / f"{until}.json", "--until", until)
+        assert json.loads((tmp_path / f"{until}.json").read_bytes())["groups"] == expected
+
+
+def test_digest(source: Path, tmp_path: Path) -> None:
+    lines = output_of("digest", source, "t").decode().splitlines()
+    assert [line.split()[:4] for line in lines] == [
+        ["PARTITION", "FROM", "END", "MESSAGES"], ["t/0", "0", "15", "15"], ["t/1", "0", "3", "3"]
+    ]  # fmt: skip
+    told = json.loads(output_of("digest", source, "t/0", "--by", 10, "--json"))
+    assert told["algorithm"] == "xxh3-128"
+    (partition,) = told["partitions"]
+    assert partition["digest"] == lines[1].split()[4]
+    assert [(one["start_offset"], one["end_offset"]) for one in partition["ranges"]] == [(0, 10), (10, 15)]
+    assert len(output_of("digest", source, "t/0", "--by", 10).splitlines()) == 3
+    (part,) = json.loads(output_of("digest", source, "t/0", "--offsets", "10-", "--json"))["partitions"]
+    assert part["digest"] == partition["ranges"][1]["digest"]
+    assert run("digest", source, "t/0", "--offsets", "99-").exit_code == 4
+    assert run("digest", source, "t/0", "--offsets", "x").exit_code == 2
+    copy, _ = copy_of(source, tmp_path)
+    assert output_of("digest", copy, "t") == output_of("digest", source, "t")
+
+
+def test_diff(source: Path, tmp_path: Path) -> None:
+    copy, _ = copy_of(source, tmp_path)
+    assert output_of("diff", source, copy, "t") == b"t/0: equal\nt/1: equal\n"
+    items = [Batch(many(5)), Batch([*many(4), many(1, 70, keys=1)[0]]), ROLL, Batch(many(6))]
+    build_log_dir(tmp_path / "other", {"t": [items]})
+    result = run("diff", source, tmp_path / "other", "t", "--by", 5)
+    assert result.exit_code == 1
+    assert "t/0: differs first at offset 9; differences within 5-9, 15-19" in result.stdout
+    assert "key null" in result.stdout
+    assert "key 'key-00000'" in result.stdout
+    assert "and 10 bytes more" in result.stdout
+    assert f"t/1 is not in {tmp_path / 'other'}" in result.stderr
+    told = json.loads(run("diff", source, tmp_path / "other", "t", "--offsets", "10-", "--json").stdout)
+    assert told["differ"] is True
+    first, second = told["partitions"]
+    assert (first["first"]["offset"], first["first"]["left"]) == (15, None)
+    assert first["first"]["right"]["value"].startswith("value-0000005")
+    assert second["absent_in"] == str(tmp_path / "other")
+    assert second["differs"] is False  # it has nothing from offset 10 on
+    assert output_of("diff", source, tmp_path / "other", "t/0", "--offsets", "0-8") == b"t/0: equal\n"
+    assert run("diff", source, copy, "t", "--offsets", "last-5").exit_code == 2
+    assert run("diff", source, copy, "nothing").exit_code == 4
+
+
+def test_what_cannot_be_read_is_not_equal(source: Path, tmp_path: Path) -> None:
+    copy, _ = copy_of(source, tmp_path)
+    log = copy / "t-0" / f"{0:020d}.log"
+    data = bytearray(log.read_bytes())
+    data[70] ^= 1
+    log.write_bytes(data)
+    for command in (["diff", source, copy, "t"], ["digest", copy, "t"]):
+        result = run(*command)
+        assert result.exit_code == 4
+        assert str(log) in result.output
+        assert "t/1" in result.output

@@ -1,0 +1,317 @@
+"""`latest.txt` and `latest.jsonl`: the last message of every key, as of an open, against a plain dict."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree.paths import RENDERED, LatestPath, NoSuchPath, parse
+from kafkafs.tree.services import LatestMemory
+from kafkafs.tree.tree import Tree, TreeOptions
+from storage.errors import CorruptBatch, SegmentGone, TooManyKeys
+from storage.format.compression import Codec
+from storage.format.record_batch import encode_batch
+from storage.format.record_columns import Record
+from storage.types import Isolation, TopicPartition
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
+from tests.support.commands import output_of, run
+from tests.support.compacted_logs import TP, compact, opened, put, updates
+from tests.support.fixtures import Golden, GoldenCase, case_params, golden_cases, log_dir_of
+from tests.support.live_log import LiveLog
+from tests.support.readers import read_all as records_in
+from tests.support.reference_views import content, jsonl_objects, parsed, read_all, read_anyhow, tree_of, txt
+
+
+def latest(records: Iterable[Golden]) -> list[Golden]:
+    """By the plainest rule there is."""
+    last = {record.key: record for record in records if record.key is not None}
+    return sorted((record for record in last.values() if record.value is not None), key=lambda record: record.offset)
+
+
+SOUND = [case for case in golden_cases() if not case.topic.startswith(("rec-c4-", "rec-m-"))]
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("case", case_params(SOUND))
+def test_fixtures(case: GoldenCase) -> None:
+    tree, path = tree_of(case.log_dir, case.isolation), f"/{case.topic}/{case.partition}/latest"
+    expected = latest(case.records())
+    assert content(tree, f"{path}.txt") == txt(expected)
+    assert parsed(content(tree, f"{path}.jsonl", step=1000)) == jsonl_objects(case.topic, case.partition, expected)
+    arguments = (case.log_dir, f"{case.topic}/{case.partition}", "--latest", "--isolation", case.isolation)
+    for ext in RENDERED:
+        assert output_of("cat", *arguments, "--format", ext) == content(tree, f"{path}.{ext}")
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", ["cmp-codecs/0", "cmp-plain/0", "cmp-plain/1", "cmp-tomb/0", "cmp-txn/0"])
+def test_is_what_compaction_leaves(name: str) -> None:
+    """The same messages before and after Kafka's cleaner: it keeps the last one of every key."""
+    before, after = (tree_of(log_dir_of(f"compaction-{when}"), "read_committed") for when in ("before", "after"))
+    path = f"/{name}/latest.jsonl"
+    assert content(before, path) == content(after, path) != b""
+    topic, partition = name.split("/")
+    log = after.log_dir.log(TopicPartition(topic, int(partition)))
+    left = records_in(log.snapshot(), isolation=Isolation.READ_COMMITTED)
+    offsets = {line["offset"] for line in parsed(content(before, path))}  # type: ignore[index]
+    assert offsets <= {record.offset for record in left}
+
+
+def random_log(path: Path, seed: int, codec: Codec) -> list[Golden]:
+    dice = random.Random(seed)
+    items: list[object] = []
+    for _ in range(dice.randrange(1, 30)):
+        if dice.random() < 0.25:
+            items.append(ROLL)
+        keys = [None, *(b"%d" % number for number in range(dice.choice([1, 5, 200])))]
+        records = [
+            Record(dice.choice(keys), None if dice.random() < 0.2 else dice.randbytes(dice.randrange(50)))
+            for _ in range(dice.randrange(1, 60))
+        ]
+        items.append(Batch(records, codec=codec))
+    built = build_log_dir(path, {"t": [Partition(items)]})["t", 0]  # type: ignore[arg-type]
+    return [Golden(r.offset, r.timestamp, "CreateTime", r.key, r.value, r.headers) for r in built.records]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_logs(tmp_path: Path, seed: int) -> None:
+    records = random_log(tmp_path, seed, [Codec.NONE, Codec.ZSTD][seed % 2])
+    tree, expected = tree_of(tmp_path), txt(latest(records))
+    assert content(tree, "/t/0/latest.txt", step=777) == expected
+    with closing(tree.lookup("/t/0/latest.txt").open()) as handle:
+        read_anyhow(handle, expected, seed)
+    assert output_of("cat", tmp_path, "t/0", "--latest") == expected
+
+
+def test_a_batch_that_is_shown_in_parts(tmp_path: Path) -> None:
+    """One batch of 6 MiB, of which every third message is superseded."""
+    values = [bytes([65 + i % 26]) * 20_000 for i in range(300)]
+    records = [Record(b"k%d" % (i % 200), value) for i, value in enumerate(values)]
+    build_log_dir(tmp_path, {"t": [Partition([Batch(records)])]})
+    expected = b"".join(value + b"\n" for value in values[100:])
+    assert content(tree_of(tmp_path), "/t/0/latest.txt") == expected
+
+
+def test_a_topic_has_its_partitions_one_after_the_other(tmp_path: Path) -> None:
+    partitions = [Partition([Batch([Record(b"a", b"%d" % n), Record(b"b%d" % n, b"x")])]) for n in range(3)]
+    build_log_dir(tmp_path, {"t": [*partitions, Partition([])]})
+    tree = tree_of(tmp_path)
+    parts = [content(tree, f"/t/{number}/latest.jsonl") for number in range(4)]
+    assert content(tree, "/t/latest.jsonl", step=50) == b"".join(parts)
+    assert content(tree, "/t/latest.txt") == b"0\nx\n1\nx\n2\nx\n"
+    with closing(tree.lookup("/t/latest.jsonl").open()) as handle:
+        read_anyhow(handle, b"".join(parts), 1)
+    for ext in RENDERED:
+        assert output_of("cat", tmp_path, "t", "--latest", "--format", ext) == content(tree, f"/t/latest.{ext}")
+
+
+def test_a_stat_of_a_topic_of_many_partitions_looks_into_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_log_dir(tmp_path, {"t": [Partition([Batch([Record(b"k", b"%d" % n)])]) for n in range(30)]})
+    tree = tree_of(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(tree.log_dir, "log", None)
+        assert tree.lookup("/t/latest.txt").attributes().size > 0
+    assert content(tree, "/t/latest.txt") == b"".join(b"%d\n" % n for n in range(30))
+
+
+def test_listed_in_a_topic_and_in_a_partition(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [Partition([])]})
+    tree = tree_of(tmp_path)
+    for path in ("/t", "/t/0"):
+        names = {entry.name for entry in tree.lookup(path).list()}
+        assert {f"latest.{ext}" for ext in RENDERED} <= names
+        assert content(tree, f"{path}/latest.txt") == b""
+    assert parse("/t/latest.txt") == LatestPath("t", "txt")
+    for wrong in ("/t/latest.log", "/t/0/latest.log", "/t/0/latest", "/t/latest.txt/x"):
+        with pytest.raises(NoSuchPath):
+            parse(wrong)
+
+
+def test_the_size_before_the_first_open_is_an_estimate(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [Partition([Batch(many(30, keys=3))]), Partition([])]})
+    tree = tree_of(tmp_path)
+    assert tree.lookup("/t/0/latest.txt").attributes().size > 0
+    assert tree.lookup("/t/1/latest.txt").attributes().size == 0
+    assert tree.lookup("/t/latest.txt").attributes().size > 0
+    size = len(content(tree, "/t/0/latest.txt"))
+    assert tree.lookup("/t/0/latest.txt").attributes().size == size
+    assert tree.lookup("/t/0/latest.txt").xattrs()["user.kafka.end_offset"] == b"30"
+
+
+class Compacted:
+    """A compacted topic that is written while files of it are open; `tree` serves it from the owner's directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.owned = opened(path)
+        self.tree = Tree(self.owned.log_dir, TreeOptions(index_bytes=0), owned=self.owned)
+        self.last: dict[bytes, bytes] = {}
+        self.number = 0
+
+    def write(self, *keys: bytes) -> None:
+        pairs = []
+        for key in keys:
+            self.number += 1
+            pairs.append((key, b"%d" % self.number))
+            self.last.pop(key, None)
+            self.last[key] = pairs[-1][1]
+        put(self.owned.log(TP), updates(pairs))
+
+    def text(self) -> bytes:
+        return b"".join(value + b"\n" for value in self.last.values())
+
+    def open(self, path: str = "/t/0/latest.txt") -> object:
+        return self.tree.lookup(path).open()
+
+
+def keys(dice: random.Random, count: int = 40) -> list[bytes]:
+    return [b"key-%d" % dice.randrange(50) for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_open_file_does_not_change_while_the_log_grows_and_is_compacted(tmp_path: Path, seed: int) -> None:
+    dice, log = random.Random(seed), Compacted(tmp_path / "log")
+    log.write(*keys(dice))
+    held = []
+    for step in range(12):
+        match dice.randrange(4):
+            case 0:
+                log.owned.log(TP).roll()
+            case 1:
+                compact_quietly(log)
+            case _:
+                log.write(*keys(dice, dice.randrange(1, 80)))
+        if step % 3 == 0:
+            held.append((log.open(), log.text()))
+        assert content_of_new(log) == log.text()
+    for handle, text in held:
+        assert handle.size == len(text)  # type: ignore[attr-defined]
+    log.owned.close()
+
+
+def content_of_new(log: Compacted) -> bytes:
+    with closing(log.tree.lookup("/t/0/latest.txt").open()) as handle:
+        data = read_all(handle)
+        assert len(data) == handle.size
+        return data
+
+
+def compact_quietly(log: Compacted) -> None:
+    """A pass whose replaced files stay for a while, as `file.delete.delay.ms` has them stay."""
+    from storage.compaction.directory_compaction import compact_partition
+
+    compact_partition(log.owned, TP)
+
+
+def test_positions_stay_while_files_are_replaced(tmp_path: Path) -> None:
+    dice, log = random.Random(3), Compacted(tmp_path / "log")
+    for _ in range(10):
+        log.write(*keys(dice))
+    handle, text = log.tree.lookup("/t/0/latest.txt").open(), log.text()
+    assert handle.read(0, 20) == text[:20]
+    log.write(*keys(dice))
+    log.owned.log(TP).roll()
+    compact_quietly(log)
+    assert read_all(handle) == text
+    other = log.tree.lookup("/t/0/latest.txt").open()
+    assert read_all(other) == log.text() != text
+    assert handle.size == len(text)
+    handle.close()
+    other.close()
+    compact(log.owned)
+    log.owned.close()
+
+
+def keyed(live: LiveLog, *pairs: tuple[bytes, bytes]) -> None:
+    """Appends one batch to a log that another process writes."""
+    data = encode_batch([Record(key, value) for key, value in pairs], base_offset=live.next_offset)
+    with live.log(live.segments[-1]).open("ab") as file:
+        file.write(data)
+    live.next_offset += len(pairs)
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveLog:
+    log = LiveLog(tmp_path / "log")
+    for number in range(3):
+        keyed(log, (b"a", b"a%d" % number), (b"b%d" % number, b"b"))
+        log.roll()
+    return log
+
+
+def test_two_opens_at_a_time(live: LiveLog) -> None:
+    tree = tree_of(live.path.parent)
+    first = tree.lookup("/t/0/latest.txt").open()
+    assert read_all(first) == b"b\nb\na2\nb\n"
+    keyed(live, (b"a", b"a9"))
+    second = tree.lookup("/t/0/latest.txt").open()
+    assert (read_all(first), read_all(second)) == (b"b\nb\na2\nb\n", b"b\nb\nb\na9\n")
+    assert (first.size, second.size) == (9, 9)
+    for handle in (first, second):
+        handle.close()
+
+
+def test_retention_takes_only_what_is_not_read_yet(live: LiveLog) -> None:
+    tree = tree_of(live.path.parent)
+    handle = tree.lookup("/t/0/latest.txt").open()
+    live.retain()
+    assert handle.size == 9
+    with pytest.raises(SegmentGone):
+        handle.read(0, 2)
+    assert handle.read(2, 100) == b"b\na2\nb\n"
+    handle.close()
+    assert content(tree, "/t/0/latest.txt") == b"b\na2\nb\n"
+
+
+def test_a_truncation_ends_an_open_file(live: LiveLog) -> None:
+    """What was superseded by messages that are gone is the latest now, and is not in the file."""
+    tree = tree_of(live.path.parent)
+    handle = tree.lookup("/t/0/latest.txt").open()
+    live.truncate(3)
+    tree.log_dir.log(TopicPartition("t", 0)).snapshot()
+    with pytest.raises(SegmentGone, match="truncated"):
+        read_all(handle)
+    handle.close()
+    assert content(tree, "/t/0/latest.txt") == b"a0\nb\n"
+
+
+def test_damage_is_an_error_of_the_open(live: LiveLog) -> None:
+    data = bytearray(live.log(2).read_bytes())
+    data[-3] ^= 1
+    live.log(2).write_bytes(data)
+    with pytest.raises(CorruptBatch):
+        tree_of(live.path.parent).lookup("/t/latest.txt").open()
+    assert run("cat", live.path.parent, "t", "--latest").exit_code == 4
+
+
+def test_too_many_keys(tmp_path: Path) -> None:
+    records = [Record(b"key-%d" % number, b"v") for number in range(5_000)]
+    build_log_dir(tmp_path, {"t": [Partition([Batch(records)])]})
+    tree = tree_of(tmp_path, latest_bytes=64 << 10)
+    with pytest.raises(TooManyKeys, match="latest_memory"):
+        tree.lookup("/t/0/latest.txt").open()
+    assert content(tree_of(tmp_path), "/t/0/latest.txt") == b"v\n" * 5_000
+
+
+def test_closed_files_keep_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_log_dir(tmp_path, {f"t{n}": [Partition([Batch(many(100, keys=100))])] for n in range(5)})
+    monkeypatch.setattr(LatestMemory, "KEPT_BYTES", 2 * 800)
+    tree = tree_of(tmp_path)
+    handles = [tree.lookup(f"/t{n}/0/latest.txt").open() for n in range(5)]
+    assert tree.status()["views"]["known"] == 5
+    for handle in handles:
+        handle.close()
+    assert tree.status()["views"]["known"] == 2
+
+
+def test_cat_filters_the_latest(tmp_path: Path) -> None:
+    records = [Record(b"a", b"1"), Record(b"b", b"2"), Record(b"a", b"3"), Record(b"c", b"4"), Record(b"c", None)]
+    build_log_dir(tmp_path, {"t": [Partition([Batch(records)])]})
+    assert output_of("cat", tmp_path, "t", "--latest", "--format", "%o %k %s\n") == b"1 b 2\n2 a 3\n"
+    assert output_of("cat", tmp_path, "t", "--latest", "--key", "a") == b"3\n"
+    assert output_of("cat", tmp_path, "t", "--latest", "--key", "c") == b""
+    for wrong in (["--offsets", "1-"], ["--time", "2026"], ["--follow"], ["--format", "log"]):
+        assert run("cat", tmp_path, "t", "--latest", *wrong).exit_code == 2

@@ -1,0 +1,153 @@
+"""Digests of logs: equal for the same records however they are stored, different otherwise; and where logs differ."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from storage.client.record_digests import LogDiff, LogDigest, diff_records, digest_records
+from storage.errors import CorruptBatch, OffsetOutOfRange
+from storage.format.compression import Codec
+from storage.format.record_columns import Record
+from storage.log.log_dir import LogDir
+from storage.log.snapshot import LogSnapshot
+from storage.types import MAX_OFFSET, Isolation, TopicPartition
+from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit, many
+from tests.support.fixtures import FIXTURES, requires_fixtures
+
+TP = TopicPartition("t", 0)
+
+
+def snapshot_of(path: Path, items: list[Item] | Partition) -> LogSnapshot:
+    build_log_dir(path, {"t": [items]})
+    return LogDir.open_read_only(path).log(TP).snapshot()
+
+
+def digest_of(snapshot: LogSnapshot, by: int | None = None) -> LogDigest:
+    return digest_records(snapshot, snapshot.log_start_offset, by=by)
+
+
+def in_batches(records: list[Record], dice: random.Random) -> list[Item]:
+    """The records in batches of any sizes, codecs and segments."""
+    items: list[Item] = []
+    row = 0
+    while row < len(records):
+        size = dice.randrange(1, 9)
+        items.append(Batch(records[row : row + size], dice.choice(list(Codec))))
+        items += dice.choice(([], [], [ROLL]))
+        row += size
+    return items
+
+
+def test_batches_codecs_and_segments_do_not_matter(tmp_path: Path) -> None:
+    records = [
+        record._replace(timestamp=1000 + n) for n, record in enumerate(many(100, 50, keys=7, headers=((b"h", b"x"),)))
+    ]
+    found = [digest_of(snapshot_of(tmp_path / str(n), in_batches(records, random.Random(n))), 10) for n in range(5)]
+    assert len(set(found)) == 1
+    assert found[0].whole.records == 100
+    assert [(one.start_offset, one.end_offset, one.records) for one in found[0].ranges] == [
+        (n, n + 10, 10) for n in range(0, 100, 10)
+    ]
+    assert len({one.digest for one in found[0].ranges}) == 10
+
+
+def test_the_format_version_does_not_matter(tmp_path: Path) -> None:
+    records = [record._replace(timestamp=1000 + n) for n, record in enumerate(many(20, 50, keys=3))]
+    logs = [
+        snapshot_of(tmp_path / f"{magic}-{codec.name}", [Batch(records, codec, magic)])
+        for magic in (1, 2)
+        for codec in (Codec.NONE, Codec.GZIP)
+    ]
+    assert len({digest_of(log) for log in logs}) == 1
+    old = snapshot_of(tmp_path / "v0", [Batch(records, magic=0)])
+    without = snapshot_of(tmp_path / "none", [Batch([record._replace(timestamp=-1) for record in records])])
+    assert digest_of(old) == digest_of(without) != digest_of(logs[0])
+
+
+@pytest.mark.parametrize("field", ["key", "value", "headers", "timestamp"])
+def test_each_field_counts(tmp_path: Path, field: str) -> None:
+    records = [record._replace(timestamp=1000 + n) for n, record in enumerate(many(50, 30, keys=3))]
+    changed: dict[str, object] = {
+        "key": b"other", "value": None, "headers": ((b"h", None),), "timestamp": 999
+    }  # fmt: skip
+    others = [*records[:33], records[33]._replace(**{field: changed[field]}), *records[34:]]
+    left, right = snapshot_of(tmp_path / "a", [Batch(records)]), snapshot_of(tmp_path / "b", [Batch(others)])
+    assert digest_of(left) != digest_of(right)
+    found = diff_records(left, right, by=10)
+    assert found.ranges == ((30, 39),)
+    assert found.first is not None
+    assert found.first.offset == 33
+    assert found.first.left is not None
+    assert found.first.right is not None
+    assert getattr(found.first.left, field) != getattr(found.first.right, field) == changed[field]
+
+
+def test_the_offset_counts(tmp_path: Path) -> None:
+    items: list[Item] = [Batch([Record(None, b"a", (), 1)])]
+    left = snapshot_of(tmp_path / "a", items)
+    right = snapshot_of(tmp_path / "b", Partition(items, start_offset=1))
+    assert digest_of(left).whole.digest != digest_of(right).whole.digest
+    found = diff_records(left, right)
+    assert found.first is not None
+    assert (found.first.offset, found.first.right) == (0, None)
+
+
+def test_a_record_that_one_side_lacks(tmp_path: Path) -> None:
+    records = [record._replace(timestamp=1000 + n) for n, record in enumerate(many(50))]
+    whole = snapshot_of(tmp_path / "a", [Batch(records)])
+    gap: list[Item] = [Batch(records[:20]), Batch(records[21:40], base_offset=21)]
+    parts = snapshot_of(tmp_path / "b", gap)
+    for left, right in ((whole, parts), (parts, whole)):
+        found = diff_records(left, right, by=10)
+        assert found.ranges == ((20, 29), (40, 49))
+        assert found.first is not None
+        assert found.first.offset == 20
+        assert (found.first.left is None) == (left is parts)
+    assert diff_records(whole, parts, 21, 40) == LogDiff()
+    assert diff_records(whole, whole) == LogDiff()
+
+
+def test_control_records_and_isolation(tmp_path: Path) -> None:
+    """Markers take offsets and are not records; aborted and open transactions count only without isolation."""
+    items: list[Item] = [
+        Batch(many(2), producer_id=1, transactional=True), abort(1), Batch(many(3), producer_id=2, transactional=True),
+        commit(2), Batch(many(4)), Batch(many(2), producer_id=3, transactional=True), Batch(many(2)),
+    ]  # fmt: skip
+    log = snapshot_of(tmp_path / "log", items)
+    assert digest_of(log).whole.records == 13
+    committed = digest_records(log, 0, isolation=Isolation.READ_COMMITTED).whole
+    assert (committed.records, committed.end_offset) == (7, log.log_end_offset)
+
+
+def test_ranges_begin_at_multiples(tmp_path: Path) -> None:
+    log = snapshot_of(tmp_path / "log", Partition([Batch(many(30))], start_offset=95))
+    found = digest_records(log, 98, 121, by=10)
+    bounds = [(one.start_offset, one.end_offset, one.records) for one in found.ranges]
+    assert bounds == [(98, 100, 2), (100, 110, 10), (110, 120, 10), (120, 121, 1)]
+    assert (found.whole.start_offset, found.whole.end_offset, found.whole.records) == (98, 121, 23)
+    assert digest_records(log, 98, MAX_OFFSET).whole.end_offset == 125
+    with pytest.raises(OffsetOutOfRange):
+        digest_records(log, 94)
+
+
+def test_damage_is_an_error(tmp_path: Path) -> None:
+    built = build_log_dir(tmp_path / "log", {"t": [[Batch(many(5)), Batch(many(5)), ROLL, Batch(many(5))]]})["t", 0]
+    data = bytearray(built.log().read_bytes())
+    data[-1] ^= 1
+    built.log().write_bytes(data)
+    with pytest.raises(CorruptBatch):
+        digest_of(LogDir.open_read_only(tmp_path / "log").log(TP).snapshot())
+
+
+@requires_fixtures
+def test_what_real_brokers_wrote_with_each_codec_is_the_same() -> None:
+    """Partition 0 of each topic has the same messages but for their timestamps; each one is equal to itself."""
+    log_dir = LogDir.open_read_only(FIXTURES / "codecs" / "log")
+    for topic in log_dir.topics():
+        if topic.startswith("c-"):
+            log = log_dir.log(TopicPartition(topic, 0)).snapshot()
+            assert digest_of(log).whole.records > 0
+            assert diff_records(log, log) == LogDiff()

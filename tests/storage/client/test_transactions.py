@@ -1,0 +1,220 @@
+"""Producers and open transactions of a log, and the states of transactional ids, against brokers' files."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.client.transactions import partition_producers, transactional_ids
+from storage.errors import CorruptData, UnsupportedFormat
+from storage.files import producer_state
+from storage.format import transaction_records
+from storage.format.record_columns import Record
+from storage.format.transaction_records import TransactionMetadata, TransactionState
+from storage.log.log_dir import LogDir
+from storage.types import TopicPartition
+from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, commit, many
+from tests.support.fixtures import copy_log_dir, log_dir_of, requires_fixtures, topics_of
+
+TP = TopicPartition("t", 0)
+STRING = st.text(st.characters(blacklist_categories=["Cs"]), max_size=20)
+
+
+def found_in(path: Path, tp: TopicPartition = TP):  # type: ignore[no-untyped-def]
+    return partition_producers(LogDir.open_read_only(path).log(tp))
+
+
+@requires_fixtures
+@pytest.mark.golden
+@pytest.mark.parametrize(
+    "name", ["tx-aborts-0", "tx-basic-0", "tx-basic-1", "tx-librdkafka-0", "tx-lz4-0", "tx-open-0"]
+)
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_equal_to_the_snapshot_that_the_broker_wrote_at_its_stop(tmp_path: Path, name: str, kept: int) -> None:
+    """Also without it: from the snapshot before, or from the batches alone."""
+    logs = copy_log_dir(log_dir_of("transactions"), tmp_path / "log")
+    snapshots = sorted((logs / name).glob("*.snapshot"))
+    stored = producer_state.read(snapshots[-1])
+    assert stored is not None
+    for path in snapshots[len(snapshots) - 1 if kept == 1 else 0 : len(snapshots) if kept < 2 else 0]:
+        path.unlink()
+    topic, _, partition = name.rpartition("-")
+    found = found_in(logs, TopicPartition(topic, int(partition)))
+    assert list(found.producers) == sorted(stored.entries(), key=lambda entry: entry.producer_id)
+    golden = topics_of("transactions")[topic]["golden"][partition]
+    assert found.last_stable_offset == golden["last_stable_offset"]
+    open_ones = [entry for entry in found.producers if entry.current_txn_first_offset >= 0]
+    assert len(open_ones) == (1 if topic == "tx-open" else 0)
+    assert all(found.holds_back(entry) and found.begun[entry.producer_id] > 0 for entry in open_ones)
+
+
+def test_who_holds_the_last_stable_offset(tmp_path: Path) -> None:
+    items = [
+        Batch(many(3)),
+        Batch(many(2), producer_id=7, producer_epoch=4, transactional=True),
+        Batch(many(2), producer_id=8, transactional=True),
+        ROLL,
+        Batch(many(2), producer_id=7, producer_epoch=4, transactional=True),
+        Batch(many(1), producer_id=9, transactional=True),
+        commit(9),
+        Batch(many(1), producer_id=10),
+    ]
+    build_log_dir(tmp_path, {"t": [Partition(items)]})
+    found = found_in(tmp_path)
+    by_id = {entry.producer_id: entry for entry in found.producers}
+    assert sorted(by_id) == [7, 8, 9, 10]
+    assert (by_id[7].current_txn_first_offset, by_id[7].epoch, by_id[7].last_offset) == (3, 4, 8)
+    assert by_id[8].current_txn_first_offset == 5
+    assert {by_id[n].current_txn_first_offset for n in (9, 10)} == {-1}
+    assert found.last_stable_offset == 3
+    assert [found.holds_back(by_id[n]) for n in (7, 8, 9, 10)] == [True, False, False, False]
+    assert found.begun == {7: START_MS + 3 * STEP_MS, 8: START_MS + 5 * STEP_MS}
+
+
+def test_no_producers_and_aborted_ones(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {
+        "t": [Partition([Batch(many(3))]), Partition([])],
+        "a": [Partition([Batch(many(1), producer_id=1, transactional=True), abort(1)])],
+    })  # fmt: skip
+    assert found_in(tmp_path).producers == ()
+    assert found_in(tmp_path, TopicPartition("t", 1)).producers == ()
+    (entry,) = found_in(tmp_path, TopicPartition("a", 0)).producers
+    assert entry.current_txn_first_offset == -1
+    assert found_in(tmp_path, TopicPartition("a", 0)).last_stable_offset == 2
+
+
+def test_damage_is_an_error(tmp_path: Path) -> None:
+    batch = Batch(many(3), producer_id=1, transactional=True)
+    built = build_log_dir(tmp_path, {"t": [Partition([batch, batch, ROLL, Batch(many(1))])]})["t", 0]
+    for path in built.path.glob("*.snapshot"):
+        path.unlink()
+    data = bytearray(built.log(0).read_bytes())
+    data[16] = 9
+    built.log(0).write_bytes(data)
+    with pytest.raises(UnsupportedFormat):
+        found_in(tmp_path)
+
+
+# Records of __transaction_state
+
+
+def short(text: str) -> bytes:
+    return struct.pack(">h", len(text.encode())) + text.encode()
+
+
+def uvarint(number: int) -> bytes:
+    out = b""
+    while number >= 0x80:
+        out += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return out + bytes([number])
+
+
+def key_of(name: str) -> bytes:
+    return struct.pack(">h", 0) + short(name)
+
+
+def value_of(
+    one: TransactionMetadata, version: int = 1, tags: tuple[tuple[int, bytes], ...] = (), *, null: bool = False
+) -> bytes:
+    """A TransactionLogValue as the schema says."""
+    head = struct.pack(">hqhib", version, one.producer_id, one.producer_epoch, one.timeout_ms, one.state)
+    topics: dict[str, list[int]] = {}
+    for tp in one.partitions:
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    body = b""
+    for topic, numbers in topics.items():
+        count = len(numbers)
+        if version:
+            text = topic.encode()
+            body += uvarint(len(text) + 1) + text + uvarint(count + 1) + struct.pack(f">{count}i", *numbers) + b"\0"
+        else:
+            body += short(topic) + struct.pack(f">i{count}i", count, *numbers)
+    length = uvarint(0 if null else len(topics) + 1) if version else struct.pack(">i", -1 if null else len(topics))
+    end = struct.pack(">qq", one.last_update_timestamp, one.start_timestamp)
+    if version:
+        end += uvarint(len(tags)) + b"".join(uvarint(tag) + uvarint(len(data)) + data for tag, data in tags)
+    return head + length + body + end
+
+
+ONE = TransactionMetadata(
+    7, 4, 60_000, TransactionState.ONGOING, (TP, TopicPartition("t", 3), TopicPartition("u", 1)), START_MS, START_MS - 5
+)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_values_of_both_versions(version: int) -> None:
+    assert transaction_records.parse_value(value_of(ONE, version)) == ONE
+    nothing = ONE._replace(partitions=(), state=TransactionState.PREPARE_ABORT)
+    assert transaction_records.parse_value(value_of(nothing, version)) == nothing
+    assert transaction_records.parse_value(value_of(nothing, version, null=True)) == nothing
+    assert nothing.state.text == "PrepareAbort"
+
+
+def test_tagged_fields() -> None:
+    tags = ((0, struct.pack(">q", 5)), (1, struct.pack(">q", 9)), (2, struct.pack(">h", 2)), (77, b"later"))
+    parsed = transaction_records.parse_value(value_of(ONE, 1, tags))
+    assert parsed == ONE._replace(previous_producer_id=5, next_producer_id=9, client_version=2)
+
+
+@given(STRING, st.binary(max_size=80))
+def test_any_bytes_parse_or_are_an_error(name: str, data: bytes) -> None:
+    assert transaction_records.parse_key(key_of(name)) == name
+    for part in (data, b"\0\0" + data, b"\0\1" + data, value_of(ONE)[: len(data)]):
+        for parse in (transaction_records.parse_key, transaction_records.parse_value):
+            with suppress(CorruptData, UnsupportedFormat):
+                parse(part)  # type: ignore[operator]
+
+
+def test_undefined_versions_and_states() -> None:
+    assert transaction_records.parse_key(struct.pack(">h", 3) + short("x")) is None
+    data = bytearray(value_of(ONE))
+    data[16] = 9
+    with pytest.raises(UnsupportedFormat, match="found 9"):
+        transaction_records.parse_value(bytes(data))
+    data[1] = 2
+    with pytest.raises(UnsupportedFormat, match="version"):
+        transaction_records.parse_value(bytes(data))
+
+
+def state_topic(*records: tuple[str, TransactionMetadata | None], partitions: int = 1) -> list[Partition]:
+    batches = [Batch([Record(key_of(name), None if one is None else value_of(one))]) for name, one in records]
+    return [Partition(batches), *(Partition([]) for _ in range(partitions - 1))]
+
+
+def test_the_last_state_of_each_id(tmp_path: Path) -> None:
+    done = ONE._replace(state=TransactionState.COMPLETE_COMMIT, partitions=())
+    dead = done._replace(state=TransactionState.DEAD)
+    states = state_topic(
+        ("a", ONE), ("b", ONE), ("a", done), ("b", None), ("c", ONE._replace(producer_id=1)), ("d", dead)
+    )
+    build_log_dir(tmp_path, {"__transaction_state": states}, broker=False)
+    ids = transactional_ids(LogDir.open_read_only(tmp_path))
+    assert ids.by_id == {"a": done, "c": ONE._replace(producer_id=1)}
+    assert ids.problems == ()
+    assert (ids.owner(7), ids.owner(1), ids.owner(2)) == ("a", "c", None)
+    assert [ids.will_end(TP, producer) for producer in (7, 1)] == [False, True]
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    bad = Batch([Record(key_of("a"), b"\0\1short"), Record(b"x", b"y"), Record(None, b"y")])
+    build_log_dir(
+        tmp_path, {"__transaction_state": [Partition([bad, *state_topic(("b", ONE))[0].items])]}, broker=False
+    )
+    ids = transactional_ids(LogDir.open_read_only(tmp_path))
+    assert ids.by_id == {"b": ONE}
+    assert len(ids.problems) == 2
+    assert "offset 0" in ids.problems[0]
+    assert not ids.complete
+    assert ids.will_end(TP, 99) is None
+
+
+def test_without_the_topic_nothing_is_certain(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [Partition([])]})
+    ids = transactional_ids(LogDir.open_read_only(tmp_path))
+    assert (ids.by_id, ids.complete, ids.will_end(TP, 1)) == ({}, False, None)
