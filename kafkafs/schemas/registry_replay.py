@@ -191,10 +191,10 @@ class RegistryReplay:
 
     def _configure(self, subject: str, level: object) -> None:
         place = qualified(subject, context_of(subject))
-        if isinstance(level, str):
-            self._compatibility[place] = level
-        else:
+        if level is None:
             self._compatibility.pop(place, None)
+        else:
+            self._compatibility[place] = _text(level, "compatibility level")
         self._registry = None
 
 
@@ -219,6 +219,10 @@ def _object(raw: bytes, what: str) -> dict[str, Any]:
 def _text(found: object, what: str) -> str:
     if not isinstance(found, str):
         raise CorruptData(f"schema registry's record: {what} is not a string", found=_shown(found))
+    try:
+        found.encode()
+    except UnicodeEncodeError:  # JSON can express half a surrogate pair, which neither files nor terminals take
+        raise CorruptData(f"schema registry's record: {what} is not valid Unicode", found=_shown(found)) from None
     return found
 
 

@@ -234,6 +234,10 @@ BROKEN: list[tuple[bytes | None, bytes | None]] = [
     (b'{"keytype":"SCHEMA","subject":"a","version":1}', b'{"id":1,"schema":"1","schemaType":7}'),
     (b'{"keytype":"SCHEMA","subject":"a","version":1}', b'{"id":1,"schema":"1","references":[1]}'),
     (b'{"keytype":"SCHEMA","subject":"a","version":1}', b'{"id":1,"schema":"1","references":[{"name":"n"}]}'),
+    (b'{"keytype":"SCHEMA","subject":"\\ud800","version":1}', b'{"id":1,"schema":"1"}'),
+    (b'{"keytype":"SCHEMA","subject":"a","version":1}', b'{"id":1,"schema":"\\udc80"}'),
+    (b'{"keytype":"CONFIG","subject":"a"}', b'{"compatibilityLevel":7}'),
+    (b'{"keytype":"CONFIG","subject":"a"}', b'{"compatibilityLevel":"\\ud800"}'),
     (b'{"keytype":"DELETE_SUBJECT"}', b"{}"),
     (b'{"keytype":"CLEAR_SUBJECT"}', b"{}"),
 ]
