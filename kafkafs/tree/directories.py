@@ -93,9 +93,7 @@ class PartitionDirectory(Directory):
 
     _DIRECTORIES = ("offsets", "time", "segments")
 
-    def __init__(
-        self, log_dir: LogDir, log: Log, is_decoded: Callable[[str], bool], *, writable: bool = False
-    ) -> None:
+    def __init__(self, log_dir: LogDir, log: Log, is_decoded: Callable[[str], bool], *, writable: bool = False) -> None:
         """`is_decoded`: whether a topic has decoded views."""
         self._log_dir = log_dir
         self._log = log
