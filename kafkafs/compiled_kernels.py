@@ -19,6 +19,7 @@ KERNELS: Final = (
     "storage.format.inflate_kernel",
     "storage.latest.offset_map_kernel",
     "kafkafs.formats.render_kernel",
+    "kafkafs.selection.key_kernel",
     "kafkafs.view_index.measure_kernel",
     "kafkafs.decoding.avro_kernel",
 )

@@ -144,6 +144,10 @@ class PartitionOffline(StorageError):
     """The partition failed earlier (its disk or its data) and was taken offline; other partitions keep working."""
 
 
+class LogClosed(PartitionOffline):
+    """The log was closed meanwhile: its topic is being removed, or its directory closed. Nothing has failed."""
+
+
 class PartitionUnavailable(PartitionOffline):
     """The partition could not be opened because something is missing that may become available again: disk space,
     memory, descriptors. `reason` is the system's error. The next use tries again."""

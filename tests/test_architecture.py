@@ -56,6 +56,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "storage.format", "storage.config", "storage.files", "storage.log", "storage.append", "storage.staged_writes",
         "storage.directory", "storage.compaction",
     ),
+    "storage.revival": (
+        "storage.format", "storage.config", "storage.files", "storage.log", "storage.append", "storage.recovery",
+        "storage.directory", "storage.client", "storage.upkeep",
+    ),
+    "storage.diagnosis": (
+        "storage.format", "storage.files", "storage.log", "storage.recovery", "storage.directory", "storage.verify",
+    ),
     KAFKAFS_GROUND: (),
     "kafkafs.formats": ("storage.format",),
     "kafkafs.schemas": ("storage.format", "storage.files", "storage.log"),
@@ -94,7 +101,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "kafkafs.mounting", "kafkafs.tree", "kafkafs.views", "kafkafs.writing", "kafkafs.selection",
         "kafkafs.formats", "kafkafs.spark", "storage.format", "storage.files", "storage.log", "storage.recovery",
         "storage.staged_writes", "storage.directory", "storage.client",
-        "storage.compaction", "storage.verify", "storage.upkeep",
+        "storage.compaction", "storage.verify", "storage.upkeep", "storage.revival", "storage.diagnosis",
     ),
 }  # fmt: skip
 

@@ -32,12 +32,12 @@ SECTIONS = {
         "File names", "Manifests", "Digests of records",
     ),
     "kafkafs/DESIGN.md": (
-        "Growing files", "Sizes", "Append files", "Directories", "Threads and speed", "Lifecycle", "The page cache",
-        "Errors",
+        "Growing files", "Keys", "Sizes", "Append files", "Directories", "Threads and speed", "Lifecycle",
+        "The page cache", "Errors",
     ),
     "kafkafs/CONTRACT.md": (
-        "The tree", "Names", "Formats", "Appending", "Ranges", "The latest", "Errors", "Mount options", "Commands",
-        "Configuration", "Status", "Groups", "Spark",
+        "The tree", "Names", "Formats", "Appending", "Ranges", "Keys", "The latest", "Errors", "Mount options",
+        "Commands", "Configuration", "Status", "Groups", "Spark",
     ),
 }  # fmt: skip
 # Pages that are not in the repository. In pieces, so that this file does not name them.

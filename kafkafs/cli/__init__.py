@@ -28,8 +28,8 @@ _COMMANDS = {
     **{
         name: name
         for name in (
-            "append", "assign", "cat", "compact", "completion", "count", "digest", "dump", "fetch", "groups",
-            "histogram", "mirror", "mount", "recover", "retain", "salvage", "schemas", "spark", "topics",
+            "append", "assign", "cat", "compact", "completion", "count", "digest", "doctor", "dump", "fetch", "groups",
+            "histogram", "mirror", "mount", "recover", "retain", "revive", "salvage", "schemas", "spark", "topics",
             "transactions", "verify",
         )
     },

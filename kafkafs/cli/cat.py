@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -82,7 +83,7 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
     "-f", "--follow", is_flag=True, help="Continue with later messages, until ^C or until the range is complete."
 )
 @click.option("--latest", is_flag=True, help="Only the last message of every key, without deleted keys.")
-@click.option("--key", metavar="K", help="Only messages with this key.")
+@click.option("--key", metavar="K", help="Only messages with this key, found by an index of keys.")
 @click.option("--header", "headers", callback=_headers, multiple=True, metavar="N=V", help="Only with this header.")
 @ISOLATION
 @click.pass_context
@@ -103,7 +104,9 @@ def cat(
     """Print the messages of TP.
 
     TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions are printed one after the other, and
-    ranges apply to each. With --offsets and --time, only messages in both ranges are printed.
+    ranges apply to each. With --offsets and --time, only messages in both ranges are printed. With --key, the
+    partition that producers choose for the key comes first, and an index of keys, kept in the user's cache directory,
+    spares reading the rest.
 
     \b
     kafkafs cat /var/kafka orders
@@ -136,8 +139,30 @@ def cat(
     memory = DEFAULT_LATEST_BYTES if latest else None
     wanted = Wanted(offsets, times, Isolation(isolation), None if key is None else os.fsencode(key), headers, memory)
     make_format = _decoded(log_dir, schemas_path) if form == DECODED else _plain(form)
+    if wanted.key is not None:
+        targets = _in_order_for(wanted.key, log_dir, targets)
     if not _print(log_dir, targets, wanted, make_format, follow):
         ctx.exit(DATA_ERROR)
+
+
+def _in_order_for(key: bytes, log_dir: LogDir, targets: list[TopicPartition]) -> list[TopicPartition]:
+    """Of each topic the partition first that producers choose for the key, as in the mounted `keys`."""
+    from storage.client.partitioner import in_order_for_key
+
+    partitions: dict[str, list[int]] = {}
+    for tp in targets:
+        partitions.setdefault(tp.topic, []).append(tp.partition)
+    return [
+        TopicPartition(topic, partition)
+        for topic, numbers in partitions.items()
+        for partition in in_order_for_key(key, numbers, _count(log_dir, topic))
+    ]
+
+
+def _count(log_dir: LogDir, topic: str) -> int:
+    """How many partitions a topic has, as far as it is known here."""
+    known = log_dir.topic_info(topic).partition_count
+    return log_dir.partitions(topic)[-1] + 1 if known is None else known
 
 
 MakeFormat = Callable[[TopicPartition], "Format | None"]
@@ -182,7 +207,7 @@ def _print(
 ) -> bool:
     """Prints all partitions; False if anything could not be read."""
     from kafkafs.cli.output import Output, stdout_sink
-    from kafkafs.views.unmounted import PartitionReader
+    from kafkafs.views.unmounted import PartitionReader, key_index
     from storage.format.decoder import Decoder
 
     output = Output()
@@ -192,15 +217,18 @@ def _print(
 
     def make(_: Output) -> None:
         following = []
-        for tp in targets:
-            reader = PartitionReader(log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.report)
-            source = _Source(reader, partial(make_format, tp))
-            if printer.print(source) and not reader.done:
-                following.append(source)
-        while following:
-            output.flush()
-            output.wait(_POLL_SECONDS)
-            following = [source for source in following if printer.print(source) and not source.reader.done]
+        with nullcontext() if wanted.key is None else key_index() as keys:
+            for tp in targets:
+                reader = PartitionReader(
+                    log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.report, keys=keys
+                )
+                source = _Source(reader, partial(make_format, tp))
+                if printer.print(source) and not reader.done:
+                    following.append(source)
+            while following:
+                output.flush()
+                output.wait(_POLL_SECONDS)
+                following = [source for source in following if printer.print(source) and not source.reader.done]
 
     output.run(make, stdout_sink(), say)
     return not printer.failed

@@ -46,6 +46,7 @@ def mount(
     Mount options:
       isolation=read_committed   leave out aborted messages, stop at open transactions
       out_of_range=clamp         a range that begins below the log start shows the rest of it
+      keys=off                   no index of keys: TOPIC/keys/KEY.txt reads the whole log
       log=FILE                   the file for log messages (default: syslog; with -f: stderr)
       cache_size=64M             memory for rendered messages
       latest_memory=512M         memory for the keys of latest.txt, latest.jsonl

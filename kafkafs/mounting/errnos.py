@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kafkafs.tree.paths import NoSuchPath
+from kafkafs.tree.paths import NameTooLong, NoSuchPath
 from storage import errors
 
 _log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ _ERRNO: tuple[tuple[type[Exception], int], ...] = (
     (errors.PartitionOffline, errno.EIO),
     (errors.TooManyKeys, errno.ENOMEM),
     (NoSuchPath, errno.ENOENT),
+    (NameTooLong, errno.ENAMETOOLONG),
     # A name that is not UTF-8, which no file here has. fusepy decodes paths before we see them.
     (UnicodeError, errno.ENOENT),
 )

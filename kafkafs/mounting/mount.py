@@ -278,7 +278,7 @@ def _schemas_at(path: Path) -> SchemaSource:
 def _tree_options(options: MountOptions) -> TreeOptions:
     from kafkafs.tree.tree import TreeOptions
 
-    chosen = TreeOptions(isolation=options.isolation, clamp=options.clamp)
+    chosen = TreeOptions(isolation=options.isolation, clamp=options.clamp, keys=options.keys)
     if options.cache_bytes is not None:
         chosen = dataclasses.replace(chosen, cache_bytes=options.cache_bytes)
     if options.latest_bytes is not None:

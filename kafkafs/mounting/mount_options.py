@@ -42,6 +42,7 @@ class MountOptions:
     create: bool = False
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     clamp: bool = False
+    keys: bool = True
     log: Path | None = None
     cache_bytes: int | None = None
     latest_bytes: int | None = None
@@ -105,6 +106,12 @@ def _out_of_range(options: MountOptions, value: str) -> MountOptions:
     return replace(options, clamp=value == "clamp")
 
 
+def _keys(options: MountOptions, value: str) -> MountOptions:
+    if value not in ("on", "off"):
+        raise BadOption(f"keys={value}: on or off")
+    return replace(options, keys=value == "on")
+
+
 def _size(name: str, value: str, least_bytes: int) -> int:
     digits, unit = (value[:-1], value[-1].lower()) if value[-1].isalpha() else (value, "")
     if not (digits.isascii() and digits.isdigit()) or unit not in _UNITS:
@@ -134,6 +141,7 @@ _Apply = Callable[[MountOptions, str], MountOptions]
 _OURS: dict[str, tuple[_Apply, str]] = {
     "isolation": (_isolation, "read_committed"),
     "out_of_range": (_out_of_range, "clamp"),
+    "keys": (_keys, "off"),
     "log": (lambda options, value: replace(options, log=Path(value)), "/var/log/kafkafs.log"),
     "cache_size": (_cache_size, "64M"),
     "latest_memory": (_latest_memory, "512M"),

@@ -32,6 +32,7 @@ import fuse
 from kafkafs.mounting.errnos import answer
 from kafkafs.selection.range_names import plain_offsets_name
 from kafkafs.tree.node import Directory, NodeKind, View
+from kafkafs.tree.paths import MAX_NAME_BYTES
 from kafkafs.views.handle import Handle, HasHoles, Syncs, WriteHandle
 from storage.errors import StorageError
 
@@ -39,7 +40,6 @@ _log = logging.getLogger(__name__)
 
 # The preferred size of a read, for tools that use it: as much as one FUSE request carries.
 _BLOCK_BYTES = 128 << 10
-_MAX_NAME_BYTES = 255
 _STAT_BYTES = sizeof(fuse.c_stat)
 # From this size on, written data is used in libfuse's buffer without a copy.
 _LARGE_BYTES = 4 << 10
@@ -258,7 +258,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
     def statfs(self, path: str) -> dict[str, int]:
         disk = os.statvfs(self._serving.disk)
         names = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail")
-        return {name: getattr(disk, name) for name in names} | {"f_namemax": _MAX_NAME_BYTES}
+        return {name: getattr(disk, name) for name in names} | {"f_namemax": MAX_NAME_BYTES}
 
     def mkdir(self, path: str, mode: int) -> int:
         self._writable().make_directory(path)

@@ -182,6 +182,14 @@ _PLAIN = (
     _Metric("view_index.memory_bytes", "view_index_memory_bytes", "gauge", "View index in memory."),
     _Metric("view_index.disk_bytes", "view_index_disk_bytes", "gauge", "View index on disk."),
     _Metric("view_index.scanned_bytes", "view_index_scanned_bytes_total", "counter", "Log read to make it."),
+    _Metric("key_index.segments", "key_index_segments", "gauge", "Segments in the key index."),
+    _Metric("key_index.indexed_bytes", "key_index_indexed_bytes", "gauge", "Bytes of the log that it covers."),
+    _Metric("key_index.keys", "key_index_keys", "gauge", "Keys in it, counted anew in each block of a segment."),
+    _Metric("key_index.memory_bytes", "key_index_memory_bytes", "gauge", "Key index in memory."),
+    _Metric("key_index.disk_bytes", "key_index_disk_bytes", "gauge", "Key index on disk."),
+    _Metric("key_index.lookups", "key_index_lookups_total", "counter", "Segments in which a key was looked up."),
+    _Metric("key_index.scanned_bytes", "key_index_scanned_bytes_total", "counter", "Log read to make it alone."),
+    _Metric("key_index.scan_seconds", "key_index_scan_seconds_total", "counter", "Time that this has taken."),
     _Metric("requests.opens", "opens_total", "counter", "Files opened."),
     _Metric("requests.open_files", "open_files", "gauge", "Files open now."),
     _Metric("requests.reads", "reads_total", "counter", "Reads answered."),
@@ -264,11 +272,13 @@ TOPIC/0/messages.log           Kafka's own bytes: record batches
 TOPIC/0/offsets/100-199.txt    offsets 100 to 199; also 100- (from there on),
                                100+50 (fifty messages), last-10, 100 (only it)
 TOPIC/0/time/2026-11-20.txt    that day; also 2026-11, 2026-11-20T10 (an hour),
-                               2026-11-20--2026-11-22, 2026-11-20--, last-15m
+                               2026-11-20--2026-11-22, until-2026-11-20,
+                               2026-11-20-- (from there on), last-15m
+TOPIC/keys/KEY.txt             messages with that key; also TOPIC/0/keys/KEY.txt
+                               (keys are listed if they are at most 1,000)
 TOPIC/latest.jsonl             the last message of every key; also TOPIC/0/
 TOPIC/0/segments/              the real .log, .index and .timeindex files
-TOPIC/0/@info.json             first and last offset, size, timestamps
-TOPIC/@config                  the topic's configuration
+TOPIC/0/@info.json             offsets, size, times; TOPIC/@config  its settings
 @groups/GROUP/TOPIC/0          the offset that a consumer group has committed
 @status.json  @metrics         the state of this mount; the same for Prometheus
 

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from kafkafs.selection import key_kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from storage.format.block import RecordBlock
 
-_COMPARED: Final = 32  # bytes compared by column, before the remaining few keys are compared as a whole
-
 
 def key_rows(block: RecordBlock, key: bytes) -> NDArray[np.intp]:
     """The rows whose key is `key`, ascending."""
-    rows = np.flatnonzero(block.key_length == len(key))
-    if not len(rows) or not key:
-        return rows
-    data = np.frombuffer(block.buffer, np.uint8)
-    starts = block.key_start[rows]
-    for place, byte in enumerate(key[:_COMPARED]):
-        same = data[starts + place] == byte
-        rows, starts = rows[same], starts[same]
-    if len(key) <= _COMPARED:
-        return rows
-    return np.array([row for row in rows.tolist() if block.key(row) == key], np.intp)
+    rows = np.empty(len(block), np.int64)
+    return rows[: key_kernel.rows_with_key(block.buffer, block.key_start, block.key_length, key, rows)]
 
 
 def header_rows(block: RecordBlock, name: bytes, value: bytes) -> NDArray[np.intp]:

@@ -65,11 +65,12 @@ class TopicDirectory(Directory):
         self._partitions = log_dir.partitions(topic)
 
     def attributes(self) -> Attributes:
-        return _directory(max(self._mtimes(), default=0), len(self._partitions))
+        return _directory(max(self._mtimes(), default=0), len(self._partitions) + 1)
 
     def list(self) -> Iterable[Entry]:
         names = ("@config", *_there(LATEST_FILES, self._is_decoded(self._topic)), *self._more)
         yield from (Entry(name, NodeKind.FILE) for name in names)
+        yield Entry("keys", NodeKind.DIRECTORY)
         yield from (Entry(str(partition), NodeKind.DIRECTORY) for partition in self._partitions)
 
     def xattrs(self) -> Mapping[str, bytes]:
@@ -91,7 +92,7 @@ class TopicDirectory(Directory):
 class PartitionDirectory(Directory):
     """A partition."""
 
-    _DIRECTORIES = ("offsets", "time", "segments")
+    _DIRECTORIES = ("keys", "offsets", "time", "segments")
 
     def __init__(self, log_dir: LogDir, log: Log, is_decoded: Callable[[str], bool], *, writable: bool = False) -> None:
         """`is_decoded`: whether a topic has decoded views."""

@@ -6,11 +6,13 @@ partitions. Two spellings of one range (`20261120`, `2026-11-20`) give equal nod
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
+from urllib.parse import quote, unquote_to_bytes
 
 from kafkafs.file_names import decoded_name
 from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
@@ -21,7 +23,9 @@ _Spec = TypeVar("_Spec")
 
 DECODED = "decoded.jsonl"
 EXTENSIONS = ("txt", DECODED, "jsonl", "log")  # a longer one before those that it ends in
+MAX_NAME_BYTES = 255  # NAME_MAX, as statfs reports it
 RENDERED = tuple(ext for ext in EXTENSIONS if ext != "log")  # those that are made from messages one by one
+LONGEST_NAME = 255  # bytes, as in most filesystems
 _SCHEMA_NAME = re.compile(r"(0|[1-9][0-9]{0,9})\.([a-z]+)")
 ROOT_FILES = ("@help", "@status.json", "@metrics")
 
@@ -30,6 +34,10 @@ _LATEST = "latest."
 
 class NoSuchPath(Exception):
     """No file of the tree can have this name (ENOENT)."""
+
+
+class NameTooLong(Exception):
+    """A name in a path has more than MAX_NAME_BYTES (ENAMETOOLONG)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +142,28 @@ class PartitionEntry:
 
 @dataclass(frozen=True, slots=True)
 class RangePath:
-    """`messages.EXT` (`spec` None: the whole partition, growing), `offsets/RANGE.EXT` or `time/RANGE.EXT`."""
+    """`messages.EXT` (`spec` None: the whole partition, growing), `offsets/RANGE.EXT` or `time/RANGE.EXT`; with a `key`
+    (then `spec` is None) `keys/<key>.EXT` of a partition."""
 
     tp: TopicPartition
     spec: OffsetSpec | TimeSpec | None
+    ext: str
+    key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """`keys` of a topic, given by its name, or of a partition."""
+
+    place: str | TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class TopicKey:
+    """`<topic>/keys/<key>.EXT`: the messages with a key in all partitions."""
+
+    topic: str
+    key: bytes
     ext: str
 
 
@@ -173,6 +199,8 @@ Node = (
     | Partition
     | PartitionEntry
     | RangePath
+    | Keys
+    | TopicKey
     | LatestPath
     | SegmentPath
 )
@@ -182,9 +210,12 @@ Node = (
 def parse(path: str) -> Node:
     """The node at `path`, as FUSE gives it: `/`-separated from the mountpoint, `/` for the mountpoint itself.
 
-    Raises NoSuchPath for a path that the tree cannot have.
+    Raises NoSuchPath for a path that the tree cannot have; NameTooLong for names that no file can have: the kernel
+    checks only that they have at most 1024 bytes.
     """
     names = [name for name in path.split("/") if name]
+    if len(path) * 4 > MAX_NAME_BYTES and any(len(name.encode(errors="replace")) > MAX_NAME_BYTES for name in names):
+        raise NameTooLong(path)
     if not names:
         return Root()
     first, rest = names[0], names[1:]
@@ -205,6 +236,47 @@ def _name(encoded: str) -> str:
         return decoded_name(encoded)
     except ValueError:
         raise NoSuchPath(encoded) from None
+
+
+def key_name(key: bytes) -> str:
+    """A key as the name of a file without its extension: `/`, `%`, control characters, a leading `.` and bytes that are
+    not UTF-8 are percent-encoded; the empty key is a single `%`."""
+    if not key:
+        return "%"
+    text = key.decode("utf-8", "surrogateescape")
+    encoded = "".join(quote(name_bytes(char), safe="") if _is_encoded(char) else char for char in text)
+    return "%2E" + encoded[1:] if encoded.startswith(".") else encoded
+
+
+def key_from_name(name: str) -> bytes:
+    """The inverse of `key_name`, which takes any byte as `%XX`. Raises NoSuchPath for a name that means no key."""
+    if name == "%":
+        return b""
+    if not name or re.search("%(?![0-9A-Fa-f]{2})", name):
+        raise NoSuchPath(name)
+    try:
+        return unquote_to_bytes(name_bytes(name))
+    except UnicodeEncodeError:
+        raise NoSuchPath(name) from None
+
+
+def name_bytes(text: str) -> bytes:
+    """The bytes of a name; surrogates stand for bytes that are not UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _is_encoded(char: str) -> bool:
+    return char in "/%" or char < " " or "\x7f" <= char < "\xa0" or "\udc80" <= char <= "\udcff"
+
+
+def _key(path: str, name: str) -> tuple[bytes, str]:
+    """The key and the extension of a file in `keys`. OSError (ENAMETOOLONG) for a longer name than a file may have."""
+    for ext in sorted(RENDERED, key=len, reverse=True):  # the longest: `decoded.jsonl` also ends in `.jsonl`
+        if name.endswith(f".{ext}"):
+            if len(name_bytes(name)) > LONGEST_NAME:
+                raise OSError(errno.ENAMETOOLONG, "a name is at most 255 bytes long; kafkafs cat --key takes any key")
+            return key_from_name(name.removesuffix(f".{ext}")), ext
+    raise NoSuchPath(path)
 
 
 def _topic(path: str, name: str) -> str:
@@ -255,6 +327,10 @@ def _parse_topic(path: str, topic: str, names: list[str]) -> Node:
             return Topic(topic)
         case ["@config"]:
             return TopicConfig(topic)
+        case ["keys"]:
+            return Keys(topic)
+        case ["keys", name]:
+            return TopicKey(topic, *_key(path, name))
         case ["@append" | "@append.jsonl" as name]:
             return Append(topic, jsonl=name == "@append.jsonl")
         case [name] if _is_latest(name):
@@ -276,6 +352,11 @@ def _parse_partition(path: str, tp: TopicPartition, names: list[str]) -> Node:
             return RangePath(tp, *_range(path, name, parse_offset_spec))
         case ["time", name]:
             return RangePath(tp, *_range(path, name, parse_time_spec))
+        case ["keys"]:
+            return Keys(tp)
+        case ["keys", name]:
+            key, ext = _key(path, name)
+            return RangePath(tp, None, ext, key)
         case ["segments", name] if name not in (".", ".."):
             return SegmentPath(tp, name)
         case [name] if name.startswith("messages.") and name.removeprefix("messages.") in EXTENSIONS:

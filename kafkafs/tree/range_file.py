@@ -1,4 +1,5 @@
-"""`messages.*`, `offsets/*` and `time/*`: a partition's messages in a range, in one of the formats."""
+"""`messages.*`, `offsets/*` and `time/*`: a partition's messages in a range, in one of the formats; and `keys/*`, those
+with a key."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from kafkafs.tree.services import Services
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.views.growth import Question
 from kafkafs.views.handle import Handle
+from kafkafs.views.key_plan import KeyPlan
 from kafkafs.views.layout import Layout
-from kafkafs.views.open_view import OpenView
+from kafkafs.views.open_view import OpenView, ViewHandle
 from kafkafs.views.path_pages import PathPages
 from kafkafs.views.plans import OffsetPlan, Plan, TimePlan
 from kafkafs.views.raw import RawHandle, RawPlan, RawTimePlan
@@ -23,6 +25,8 @@ from kafkafs.views.rendered import RenderedHandle
 from kafkafs.views.state import ViewState
 from kafkafs.views.times import file_mtime_ns, first_timestamp, mtime_ns, newest_timestamp
 from storage.client.counting import visible_end
+from storage.errors import SegmentGone
+from storage.log.rereading import Rereads
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, Isolation
@@ -42,16 +46,18 @@ class RangeFile(File):
         return self._node.ext == "log"
 
     def attributes(self) -> Attributes:
+        shown = self.shown_attributes()
+        if shown is not None:
+            return shown
         state = self._find()
         snapshot: LogSnapshot | None = None
         if state is None and self._is_raw and not isinstance(self._spec, TimeBetween | LastDuration):
             snapshot = self._question.log.snapshot()
             if not self._is_all_files(snapshot):
-                state = self._obtain()  # a few reads give the exact size
-        layout = None if state is None else state.glance()
-        if state is not None and layout is not None:
-            state.pages.check(layout.size)
-            return Attributes(NodeKind.FILE, layout.size, self._mtime_ns(layout), FILE_MODE)
+                self._obtain()  # a few reads give the exact size
+                shown = self.shown_attributes()
+                if shown is not None:
+                    return shown
         snapshot = snapshot or self._question.log.snapshot()
         segments = estimated_segments(snapshot, self._spec, clamp=self._services.clamp)
         size = estimated_size(snapshot, segments, self._spec)
@@ -59,7 +65,33 @@ class RangeFile(File):
             state.pages.check(size)
         return Attributes(NodeKind.FILE, size, self._estimated_mtime_ns(snapshot, segments), FILE_MODE)
 
+    def shown_attributes(self) -> Attributes | None:
+        """What stat shows if the file was opened lately: its exact size. Otherwise None."""
+        state = self._find()
+        layout = None if state is None else state.glance()
+        if state is None or layout is None:
+            return None
+        state.pages.check(layout.size)
+        return Attributes(NodeKind.FILE, layout.size, self._mtime_ns(layout), FILE_MODE)
+
+    def first_found(self) -> tuple[int, int]:
+        """Of a key's file: the bytes that the first of its messages render to, 0 if there is none, and the greatest
+        timestamp in them, -1 if there is none."""
+        rereads = Rereads()
+        while True:
+            try:
+                snapshot = self._question.log.snapshot()
+                plan = self._key_plan(self._node.key or b"")
+                return next((found for found in plan.first_sizes(snapshot) if found[0]), (0, NO_TIMESTAMP))
+            except SegmentGone:
+                if rereads.are_exhausted(0):
+                    raise
+
     def open(self) -> Handle:
+        return self.open_view()
+
+    def open_view(self) -> ViewHandle:
+        """As `open`."""
         state = self._obtain()
         if self._forget_repaired(state.layout):
             self._services.states.forget(self._node, state)
@@ -117,13 +149,20 @@ class RangeFile(File):
     def _plan(self, selection: Selection) -> Plan:
         if self._is_raw:
             return RawPlan() if selection.time_range is None else RawTimePlan(selection.time_range)
-        if self._node.ext == DECODED:
-            rendition = self._services.decoded.rendition(self._node.tp)
-        else:
-            rendition = Rendition(by_name(self._node.ext, self._node.tp), self._services.isolation)
+        if self._node.key is not None:
+            return self._key_plan(self._node.key)
+        rendition = self._rendition()
         if selection.time_range is None:
             return OffsetPlan(self._services.index, rendition)
         return TimePlan(self._services.index, rendition, selection.time_range)
+
+    def _key_plan(self, key: bytes) -> KeyPlan:
+        return KeyPlan(self._services.index, self._rendition(), key)
+
+    def _rendition(self) -> Rendition:
+        if self._node.ext == DECODED:
+            return self._services.decoded.rendition(self._node.tp)
+        return Rendition(by_name(self._node.ext, self._node.tp), self._services.isolation)
 
     def _mtime_ns(self, layout: Layout) -> int:
         if layout.greatest != NO_TIMESTAMP:

@@ -36,6 +36,7 @@ from kafkafs.tree.directories import (
 from kafkafs.tree.generated import MOMENT_S, GeneratedFile, GeneratedTexts
 from kafkafs.tree.group_files import GroupNode, GroupTree
 from kafkafs.tree.info import InfoTexts
+from kafkafs.tree.key_files import KeyFile, KeysDirectory, TopicKeyFile
 from kafkafs.tree.latest_file import LatestFile, LatestOfTopic
 from kafkafs.tree.node import View
 from kafkafs.tree.paths import NoSuchPath
@@ -43,13 +44,17 @@ from kafkafs.tree.range_file import RangeFile
 from kafkafs.tree.schema_files import SchemaTree
 from kafkafs.tree.segment_file import SeenFiles, SegmentFile
 from kafkafs.tree.services import LatestMemory, Services
+from kafkafs.view_index.cache_files import default_directory
 from kafkafs.view_index.index import ViewIndex
-from kafkafs.view_index.store import Store, default_directory
+from kafkafs.view_index.key_index import KeyIndex
+from kafkafs.view_index.key_store import KeyStore
+from kafkafs.view_index.store import Store
 from kafkafs.view_index.workers import DEFAULT_WORKERS, Workers
 from kafkafs.views.block_cache import DEFAULT_CACHE_BYTES, BlockCache
 from kafkafs.views.callers import Callers, OneCaller
 from kafkafs.views.state import Clocks
 from storage.clock import Clock, SystemClock
+from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import NotPermitted, ReadOnlyLogDir
 from storage.log.log_dir import LogDir
@@ -61,8 +66,9 @@ class TreeOptions:
     """The options of a mount. Sizes in bytes.
 
     `clamp`: ranges that begin below the log start show what is left, instead of OffsetOutOfRange.
-    `index_dir`: where the view index is kept; None: the user's cache directory. `index_bytes` 0: it is not kept.
-    `workers`: threads that render in advance of readers. `latest_bytes`: for the keys of a `latest` file.
+    `index_dir`: where the view index and the key index are kept; None: the user's cache directory. `index_bytes`: the
+    most for the view index, `key_bytes` for the key index; `index_bytes` 0: none is kept. `keys`: whether there is a
+    key index. `workers`: threads that render in advance of readers. `latest_bytes`: for the keys of a `latest` file.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -71,6 +77,8 @@ class TreeOptions:
     workers: int = DEFAULT_WORKERS
     index_dir: Path | None = None
     index_bytes: int = 256 << 20
+    key_bytes: int = 1 << 30
+    keys: bool = True
     latest_bytes: int = DEFAULT_LATEST_BYTES
 
 
@@ -102,8 +110,9 @@ class Tree:
         # have their own locking
         schemas = schemas or LogSchemas(log_dir)
         self._workers = Workers(self.options.workers)
+        self._keys = KeyIndex(self._workers, _key_store(self.options)) if self.options.keys else None
         self._services = Services(
-            ViewIndex(self._workers, _store(self.options)),
+            ViewIndex(self._workers, _store(self.options), keys=self._keys),
             BlockCache(self.options.cache_bytes),
             self._workers,
             Clocks(self._clock.now_ms),
@@ -129,6 +138,8 @@ class Tree:
             **dict.fromkeys((paths.Groups, paths.GroupDir, paths.GroupTopic, paths.GroupOffset), self._groups.view),
             **dict.fromkeys((paths.Schemas, paths.SchemaSubject, paths.SchemaFile), SchemaTree(log_dir, schemas).view),
             paths.RangePath: self._range_file,
+            paths.TopicKey: self._topic_key,
+            paths.Keys: self._keys_directory,
             paths.LatestPath: self._latest,
             paths.SegmentPath: lambda node: SegmentFile(log_dir.log(node.tp), node.name, self._seen),
             paths.Partition: self._partition_directory,
@@ -141,12 +152,16 @@ class Tree:
 
     def start(self) -> None:
         """Starts the worker threads: after any fork, from FUSE's init."""
-        self._services.index.start()
+        for index in (self._services.index, self._keys):
+            if index is not None:
+                index.start()
         self._workers.start()
 
     def stop(self) -> None:
-        """Ends the worker threads, and keeps the view index on disk: from FUSE's destroy."""
-        self._services.index.stop()
+        """Ends the worker threads, and keeps the indexes on disk: from FUSE's destroy."""
+        for index in (self._services.index, self._keys):
+            if index is not None:
+                index.stop()
         self._workers.stop()
 
     def lookup(self, path: str) -> View:
@@ -175,6 +190,8 @@ class Tree:
             self._groups.make_directory(group)
             return
         owned, name = self._topic_of(path)
+        if name not in self.log_dir.topics():
+            guest_rules.check_topic_may_be_made_by_hand(name)
         owned.create_topic(name)
 
     def remove_directory(self, path: str) -> None:
@@ -210,6 +227,7 @@ class Tree:
             "isolation": self.options.isolation.value,
             "block_cache": dataclasses.asdict(self._services.cache.status()),
             "view_index": self._services.index.status(),
+            "key_index": None if self._keys is None else self._keys.status(),
             "views": self._services.states.status(),
             "groups": {"problems": self._groups.offsets.problems()},
         }
@@ -217,13 +235,30 @@ class Tree:
     # The longer makers of views, for one type of node each. The directory has just been refreshed.
 
     def _range_file(self, node: paths.RangePath) -> View:
-        if node.ext == paths.DECODED and not self._services.decoded.has(node.tp.topic):
-            raise NoSuchPath(f"{node.tp} has no decoded views")
-        return RangeFile(self._services, self.log_dir.log(node.tp), node)
+        self._check_decoded(node.tp.topic, node.ext)
+        log = self.log_dir.log(node.tp)
+        return RangeFile(self._services, log, node) if node.key is None else KeyFile(self._services, log, node)
+
+    def _topic_key(self, node: paths.TopicKey) -> View:
+        self._check_decoded(node.topic, node.ext)
+        return TopicKeyFile(self._services, self.log_dir, node)
+
+    def _check_decoded(self, topic: str, ext: str) -> None:
+        """NoSuchPath for a decoded view of a topic that has none."""
+        if ext == paths.DECODED and not self._services.decoded.has(topic):
+            raise NoSuchPath(f"{topic} has no decoded views")
 
     def _partition_directory(self, node: paths.Partition) -> View:
         log, is_decoded = self.log_dir.log(node.tp), self._services.decoded.has
         return PartitionDirectory(self.log_dir, log, is_decoded, writable=self.owned is not None)
+
+    def _keys_directory(self, node: paths.Keys) -> View:
+        place = node.place
+        if isinstance(place, str):
+            partitions = [TopicPartition(place, number) for number in self.log_dir.partitions(place)]
+        else:
+            partitions = [place]
+        return KeysDirectory(self._services, [self.log_dir.log(tp) for tp in partitions])
 
     def _partition_entry(self, node: paths.PartitionEntry) -> View:
         log, infos = self.log_dir.log(node.tp), self._infos
@@ -239,9 +274,7 @@ class Tree:
 
     def _latest(self, node: paths.LatestPath) -> View:
         place, log_dir = node.place, self.log_dir
-        topic = place if isinstance(place, str) else place.topic
-        if node.ext == paths.DECODED and not self._services.decoded.has(topic):
-            raise NoSuchPath(f"{topic} has no decoded views")
+        self._check_decoded(place if isinstance(place, str) else place.topic, node.ext)
         if isinstance(place, TopicPartition):
             return LatestFile(self._services, log_dir.log(place), node.ext)
         return LatestOfTopic(self._services, log_dir, place, node.ext)
@@ -286,6 +319,12 @@ def _group_file(path: str) -> GroupNode:
     if group is None:
         raise NotPermitted("files are made and removed only in @groups")
     return group
+
+
+def _key_store(options: TreeOptions) -> KeyStore | None:
+    if min(options.index_bytes, options.key_bytes) <= 0:
+        return None
+    return KeyStore(options.index_dir or default_directory(), options.key_bytes)
 
 
 def _store(options: TreeOptions) -> Store | None:

@@ -13,7 +13,9 @@ import itertools
 import threading
 
 from kafkafs.view_index import measure
-from kafkafs.view_index.measure import OnBytes, SegmentTask
+from kafkafs.view_index.key_index import KeyIndex
+from kafkafs.view_index.measure import SegmentTask
+from kafkafs.view_index.parts import OnBytes
 from kafkafs.view_index.pieces import MessageFilter, Piece, Pieces
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.view_index.workers import Workers
@@ -70,15 +72,24 @@ class Extent:
         self.decider = decider
         self._task: SegmentTask | None = None
 
-    def extend(self, snapshot: LogSnapshot, end: int, workers: Workers, on_bytes: OnBytes) -> None:
-        """Measures up to the file position `end`, where a batch ends. SegmentGone when the file is gone."""
+    def extend(
+        self, snapshot: LogSnapshot, end: int, workers: Workers, on_bytes: OnBytes, keys: KeyIndex | None = None
+    ) -> None:
+        """Measures up to the file position `end`, where a batch ends. SegmentGone when the file is gone.
+
+        `keys`: gets the keys of what is measured, if it lacks them; only for an extent of a whole segment.
+        """
         if end <= self.pieces.file_end and self._task is not None:
             return
         with self._lock:
             task, aborted = _task(snapshot, self.segment, self.rendition, self.wanted)
             if end > self.pieces.file_end:
                 changed_ns, size = self.segment.changed_ns(), self.segment.size
-                pieces = measure.extend(self.pieces, task, end, workers, on_bytes)
+                start = self.pieces.file_end
+                secret = None if keys is None else keys.secret_for(snapshot, self.segment, start, end)
+                pieces, parts = measure.extend(self.pieces, task, end, workers, on_bytes, secret)
+                if keys is not None and secret is not None:
+                    keys.add(snapshot, self.segment, parts, pieces.file_end)
                 if aborted is not None:
                     self.decider = _later_of(self.decider, aborted.decider)
                 self._measured = changed_ns, size

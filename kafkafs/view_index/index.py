@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import errno
-import itertools
-import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from kafkafs.view_index.carrying import carried, decider_of, marker_of
 from kafkafs.view_index.extent import Extent, epoch_of
-from kafkafs.view_index.measure import OnBytes
+from kafkafs.view_index.key_index import KeyIndex
+from kafkafs.view_index.parts import OnBytes
 from kafkafs.view_index.pieces import RecordFilter
+from kafkafs.view_index.scans import Scans
 from kafkafs.view_index.store import NO_MARKER, Store
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.view_index.workers import Workers
@@ -25,39 +22,31 @@ from storage.log.snapshot import LogSnapshot
 
 _KEPT_BYTES = 32 << 20  # of pieces in memory, in addition to those that open views hold
 _KEPT_STRETCHES = 1024
-_SHOWN_BYTES = 32 << 20  # scans of at least this size are listed in @status.json
 
 
 _WholeKey = tuple[Segment, str, int]  # segment, name of the rendition, epoch
 _Place = tuple[Path, int, str]  # directory, base offset, name of the rendition
 
 
-@dataclass(slots=True)
-class ScanProgress:
-    """A scan in progress: bytes of a segment's file."""
-
-    path: str
-    total_bytes: int
-    done_bytes: int = 0
-
-
 class ViewIndex:
     """Extents: whole segments, which are kept, and the stretches that single ranges need. Thread-safe."""
 
-    def __init__(self, workers: Workers, store: Store | None, kept_bytes: int = _KEPT_BYTES) -> None:
+    def __init__(
+        self, workers: Workers, store: Store | None, kept_bytes: int = _KEPT_BYTES, keys: KeyIndex | None = None
+    ) -> None:
+        """`keys`: gets the keys of the segments that are measured."""
         # constant after construction
         self.workers = workers
+        self.keys = keys
         self._store = store
         self._kept_bytes = kept_bytes
+        # has its own locking
+        self._scans = Scans()
         # guarded by the lock
         self._lock = threading.Lock()
         self._whole: OrderedDict[_WholeKey, Extent] = OrderedDict()
         self._newest: dict[_Place, _WholeKey] = {}  # the last key that was held for each place in the log
         self._stretches: OrderedDict[tuple[_WholeKey, int, int | None, RecordFilter | None], Extent] = OrderedDict()
-        self._scans: dict[int, ScanProgress] = {}
-        self._numbers = itertools.count()
-        self._scanned_bytes = 0
-        self._stopping = False
 
     def held(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent | None:
         """A whole segment, measured at least up to the position `end`; None if all of it would have to be measured."""
@@ -142,11 +131,10 @@ class ViewIndex:
         self.extend(extent, snapshot, end)
         return extent
 
-    def extend(self, extent: Extent, snapshot: LogSnapshot, end: int) -> None:
-        """Measures more of an extent, up to the position `end`."""
-        size_bytes = max(0, end - extent.pieces.file_end)
-        with self.scanning(extent.segment.log.path, size_bytes) as on_bytes:
-            extent.extend(snapshot, end, self.workers, on_bytes)
+    def extend(self, extent: Extent, snapshot: LogSnapshot, end: int, keys: KeyIndex | None = None) -> None:
+        """Measures more of an extent, up to the position `end`. `keys`: see Extent.extend."""
+        with self.scanning(extent.segment.log.path, end - extent.pieces.file_end) as on_bytes:
+            extent.extend(snapshot, end, self.workers, on_bytes, keys)
 
     def forget(self, segment: Segment) -> None:
         """Drops what was measured of a segment, so that new layouts do not use it."""
@@ -160,11 +148,11 @@ class ViewIndex:
 
     def start(self) -> None:
         """Allows scans (again)."""
-        self._stopping = False
+        self._scans.stopping = False
 
     def stop(self) -> None:
         """Ends scans in progress, and keeps active segments on disk too: their logs may not be written any longer."""
-        self._stopping = True
+        self._scans.stopping = True
         with self._lock:
             measured = list(self._whole.values())
         for extent in measured:
@@ -178,43 +166,18 @@ class ViewIndex:
                 "segments": len(self._whole),
                 "memory_bytes": sum(extent.pieces.memory_bytes for extent in self._whole.values()),
                 "disk_bytes": 0 if self._store is None else self._store.used_bytes(),
-                "scanned_bytes": self._scanned_bytes,
-                "scans": [
-                    {"file": scan.path, "done_bytes": scan.done_bytes, "total_bytes": scan.total_bytes}
-                    for scan in self._scans.values()
-                    if scan.total_bytes >= _SHOWN_BYTES
-                ],
+                "scanned_bytes": self._scans.scanned_bytes,
+                "scans": self._scans.status(),
             }
 
-    @contextmanager
-    def scanning(self, path: Path, total_bytes: int) -> Iterator[OnBytes]:
+    def scanning(self, path: Path, total_bytes: int) -> AbstractContextManager[OnBytes]:
         """A scan of so many bytes of `path`, a file or a log, to be told of each step: it shows in @status.json, and
         ends with an OSError when the mount does."""
-        scan = ScanProgress(str(path), total_bytes)
-
-        def on_bytes(done: int) -> None:
-            self._advance(scan, done)
-
-        if scan.total_bytes < _SHOWN_BYTES:
-            yield on_bytes
-            return
-        number = next(self._numbers)
-        self._scans[number] = scan
-        try:
-            yield on_bytes
-        finally:
-            del self._scans[number]
-
-    def _advance(self, scan: ScanProgress, done: int) -> None:
-        # Counted without a lock by at most two threads: numbers for people.
-        scan.done_bytes += done
-        self._scanned_bytes += done
-        if self._stopping:
-            raise OSError(errno.ESHUTDOWN, os.strerror(errno.ESHUTDOWN))
+        return self._scans.scan(path, total_bytes)
 
     def _extend_whole(self, extent: Extent, snapshot: LogSnapshot, end: int) -> None:
         segment = extent.segment
-        self.extend(extent, snapshot, end)
+        self.extend(extent, snapshot, end, self.keys)
         if segment.sealed and extent.pieces.file_end == segment.size and not extent.kept and self._store is not None:
             extent.kept = self._save(extent)
 

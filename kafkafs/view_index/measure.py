@@ -9,10 +9,7 @@ would be missing from a range of times without an error. Which times it may hide
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +17,9 @@ import numpy.typing as npt
 from kafkafs.formats.base import Format
 from kafkafs.view_index import measure_kernel
 from kafkafs.view_index.hidden_times import Times, between, of_damaged_rows, times_at_ends
+from kafkafs.view_index.key_blocks import KeyCollector, Secret
+from kafkafs.view_index.key_scan import add_keys, collect_keys
+from kafkafs.view_index.parts import WINDOW_BYTES, OnBytes, in_parts
 from kafkafs.view_index.pieces import (
     NO_CRC,
     NO_LEAST,
@@ -33,7 +33,7 @@ from kafkafs.view_index.pieces import (
     PieceBuilder,
     Pieces,
 )
-from kafkafs.view_index.workbench import Skips, Workbench, workbench
+from kafkafs.view_index.workbench import Skips, Workbench
 from kafkafs.view_index.workers import Workers
 from storage.format.batches import BatchTable
 from storage.log.scanning import Window, scan_batches
@@ -42,11 +42,6 @@ from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import times_of
 from storage.types import NO_TIMESTAMP
 
-_CHUNK_BYTES = 8 << 20  # the least that one thread measures at a time
-_CHUNKS = 8  # the most for one segment
-# Read, decoded and summed up at a time. Each step of a window releases the interpreter's lock, and getting it back from
-# another thread costs more than a smaller window would gain from the processor's cache.
-_WINDOW_BYTES = 4 << 20
 _SIZE = 0  # row of the totals
 _ALL = np.empty(0, dtype=np.uint8)
 
@@ -63,60 +58,52 @@ class SegmentTask:
     filter: MessageFilter | None
 
 
-@dataclass(slots=True)
-class FilePart:
-    """A part of a segment that one thread measures: the batches that begin in [start, stop). `reached`: where the first
-    batch after them begins; -1 until it is measured."""
+class Measured:
+    """The pieces of some batches, without `Piece.end`, and their keys if they are collected."""
 
-    start: int
-    stop: int
-    pieces: list[Piece]
-    reached: int = -1
-    failure: BaseException | None = None
+    def __init__(self, secret: Secret | None = None) -> None:
+        self.pieces: list[Piece] = []
+        self.keys = None if secret is None else KeyCollector(secret)
 
 
-OnBytes = Callable[[int], None]
-"""Called with the number of file bytes after each step; may raise to end the work."""
+def extend(
+    pieces: Pieces, task: SegmentTask, end: int, workers: Workers, on_bytes: OnBytes, secret: Secret | None = None
+) -> tuple[Pieces, list[KeyCollector]]:
+    """`pieces`, and those after them up to the file position `end`; a large rest is shared with a worker.
 
-
-def extend(pieces: Pieces, task: SegmentTask, end: int, workers: Workers, on_bytes: OnBytes) -> Pieces:
-    """`pieces`, and those after them up to the file position `end`; a large rest is shared with a worker."""
-    builder = PieceBuilder(pieces)
-    reached = pieces.file_end
-    chunks = _chunks(task.segment, reached, end)
-    if len(chunks) > 1:
-        _measure_together(chunks, task, workers, on_bytes)
-    # Parts begin where the offset index says, which is used only if the batches before end exactly there.
-    for chunk in chunks:
-        if reached < chunk.start:
-            reached = _measure_into(builder, task, reached, chunk.start, on_bytes)
-        if reached == chunk.start and chunk.reached >= 0:
-            for piece in chunk.pieces:
-                builder.add(piece)
-            reached = chunk.reached
-    if reached < end:
-        reached = _measure_into(builder, task, reached, end, on_bytes)
-    return builder.build(reached)
-
-
-def measure(bench: Workbench, task: SegmentTask, start: int, stop: int, on_bytes: OnBytes) -> tuple[list[Piece], int]:
-    """The pieces of the batches that begin in [start, stop), and the position after them.
-
-    `Piece.end` is not set. SegmentGone when the file is gone or was truncated.
+    With a `secret` also the keys of what is measured, whatever the isolation excludes, in parts in order.
     """
-    pieces: list[Piece] = []
+    builder = PieceBuilder(pieces)
+
+    def do(bench: Workbench, found: Measured, start: int, stop: int) -> int:
+        return measure(bench, task, found, start, stop, on_bytes)
+
+    parts, reached = in_parts(task.segment, pieces.file_end, end, workers, lambda: Measured(secret), do)
+    for part in parts:
+        for piece in part.pieces:
+            builder.add(piece)
+    return builder.build(reached), [part.keys for part in parts if part.keys is not None]
+
+
+def measure(bench: Workbench, task: SegmentTask, found: Measured, start: int, stop: int, on_bytes: OnBytes) -> int:
+    """Adds the batches that begin in [start, stop) to `found`; returns the position after them.
+
+    SegmentGone when the file is gone or was truncated.
+    """
     reached = start
     before: Times | None = None  # of the last readable batch
-    for window in scan_batches(task.snapshot, task.segment, start, stop, window=_WINDOW_BYTES):
+    for window in scan_batches(task.snapshot, task.segment, start, stop, window=WINDOW_BYTES):
         if window.damage is not None:
-            pieces.append(_no_batch(window.damage.position, window.damage.end, before))
+            found.pieces.append(_no_batch(window.damage.position, window.damage.end, before))
             behind = window.damage.end
+            if found.keys is not None:
+                found.keys.add_damage(window.damage.position, behind)
         else:
-            before = _measure_window(bench, task, window, pieces, before)
+            before = _measure_window(bench, task, window, found, before)
             behind = int(window.table.position[-1] + window.table.size[-1])
         on_bytes(behind - reached)
         reached = behind
-    return pieces, reached
+    return reached
 
 
 def measure_row(bench: Workbench, task: SegmentTask, data: memoryview, table: BatchTable, row: int, origin: int) -> int:
@@ -135,19 +122,23 @@ def measure_row(bench: Workbench, task: SegmentTask, data: memoryview, table: Ba
 
 
 def _measure_window(
-    bench: Workbench, task: SegmentTask, window: Window, pieces: list[Piece], before: Times | None
+    bench: Workbench, task: SegmentTask, window: Window, found: Measured, before: Times | None
 ) -> Times | None:
-    """Adds the pieces of a window. `before` and the result: the times of the last readable batch."""
+    """Adds the pieces and keys of a window. `before` and the result: the times of the last readable batch."""
     table = window.table
     totals = bench.totals(table.rows)
     cuts: dict[int, list[int]] = {}
     damaged: list[int] = []
     skip = None if task.skips is None else task.skips(table)
+    keys = found.keys if skip is None else None
     row = 0
     while row < table.rows:
+        first = row
         block = bench.checked.decode(window.buffer, table, row, origin=window.origin, skip=skip)
         bench.note(block)
         row = block.next_row
+        if keys is not None:
+            add_keys(keys, table, first, block)
         if len(block):
             sizes = bench.sizes(len(block))
             task.format.measure(block, sizes)
@@ -170,8 +161,10 @@ def _measure_window(
         totals[_SIZE, row] = min(max(size, int(shown)), SPLIT_BYTES)
     ends = times_at_ends(table, damaged)
     if ends is not None:
-        _close_above(pieces, ends[0])
-    pieces += _cut(bench, table, totals, cuts, hidden)
+        _close_above(found.pieces, ends[0])
+    found.pieces += _cut(bench, table, totals, cuts, hidden)
+    if found.keys is not None and skip is not None:
+        collect_keys(bench, found.keys, window)  # also of the batches that were left out
     return before if ends is None else ends[1]
 
 
@@ -240,59 +233,3 @@ def _even_pieces(
 def _no_batch(position: int, file_end: int, before: Times | None) -> Piece:
     # The messages that were there are unknown, so there are no offsets.
     return Piece(0, 1, position, file_end, NOT_SPLIT, -1, NO_CRC, *between(before, None), 0)
-
-
-def _chunks(segment: Segment, start: int, end: int) -> list[FilePart]:
-    count = min(_CHUNKS, (end - start) // _CHUNK_BYTES)
-    edges = [start]
-    if count > 1:
-        hints = segment.offset_index(end).positions
-        for part in range(1, count):
-            slot = int(hints.searchsorted(start + part * (end - start) // count))
-            if slot < len(hints) and edges[-1] < int(hints[slot]) < end:
-                edges.append(int(hints[slot]))
-    edges.append(end)
-    return [FilePart(first, last, []) for first, last in pairwise(edges)]
-
-
-def _measure_into(builder: PieceBuilder, task: SegmentTask, start: int, stop: int, on_bytes: OnBytes) -> int:
-    with workbench() as bench:
-        pieces, reached = measure(bench, task, start, stop, on_bytes)
-    for piece in pieces:
-        builder.add(piece)
-    return reached
-
-
-def _measure_together(chunks: list[FilePart], task: SegmentTask, workers: Workers, on_bytes: OnBytes) -> None:
-    """Measures the chunks in this thread and, if one is free, a worker."""
-    changed = threading.Condition()
-    waiting = list(reversed(chunks))
-    under_way = 0
-
-    def work() -> None:
-        nonlocal under_way
-        with workbench() as bench:
-            while True:
-                with changed:
-                    if not waiting:
-                        return
-                    chunk = waiting.pop()
-                    under_way += 1
-                try:
-                    chunk.pieces, chunk.reached = measure(bench, task, chunk.start, chunk.stop, on_bytes)
-                except BaseException as error:  # noqa: BLE001 - raised below, in the thread that waits for the result
-                    chunk.failure = error
-                finally:
-                    with changed:
-                        under_way -= 1
-                        changed.notify()
-
-    for _ in range(max(1, workers.count - 1)):
-        workers.submit(work, long=True)
-    work()
-    with changed:
-        while under_way:
-            changed.wait()
-    for chunk in chunks:
-        if chunk.failure is not None:
-            raise chunk.failure

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kafkafs.selection.record_filters import key_rows
 from kafkafs.selection.select import time_mask
 from storage.format.batches import BatchTable
 from storage.format.block import RecordBlock
@@ -222,14 +223,15 @@ class MessageFilter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Which messages of a stretch are wanted: offsets from `first` to `end` (excluded; None: all), and times.
+    """Which messages of a stretch are wanted: offsets from `first` to `end` (excluded; None: all), times, and a key.
 
-    Messages without a timestamp are in no time range.
+    Messages without a timestamp are in no time range, and those without a key have none.
     """
 
     first: int = 0
     end: int | None = None
     times: TimeRange | None = None
+    key: bytes | None = None
 
     def skips(self, _table: BatchTable) -> npt.NDArray[np.uint8] | None:
         """See MessageFilter: only batches that hold something wanted are usually in the stretch."""
@@ -248,6 +250,10 @@ class RecordFilter:
         if self.times is not None:
             within = time_mask(block.timestamp, self.times)
             mask = within if mask is None else mask & within
+        if self.key is not None:
+            keyed = np.zeros(len(block), np.bool_)
+            keyed[key_rows(block, self.key)] = True
+            mask = keyed if mask is None else mask & keyed
         return None if mask is None or mask.all() else mask
 
     def apply(self, block: RecordBlock) -> RecordBlock:

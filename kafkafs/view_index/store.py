@@ -14,22 +14,17 @@ All may be removed at any time; if they cannot be written, segments are measured
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import logging
-import os
 import struct
-import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from kafkafs.view_index.pieces import COLUMNS, FILE_END, NO_CRC, SIZE, Piece, Pieces
+from kafkafs.view_index.cache_files import LEAST_BYTES, CacheFiles, begins_with, file_key
+from kafkafs.view_index.pieces import COLUMNS, FILE_END, NO_CRC, SIZE, Pieces
 from storage.errors import SegmentGone
 from storage.files.file_mark import FileMark
-from storage.format.batches import BATCH_HEADER_SIZE, MAGIC_AT
 from storage.format.checksum import crc32c
 from storage.log.segment import Segment
 
@@ -40,19 +35,6 @@ _MAGIC: Final = b"KFSVIEW\x04"
 _HEAD: Final = struct.Struct("<8sII")
 _SPAN: Final = struct.Struct("<qqqqq")
 _SUFFIX: Final = ".view"
-# Of a batch's header.
-_BASE_AND_CRC: Final = struct.Struct(">q9xI")
-_OLD_CRC: Final = struct.Struct(">12xI")
-_LEAST_HEADER: Final = 21
-_LEAST_BYTES: Final = 1 << 20  # a smaller segment is measured faster than its file is found
-_KEPT_PART: Final = 0.9  # of `max_bytes`, after making room
-
-
-def default_directory() -> Path:
-    """`$XDG_CACHE_HOME/kafkafs/views` (XDG base directory specification)."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(home) if home.startswith("/") else Path.home() / ".cache"
-    return base / "kafkafs" / "views"
 
 
 class Marker(NamedTuple):
@@ -69,33 +51,24 @@ class Store:
     """Measured segments, by what identifies their file. Thread-safe. Errors of its directory are never raised."""
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
-        # constant after construction
-        self.directory = directory
-        self.max_bytes = max_bytes
-        # guarded by the lock
-        self._lock = threading.Lock()
-        self._used_bytes: int | None = None
-        self._complained = False
+        self._files = CacheFiles(directory, _SUFFIX, max_bytes)
 
     def load(self, segment: Segment, rendition: str) -> tuple[Pieces, Marker] | None:
         """The pieces of a whole segment, if they were kept and its file is the same, and the marker that must be in the
         log for them to be right. SegmentGone."""
-        if segment.size < _LEAST_BYTES:
+        if segment.size < LEAST_BYTES:
             return None
-        key = _key(segment, rendition)
-        path = self._path(key)
-        try:
-            data = path.read_bytes()
-        except OSError:
+        key = file_key(segment, rendition)
+        data = self._files.read(key)
+        if data is None:
             return None
         found = _decode(data, key)
         if found is None:
-            _log.info("%s: not a view index of this version, or damaged: measuring again", path)
+            _log.info("%s: not a view index of this version, or damaged: measuring again", self._files.path(key))
         elif not _describes(found[0], segment):
-            _log.info("%s: describes other batches than %s has: measuring again", path, segment.log.path)
+            _log.info("%s: describes other batches than %s has: measuring again", self._files.path(key), segment)
             return None
-        with contextlib.suppress(OSError):
-            os.utime(path)  # recently used
+        self._files.used(key)
         return found
 
     def save(self, segment: Segment, rendition: str, pieces: Pieces, marker: Marker = NO_MARKER) -> bool:
@@ -107,88 +80,23 @@ class Store:
         written file may be written again without a change of its times. Pieces of a damaged segment are not kept: it
         may be repaired, and its mtime set back.
         """
-        if pieces.is_damaged or pieces.start != 0 or pieces.file_end < _LEAST_BYTES:
+        if pieces.is_damaged or pieces.start != 0 or pieces.file_end < LEAST_BYTES:
             return True
         try:
             mark = FileMark.of(segment.log.stat())
-            key = _key(segment, rendition)
+            key = file_key(segment, rendition)
             if mark.size != pieces.file_end or not _describes(pieces, segment):
                 return True
             if not mark.still_shows(segment.log.stat()):
                 return False
         except SegmentGone:
             return True
-        data = _encode(key, pieces, marker)
-        with self._lock:
-            try:
-                self._make_room_locked(len(data))
-                self._write_locked(self._path(key), data)
-            except OSError as error:
-                if not self._complained:
-                    _log.warning("the view index cannot be kept in %s: %s", self.directory, error)
-                    self._complained = True
+        self._files.write(key, _encode(key, pieces, marker))
         return True
 
     def used_bytes(self) -> int:
-        """The size of the directory as of the last change."""
-        with self._lock:
-            return self._used_bytes or 0
-
-    def _path(self, key: bytes) -> Path:
-        return self.directory / (hashlib.blake2b(key, digest_size=16).hexdigest() + _SUFFIX)
-
-    def _write_locked(self, path: Path, data: bytes) -> None:
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-        try:
-            with open(partial, "wb", opener=_private) as file:
-                file.write(data)
-            partial.replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                partial.unlink()
-            raise
-        self._used_bytes = (self._used_bytes or 0) + len(data)
-
-    def _make_room_locked(self, size: int) -> None:
-        if self._used_bytes is not None and self._used_bytes + size <= self.max_bytes:
-            return
-        files = []
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
-                    status = entry.stat()
-                    files.append((status.st_mtime_ns, status.st_size, entry.path))
-        used = sum(size for _, size, _ in files)
-        if used + size > self.max_bytes:
-            for _, freed, path in sorted(files):
-                if used + size <= self.max_bytes * _KEPT_PART:
-                    break
-                with contextlib.suppress(FileNotFoundError):
-                    Path(path).unlink()
-                used -= freed
-        self._used_bytes = used
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _key(segment: Segment, rendition: str) -> bytes:
-    """What distinguishes a segment's file from every other, and from itself after a change."""
-    status = segment.log.stat()
-    head = segment.log.read(0, BATCH_HEADER_SIZE)
-    return json.dumps(
-        {
-            "device": status.st_dev,
-            "inode": status.st_ino,
-            "size": status.st_size,
-            "mtime_ns": status.st_mtime_ns,
-            "first_batch": bytes(head).hex(),
-            "partition": segment.directory.name,
-            "rendition": rendition,
-        }
-    ).encode()
+        """The size of what is kept, as of the last change."""
+        return self._files.used_bytes()
 
 
 def _describes(pieces: Pieces, segment: Segment) -> bool:
@@ -198,18 +106,9 @@ def _describes(pieces: Pieces, segment: Segment) -> bool:
     """
     for row in {0, len(pieces) - 1} if len(pieces) else ():
         piece = pieces.piece(row)
-        if piece.crc == NO_CRC:
-            continue
-        head = segment.log.read(piece.position, BATCH_HEADER_SIZE)
-        if len(head) < _LEAST_HEADER or not _is_header_of(head, piece):
+        if piece.crc != NO_CRC and not begins_with(segment, piece.position, piece.base_offset, piece.crc):
             return False
     return True
-
-
-def _is_header_of(head: memoryview, piece: Piece) -> bool:
-    if head[MAGIC_AT] < 2:  # a compressed message's offset is its last one's
-        return bool(_OLD_CRC.unpack_from(head)[0] == piece.crc)
-    return bool(_BASE_AND_CRC.unpack_from(head) == (piece.base_offset, piece.crc))
 
 
 def _encode(key: bytes, pieces: Pieces, marker: Marker) -> bytes:

@@ -138,7 +138,8 @@ class Growth:
             selection = replace(selection, end_offset=None, complete=False)
             count = shown.plan.count(runs)
             tally = Tally(selection.start_offset, 0) if count is None else tally._replace(messages=count)
-        layout = Layout.of(cursor, runs, layout.greatest, complete=self._question.is_fixed)
+        # A fixed range too is made again, up to its end: what was appended since it was opened is no part of it.
+        layout = Layout.of(cursor, runs, layout.greatest, complete=False)
         cuts = shown.cuts + 1
         return replace(shown, selection=selection, layout=layout, covers=covers[:kept], tally=tally, cuts=cuts)
 

@@ -65,6 +65,11 @@ class OpenView:
         return self._is_open
 
     @property
+    def cuts(self) -> int:
+        """How many truncations have removed something from the view, as of the last look."""
+        return self.positions.shown.cuts
+
+    @property
     def size(self) -> int:
         return self._state.glance_at(self.positions).size if self._own is None else self._own.size
 
@@ -128,6 +133,11 @@ class ViewHandle(CopyingHandle):
     @property
     def size(self) -> int:
         return self._view.size
+
+    @property
+    def cuts(self) -> int:
+        """See OpenView."""
+        return self._view.cuts
 
     def close(self) -> None:
         self._view.close()

@@ -7,15 +7,21 @@ that retention or compaction replaces meanwhile are looked up again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kafkafs.selection.range_names import LastDuration, LastMessages, OffsetSpec, TimeSpec
 from kafkafs.selection.record_filters import header_rows, key_rows
 from kafkafs.selection.select import Selection, resolve, time_mask
+from kafkafs.view_index.cache_files import LEAST_BYTES, default_directory
+from kafkafs.view_index.key_index import KeyIndex
+from kafkafs.view_index.key_store import KeyStore
+from kafkafs.view_index.workers import Workers
+from kafkafs.views.spans import Cursor, Span, spans_from
 from storage.client.counting import visible_end
 from storage.errors import OffsetOutOfRange, SegmentGone
-from storage.log.reader import read_range
+from storage.log.reader import read_blocks, read_range
 from storage.log.rereading import Rereads
 from storage.types import Isolation, TimeRange
 
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
 _Part = TypeVar("_Part")
 
 _CHUNK_BYTES: Final = 1 << 20
+_KEYS_BYTES: Final = 1 << 30  # of the key index on disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ class PartitionReader:
 
     `follow`: messages that are appended later belong to the range too, a range above the log end is waited for, and a
     loss is reported to `note` instead of raised. `decoder` may be shared with readers that are not used at the same
-    time. `done`: no more messages can come.
+    time. `keys`: where to look for a wanted key. `done`: no more messages can come.
     """
 
     def __init__(
@@ -85,6 +92,7 @@ class PartitionReader:
         *,
         follow: bool = False,
         note: Callable[[str], None] | None = None,
+        keys: KeyIndex | None = None,
     ) -> None:
         self.done = False
         self._log = log
@@ -99,6 +107,7 @@ class PartitionReader:
         self._missing = 0  # of the latest messages: those not read yet
         self._may_retry = True  # nothing was yielded since `_next` was moved
         self._decoder = decoder
+        self._keys = keys
 
     def blocks(self) -> Iterator[RecordBlock]:
         """The wanted records up to the end of the log as it is now; a block is valid until the next is taken.
@@ -186,7 +195,7 @@ class PartitionReader:
         """The messages from the next one on, before filters."""
         isolation, decoder = self._wanted.isolation, self._decoder
         if self._latest is None:
-            yield from read_range(snapshot, self._next, selection.end_offset, isolation=isolation, decoder=decoder)
+            yield from self._read(snapshot, selection.end_offset)
             return
         for start, end in self._latest.spans(snapshot, self._next):
             yield from read_range(snapshot, start, end, isolation=isolation, decoder=decoder)
@@ -197,6 +206,37 @@ class PartitionReader:
 
         offsets = latest_offsets(snapshot, self._wanted.isolation, memory_bytes)
         self._latest, self._missing = ChosenOffsets(offsets), len(offsets)
+
+    def _read(self, snapshot: LogSnapshot, end_offset: int | None) -> Iterator[RecordBlock]:
+        """The records from `_next` to `end_offset`; without those that the key index shows not to have the key."""
+        isolation, key = self._wanted.isolation, self._wanted.key
+        if self._keys is None or key is None or self._left is not None:  # the first N messages have any key
+            yield from read_range(snapshot, self._next, end_offset, isolation=isolation, decoder=self._decoder)
+            return
+        snapshot.check_offset(self._next)
+        spans, _ = spans_from(snapshot, Cursor(self._next), end_offset, visible_end(snapshot, isolation))
+        for span in spans:
+            for start, end in self._stretches(snapshot, span, self._keys, key):
+                for block in read_blocks(
+                    snapshot, span.segment, start, end, isolation=isolation, decoder=self._decoder
+                ):
+                    yield block if span.wanted is None else span.wanted.apply(block)
+
+    @staticmethod
+    def _stretches(snapshot: LogSnapshot, span: Span, keys: KeyIndex, key: bytes) -> list[tuple[int, int]]:
+        """The stretches (start, end) of a span in which the key may be."""
+        segment, whole = span.segment, [(span.start, span.end)]
+        if segment.size < LEAST_BYTES:
+            return whole
+        found = keys.find_known(segment, key, span.start, span.end)
+        if found is None or found.behind < span.end:
+            # To scan a segment for its index is worth while if most of it would have to be read anyway.
+            left = span.end - (span.start if found is None else found.behind)
+            if 2 * left > snapshot.end_position(segment):
+                found = keys.find(snapshot, segment, key, span.start, span.end)
+        if found is None:
+            return whole
+        return [*found.stretches, (found.behind, span.end)] if found.behind < span.end else found.stretches
 
     def _filtered(self, block: RecordBlock, times: TimeRange | None) -> RecordBlock:
         if self._latest is not None:
@@ -215,7 +255,6 @@ class PartitionReader:
         # The plans of the views, so that the bytes are the same as theirs.
         from kafkafs.views.layout import Run
         from kafkafs.views.raw import RawPlan, RawTimePlan
-        from kafkafs.views.spans import Cursor, spans_from
 
         end = visible_end(snapshot, self._wanted.isolation)
         if self._left is not None:
@@ -232,6 +271,20 @@ class PartitionReader:
                     yield part
         if self._left is not None and selection.end_offset is not None:
             self.done = True
+
+
+@contextmanager
+def key_index() -> Iterator[KeyIndex]:
+    """The key index, with what mounts and earlier commands have kept of it; what is added is kept at the end."""
+    try:
+        store = KeyStore(default_directory(), _KEYS_BYTES)
+    except RuntimeError:  # there is no home directory
+        store = None
+    keys = KeyIndex(Workers(), store)
+    try:
+        yield keys
+    finally:
+        keys.stop()
 
 
 def _file_bytes(segment: Segment, position: int, size: int) -> Iterator[memoryview]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from storage.errors import PartitionOffline
+from storage.errors import LogClosed, PartitionOffline
 
 # A full disk or a process short of descriptors works again later; any other error puts the files in doubt. An error
 # that keeps a file from being opened says nothing about its bytes, while a sync on a full disk has lost some.
@@ -31,9 +31,9 @@ class Health:
         self.closed = False
 
     def check(self) -> None:
-        """PartitionOffline unless the log is open and works."""
+        """LogClosed unless the log is open; PartitionOffline unless it works."""
         if self.closed:
-            raise PartitionOffline("log is closed", path=self._path)
+            raise LogClosed("log is closed", path=self._path)
         if self.failure is not None:
             self.check_online()
 

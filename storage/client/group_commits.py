@@ -21,8 +21,7 @@ from storage.format.group_records import CommittedOffset, OffsetKey, encode_comm
 from storage.format.record_columns import Record
 from storage.types import MAX_OFFSET, TopicPartition
 
-# Kafka's offsets.topic.num.partitions and offsets.topic.segment.bytes, and GroupCoordinator.offsetsTopicConfigs.
-OFFSETS_PARTITIONS: Final = 50
+# Kafka's offsets.topic.segment.bytes, and GroupCoordinator.offsetsTopicConfigs.
 OFFSETS_CONFIG: Final[Mapping[str, str]] = MappingProxyType(
     {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
 )
@@ -31,7 +30,8 @@ OFFSETS_CONFIG: Final[Mapping[str, str]] = MappingProxyType(
 class GroupCommitter:
     """Writes for the groups of a log directory that this process owns. Thread-safe.
 
-    `force`: also where `__consumer_offsets` has several replicas. `partitions`: how many it gets if it is created here.
+    `force`: also where `__consumer_offsets` has several replicas. `partitions`: how many it gets if it is created here;
+    by default as many as the broker's configuration says (`offsets.topic.num.partitions`, 50).
 
     All methods raise: NotPermitted where offsets cannot be committed (guest_rules.check_append; a broker's directory
     without the topic); InvalidConfig when the topic's partition count is not known; UnknownTopicOrPartition when the
@@ -40,13 +40,14 @@ class GroupCommitter:
     """
 
     def __init__(
-        self, owned: OwnedDir, groups: GroupOffsets, *, force: bool = False, partitions: int = OFFSETS_PARTITIONS
+        self, owned: OwnedDir, groups: GroupOffsets, *, force: bool = False, partitions: int | None = None
     ) -> None:
         # Constant after construction.
         self._owned = owned
         self._groups = groups
         self._force = force
-        self._partitions = partitions
+        configured = owned.log_dir.broker_config().offsets_topic_num_partitions
+        self._partitions = configured if partitions is None else partitions
         # Guarded by the lock.
         self._making = Lock()
 

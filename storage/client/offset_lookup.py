@@ -35,7 +35,8 @@ def list_offset(
 ) -> TimestampOffset | None:
     """The answer of ListOffsets to a special timestamp; the answer's timestamp is -1, except for MAX_TIMESTAMP.
 
-    None where a broker answers "unknown": there is no timestamp, it is not stable yet, or nothing is tiered.
+    None where a broker answers "unknown": there is no record, it is not stable yet, or nothing is tiered. Where no
+    record has a timestamp, MAX_TIMESTAMP is the first record unless that has format v0, as in a broker.
     """
     if special is SpecialTimestamp.MAX_TIMESTAMP:
         return _below_end(snapshot, isolation, _of_greatest_timestamp(snapshot))
@@ -92,12 +93,13 @@ def _of_greatest_timestamp(snapshot: LogSnapshot) -> TimestampOffset | None:
     by_segment = [greatest_timestamp(snapshot, segment) for segment in snapshot.segments]
     index = max(range(len(by_segment)), key=lambda slot: (by_segment[slot].timestamp, -slot))
     greatest, segment = by_segment[index], snapshot.segments[index]
-    if greatest.timestamp < 0:
-        return None
     start = segment.floor(greatest.offset, snapshot.end_position(segment))
     for window in scan_sound_batches(snapshot, segment, start):
-        for position in window.table.position[window.table.max_timestamp == greatest.timestamp].tolist():
-            with batch_records(snapshot, segment, position) as block:
+        table = window.table
+        for row in np.flatnonzero(table.max_timestamp == greatest.timestamp).tolist():
+            if int(table.magic[row]) == 0:
+                return None  # AbstractLegacyRecordBatch.offsetOfMaxTimestamp
+            with batch_records(snapshot, segment, int(table.position[row])) as block:
                 found = np.flatnonzero(block.timestamp == greatest.timestamp)
                 return TimestampOffset(greatest.timestamp, int(block.offset[found[0]])) if len(found) else None
     return None

@@ -6,6 +6,7 @@ Source: BuiltInPartitioner, Utils.murmur2.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -44,7 +45,7 @@ class Partitioner:
             starts, lengths = columns.key_start, columns.key_length
             hashes = np.empty(rows, np.int32)
             hashing.murmur2_columns(memoryview(columns.buffer).cast("B"), starts, lengths, hashes)
-            chosen[keyed] = (hashes[keyed].astype(np.int64) & _POSITIVE) % self._partitions
+            chosen[keyed] = _of_hash(hashes[keyed].astype(np.int64), self._partitions)
         if not keyed.all():
             sizes = np.maximum(columns.value_length[~keyed], 0)
             self.used(int(sizes.sum()))
@@ -61,3 +62,16 @@ class Partitioner:
         if self._bytes >= self._sticky_bytes:
             self._bytes = 0
             self._sticky = self._chance.randrange(self._partitions)
+
+
+def in_order_for_key(key: bytes, partitions: Sequence[int], count: int | None) -> list[int]:
+    """Partitions in the order in which a key is looked for in them: first the one that Kafka's producers choose by
+    default among `count` (None: not known, so that those given count as all), if it is here, then the others."""
+    among = max(partitions, default=0) + 1 if count is None else count
+    chosen = int(_of_hash(np.array([hashing.murmur2(key)], np.int64), among)[0])
+    return sorted(partitions, key=lambda partition: (partition != chosen, partition))
+
+
+def _of_hash(hashes: Int64s, partitions: int) -> Int64s:
+    chosen: Int64s = (hashes & _POSITIVE) % partitions
+    return chosen

@@ -28,6 +28,22 @@ def check_topics_may_change(path: Path, *, is_broker: bool) -> None:
         )
 
 
+def check_topic_may_be_created(topic: str) -> None:
+    """NotPermitted for the cluster's metadata log, which only a broker's directory has."""
+    if topic == names.CLUSTER_METADATA_TOPIC:
+        raise NotPermitted(f"{topic} is the brokers' own log: only they create it", advice="Choose another name")
+
+
+def check_topic_may_be_made_by_hand(topic: str) -> None:
+    """NotPermitted for topics whose partitions and configuration their writers depend on."""
+    check_topic_may_be_created(topic)
+    if topic in names.INTERNAL_TOPICS:
+        raise NotPermitted(
+            f"{topic} is internal to Kafka",
+            advice="__consumer_offsets is created by the first commit through @groups, the others by a broker",
+        )
+
+
 def check_config_may_change(topic: str) -> None:
     """NotPermitted for the cluster's metadata log."""
     if topic == names.CLUSTER_METADATA_TOPIC:

@@ -250,9 +250,11 @@ class OwnedDir:
 
         `start_offsets`: of partitions that another log is about to be replicated into. Crash-safe: the checkpoints
         forget earlier topics of that name, then partition_dirs.create; a crash leaves all, none or the first of them.
-        FileExistsError, InvalidTopic, InvalidConfig, NotPermitted in a broker's directory, OSError.
+        FileExistsError, InvalidTopic, InvalidConfig, OSError; NotPermitted in a broker's directory and for the
+        cluster's metadata.
         """
         guest_rules.check_topics_may_change(self.path, is_broker=self.log_dir.is_broker)
+        guest_rules.check_topic_may_be_created(topic)
         with self._changing:
             self._check_open_locked()
             self.log_dir.refresh()

@@ -26,7 +26,7 @@ from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
 from storage.types import MAX_OFFSET
 
-__all__ = ["ClusterMetadata", "ClusterMetadataReader", "PartitionMetadata", "TopicMetadata"]
+__all__ = ["ClusterMetadata", "ClusterMetadataReader", "PartitionMetadata", "TopicMetadata", "read_bootstrap"]
 
 _WINDOW_BYTES = 1024 * 1024
 _WINDOW_ROWS = 4096
@@ -89,6 +89,12 @@ class ClusterMetadataReader:
         if before is None or before.end_offset != self._end_offset or str(before.problem) != str(problem):
             self._shown = self._replay.show(self._end_offset, problem)
         return self._shown
+
+    def bootstrap(self, path: Path) -> ClusterMetadata:
+        """What the records of a checkpoint file outside of `__cluster_metadata-0` describe. OSError."""
+        self._forget()
+        problem = self._read_snapshot(LogFile(path))
+        return self._replay.show(0, problem)
 
     def _list(self) -> tuple[list[_Segment], list[tuple[names.MetadataSnapshotName, LogFile]]]:
         segments = []
@@ -221,4 +227,13 @@ class ClusterMetadataReader:
                 error.path, error.offset = file.path, offset
                 self._stuck = error
                 return error
+        return None
+
+
+def read_bootstrap(log_dir: Path) -> ClusterMetadata | None:
+    """What `bootstrap.checkpoint` describes, with which the cluster began: at least its features. None without the
+    file; OSError when it cannot be read."""
+    try:
+        return ClusterMetadataReader(log_dir).bootstrap(log_dir / names.BOOTSTRAP_CHECKPOINT)
+    except FileNotFoundError:
         return None

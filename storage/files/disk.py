@@ -6,6 +6,7 @@ See `disk_protocol` for what each call promises. No OSError is swallowed here.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from storage.files.disk_protocol import Buffer, Disk, DiskFile
 
 # Linux takes at most IOV_MAX buffers a call.
 _MAX_BUFFERS = 1024
+_COPY_BYTES = 8 << 20
+# Errors of copy_file_range(2) where the kernel or the file systems cannot do it.
+_CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 
 
 class RealFile:
@@ -80,6 +84,30 @@ class RealDisk:
 
     def unlink(self, path: Path) -> None:
         path.unlink()
+
+    def link(self, source: Path, target: Path) -> None:
+        target.hardlink_to(source)
+
+    def copy(self, source_fd: int, target: Path, size_bytes: int) -> int:
+        position = 0
+        in_kernel = True
+        with opened(self, target, create=True) as file:
+            while position < size_bytes:
+                wanted = min(size_bytes - position, _COPY_BYTES)
+                if in_kernel:
+                    try:
+                        copied = os.copy_file_range(source_fd, file.fileno(), wanted, position, position)
+                    except OSError as error:
+                        if error.errno not in _CANNOT_COPY:
+                            raise
+                        in_kernel = False
+                        continue
+                else:
+                    copied = file.write_at(position, os.pread(source_fd, wanted, position)) - position
+                if not copied:
+                    break
+                position += copied
+        return position
 
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
         os.utime(path, ns=(mtime_ns, mtime_ns))

@@ -55,6 +55,15 @@ class Disk(Protocol):
 
     def unlink(self, path: Path) -> None: ...
 
+    def link(self, source: Path, target: Path) -> None:
+        """Gives a file a second name (link(2)). Neither name may be written through afterwards."""
+
+    def copy(self, source_fd: int, target: Path, size_bytes: int) -> int:
+        """Makes a file of the first `size_bytes` of another one; returns how many there were.
+
+        Where the file system can, both share their blocks until one of them is changed (copy_file_range(2)).
+        """
+
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
         """Sets the modification time, as Kafka's cleaner does for the files it creates."""
 

@@ -1,4 +1,6 @@
-"""Records of KRaft's metadata log that concern topics, partitions and configurations. Read only.
+"""Records of KRaft's metadata log that concern topics, partitions, configurations, features and producer ids.
+
+Read here; `metadata_checkpoint` writes those that a new cluster begins with.
 
 A record's value is a frame: unsigned varints frame version (1), api key, version; then the message in Kafka's flexible
 encoding: lengths as unsigned varint n + 1 (0 is null), tagged fields at the end. Sources: MetadataRecordSerde,
@@ -76,6 +78,21 @@ class ConfigRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class FeatureLevelRecord:
+    """A feature, for example metadata.version, has this level from now on; 0: it is off."""
+
+    name: str
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsRecord:
+    """Producer ids below `next_producer_id` have been given out."""
+
+    next_producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class BeginTransactionRecord:
     """Records that follow count only once the transaction ends (KIP-868)."""
 
@@ -96,6 +113,8 @@ MetadataRecord = (
     | PartitionChangeRecord
     | RemoveTopicRecord
     | ConfigRecord
+    | FeatureLevelRecord
+    | ProducerIdsRecord
     | BeginTransactionRecord
     | EndTransactionRecord
     | AbortTransactionRecord
@@ -134,6 +153,12 @@ def _config(reader: FieldReader, version: int) -> ConfigRecord:
     return ConfigRecord(reader.int8(), reader.string(), reader.string(), reader.nullable_string())
 
 
+def _producer_ids(reader: FieldReader, version: int) -> ProducerIdsRecord:
+    reader.int32()  # broker
+    reader.int64()  # its epoch
+    return ProducerIdsRecord(reader.int64())
+
+
 @dataclass(frozen=True, slots=True)
 class _Schema:
     """How to read the message of an api key. `tags_read`: `read` reads the tagged fields itself."""
@@ -150,6 +175,8 @@ _SCHEMAS = {
     4: _Schema("ConfigRecord", 0, _config),
     5: _Schema("PartitionChangeRecord", 2, _partition_change, tags_read=True),
     9: _Schema("RemoveTopicRecord", 0, lambda reader, version: RemoveTopicRecord(id_text(reader.uuid()))),
+    12: _Schema("FeatureLevelRecord", 0, lambda reader, version: FeatureLevelRecord(reader.string(), reader.int16())),
+    15: _Schema("ProducerIdsRecord", 0, _producer_ids),
     23: _Schema("BeginTransactionRecord", 0, lambda reader, version: BeginTransactionRecord()),
     24: _Schema("EndTransactionRecord", 0, lambda reader, version: EndTransactionRecord()),
     25: _Schema("AbortTransactionRecord", 0, lambda reader, version: AbortTransactionRecord()),

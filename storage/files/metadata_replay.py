@@ -16,9 +16,11 @@ from storage.files.metadata_records import (
     BeginTransactionRecord,
     ConfigRecord,
     EndTransactionRecord,
+    FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    ProducerIdsRecord,
     RemoveTopicRecord,
     ResourceType,
     TopicRecord,
@@ -50,6 +52,7 @@ class ClusterMetadata:
     """The cluster's metadata before `end_offset`.
 
     `broker_defaults` and `brokers` (by node id) are dynamic broker configurations, which override server.properties.
+    `features`: levels by name, those that are off left out. Producer ids below `next_producer_id` were given out.
     `problem`: why nothing beyond `end_offset` could be read; None when everything was read.
     """
 
@@ -58,6 +61,8 @@ class ClusterMetadata:
     brokers: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     end_offset: int = 0
     problem: StorageError | None = None
+    features: Mapping[str, int] = field(default_factory=dict)
+    next_producer_id: int = 0
 
     def broker_values(self, node_id: int | None) -> dict[str, str]:
         """The dynamic configuration of one broker, the cluster's defaults included."""
@@ -78,6 +83,8 @@ class MetadataReplay:
     def __init__(self) -> None:
         self._topics: dict[str, _TopicState] = {}  # by topic id
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
+        self._features: dict[str, int] = {}
+        self._next_producer_id = 0
         self._transaction: list[MetadataRecord] | None = None
         # The topics returned last; those whose names are in _changed must be built again.
         self._shown: dict[str, TopicMetadata] = {}
@@ -125,6 +132,13 @@ class MetadataReplay:
                     values[record.name] = record.value
                 if record.resource_type == ResourceType.TOPIC:
                     self._changed.add(record.resource_name)
+
+            case FeatureLevelRecord(name, level):
+                self._features.pop(name, None)
+                if level > 0:
+                    self._features[name] = level
+            case ProducerIdsRecord(next_producer_id):
+                self._next_producer_id = next_producer_id
 
     def _change(self, record: PartitionChangeRecord) -> None:
         topic = self._topic(record.topic_id)
@@ -176,4 +190,6 @@ class MetadataReplay:
             MappingProxyType(brokers),
             end_offset,
             problem,
+            MappingProxyType(dict(self._features)),
+            self._next_producer_id,
         )

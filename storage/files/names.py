@@ -24,6 +24,8 @@ LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 COMMITS = "kafkafs-commits"  # ours: brokers ignore it
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"  # KRaft records with which a new cluster begins
+QUORUM_STATE = "quorum-state"  # in __cluster_metadata-0
 REMOTE_INDEX_CACHE = "remote-log-index-cache"
 
 # In a partition's directory.
@@ -122,6 +124,11 @@ class MetadataSnapshotName:
 
     end_offset: int
     epoch: int
+
+
+def metadata_snapshot_file(end_offset: int, epoch: int) -> str:
+    """The name of a KRaft snapshot (Snapshots.filenameFromSnapshotId)."""
+    return f"{end_offset:020d}-{epoch:010d}.checkpoint"
 
 
 def parse_metadata_snapshot(name: str) -> MetadataSnapshotName | None:

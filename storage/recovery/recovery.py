@@ -354,7 +354,8 @@ class Recovery:
         known = ends.get(last.base_offset)
         if known is not None:
             return max(known, last.base_offset)
-        measured = tail.measure(last, last.size)
+        # A whole batch below the recovery point is damage, for readers to report, and no torn tail.
+        measured = tail.measure(last, last.size, self._plan.recovery_point)
         if measured.end < last.size:
             self._check_span(last)
             # Kafka would trust the clean shutdown. Appending after garbage would hide what comes after it.

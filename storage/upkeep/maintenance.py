@@ -26,7 +26,7 @@ from storage.append.partition_log import PartitionLog
 from storage.compaction.cleaner import Cleaner, CompactionStopped
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
-from storage.errors import StorageError, UnknownTopicOrPartition
+from storage.errors import LogClosed, StorageError, UnknownTopicOrPartition
 from storage.types import TopicPartition
 from storage.upkeep.directory_retention import retain_partition
 from storage.upkeep.retention import FreeBytes, disk_free_bytes
@@ -117,7 +117,7 @@ class _Report:
         """Notes an error within the block and keeps it from affecting other partitions."""
         try:
             yield
-        except UnknownTopicOrPartition:
+        except (UnknownTopicOrPartition, LogClosed):
             pass  # it was removed just now
         except (StorageError, OSError) as error:
             self.errors[str(tp)] = _text(error)

@@ -7,6 +7,7 @@ lines do. Partitions, all with the same messages unless it says otherwise:
     sealed-0    the same in segments of 128 MiB: all but the last are sealed
     lz4-0 zstd-0   batches of 16 KiB before compression
     single-0    one record a batch
+    keyed-0     as plain-0, with a key of 12 bytes each: one of a fifth as many keys as there are messages
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ CHUNK = 100_000  # messages made at a time
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkafs" / "bench"
 TEMPLATE = b"2026-11-19 service=######## #### user=###### trace=######## path=/orders/######## code=### ms=#####s"
 PARTITIONS = ("plain-0", "sealed-0", "lz4-0", "zstd-0", "single-0")
+KEYED = "keyed-0"
+KEY_BYTES = 12
+MESSAGES_PER_KEY = 5
 
 
 def values(count: int) -> Iterator[NDArray[np.uint8]]:
@@ -115,18 +119,38 @@ class SegmentWriter:
         (self._directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
 
 
-def _batched(directory: Path, count: int, codec: Codec, segment_bytes: int) -> None:
+def key(number: int) -> bytes:
+    """One of the keys of `keyed-0`."""
+    return b"user-%07d" % number
+
+
+def _keys(rng: np.random.Generator, rows: int, count: int) -> NDArray[np.uint8]:
+    """The keys of so many messages, of `count`; shape (rows, KEY_BYTES)."""
+    keys = np.repeat(np.frombuffer(key(0), np.uint8)[None, :], rows, axis=0)
+    keys[:, -7:] = _digits(rng.integers(0, count, rows), 7)
+    return keys
+
+
+def _batched(directory: Path, count: int, codec: Codec, segment_bytes: int, *, keyed: bool = False) -> None:
+    rng, keys = np.random.default_rng(SEED), max(1, count // MESSAGES_PER_KEY)
     writer = SegmentWriter(directory, segment_bytes)
     out = bytearray(BATCH_BYTES * 2)
     target = memoryview(out)[:BATCH_BYTES] if codec is Codec.NONE else memoryview(out)
     offset = 0
     for chunk in values(count):
         rows = len(chunk)
+        width = VALUE_BYTES
+        if keyed:
+            chunk = np.hstack([chunk, _keys(rng, rows, keys)])
+            width += KEY_BYTES
+        starts = np.arange(rows, dtype=np.int64) * width
         columns = RecordColumns(
             buffer=chunk.tobytes(),
-            value_start=np.arange(rows, dtype=np.int64) * VALUE_BYTES,
+            value_start=starts,
             value_length=np.full(1, VALUE_BYTES, np.int64),
             timestamp=np.arange(START_MS + offset, START_MS + offset + rows, dtype=np.int64),
+            key_start=starts + VALUE_BYTES if keyed else 0,
+            key_length=KEY_BYTES if keyed else -1,
         )
         row = 0
         while row < rows:
@@ -192,7 +216,7 @@ def make(partition: str, count: int = MESSAGES) -> Path:
         _single(partial, count)
     else:
         codec = {"lz4-0": Codec.LZ4, "zstd-0": Codec.ZSTD}.get(partition, Codec.NONE)
-        _batched(partial, count, codec, 128 << 20 if partition == "sealed-0" else GIB)
+        _batched(partial, count, codec, 128 << 20 if partition == "sealed-0" else GIB, keyed=partition == KEYED)
     log_dir.mkdir(parents=True, exist_ok=True)
     partial.rename(target)
     partial.parent.rmdir()

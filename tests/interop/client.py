@@ -58,6 +58,23 @@ class Client:
         for partition in range(partitions):
             self.offsets(topic, partition)
 
+    def create_topics(self, topics: Mapping[str, tuple[int, Mapping[str, object]]]) -> None:
+        """Creates many topics, of (partitions, configuration), in one request, and waits for their partitions."""
+        new = [
+            NewTopic(topic, partitions, 1, topic_configs={key: str(value) for key, value in config.items()})
+            for topic, (partitions, config) in topics.items()
+        ]
+
+        async def work(admin: Any) -> None:
+            answer = await admin.create_topics(new, timeout_ms=120_000)
+            errors = [error for error in answer.topic_errors if error[1]]
+            if errors:
+                raise AssertionError(errors)
+
+        self._with_admin(work)
+        for topic, (partitions, _) in topics.items():
+            self.offsets(topic, partitions - 1)
+
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""
         self._with_admin(lambda admin: admin.delete_topics([topic]))

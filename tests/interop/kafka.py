@@ -154,8 +154,7 @@ class Broker:
 
     def start(self, timeout: float = 180) -> Broker:
         """Format the directory if it is new, start the broker, and wait until it answers."""
-        if not (self.log_dir / "meta.properties").exists():
-            run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._properties)
+        self._format()
         logging = (f"-Dkafkafs.log={self.log_file}", f"-Dlog4j2.configurationFile={self.directory}/log4j2.yaml")
         command = ["java", "-Xmx512m", *self._jvm, *logging, "-cp", f"{JARS}/*", "kafka.Kafka", str(self._properties)]
         said_before = len(self.log_text())
@@ -170,6 +169,10 @@ class Broker:
                 raise AssertionError(f"the broker did not start:\n{self.log_text()[-4000:]}")
             time.sleep(0.1)
         return self
+
+    def _format(self) -> None:
+        if not (self.log_dir / "meta.properties").exists():
+            run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._properties)
 
     def _answers(self, said_before: int) -> bool:
         """Whether the listener is open and the broker says, after `said_before` characters of log, that it serves."""

@@ -101,9 +101,7 @@ def fill(client: Client, log_dir: Path) -> None:
     client.produce("clicks", clicks(600), batch=100)
     client.transactions("payments", payments())
     client.produce("accounts", accounts(), batch=10)
-    asyncio.run(
-        commit(client.address, "billing", {TopicPartition("orders", 0): 420, TopicPartition("orders", 1): 200})
-    )
+    asyncio.run(commit(client.address, "billing", {TopicPartition("orders", 0): 420, TopicPartition("orders", 1): 200}))
     deadline = time.monotonic() + 30
     while len(client.consume("accounts")) > 60:  # the cleaner has run
         assert time.monotonic() < deadline

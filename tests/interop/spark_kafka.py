@@ -41,9 +41,7 @@ def jars() -> list[str]:
     return sorted(str(path) for path in _JAR_DIR.glob("*.jar"))
 
 
-def ask_both(
-    broker: Broker, queries: Mapping[str, Mapping[str, str]], directory: Path
-) -> tuple[Answers, Answers]:
+def ask_both(broker: Broker, queries: Mapping[str, Mapping[str, str]], directory: Path) -> tuple[Answers, Answers]:
     """The answers of Spark's own Kafka source, from the broker, and of ours, from its files. The options are the same:
     ours ignores those for Kafka's clients."""
     client = {"kafka.bootstrap.servers": broker.address}

@@ -166,9 +166,7 @@ def test_what_consumers_commit_and_where_we_let_them_go_on(own_broker: Broker, t
     assert seen_by_us(own_broker.log_dir)["new"]["read"][0] == 100
 
 
-def test_a_group_of_the_new_protocol_that_is_removed_is_gone_for_the_broker(
-    own_broker: Broker, tmp_path: Path
-) -> None:
+def test_a_group_of_the_new_protocol_that_is_removed_is_gone_for_the_broker(own_broker: Broker, tmp_path: Path) -> None:
     """A group whose member has left, one with a member when the broker stopped, and one that is kept (KIP-848)."""
     new_protocol = ("--consumer-property", "group.protocol=consumer")
     earliest = ("--consumer-property", "auto.offset.reset=earliest")

@@ -95,6 +95,7 @@ def test_each_message_once_and_the_space_is_freed(
         assert deleted_files_open(live.pid) == []
         time.sleep(1.5)  # one more poll of tail, which must not print anything twice
         assert printed() == sent
+
     # all handles are closed: positions begin again at the log start, and what remains is what a consumer gets
     def left() -> bytes:
         return b"".join((record.value or b"") + b"\n" for record in client.consume("tailed"))

@@ -16,6 +16,7 @@ import numpy as np
 from kafkafs.decoding import DecodedJsonl, TextDecoder, avro_kernel
 from kafkafs.decoding.avro_program import POWERS
 from kafkafs.formats import by_name
+from kafkafs.selection import key_kernel
 from kafkafs.view_index import measure_kernel as view_kernel
 from storage.errors import StorageError
 from storage.format import (
@@ -288,6 +289,32 @@ def hash_keys(dice: random.Random) -> None:
     tolerant(hashing.siphash_columns, buffer, starts, lengths, dice.randrange(2**64), 2**64 - 1, wide)
 
 
+def filter_keys(dice: random.Random) -> None:
+    """Filters of any hashes, in any room, asked at any place; no key that is in one is denied. And rows with a key."""
+    rows, slots = dice.choice((0, 1, 5, 40)), dice.choice((1, 2, 3, 8, 64, 128))
+    wide = np.frombuffer(dice.choice((bytes(16 * rows), dice.randbytes(16 * rows))), np.uint64).copy().reshape(-1, 2)
+    lengths = column([dice.choice((-1, 0, 5)) for _ in range(dice.choice((rows, rows, max(rows - 1, 0))))])
+    table, found = np.zeros(slots, np.uint64), np.zeros((dice.choice((rows, rows + 3, 1)), 2), np.uint64)
+    first, last = dice.choice(((0, rows), (0, rows), (index(dice, rows), index(dice, rows))))
+    held = dice.choice((0, 0, index(dice, 5)))
+    count = tolerant(key_kernel.distinct, wide, lengths, first, last, table, found, held)
+    words = np.zeros(dice.choice((0, 1, 7)), np.uint64)
+    tolerant(key_kernel.fill, found, index(dice, rows) if count is None else count, words)
+    filters = dice.choice((1, 3))
+    firsts, sizes = (column([number(dice, len(words)) for _ in range(filters)]) for _ in range(2))
+    marks = np.zeros(dice.choice((filters, filters, 0)), np.uint8)
+    tolerant(key_kernel.probe, words, firsts, sizes, dice.choice((0, 1, dice.randrange(2**64))), marks)
+    if count is not None and len(words):
+        for hash_ in found[held:count, 0].tolist():
+            mark = np.zeros(1, np.uint8)
+            key_kernel.probe(words, column([0]), column([len(words)]), hash_, mark)
+            assert mark[0] == 1
+    data = dice.randbytes(dice.choice((0, 1, 20)))
+    starts, sizes = (column([number(dice, len(data)) for _ in range(rows)]) for _ in range(2))
+    key = exact(data[: dice.choice((0, 1, 3))])
+    tolerant(key_kernel.rows_with_key, exact(data), starts, sizes, key, column([0] * dice.choice((rows, rows, 1))))
+
+
 def index_entries(dice: random.Random) -> None:
     """Index arithmetic over the headers of a log, with room that may be too small."""
     _, table, _ = scanned(LOGS.any(dice), dice)
@@ -428,6 +455,7 @@ TARGETS: dict[str, Target] = {
     "encode": encode,
     "lines": lines,
     "hash_keys": hash_keys,
+    "filter_keys": filter_keys,
     "index_entries": index_entries,
     "canonical_records": canonical_records,
     "map_offsets": map_offsets,
@@ -454,6 +482,7 @@ KERNEL_TARGETS = {
     "storage.format.inflate_kernel": ("scan_and_decode",),
     "storage.latest.offset_map_kernel": ("map_offsets",),
     "kafkafs.formats.render_kernel": ("scan_and_decode", "render_any_columns"),
+    "kafkafs.selection.key_kernel": ("filter_keys",),
     "kafkafs.view_index.measure_kernel": ("view_totals",),
     "kafkafs.decoding.avro_kernel": ("decode_avro", "find_schema_ids"),
 }

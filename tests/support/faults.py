@@ -181,6 +181,18 @@ class FaultyDisk:
         self._real.unlink(path)
         self._remove(path)
 
+    def link(self, source: Path, target: Path) -> None:
+        self.operation(f"link {source.name} {target.name}", target)
+        self._real.link(source, target)
+        self._change(target, _Inode(source.read_bytes()))
+
+    def copy(self, source_fd: int, target: Path, size_bytes: int) -> int:
+        file = self.open(target, create=True)
+        try:
+            return file.write_at(0, os.pread(source_fd, size_bytes, 0))
+        finally:
+            file.close()
+
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
         self.operation(f"set_mtime {path.name}", path)
         self._real.set_mtime(path, mtime_ns)

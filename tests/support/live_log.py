@@ -16,12 +16,22 @@ START_MS = 1_700_000_000_000
 
 
 class LiveLog:
-    """Partition `t-0` of a log directory. Messages are (offset, timestamp, value), by default a second apart."""
+    """A partition of a log directory. Messages are (offset, timestamp, value), by default a second apart.
 
-    def __init__(self, log_dir: Path, codec: Codec = Codec.NONE) -> None:
-        self.path = log_dir / "t-0"
+    `key_of`: the key of the message at an offset; by default none has a key.
+    """
+
+    def __init__(
+        self,
+        log_dir: Path,
+        codec: Codec = Codec.NONE,
+        key_of: Callable[[int], bytes | None] = lambda _offset: None,
+        partition: int = 0,
+    ) -> None:
+        self.path = log_dir / f"t-{partition}"
         self.path.mkdir(parents=True)
         self.codec = codec
+        self.key_of = key_of
         self.next_offset = 0
         self.segments: list[int] = []
         self.messages: list[tuple[int, int, bytes]] = []
@@ -44,7 +54,10 @@ class LiveLog:
             if timestamps is not None:
                 stamps = timestamps[first : first + step]
             data = encode_batch(
-                [Record(None, value, (), stamp) for value, stamp in zip(part, stamps, strict=True)],
+                [
+                    Record(self.key_of(self.next_offset + index), value, (), stamp)
+                    for index, (value, stamp) in enumerate(zip(part, stamps, strict=True))
+                ],
                 base_offset=self.next_offset,
                 codec=self.codec,
             )
@@ -63,7 +76,7 @@ class LiveLog:
     def begin(self, producer: int, *values: bytes) -> None:
         """Appends a batch of an open transaction. `text` does not include it until `end`."""
         data = encode_batch(
-            [Record(None, value, (), START_MS) for value in values],
+            [Record(self.key_of(self.next_offset + i), value, (), START_MS) for i, value in enumerate(values)],
             base_offset=self.next_offset,
             codec=self.codec,
             fields=BatchFields(producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True),
@@ -115,7 +128,8 @@ class LiveLog:
         with cleaned.open("wb") as file:
             for offset, stamp, value in self.messages:
                 if offset < active:
-                    file.write(encode_batch([Record(None, value, (), stamp)], base_offset=offset, codec=self.codec))
+                    record = Record(self.key_of(offset), value, (), stamp)
+                    file.write(encode_batch([record], base_offset=offset, codec=self.codec))
         swap = cleaned.with_suffix(".swap")
         cleaned.rename(swap)
         deleted = []

@@ -33,6 +33,9 @@ COMMANDS = {
     "digest": ["digest", "LOGS", "t", "--by", "10"],
     "diff": ["diff", "LOGS", "LOGS", "t"],
     "salvage": ["salvage", "LOGS", "t/0", "--to", "ELSEWHERE"],
+    "revive": ["revive", "LOGS", "--to", "ELSEWHERE"],
+    "revive a partition": ["revive", "LOGS/t-0", "--to", "ELSEWHERE", "--until", "2024-01-01"],
+    "doctor": ["doctor", "LOGS"],
     "dump files": ["dump", "FILES"],
     "dump a directory": ["dump", "LOGS/t-0", "LOGS"],
 }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from kafkafs.mounting import errnos
-from kafkafs.tree.paths import NoSuchPath
+from kafkafs.tree.paths import NameTooLong, NoSuchPath
 from storage import errors
 
 
@@ -32,6 +32,7 @@ CASES = {
     "bad topic": (errors.InvalidTopic("x"), errno.EINVAL),
     "no topic": (errors.UnknownTopicOrPartition("x"), errno.ENOENT),
     "no path": (NoSuchPath("/x"), errno.ENOENT),
+    "a long name": (NameTooLong("/x"), errno.ENAMETOOLONG),
     "broker's": (errors.NotPermitted("x"), errno.EPERM),
     "locked": (errors.LogLocked("x"), errno.EBUSY),
     "read-only": (errors.ReadOnlyLogDir("x"), errno.EROFS),

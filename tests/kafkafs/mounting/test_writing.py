@@ -155,7 +155,7 @@ def test_tools(topic: Path, tool: str) -> None:
 
 
 def test_what_is_listed(mount: Mounted, topic: Path) -> None:
-    assert {"@append", "@append.jsonl", "@config", "latest.txt", "latest.jsonl", "0"} == {
+    assert {"@append", "@append.jsonl", "@config", "latest.txt", "latest.jsonl", "keys", "0"} == {
         path.name for path in topic.iterdir()
     }
     assert {"@append", "@append.jsonl"} < {path.name for path in (topic / "0").iterdir()}

@@ -15,7 +15,7 @@ from kafkafs.selection.range_names import (
     TimeBetween,
 )
 from kafkafs.tree import paths
-from kafkafs.tree.paths import NoSuchPath, parse
+from kafkafs.tree.paths import NoSuchPath, key_from_name, key_name, parse
 from storage.types import TopicPartition
 
 TP = TopicPartition("my.topic-1", 12)
@@ -58,6 +58,11 @@ AT = "/my.topic-1/12"
         ),
         (f"{AT}/time/1970-01-01T00:00:01.5--.log", paths.RangePath(TP, TimeBetween(1500, None), "log")),
         (f"{AT}/segments", paths.PartitionEntry(TP, "segments")),
+        (f"{AT}/keys", paths.Keys(TP)),
+        ("/t/keys", paths.Keys("t")),
+        ("/t/keys/a%2Fb.jsonl", paths.TopicKey("t", b"a/b", "jsonl")),
+        (f"{AT}/keys/a.b.txt", paths.RangePath(TP, None, "txt", b"a.b")),
+        (f"{AT}/keys/%.txt", paths.RangePath(TP, None, "txt", b"")),
         (f"{AT}/segments/00000000000000000000.log", paths.SegmentPath(TP, "00000000000000000000.log")),
     ],
 )
@@ -84,9 +89,28 @@ def test_spellings_of_one_range_are_one_node() -> None:
     assert len({parse(f"{AT}/time/{name}.txt") for name in ("2026-11-20", "20261120", "2026-11-20--2026-11-21")}) == 1
 
 
+@given(st.binary(max_size=30))
+def test_names_of_keys_go_there_and_back(key: bytes) -> None:
+    name = key_name(key)
+    assert name
+    assert "/" not in name
+    assert not name.startswith(".")
+    assert name.isprintable() or any(ord(char) >= 0xA0 for char in name)
+    assert key_from_name(name) == key
+    for ext in paths.RENDERED:
+        assert parse(f"/t/keys/{name}.{ext}") == paths.TopicKey("t", key, ext)
+        assert parse(f"{AT}/keys/{name}.{ext}") == paths.RangePath(TP, None, ext, key)
+
+
+@given(st.binary(min_size=1, max_size=30))
+def test_any_byte_of_a_key_may_be_encoded(key: bytes) -> None:
+    assert key_from_name("".join(f"%{byte:02X}" for byte in key)) == key
+    assert key_from_name("".join(f"%{byte:02x}" for byte in key)) == key
+
+
 @given(
     st.lists(
-        st.text(max_size=12) | st.sampled_from(["t", "0", "offsets", "time", "segments", "@groups", "@append"]),
+        st.text(max_size=12) | st.sampled_from(["t", "0", "keys", "offsets", "time", "segments", "@groups", "@append"]),
         max_size=5,
     )
 )

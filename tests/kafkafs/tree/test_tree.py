@@ -53,7 +53,7 @@ def test_the_root_lists_our_files_and_all_topics(tree: Tree) -> None:
 
 
 def test_a_topic_and_a_partition(tree: Tree) -> None:
-    assert names(tree, "/t") == ["@config", "latest.txt", "latest.jsonl", "0"]
+    assert names(tree, "/t") == ["@config", "latest.txt", "latest.jsonl", "keys", "0"]
     assert names(tree, "/t/0") == [
         "messages.txt",
         "messages.jsonl",
@@ -61,12 +61,14 @@ def test_a_topic_and_a_partition(tree: Tree) -> None:
         "latest.txt",
         "latest.jsonl",
         "@info.json",
+        "keys",
         "offsets",
         "time",
         "segments",
     ]
-    assert [entry.kind for entry in tree.lookup("/t/0").list()] == [NodeKind.FILE] * 6 + [NodeKind.DIRECTORY] * 3
-    assert tree.lookup("/t/0").attributes().nlink == 5
+    assert [entry.kind for entry in tree.lookup("/t/0").list()] == [NodeKind.FILE] * 6 + [NodeKind.DIRECTORY] * 4
+    assert tree.lookup("/t/0").attributes().nlink == 6
+    assert tree.lookup("/t").attributes().nlink == 4
 
 
 def test_offset_ranges_are_listed_one_a_segment(tree: Tree) -> None:
@@ -181,7 +183,7 @@ def test_topics_that_come_and_go(live: LiveLog, tree: Tree) -> None:
     other = LiveLog(live.path.parent / "elsewhere")
     other.path.rename(live.path.parent / "new-3")
     assert names(tree, "/")[-2:] == ["new", "t"]
-    assert names(tree, "/new") == ["@config", "latest.txt", "latest.jsonl", "3"]
+    assert names(tree, "/new") == ["@config", "latest.txt", "latest.jsonl", "keys", "3"]
     (live.path.parent / "new-3").rename(live.path.parent / f"new-3.{'a' * 32}-delete")
     with pytest.raises(UnknownTopicOrPartition):
         tree.lookup("/new/3")
@@ -380,7 +382,10 @@ def test_every_name_in_every_fixture_answers() -> None:
             if attributes.kind is NodeKind.FILE:
                 view.open().close()
                 continue
-            for entry in view.list():
+            entries = list(view.list())
+            if path.endswith("/keys"):
+                entries = entries[::25]  # test_keys.py opens all of them
+            for entry in entries:
                 below = f"{path.rstrip('/')}/{entry.name}"
                 try:
                     assert tree.lookup(below).attributes().kind is entry.kind, below

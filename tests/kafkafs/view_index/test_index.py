@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,12 @@ import pytest
 
 from kafkafs.formats import by_name
 from kafkafs.tree.tree import Tree
-from kafkafs.view_index import measure, store
+from kafkafs.view_index import parts
+from kafkafs.view_index.cache_files import LEAST_BYTES, default_directory
 from kafkafs.view_index.extent import Extent
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.pieces import PIECE_BYTES, POSITION, Piece, PieceBuilder, Pieces
-from kafkafs.view_index.store import NO_MARKER, Store, default_directory
+from kafkafs.view_index.store import NO_MARKER, Store
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.view_index.workers import Workers
 from storage.format.compression import Codec
@@ -56,7 +58,7 @@ def scanned(tree: Tree) -> int:
 
 
 def files(cache: Path) -> list[Path]:
-    return sorted(cache.iterdir()) if cache.exists() else []
+    return sorted(cache.glob("*.view"))
 
 
 def test_sealed_segments_are_measured_once_in_their_life(live: LiveLog, cache: Path) -> None:
@@ -140,9 +142,7 @@ def test_damaged_cache_files_are_as_if_they_were_not_there(live: LiveLog, cache:
 def test_the_cache_may_go_at_any_time(live: LiveLog, cache: Path) -> None:
     one = tree(live, cache)
     content(one, PATH)
-    for path in files(cache):
-        path.unlink()
-    cache.rmdir()
+    shutil.rmtree(cache)
     assert content(one, PATH) == live.text()
     content(one, "/t/0/messages.jsonl")
     assert len(files(cache)) == 2
@@ -231,14 +231,14 @@ def test_what_is_kept_is_read_back(tmp_path: Path, live: LiveLog) -> None:
     assert (read.start, read.file_end, read.size) == (0, snapshot.segments[0].size, extent.pieces.size)
     assert kept.load(snapshot.segments[0], "jsonl:read_uncommitted") is None
     assert kept.load(snapshot.segments[1], TXT.name) is None
-    assert snapshot.segments[0].size >= store._LEAST_BYTES
+    assert snapshot.segments[0].size >= LEAST_BYTES
 
 
 def test_a_large_segment_is_measured_in_parts_that_meet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts begin where the offset index says; entries that lie cost time and nothing else."""
-    monkeypatch.setattr(measure, "_CHUNK_BYTES", 20_000)
+    monkeypatch.setattr(parts, "_PART_BYTES", 20_000)
     live = LiveLog(tmp_path / "log", Codec.NONE)
     live.write(6000, batch=7)
     live.roll()

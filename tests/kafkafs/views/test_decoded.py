@@ -150,6 +150,19 @@ def test_the_latest(cluster: Cluster) -> None:
         assert values(content(tree, path)) == ["later", "new"]
 
 
+def test_a_key(cluster: Cluster) -> None:
+    cluster.register(1)
+    pairs = [(b"a", 1, "one"), (b"b", 2, "unknown"), (b"a", 1, "two")]
+    cluster.topic.append([Record(key, framed(number, avro_string(text)), (), START_MS) for key, number, text in pairs])
+    tree = tree_of(cluster.path)
+    for path in ("/t/0/keys/{}.decoded.jsonl", "/t/keys/{}.decoded.jsonl"):
+        assert values(content(tree, path.format("a"))) == ["one", "two"]
+        assert values(content(tree, path.format("b"))) == [True]
+    cluster.register(2)
+    for path in ("/t/0/keys/b.decoded.jsonl", "/t/keys/b.decoded.jsonl"):
+        assert values(content(tree, path)) == ["unknown"]
+
+
 def kept_tree(cluster: Cluster, index_dir: Path) -> Tree:
     return Tree(LogDir.open_read_only(cluster.path), TreeOptions(index_dir=index_dir))
 

@@ -155,14 +155,30 @@ def test_the_first_n_are_counted_again(live: LiveLog, tree: Tree, ext: str) -> N
                 assert shows(handle, content(fresh, name)), (cut, name)
 
 
-def test_the_last_n_lose_what_was_cut_and_get_nothing_new(live: LiveLog, tree: Tree) -> None:
+def test_the_last_n_are_what_the_log_holds_now_at_their_offsets(live: LiveLog, tree: Tree) -> None:
     live.write(40)
     handle = opened(tree, "/t/0/offsets/last-15.txt")
     live.truncate(30)
-    live.write(20, size=60)
-    assert read_all(handle) == b""
+    assert read_all(handle) == live.text(lambda offset, _: offset >= 25)
     handle.close()
-    assert content(tree, "/t/0/offsets/last-15.txt") == live.text(lambda offset, _: offset >= 35)
+    live.write(10, size=60)
+    handle = opened(tree, "/t/0/offsets/last-15.txt")
+    live.truncate(30)
+    live.write(20, size=90)
+    assert read_all(handle) == live.text(lambda offset, _: 25 <= offset < 40)
+    handle.close()
+
+
+def test_a_truncation_behind_the_last_n_takes_nothing_from_them(live: LiveLog, tree: Tree) -> None:
+    live.write(40)
+    handle = opened(tree, "/t/0/offsets/last-15.txt")
+    live.write(40)
+    live.truncate(60)
+    assert read_all(handle) == live.text(lambda offset, _: 25 <= offset < 40)
+    handle.close()
+    live.write(10)
+    end = live.next_offset
+    assert content(tree, "/t/0/offsets/last-15.txt") == live.text(lambda offset, _: offset >= end - 15)
 
 
 @pytest.mark.parametrize("rolled", [True, False], ids=["rolled", "one-segment"])

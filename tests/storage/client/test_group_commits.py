@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from storage.append.appender import Appender
-from storage.client.group_commits import OFFSETS_PARTITIONS, GroupCommitter
+from storage.client.group_commits import GroupCommitter
 from storage.client.group_offsets import GroupOffsets
 from storage.compaction.directory_compaction import compact_partition
+from storage.config import BrokerConfig
 from storage.directory import guest_rules
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
@@ -34,9 +35,27 @@ from tests.support.owned_dirs import NOW_MS, close_clean, opened
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def committer_of(owned: OwnedDir, partitions: int = OFFSETS_PARTITIONS) -> tuple[GroupCommitter, GroupOffsets]:
+def committer_of(owned: OwnedDir, partitions: int | None = None) -> tuple[GroupCommitter, GroupOffsets]:
     offsets = GroupOffsets(owned.log_dir)
     return GroupCommitter(owned, offsets, partitions=partitions), offsets
+
+
+def test_the_topic_has_as_many_partitions_as_the_broker_is_configured_to_make(tmp_path: Path) -> None:
+    config = BrokerConfig.from_values({"offsets.topic.num.partitions": "3"})
+    owned = opened(tmp_path, config=config)
+    committer, offsets = committer_of(owned)
+    committer.commit("g", {T0: 5})
+    assert offsets.partitions() == [0, 1, 2]
+    assert offsets.place("g") == group_partition("g", 3)
+    close_clean(owned)
+    owned = opened(tmp_path)  # whatever is configured later: groups stay where they are
+    committer, offsets = committer_of(owned)
+    committer.commit("g", {T0: 6})
+    assert offsets.partitions() == [0, 1, 2]
+    found = offsets.group("g")
+    assert found is not None
+    assert found.offsets["t"][0].offset == 6
+    close_clean(owned)
 
 
 def test_the_first_commit_makes_the_topic_as_kafka_does(tmp_path: Path) -> None:

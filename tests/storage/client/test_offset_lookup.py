@@ -227,3 +227,12 @@ def test_damage_that_may_hide_the_answer(tmp_path: Path, harm: str, indexed: boo
         offset_for_timestamp(snapshot, 2500)
     assert offset_for_timestamp(snapshot, 1500) == TimestampOffset(2000, 1)
     assert offset_for_timestamp(snapshot, 4001) is None
+
+
+@pytest.mark.parametrize(("magic", "offset"), [(0, None), (1, 0), (2, 0)])
+def test_the_greatest_timestamp_where_there_is_none(tmp_path: Path, magic: int, offset: int | None) -> None:
+    """As a broker answers: the first record, unless it has format v0."""
+    records = [Record(None, b"x", (), -1)]
+    partition = build_log_dir(tmp_path, {"t": [[Batch(records, magic=magic), Batch(records, magic=2)]]})["t", 0]
+    found = list_offset(open_log(partition.path).snapshot(), SpecialTimestamp.MAX_TIMESTAMP)
+    assert found == (None if offset is None else TimestampOffset(-1, offset))

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from storage.client.partitioner import Partitioner
+from storage.client.partitioner import Partitioner, in_order_for_key
 from storage.format.record_columns import Record, RecordColumns
 from tests.support.partitions import partition_for_key
 
@@ -25,6 +25,16 @@ def test_keys(key: bytes, murmur2: int, partitions: int) -> None:
     columns = RecordColumns.from_records([Record(key, b"x"), Record(b"other", None), Record(key, None)])
     chosen = Partitioner(partitions).choose(columns).tolist()
     assert chosen == [expected, partition_for_key(b"other", partitions), expected]
+
+
+@pytest.mark.parametrize("count", [1, 3, 50, None])
+def test_the_order_in_which_a_key_is_looked_for(count: int | None) -> None:
+    """The producers' partition first, if it is here; a count that is not known is that of the partitions here."""
+    here = [0, 1, 2, 7]
+    for key in (b"", b"21", b"foobar", b"abc", *(b"%d" % number for number in range(30))):
+        chosen = partition_for_key(key, 8 if count is None else count)
+        rest = [partition for partition in here if partition != chosen]
+        assert in_order_for_key(key, here, count) == ([chosen, *rest] if chosen in here else here)
 
 
 def test_an_empty_key_is_a_key() -> None:

@@ -375,3 +375,20 @@ def test_stopped_anywhere(tmp_path: Path) -> None:
         assert result.end_offset in (end, end - 1)
         close_clean(again, stopped)
         assert not verify_log_dir(stopped.path)
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_a_tombstone_gets_its_horizon_in_the_first_pass_whatever_its_format(tmp_path: Path, magic: int) -> None:
+    """MemoryRecords.filterTo: the batch of format v2 that an old one becomes has it too."""
+    owned = opened(tmp_path)
+    log = owned.log(TP)
+    put(log, updates([(b"a", None), (b"b", b"x")]), magic=magic)
+    log.roll()
+    put(log, updates([(b"c", b"x")]))
+    compact(owned)
+    table = headers(log)
+    assert table.magic.tolist() == [2] * table.rows
+    assert table.has_delete_horizon.any()
+    horizon = NOW_MS + log.config.delete_retention_ms
+    assert table.base_timestamp[table.has_delete_horizon].tolist() == [horizon]
+    assert owned.close().clean

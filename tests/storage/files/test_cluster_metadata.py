@@ -21,8 +21,10 @@ from storage.files import cluster_metadata
 from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
 from storage.files.metadata_records import (
     ConfigRecord,
+    FeatureLevelRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    ProducerIdsRecord,
     RemoveTopicRecord,
     TopicRecord,
     decode,
@@ -132,6 +134,10 @@ def test_records_are_those_that_kafka_reads(directory: str, file: str) -> None:
                 assert record == RemoveTopicRecord(data["topicId"])
             case "CONFIG_RECORD":
                 assert record == ConfigRecord(data["resourceType"], data["resourceName"], data["name"], data["value"])
+            case "FEATURE_LEVEL_RECORD":
+                assert record == FeatureLevelRecord(data["name"], data["featureLevel"])
+            case "PRODUCER_IDS_RECORD":
+                assert record == ProducerIdsRecord(data["nextProducerId"])
             case "BEGIN_TRANSACTION_RECORD" | "END_TRANSACTION_RECORD":
                 assert type(record).__name__.upper() == shown["type"].replace("_", "")
             case _:

@@ -35,6 +35,15 @@ def test_read(path: Path) -> None:
     assert file.read(len(_CONTENT) - 4, 10, buffer) == _CONTENT[-4:]
 
 
+def test_read_each(path: Path) -> None:
+    file = LogFile(path)
+    positions = [300, 0, len(_CONTENT) - 4, len(_CONTENT) + 4]
+    assert file.read_each(positions, 10) == [_CONTENT[at : at + 10] for at in positions]
+    path.unlink()
+    with pytest.raises(SegmentGone):
+        file.read_each([0], 10)
+
+
 def test_short_preads_are_completed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel may give less than was asked for, at most 2 GiB at a time."""
     real = os.pread, os.preadv

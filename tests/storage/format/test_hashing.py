@@ -153,3 +153,18 @@ def test_siphash_refuses_keys_outside_the_buffer(module: object) -> None:
             module.siphash_columns(b"abc", column * start, column * length, 1, 2, hashes)  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="fewer"):
         module.siphash_columns(b"abc", column, column, 1, 2, hashes[:0])  # type: ignore[attr-defined]
+
+
+@given(st.lists(st.none() | st.binary(max_size=40), max_size=20), st.integers(0, 2**64 - 1))
+def test_one_word_of_siphash_is_the_first_of_two(keys: list[bytes | None], secret: int) -> None:
+    data = b"".join(key or b"" for key in keys)
+    lengths = np.array([-1 if key is None else len(key) for key in keys], np.int64)
+    starts = np.cumsum(np.maximum(lengths, 0), dtype=np.int64) - np.maximum(lengths, 0)
+    found = []
+    for module in (hashing, plain):
+        both, one = np.empty((len(keys), 2), np.uint64), np.empty((len(keys), 1), np.uint64)
+        module.siphash_columns(data, starts, lengths, secret, 7, both)
+        module.siphash_columns(data, starts, lengths, secret, 7, one)
+        assert one[:, 0].tolist() == both[:, 0].tolist()
+        found.append(both.tolist())
+    assert found[0] == found[1]

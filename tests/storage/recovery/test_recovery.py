@@ -23,6 +23,7 @@ from storage.verify.verify import verify_log_dir
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.fixtures import FIXTURES, copy_log_dir, topics_of
 from tests.support.owned_dirs import ONE_THREAD, StandingClock, append, close_clean, opened, read, tree_of
+from tests.support.readers import read_past_damage
 
 TP = TopicPartition("t", 0)
 BEFORE = FIXTURES / "recovery" / "before"
@@ -194,6 +195,32 @@ def test_gentle_recovery_cuts_a_torn_tail(tmp_path: Path, tail: bytes) -> None:
     assert cut is not None
     assert (cut.position, cut.next_offset, cut.lost_bytes) == (size, 4, len(tail))
     close_clean(owned)
+
+
+@pytest.mark.leaves_damage("batch-crc")
+@pytest.mark.parametrize("gentle", [False, True])
+def test_a_damaged_last_batch_below_the_recovery_point_is_not_cut_after_a_clean_shutdown(
+    tmp_path: Path, gentle: bool
+) -> None:
+    """It was whole and synced once: a broker keeps it, and so do we, for readers to report."""
+    path = tmp_path / "dir"
+    owned = opened(path)
+    owned.create_topic("t", 1)
+    for value in (b"one", b"two"):
+        append(owned.log(TP), [value])
+    assert owned.close().clean
+    log = path / "t-0" / "00000000000000000000.log"
+    data = bytearray(log.read_bytes())
+    data[-2] ^= 1
+    log.write_bytes(data)
+    owned = opened(path, Opening(gentle=gentle))
+    assert owned.log(TP).log_end_offset == 2
+    append(owned.log(TP), [b"three"])
+    records, errors = read_past_damage(owned.log(TP).snapshot())
+    assert owned.close().clean
+    assert [(record.offset, record.value) for record in records] == [(0, b"one"), (2, b"three")]
+    assert len(errors) == 1
+    assert log.read_bytes()[: len(data)] == data
 
 
 def test_gentle_recovery_leaves_damage_before_intact_messages_alone(tmp_path: Path) -> None:

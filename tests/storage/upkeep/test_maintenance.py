@@ -428,6 +428,31 @@ def test_a_topic_that_goes_meanwhile(tmp_path: Path) -> None:
     world.end()
 
 
+def test_a_topic_that_goes_while_logs_are_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its log is closed when its turn comes: nothing has failed, and nothing is said."""
+    world = World(tmp_path, flush_ms="100")
+    world.fill(TP)
+    world.fill(OTHER)
+    flush = PartitionLog.flush
+
+    def flush_and_delete(log: PartitionLog, *, only_sealed: bool = False) -> int:
+        if log.tp == TP and "u" in world.owned.log_dir.topics():
+            world.owned.delete_topic("u")
+        return flush(log, only_sealed=only_sealed)
+
+    monkeypatch.setattr(PartitionLog, "flush", flush_and_delete)
+    with caplog.at_level(logging.WARNING):
+        world.pass_ms(1000)
+    assert "u" not in world.owned.log_dir.topics()
+    assert world.task(FLUSH).errors == ()
+    assert caplog.text == ""
+    assert world.owned.log(TP).recovery_point == 60
+    monkeypatch.undo()
+    world.end()
+
+
 def test_the_thread_starts_waits_works_and_stops(tmp_path: Path) -> None:
     """With a real thread: it sits in its waiter until it is woken, and ends at once."""
     waiting, go = Event(), Event()

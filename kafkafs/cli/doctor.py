@@ -1,0 +1,97 @@
+"""`kafkafs doctor`: what a broker will do when it starts on log directories, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafkafs.cli.exit_codes import FOUND
+from kafkafs.cli.progress import progress_bar
+from kafkafs.cli.shared_options import AS_JSON
+from kafkafs.cli.signals import use_default_signals
+from kafkafs.cli.tables import print_json
+
+if TYPE_CHECKING:
+    from storage.diagnosis.predictions import Diagnosis, Prediction
+
+
+@click.command()
+@click.argument("logdirs", nargs=-1, required=True, metavar="LOGDIR...", type=click.Path(path_type=Path))
+@click.option(
+    "--server-properties",
+    "properties_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The broker's configuration: its node.id, and where its metadata log is.",
+)
+@click.option("--quick", is_flag=True, help="Do not read the logs: names, checkpoints and metadata alone.")
+@AS_JSON
+@click.pass_context
+def doctor(
+    ctx: click.Context, logdirs: tuple[Path, ...], properties_file: Path | None, quick: bool, as_json: bool
+) -> None:
+    """Say what a broker (KRaft, Kafka 3.9 to 4.3) will do when it starts on all of these log directories of one node.
+
+    Nothing is changed. Each line says what was found and where, what the broker does about it, and what to do: whether
+    it starts at all, which partitions it sets aside or creates empty, what recovery cuts, how much it checks before it
+    is ready, and which damage it does not notice.
+
+    \b
+    kafkafs doctor /var/kafka
+    kafkafs doctor /data1/kafka /data2/kafka --server-properties /etc/kafka/server.properties
+
+    Exit code 1 if the broker does not start, or loses something.
+    """
+    from storage.diagnosis.broker_properties import read
+    from storage.diagnosis.examination import examine
+
+    use_default_signals(ctx)
+    properties = None if properties_file is None else read(properties_file)
+    with progress_bar() as progress:
+        diagnosis = examine(logdirs, properties=properties, quick=quick, progress=progress)
+    if as_json:
+        print_json(_json(diagnosis))
+    else:
+        _print(diagnosis)
+    if not diagnosis.is_well:
+        ctx.exit(FOUND)
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    for one in diagnosis.predictions:
+        kind = "finding" if one.reaction.is_finding else "note"
+        click.echo(f"{one.path}: {kind} {one.name}: {one.what}")
+        click.echo(f"  the broker: {one.broker}")
+        if one.advice:
+            click.echo(f"  what to do: {one.advice}")
+    if diagnosis.is_well:
+        click.echo("the broker starts, and loses nothing")
+    elif diagnosis.starts:
+        click.echo("the broker starts, but see the findings above")
+    else:
+        click.echo("the broker does not start")
+
+
+def _json(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "starts": diagnosis.starts,
+        "loses_nothing": diagnosis.is_well,
+        "findings": [_one_json(one) for one in diagnosis.predictions if one.reaction.is_finding],
+        "notes": [_one_json(one) for one in diagnosis.predictions if not one.reaction.is_finding],
+    }
+
+
+def _one_json(one: Prediction) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "reaction": one.reaction.name_in_reports,
+        "file": str(one.path),
+        **(asdict(one.tp) if one.tp is not None else {"topic": None, "partition": None}),
+        "what": one.what,
+        "broker": one.broker,
+        "advice": one.advice,
+        "log_end_offset": one.end_offset,
+    }

@@ -1,0 +1,258 @@
+"""`kafkafs revive`: a log directory that a broker starts on, from what is left of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafkafs.cli.progress import progress_bar
+from kafkafs.cli.shared_options import AS_JSON, Moment, whole_number
+from kafkafs.cli.tables import print_json, print_table
+from kafkafs.cli.targets import is_named
+from storage.types import MAX_OFFSET, TopicPartition
+
+if TYPE_CHECKING:
+    from storage.revival.revive import PlannedPartition, Request, Revival
+    from storage.revival.topics import ConfigRequest
+
+
+class _Setting(click.ParamType[tuple[str, str, str]]):
+    """`K=V`, or `TOPIC:K=V`, as (topic or "", key, value)."""
+
+    name = "[TOPIC:]K=V"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = str(value).partition("=")
+        topic, colon, name = key.rpartition(":")
+        if not equals or not name or (colon and not topic):
+            self.fail(f"{value!r} is not in the form K=V or TOPIC:K=V", param, ctx)
+        return topic.strip(), name.strip(), text.strip()
+
+
+class _Count(click.ParamType[tuple[str, int]]):
+    name = "TOPIC=N"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        topic, _, text = str(value).partition("=")
+        number = whole_number(text, 2**31 - 1)
+        if not topic or not number:
+            self.fail(f"{value!r} is not in the form TOPIC=N", param, ctx)
+        return topic, number
+
+
+class _Listener(click.ParamType[tuple[str, int]]):
+    name = "HOST:PORT"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        host, _, text = str(value).rpartition(":")
+        port = whole_number(text, 65534)
+        if not host or not port:
+            self.fail(f"{value!r} is not in the form HOST:PORT", param, ctx)
+        return host, port
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="SRC... [TP...]")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="DEST",
+    type=click.Path(path_type=Path),
+    help="The new log directory: not there yet, or empty.",
+)
+@click.option("--until", type=Moment(), help="Cut each partition behind the last batch with a message up to this time.")
+@click.option(
+    "--offsets",
+    "offsets_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Cut partitions at these offsets: lines of topic, partition, offset.",
+)
+@click.option("--config", "config", multiple=True, type=_Setting(), help="A topic configuration; may be repeated.")
+@click.option(
+    "--partitions", "counts", multiple=True, type=_Count(), help="How many partitions a topic had, if it is not known."
+)
+@click.option(
+    "--without-transactions",
+    is_flag=True,
+    help="Leave out __transaction_state, and abort the transactions that are open.",
+)
+@click.option("--salvage", is_flag=True, help="Of damaged logs, copy what is intact.")
+@click.option("--link", is_flag=True, help="Share the segments that stay as they are with the sources (hard links).")
+@click.option(
+    "--listener",
+    type=_Listener(),
+    default="localhost:9092",
+    show_default=True,
+    help="Where the broker will listen; its controller on the next port.",
+)
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
+@AS_JSON
+def revive(
+    names: tuple[str, ...],
+    target: Path,
+    until: int | None,
+    offsets_file: Path | None,
+    config: tuple[tuple[str, str, str], ...],
+    counts: tuple[tuple[str, int], ...],
+    without_transactions: bool,
+    salvage: bool,
+    link: bool,
+    listener: tuple[str, int],
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Make a log directory on which an unmodified broker starts (KRaft, one node), from what is left of others.
+
+    SRC are log directories, or single partitions' directories such as orders-3, of one or several dead brokers; they
+    are only read. TP (topic, topic/partition or a glob) limits what is taken. Of several replicas of a partition the
+    one with the highest leader epoch, then the highest end is taken, and it is told what the others have beyond it.
+
+    All messages keep their offsets, timestamps and bytes; topics keep their names and ids, groups their offsets. DEST
+    appears when everything is complete; it holds a server.properties to start the broker with.
+
+    \b
+    kafkafs revive /mnt/broker-1 --to /var/kafka
+    kafkafs revive /mnt/broker-1 /mnt/broker-2 --to /var/kafka 'orders*' --until 2026-11-20T10:15
+    kafka-server-start.sh /var/kafka/server.properties
+    """
+    from storage.revival.revive import Request, plan, run
+
+    sources, patterns = _divided(names)
+    request = Request(
+        sources=sources,
+        target=target,
+        wanted=lambda tp: not patterns or any(is_named(tp, pattern) for pattern in patterns),
+        until_ms=until,
+        offsets={} if offsets_file is None else _offsets(offsets_file),
+        config=_config(config),
+        partition_counts=dict(counts),
+        without_transactions=without_transactions,
+        link=link,
+        salvage=salvage,
+        host=listener[0],
+        port=listener[1],
+    )
+    if dry_run:
+        revival = plan(request)
+    else:
+        with progress_bar() as progress:
+            revival = run(request, progress=progress)
+    if as_json:
+        print_json(_json(request, revival, dry_run=dry_run))
+    else:
+        _print(request, revival, dry_run=dry_run)
+
+
+def _divided(names: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """The sources, which are directories, and the patterns after them."""
+    sources: list[Path] = []
+    patterns: list[str] = []
+    for name in names:
+        if not patterns and Path(name).is_dir():
+            sources.append(Path(name))
+        elif not sources or name.startswith((".", "/")):
+            raise click.UsageError(f"no such directory: {name}")
+        else:
+            patterns.append(name)
+    return sources, patterns
+
+
+def _offsets(path: Path) -> dict[TopicPartition, int]:
+    """Lines of `topic partition offset`; a checkpoint of Kafka's has two more lines before them."""
+    found = {}
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        fields = line.split()
+        if not fields or line.startswith("#") or (number <= 2 and len(fields) == 1 and fields[0].isdigit()):
+            continue
+        values = [whole_number(text, MAX_OFFSET) for text in fields[1:]]
+        if len(fields) != 3 or values[0] is None or values[1] is None:
+            raise click.UsageError(
+                f"{path}, line {number}: expected a topic, a partition and an offset, found {line!r}"
+            )
+        found[TopicPartition(fields[0], values[0])] = values[1]
+    return found
+
+
+def _config(settings: Sequence[tuple[str, str, str]]) -> ConfigRequest:
+    from storage.revival.topics import ConfigRequest
+
+    by_topic: dict[str, dict[str, str]] = {}
+    for topic, key, value in settings:
+        by_topic.setdefault(topic, {})[key] = value
+    return ConfigRequest(by_topic.pop("", {}), by_topic)
+
+
+def _print(request: Request, revival: Revival, *, dry_run: bool) -> None:
+    if revival.began_anew:
+        click.echo(f"an earlier run to {request.target} had not finished: begun anew")
+    rows = [
+        (str(one.tp), one.replica.log_start_offset, _end(revival, one), one.replica.path) for one in revival.partitions
+    ]
+    print_table(("PARTITION", "FROM", "END", "SOURCE"), rows)
+    for note in revival.notes:
+        click.echo(f"note: {note}")
+    if dry_run:
+        click.echo(f"{request.target} would hold {len(revival.topics)} topics; nothing was done")
+    else:
+        click.echo(f"{request.target} is complete: kafka-server-start.sh {request.target}/server.properties")
+
+
+def _end(revival: Revival, one: PlannedPartition) -> int:
+    return revival.built[one.tp].log_end_offset if one.tp in revival.built else one.cut.end_offset
+
+
+def _json(request: Request, revival: Revival, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "directory": str(request.target),
+        "dry_run": dry_run,
+        "began_anew": revival.began_anew,
+        "cluster_id": revival.node.cluster_id,
+        "node_id": revival.node.node_id,
+        "topics": [
+            {
+                "topic": topic.name,
+                "topic_id": topic.topic_id,
+                "partitions": topic.partition_count,
+                "missing": topic.missing,
+                "config": dict(topic.configs),
+                "assumed": list(topic.assumed),
+                "left_out": list(topic.left_out),
+            }
+            for topic in revival.topics
+        ],
+        "partitions": [_partition_json(revival, one) for one in revival.partitions],
+        "notes": revival.notes,
+    }
+
+
+def _partition_json(revival: Revival, one: PlannedPartition) -> dict[str, Any]:
+    built = revival.built.get(one.tp)
+    return {
+        **asdict(one.tp),
+        "source": str(one.replica.path),
+        "log_start_offset": one.replica.log_start_offset,
+        "log_end_offset": _end(revival, one),
+        "cut": one.is_cut,
+        "holds_later_messages": one.is_cut and one.cut.straddles,
+        "beyond": [
+            {"source": str(other.path), "first_offset": other.offsets.start, "last_offset": other.offsets.end - 1}
+            for other in one.choice.beyond
+        ],
+        "bytes": one.replica.snapshot.size_bytes if built is None else built.size_bytes,
+        "linked_bytes": 0 if built is None else built.linked_bytes,
+        "salvaged": built is not None and built.salvaged,
+        "open_transactions": 0 if built is None else len(built.open_transactions),
+        "aborted_transactions": 0 if built is None else len(built.aborted),
+    }

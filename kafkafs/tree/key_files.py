@@ -1,0 +1,136 @@
+"""`keys/<key>.EXT`: the messages with a key, of a partition or of a topic. A key without messages has no file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+
+from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind
+from kafkafs.tree.paths import LONGEST_NAME, RENDERED, NoSuchPath, RangePath, TopicKey, key_name, name_bytes
+from kafkafs.tree.range_file import RangeFile
+from kafkafs.tree.services import Services
+from kafkafs.view_index.key_blocks import MOST_NAMES
+from kafkafs.views.handle import Handle
+from kafkafs.views.joined import JoinedHandle
+from kafkafs.views.key_names import keys_of
+from kafkafs.views.open_view import ViewHandle
+from kafkafs.views.times import log_mtime_ns
+from storage.client.partitioner import in_order_for_key
+from storage.log.log_dir import LogDir
+from storage.log.snapshot import Log
+from storage.types import NO_TIMESTAMP, TopicPartition
+
+_LISTED = RENDERED[0]
+
+
+class KeyFile(File):
+    """The messages with a key in one partition. Its state is that of its path, as in every RangeFile."""
+
+    def __init__(self, services: Services, log: Log, node: RangePath) -> None:
+        self._services = services
+        self._log = log
+        self._node = node
+        self._range = RangeFile(services, log, node)
+
+    def attributes(self) -> Attributes:
+        found = self.look()
+        if found is None:
+            raise NoSuchPath(self._node)
+        return found
+
+    def look(self) -> Attributes | None:
+        """What stat shows; None if there is no such message. Before the first open, the size is that of the messages in
+        the first block that has some: to count them all may take as long as to read the log."""
+        shown = self._range.shown_attributes()
+        if shown is not None:
+            return shown if shown.size else None
+        size, greatest = self._range.first_found()
+        if not size:
+            return None
+        mtime_ns = log_mtime_ns(self._log, self._log.snapshot()) if greatest == NO_TIMESTAMP else greatest * 1_000_000
+        return Attributes(NodeKind.FILE, size, mtime_ns, FILE_MODE)
+
+    def open(self) -> Handle:
+        handle = self.open_anyway()
+        if not handle.size:
+            handle.close()
+            raise NoSuchPath(self._node)
+        return handle
+
+    def open_anyway(self) -> ViewHandle:
+        """As `open`, also if there is no such message yet."""
+        return self._range.open_view()
+
+    def xattrs(self) -> Mapping[str, bytes]:
+        return self._range.xattrs()
+
+
+class TopicKeyFile(File):
+    """The messages with a key in all partitions of a topic: first the partition that Kafka's producers choose for the
+    key, then the others in order."""
+
+    def __init__(self, services: Services, log_dir: LogDir, node: TopicKey) -> None:
+        self._node = node
+        self._isolation = services.isolation
+        info = log_dir.topic_info(node.topic)
+        numbers = in_order_for_key(node.key, log_dir.partitions(node.topic), info.partition_count)
+        self._files = [
+            KeyFile(services, log_dir.log(tp), RangePath(tp, None, node.ext, node.key))
+            for tp in (TopicPartition(node.topic, number) for number in numbers)
+        ]
+
+    def attributes(self) -> Attributes:
+        found = [attributes for attributes in (file.look() for file in self._files) if attributes is not None]
+        if not found:
+            raise NoSuchPath(self._node)
+        size = sum(attributes.size for attributes in found)
+        return Attributes(NodeKind.FILE, size, max(attributes.mtime_ns for attributes in found), FILE_MODE)
+
+    def open(self) -> Handle:
+        with ExitStack() as opened:
+            handles = []
+            for file in self._files:
+                handle = file.open_anyway()
+                opened.callback(handle.close)
+                handles.append(handle)
+            joined = JoinedHandle(handles)
+            if not joined.size:
+                raise NoSuchPath(self._node)
+            opened.pop_all()
+        return joined
+
+    def xattrs(self) -> Mapping[str, bytes]:
+        return {"user.kafka.topic": self._node.topic.encode(), "user.kafka.isolation": self._isolation.value.encode()}
+
+
+class KeysDirectory(Directory):
+    """`keys` of a topic or of a partition: its keys if they are few enough. Others can be opened without being
+    listed."""
+
+    def __init__(self, services: Services, logs: Iterable[Log]) -> None:
+        self._services = services
+        self._logs = tuple(logs)
+
+    def attributes(self) -> Attributes:
+        mtime_ns = max((log_mtime_ns(log, log.snapshot()) for log in self._logs), default=0)
+        return Attributes(NodeKind.DIRECTORY, 0, mtime_ns, DIRECTORY_MODE, 2)
+
+    def list(self) -> Iterable[Entry]:
+        for key in sorted(self._keys() or ()):
+            name = f"{key_name(key)}.{_LISTED}"
+            if len(name_bytes(name)) <= LONGEST_NAME:
+                yield Entry(name, NodeKind.FILE)
+
+    def _keys(self) -> set[bytes] | None:
+        """The keys that have messages; None if they are too many, or there is no index that knows them."""
+        index, isolation = self._services.index.keys, self._services.isolation
+        keys: set[bytes] = set()
+        for log in self._logs:
+            found = None if index is None else keys_of(log, index, isolation)
+            if found is None:
+                return None
+            files = {key: KeyFile(self._services, log, RangePath(log.tp, None, _LISTED, key)) for key in found.unsure}
+            keys |= found.certain | {key for key, file in files.items() if file.look() is not None}
+            if len(keys) > MOST_NAMES:
+                return None
+        return keys

@@ -1,0 +1,145 @@
+"""Small files about segments in the user's cache directory, never in a log directory: by what identifies the segment's
+file, within a limit of bytes.
+
+Like any cache, a file is only a hint: whoever reads one must compare it with the segment as it is now. All may be
+removed at any time. If they cannot be written, what they would hold is made again after the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import struct
+import threading
+from pathlib import Path
+from typing import Final
+
+from storage.format.batches import BATCH_HEADER_SIZE, MAGIC_AT
+from storage.log.segment import Segment
+
+_log = logging.getLogger(__name__)
+
+LEAST_BYTES: Final = 1 << 20  # a smaller segment is read faster than its file here is found
+_KEPT_PART: Final = 0.9  # of `max_bytes`, after making room
+# Of a batch's header.
+_BASE_AND_CRC: Final = struct.Struct(">q9xI")
+_OLD_CRC: Final = struct.Struct(">12xI")
+_LEAST_HEADER: Final = 21
+
+
+def default_directory() -> Path:
+    """`$XDG_CACHE_HOME/kafkafs/views` (XDG base directory specification)."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(home) if home.startswith("/") else Path.home() / ".cache"
+    return base / "kafkafs" / "views"
+
+
+class CacheFiles:
+    """The files of one kind, told by `suffix`. Thread-safe. Errors of the directory are never raised."""
+
+    def __init__(self, directory: Path, suffix: str, max_bytes: int) -> None:
+        # constant after construction
+        self.directory = directory
+        self.suffix = suffix
+        self.max_bytes = max_bytes
+        # guarded by the lock
+        self._lock = threading.Lock()
+        self._used_bytes: int | None = None
+        self._complained = False
+
+    def path(self, key: bytes) -> Path:
+        return self.directory / (hashlib.blake2b(key, digest_size=16).hexdigest() + self.suffix)
+
+    def read(self, key: bytes) -> bytes | None:
+        """What was written for a key; None if there is nothing. It may be damaged, or of another version."""
+        try:
+            return self.path(key).read_bytes()
+        except OSError:
+            return None
+
+    def used(self, key: bytes) -> None:
+        """Marks a file as recently used: the others make room first."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path(key))
+
+    def write(self, key: bytes, data: bytes) -> None:
+        """Keeps `data` for a key, if possible."""
+        with self._lock:
+            try:
+                self._make_room_locked(len(data))
+                self._write_locked(self.path(key), data)
+            except OSError as error:
+                if not self._complained:
+                    _log.warning("the view index cannot be kept in %s: %s", self.directory, error)
+                    self._complained = True
+
+    def used_bytes(self) -> int:
+        """The size of the files as of the last change."""
+        with self._lock:
+            return self._used_bytes or 0
+
+    def _write_locked(self, path: Path, data: bytes) -> None:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            with open(partial, "wb", opener=_private) as file:
+                file.write(data)
+            partial.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise
+        self._used_bytes = (self._used_bytes or 0) + len(data)
+
+    def _make_room_locked(self, size: int) -> None:
+        if self._used_bytes is not None and self._used_bytes + size <= self.max_bytes:
+            return
+        files = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
+            for entry in entries:
+                if self.suffix not in entry.name:  # also what a killed process has left of a file
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat()
+                    files.append((status.st_mtime_ns, status.st_size, entry.path))
+        used = sum(size for _, size, _ in files)
+        if used + size > self.max_bytes:
+            for _, freed, path in sorted(files):
+                if used + size <= self.max_bytes * _KEPT_PART:
+                    break
+                with contextlib.suppress(FileNotFoundError):
+                    Path(path).unlink()
+                used -= freed
+        self._used_bytes = used
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def file_key(segment: Segment, what: str, *, grows: bool = False) -> bytes:
+    """What distinguishes a segment's file from every other, and (unless `grows`) from itself after a change; `what`:
+    what is kept of it, a rendition for example. SegmentGone."""
+    status = segment.log.stat()
+    head = segment.log.read(0, BATCH_HEADER_SIZE)
+    facts = {"device": status.st_dev, "inode": status.st_ino}
+    state = {} if grows else {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    names = {"first_batch": bytes(head).hex(), "partition": segment.directory.name, "rendition": what}
+    return json.dumps(facts | state | names).encode()
+
+
+def begins_with(segment: Segment, position: int, base_offset: int, crc: int) -> bool:
+    """Whether the batch with this base offset and CRC begins at a position of a segment's file. SegmentGone."""
+    return is_header_of(segment.log.read(position, BATCH_HEADER_SIZE), base_offset, crc)
+
+
+def is_header_of(head: memoryview | bytes, base_offset: int, crc: int) -> bool:
+    """Whether bytes begin with the header of the batch with this base offset and CRC."""
+    if len(head) < _LEAST_HEADER:
+        return False
+    if head[MAGIC_AT] < 2:  # a compressed message's offset is its last one's
+        return bool(_OLD_CRC.unpack_from(head)[0] == crc)
+    return bool(_BASE_AND_CRC.unpack_from(head) == (base_offset, crc))

@@ -1,0 +1,340 @@
+"""What a broker makes of the log directories themselves: identity, lock, names, quorum, checkpoints, space.
+
+Sources: Kafka's KafkaRaftServer.initializeLogDirs, MetaPropertiesEnsemble, LogManager, FileQuorumStateStore.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.diagnosis.broker_properties import BrokerProperties
+from storage.diagnosis.predictions import Prediction, Reaction
+from storage.errors import CorruptCheckpoint, StorageError
+from storage.files import checkpoints, cluster_metadata, dir_lock, meta_properties, names
+from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
+from storage.files.listing import paths_in
+from storage.files.meta_properties import MetaProperties
+from storage.files.names import DirKind
+from storage.files.partition_metadata import id_bytes
+from storage.files.whole_file import read_whole
+from storage.types import TopicPartition
+
+REVIVE = "`kafkafs revive` makes a directory of it on which a broker starts"
+_RESERVED_IDS = 100
+_LEAST_METADATA_VERSION = 7  # 3.3-IV3: brokers from 4.0 on refuse older ones
+# The least metadata.version that a release introduced, and the release (MetadataVersion).
+_RELEASES = ((30, "4.3"), (28, "4.2"), (26, "4.1"), (22, "4.0"))
+_LITTLE_SPACE_BYTES = 64 << 20
+_CHECKPOINTS = {
+    names.RECOVERY_POINT_CHECKPOINT: "checks all logs from their beginning",
+    names.LOG_START_CHECKPOINT: "begins all logs with their first segment: deleted messages are back",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirState:
+    """One log directory. `meta`: None where there is no meta.properties, or it cannot be read (`meta_problem`).
+    `clean`: it was shut down cleanly. `partitions`: those that a broker loads."""
+
+    path: Path
+    meta: MetaProperties | None
+    meta_problem: StorageError | None
+    clean: bool
+    partitions: tuple[TopicPartition, ...]
+
+    @staticmethod
+    def of(path: Path) -> LogDirState:
+        """Reads it. OSError."""
+        meta, problem = None, None
+        try:
+            meta = meta_properties.read(path / names.META_PROPERTIES)
+        except CorruptCheckpoint as error:
+            problem = error
+        parsed = [names.parse_dir(entry.name) for entry in paths_in(path) if entry.is_dir()]
+        loaded = [one.partition for one in parsed if one.kind is DirKind.PARTITION and one.partition is not None]
+        return LogDirState(path, meta, problem, (path / names.CLEAN_SHUTDOWN).exists(), tuple(sorted(loaded)))
+
+    @property
+    def metadata_log(self) -> Path:
+        return self.path / f"{names.CLUSTER_METADATA_TOPIC}-0"
+
+
+def metadata_dir_of(dirs: Sequence[LogDirState], given: BrokerProperties | None) -> LogDirState:
+    """The directory whose metadata log the broker uses: the one that is configured, else the one that has it."""
+    if given is not None and given.metadata_dir is not None:
+        for one in dirs:
+            if one.path.resolve() == given.metadata_dir.resolve():
+                return one
+    return next((one for one in dirs if one.metadata_log.is_dir()), dirs[0])
+
+
+def metadata_of(state: LogDirState) -> ClusterMetadata | None:
+    """The metadata with which a broker starts: its log or, where it has none, bootstrap.checkpoint if that has topics.
+    None where nothing tells of topics. OSError."""
+    metadata = ClusterMetadataReader(state.path).refresh()
+    if metadata is None or (not metadata.end_offset and metadata.problem is None):
+        bootstrap = cluster_metadata.read_bootstrap(state.path)
+        return bootstrap if bootstrap is not None and bootstrap.topics else None
+    return metadata
+
+
+def check_identity(
+    dirs: Sequence[LogDirState], metadata_dir: LogDirState, given: BrokerProperties | None
+) -> Iterator[Prediction]:
+    """meta.properties: there, readable, of one cluster and one node, directory ids that differ."""
+    first: MetaProperties | None = None
+    ids: dict[str, Path] = {}
+    for one in dirs:
+        path = one.path / names.META_PROPERTIES
+        if one.meta_problem is not None or one.meta is None:
+            yield _unidentified(one, metadata_dir)
+            continue
+        meta = one.meta
+        if meta.version == 0:
+            yield Prediction(
+                "meta-properties-v0",
+                Reaction.IGNORES,
+                path,
+                "version 0, as of a broker with ZooKeeper",
+                "takes it as it is; topics that only ZooKeeper knew become strays",
+                f"Migrate with Kafka 3.9, or: {REVIVE}",
+            )
+        expected_node = given.node_id if given is not None and given.node_id is not None else None
+        if expected_node is None and first is not None:
+            expected_node = first.node_id
+        if expected_node is not None and meta.node_id != expected_node:
+            yield Prediction(
+                "node-id-differs",
+                Reaction.REFUSES,
+                path,
+                f"node.id is {meta.node_id}, expected {expected_node}",
+                "does not start: Stored node id does not match",
+                "Correct node.id in server.properties, or give the broker its own directories",
+            )
+        if first is not None and meta.cluster_id != first.cluster_id:
+            yield Prediction(
+                "cluster-id-differs",
+                Reaction.REFUSES,
+                path,
+                f"cluster.id is {meta.cluster_id}, in the other directories {first.cluster_id}",
+                "does not start: Invalid cluster.id",
+                f"Give the broker the directories of one cluster. {REVIVE}",
+            )
+        if meta.directory_id is not None:
+            if _is_reserved(meta.directory_id):
+                yield Prediction(
+                    "directory-id-reserved",
+                    Reaction.REFUSES,
+                    path,
+                    f"directory.id {meta.directory_id} is one that Kafka reserves",
+                    "does not start: Invalid reserved directory ID",
+                    "Remove the line directory.id: the broker writes a new one",
+                )
+            if meta.directory_id in ids:
+                yield Prediction(
+                    "directory-id-shared",
+                    Reaction.REFUSES,
+                    path,
+                    f"directory.id is also that of {ids[meta.directory_id]}",
+                    "does not start: Duplicate directory ID",
+                    "Remove the line directory.id from the copy's meta.properties: the broker writes a new one",
+                )
+            ids.setdefault(meta.directory_id, one.path)
+        first = meta if first is None else first
+
+
+def _is_reserved(directory_id: str) -> bool:
+    """Whether an id is one of the first hundred, which stand for lost and unassigned directories (DirectoryId)."""
+    try:
+        return int.from_bytes(id_bytes(directory_id), "big") < _RESERVED_IDS
+    except ValueError:
+        return False
+
+
+def _unidentified(one: LogDirState, metadata_dir: LogDirState) -> Prediction:
+    path = one.path / names.META_PROPERTIES
+    advice = f"Restore the file from another directory of the broker (but not its directory.id), or: {REVIVE}"
+    if one.meta_problem is not None:
+        refuses = one is metadata_dir
+        return Prediction(
+            "meta-properties-corrupt",
+            Reaction.REFUSES if refuses else Reaction.OFFLINE,
+            path,
+            str(one.meta_problem.what),
+            "does not start: it cannot read the file" if refuses else "takes this directory offline",
+            advice,
+        )
+    what = "there is no meta.properties: the directory is not formatted"
+    if one is not metadata_dir:
+        advice = f"kafka-storage.sh format --ignore-formatted formats it. {advice}"
+    return Prediction(
+        "meta-properties-missing", Reaction.REFUSES, path, what, "does not start: No `meta.properties` found", advice
+    )
+
+
+def check_lock(one: LogDirState) -> Iterator[Prediction]:
+    """`.lock`: no process holds it."""
+    holder = dir_lock.holder(one.path)
+    if holder is not None:
+        yield Prediction(
+            "locked",
+            Reaction.REFUSES,
+            one.path / dir_lock.NAME,
+            f"{dir_lock.describe_process(holder)} holds the directory",
+            "does not start: Failed to acquire lock",
+            "Stop that process; what is said below may change while it runs",
+        )
+
+
+def check_names(dirs: Sequence[LogDirState]) -> Iterator[Prediction]:
+    """Every directory is a partition's, or one that a broker knows."""
+    places: dict[TopicPartition, Path] = {}
+    for one in dirs:
+        for entry in paths_in(one.path):
+            if not entry.is_dir():
+                continue
+            parsed = names.parse_dir(entry.name)
+            if parsed.kind is DirKind.UNPARSABLE and not _is_taken(entry.name):
+                yield Prediction(
+                    "name-unparsable",
+                    Reaction.REFUSES,
+                    entry,
+                    f"directory {parsed.reason.split(';')[0]}",
+                    "does not start: Found directory, not in the form of topic-partition",
+                    "Move it elsewhere",
+                )
+            elif parsed.kind is DirKind.DELETED:
+                yield Prediction(
+                    "being-deleted", Reaction.REMOVES, entry, "a partition that was deleted", "removes it",
+                    "Move it elsewhere if it is still wanted: `kafkafs revive` takes such directories",
+                    parsed.partition,
+                )  # fmt: skip
+            elif parsed.kind is DirKind.FUTURE:
+                yield Prediction(
+                    "being-moved", Reaction.IGNORES, entry,
+                    "a partition that was being moved here from another log directory",
+                    "goes on with the move", "", parsed.partition,
+                )  # fmt: skip
+            elif parsed.kind is DirKind.STRAY:
+                yield Prediction(
+                    "stray", Reaction.IGNORES, entry, "a partition that a broker has set aside", "leaves it unused",
+                    "`kafkafs revive` takes such directories", parsed.partition,
+                )  # fmt: skip
+        for tp in one.partitions:
+            if tp in places:
+                yield Prediction(
+                    "partition-twice",
+                    Reaction.REFUSES,
+                    one.path / tp.dir_name,
+                    f"{tp} is also in {places[tp]}",
+                    "does not start: Duplicate log directories found",
+                    "Move one of them elsewhere: the shorter one, by `kafkafs topics describe`",
+                    tp,
+                )
+            places.setdefault(tp, one.path)
+
+
+def _is_taken(name: str) -> bool:
+    """Whether a broker takes a name that is no topic's: it looks for the number behind the last dash only."""
+    topic, dash, number = name.rpartition("-")
+    digits = number.removeprefix("+")
+    return bool(topic and dash and digits.isascii() and digits.isdigit() and int(digits) < 2**31)
+
+
+def check_quorum(
+    dirs: Sequence[LogDirState], metadata_dir: LogDirState, metadata: ClusterMetadata | None
+) -> Iterator[Prediction]:
+    """The metadata log is where it should be, and can be read."""
+    for one in dirs:
+        if one is not metadata_dir and one.metadata_log.is_dir():
+            yield Prediction(
+                "metadata-log-elsewhere",
+                Reaction.REFUSES,
+                one.metadata_log,
+                "a metadata log outside of the metadata directory",
+                f"does not start: it expects the metadata log in {metadata_dir.path} alone",
+                "Correct metadata.log.dir, or the order of log.dirs: the first one has the metadata log",
+            )
+    quorum_state = metadata_dir.metadata_log / names.QUORUM_STATE
+    data = read_whole(quorum_state)
+    if data is not None and not _is_quorum_state(data):
+        yield Prediction(
+            "quorum-state-corrupt",
+            Reaction.REFUSES,
+            quorum_state,
+            "the file does not parse",
+            "does not start: Error while reading the Quorum status",
+            "Remove the file, if this is the only controller",
+        )
+    if metadata is not None and metadata.problem is not None:
+        yield Prediction(
+            "metadata-log-damaged",
+            Reaction.CUTS,
+            metadata.problem.path or metadata_dir.metadata_log,
+            f"the metadata can be read up to offset {metadata.end_offset}: {metadata.problem.what}",
+            "cuts the metadata log there, or does not start; topics that it forgets become strays",
+            f"Take the metadata log of another controller, or: {REVIVE}",
+        )
+    version = 0 if metadata is None else metadata.features.get("metadata.version", 0)
+    if 0 < version < _LEAST_METADATA_VERSION:
+        yield Prediction(
+            "metadata-version-old",
+            Reaction.REFUSES,
+            metadata_dir.metadata_log,
+            f"metadata.version is {version}, before 3.3-IV3",
+            "does not start, if it is Kafka 4.0 or later",
+            "Start Kafka 3.9 and raise it: kafka-features.sh upgrade",
+        )
+
+    release = next((name for least, name in _RELEASES if version >= least), None)
+    if release is not None:
+        yield Prediction(
+            "metadata-version-new",
+            Reaction.IGNORES,
+            metadata_dir.metadata_log,
+            f"metadata.version is {version}",
+            f"starts if it is Kafka {release} or later; an earlier one does not",
+        )
+
+
+def _is_quorum_state(data: bytes) -> bool:
+    try:
+        return isinstance(json.loads(data), dict)
+    except ValueError:
+        return False
+
+
+def check_checkpoints(one: LogDirState) -> Iterator[Prediction]:
+    """The offset checkpoints parse."""
+    for name in (*_CHECKPOINTS, names.REPLICATION_CHECKPOINT, names.CLEANER_CHECKPOINT):
+        path = one.path / name
+        try:
+            checkpoints.read(path)
+        except CorruptCheckpoint as error:
+            yield Prediction(
+                "checkpoint-corrupt",
+                Reaction.OFFLINE,
+                path,
+                error.what,
+                "takes the directory offline; without another one it stops",
+                "Remove the file: the broker then " + _CHECKPOINTS.get(name, "begins it anew"),
+            )
+
+
+def check_space(one: LogDirState) -> Iterator[Prediction]:
+    """There is space for the files that a broker makes when it starts."""
+    status = os.statvfs(one.path)
+    free = status.f_bavail * status.f_frsize
+    if free < _LITTLE_SPACE_BYTES:
+        yield Prediction(
+            "disk-full",
+            Reaction.OFFLINE,
+            one.path,
+            f"{free} bytes are free",
+            "takes the directory offline at the first file that it cannot write",
+            "Make space: `kafkafs retain` removes old segments by their topics' retention",
+        )

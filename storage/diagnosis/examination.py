@@ -1,0 +1,154 @@
+"""Examines the log directories of one broker: `examine` puts the checks together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from storage.clock import Clock, SystemClock
+from storage.diagnosis.broker_properties import BrokerProperties
+from storage.diagnosis.directory_checks import (
+    LogDirState,
+    check_checkpoints,
+    check_identity,
+    check_lock,
+    check_names,
+    check_quorum,
+    check_space,
+    metadata_dir_of,
+    metadata_of,
+)
+from storage.diagnosis.partition_checks import (
+    check_absent,
+    check_files,
+    check_log_start,
+    check_topics,
+    of_finding,
+    of_recovery,
+)
+from storage.diagnosis.predictions import Diagnosis, Prediction, Reaction
+from storage.directory.directory_checkpoints import DirectoryCheckpoints
+from storage.directory.recovery_plans import recovery_plan
+from storage.errors import CorruptCheckpoint, StorageError
+from storage.files import checkpoints, dir_lock, names
+from storage.files.disk import RealDisk
+from storage.files.names import FileKind
+from storage.log.log_dir import LogDir
+from storage.log.segment import Segment
+from storage.log.segments import live_offsets
+from storage.progress import NoProgress, Progress
+from storage.recovery.dry_run import rehearse
+from storage.recovery.recovery import RecoveryReport
+from storage.types import TopicPartition
+from storage.verify.verify import verify_log_dir
+
+_RECOVERED_BYTES_S = 200_000_000  # by one thread of a broker, about
+_WORST_FIRST = {reaction: rank for rank, reaction in enumerate(Reaction)}
+
+
+def examine(
+    paths: Sequence[Path],
+    *,
+    properties: BrokerProperties | None = None,
+    quick: bool = False,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> Diagnosis:
+    """What a broker with these log directories will do when it starts. Nothing is changed.
+
+    `quick`: no log is read, so damage is not found, and neither is what recovery would cut. OSError when a directory
+    cannot be read.
+    """
+    dirs = [LogDirState.of(path) for path in paths]
+    metadata_dir = metadata_dir_of(dirs, properties)
+    metadata = metadata_of(metadata_dir)
+    found: list[Prediction] = [*check_identity(dirs, metadata_dir, properties), *check_names(dirs)]
+    found += check_quorum(dirs, metadata_dir, metadata)
+    node_id = next((one.meta.node_id for one in dirs if one.meta is not None), None)
+    node_id = properties.node_id if properties is not None and properties.node_id is not None else node_id
+    offline = set()
+    for one in dirs:
+        own = [*check_lock(one), *check_checkpoints(one), *check_space(one)]
+        own += check_topics(one, metadata, node_id)
+        for tp in one.partitions:
+            own += check_files(one.path / tp.dir_name, tp)
+        own += _recovery_work(one)
+        if not quick:
+            own += _damage(one, progress or NoProgress(), clock or SystemClock())
+        if any(prediction.reaction is Reaction.OFFLINE for prediction in own):
+            offline.add(one.path)
+        found += own
+    places = {tp: one.path for one in dirs for tp in one.partitions}
+    found += check_absent(places, metadata, node_id, metadata_dir.path)
+    stays = metadata_dir.path not in offline and len(offline) < len(dirs)
+    return Diagnosis(tuple(sorted(found, key=lambda one: (_WORST_FIRST[one.reaction], str(one.path)))), stays)
+
+
+def _recovery_work(one: LogDirState) -> Iterator[Prediction]:
+    """After an unclean shutdown: how much a broker will check."""
+    if one.clean or not one.partitions:
+        return
+    points: dict[TopicPartition, int] = {}
+    with contextlib.suppress(CorruptCheckpoint):
+        points = checkpoints.read(one.path / names.RECOVERY_POINT_CHECKPOINT)
+    size = sum(_bytes_from(one.path / tp.dir_name, points.get(tp, 0)) for tp in one.partitions)
+    seconds = size // _RECOVERED_BYTES_S
+    yield Prediction(
+        "unclean",
+        Reaction.RECOVERS,
+        one.path / names.CLEAN_SHUTDOWN,
+        "the directory was not shut down cleanly",
+        f"checks {size} bytes of {len(one.partitions)} partitions, for about {seconds} s with one thread",
+        "num.recovery.threads.per.data.dir makes it quicker; `kafkafs recover` does the same",
+    )
+
+
+def _bytes_from(directory: Path, recovery_point: int) -> int:
+    bases = live_offsets(directory, FileKind.LOG)
+    first = max((base for base in bases if base <= recovery_point), default=0)
+    return sum(Segment.at(directory, base).size for base in bases if base >= first)
+
+
+def _damage(one: LogDirState, progress: Progress, clock: Clock) -> Iterator[Prediction]:
+    """What recovery will remove, and what is damaged without that it is noticed."""
+    held = dir_lock.holder(one.path) is not None
+    reports: dict[TopicPartition, RecoveryReport] = {}
+    if not held:
+        known = DirectoryCheckpoints(RealDisk(), one.path)  # read, never written
+        for tp in one.partitions if one.clean else ():
+            yield from check_log_start(tp, one.path / tp.dir_name, known.of(tp).log_start or 0)
+        for tp, outcome in () if one.clean else _rehearsed(one, known, progress, clock):
+            if isinstance(outcome, RecoveryReport):
+                reports[tp] = outcome
+                yield from of_recovery(outcome, one.path / tp.dir_name, known.of(tp).recovery_point)
+            else:
+                yield Prediction(
+                    "unreadable", Reaction.OFFLINE, one.path / tp.dir_name, str(outcome),
+                    "takes the directory offline", "", tp,
+                )  # fmt: skip
+    findings = verify_log_dir(one.path, one.partitions, progress=progress)
+    by_dir = {one.path / tp.dir_name: tp for tp in one.partitions}
+    seen: set[tuple[str, Path]] = set()
+    for finding in findings:
+        tp_of = by_dir.get(finding.path.parent) or by_dir.get(finding.path)
+        if tp_of is None:
+            continue
+        prediction = of_finding(finding, tp_of, reports.get(tp_of), one.path / tp_of.dir_name)
+        if prediction is not None and (prediction.name, prediction.path) not in seen:
+            seen.add((prediction.name, prediction.path))
+            yield prediction
+
+
+def _rehearsed(
+    one: LogDirState, known: DirectoryCheckpoints, progress: Progress, clock: Clock
+) -> Iterator[tuple[TopicPartition, RecoveryReport | Exception]]:
+    """Recovery of each partition as the broker will do it, on copies of the small files."""
+    log_dir = LogDir.open_read_only(one.path, clock=clock)
+    for tp in one.partitions:
+        info = log_dir.topic_info(tp.topic)
+        plan = recovery_plan(log_dir, known, tp, info, clean=False)
+        try:
+            yield tp, rehearse(plan, clock=clock, progress=progress)
+        except (StorageError, OSError) as error:
+            yield tp, error

@@ -1,0 +1,329 @@
+"""Builds one partition's directory in the new log directory from a replica.
+
+Segments are copied whole, the last one up to where the log ends or is cut; then recovery, as after a crash, checks
+every batch of them, rebuilds their indexes, leader epochs and producer snapshots, and the log is closed. So the result
+does not rest on any index or checkpoint of the source.
+
+Linked segments (`link`) are not read: what was shut down cleanly is trusted from its start on, otherwise up to the
+source's recovery point. Only sealed segments are linked, and only their `.log`: a broker appends to the last one, and
+writes to indexes. A later recovery of a broker would cut a linked segment in place only where it is damaged.
+
+The directory is abandoned as a whole when something fails, so a crash here needs no care.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage.append.partition_log import PartitionLog
+from storage.clock import Clock
+from storage.config import LogConfig
+from storage.errors import CorruptBatch, CorruptCheckpoint, PartitionOffline, StorageError
+from storage.files import leader_epochs, names, partition_metadata, producer_state
+from storage.files.disk import opened, replace_file
+from storage.files.disk_protocol import Disk
+from storage.files.log_file import open_quietly
+from storage.files.names import FileKind
+from storage.files.producer_state import ProducerEntry
+from storage.files.whole_file import read_whole
+from storage.format.control_records import ControlType
+from storage.format.record_batch import BatchFields, encode_batch
+from storage.format.record_columns import Record
+from storage.log.scanning import scan_batches
+from storage.log.segment import Segment
+from storage.log.segments import live_offsets
+from storage.log.snapshot import LogSnapshot
+from storage.progress import Progress
+from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
+from storage.revival.cuts import LogCut
+from storage.revival.sources import Replica
+from storage.types import TopicPartition
+from storage.upkeep.salvage import LostOffsets, salvage
+
+_COPIED_INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+_CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
+_ADVICE = "`kafkafs salvage` copies what is intact; --salvage does that here"
+_MARKER_KEY = struct.Struct(">hh")  # version, type
+_MARKER = struct.Struct(">hi")  # version, coordinator epoch
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan:
+    """How a partition is built: which replica, to where, up to where."""
+
+    replica: Replica
+    directory: Path
+    config: LogConfig
+    topic_id: str
+    cut: LogCut
+    link: bool = False
+    salvage: bool = False
+
+
+@dataclass(slots=True)
+class Built:
+    """A partition that was built. `linked_bytes` are among `size_bytes`. `last_epoch`: the last leader's, -1 if none.
+
+    `greatest_producer_id`: in its batches that were read and in its producer state. `open_transactions`: those without
+    a marker at its end; `aborted`: those of them that got an abort marker. `lost`: by salvaging it.
+    """
+
+    tp: TopicPartition
+    log_start_offset: int
+    log_end_offset: int
+    size_bytes: int
+    linked_bytes: int = 0
+    last_epoch: int = -1
+    greatest_producer_id: int = -1
+    open_transactions: tuple[ProducerEntry, ...] = ()
+    aborted: tuple[ProducerEntry, ...] = ()
+    salvaged: bool = False
+    lost: list[LostOffsets] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Building:
+    """Builds partitions, one after the other, with one disk and clock."""
+
+    disk: Disk
+    clock: Clock
+    progress: Progress
+
+    def build(self, plan: BuildPlan, aborts: Callable[[ProducerEntry], bool]) -> Built:
+        """Makes the directory. `aborts` says which of the open transactions get an abort marker.
+
+        CorruptBatch or another StorageError where the replica is damaged, unless it is to be salvaged; OSError.
+        """
+        try:
+            log, linked = self._copied(plan)
+        except (StorageError, OSError) as error:
+            if not plan.salvage or isinstance(error, OSError):
+                raise
+            self._clear(plan.directory)
+            log, lost = self._salvaged(plan)
+            built = self._finish(plan, log, 0, aborts)
+            built.salvaged, built.lost = True, lost
+            return built
+        return self._finish(plan, log, linked, aborts)
+
+    def _copied(self, plan: BuildPlan) -> tuple[PartitionLog, int]:
+        replica, directory = plan.replica, plan.directory
+        snapshot, end_offset = replica.snapshot, plan.cut.end_offset
+        kept = [
+            segment
+            for segment in snapshot.segments
+            # An empty last segment too: the log may end beyond the last batch.
+            if segment.base_offset < end_offset or segment.base_offset == end_offset == snapshot.log_end_offset
+        ]
+        self.disk.mkdir(directory)
+        linked = 0
+        for segment in kept[:-1]:
+            linked += self._copy_segment(segment, directory, link=plan.link)
+        if kept:
+            last = kept[-1]
+            size = _position_of(snapshot, last, end_offset)
+            self._copy_file(last.log.path, directory / names.segment_file(last.base_offset, FileKind.LOG), size)
+        for offset in live_offsets(replica.path, FileKind.PRODUCER_SNAPSHOT):
+            if offset <= end_offset:
+                self._copy_small(replica.path, directory, names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT))
+        if replica.epochs is not None:
+            entries = replica.epochs.truncate_from_end(end_offset).entries
+            replace_file(self.disk, directory / names.LEADER_EPOCH_CHECKPOINT, leader_epochs.encode(entries))
+        recovery_point = 0
+        if plan.link and kept and replica.epochs is not None:
+            trusted = end_offset if replica.source.clean else replica.recovery_point
+            recovery_point = min(trusted, kept[-1].base_offset)
+        log, report = self._recovered(plan, recovery_point, snapshot.log_start_offset)
+        expected = max(end_offset, snapshot.log_start_offset)
+        if report.cut is not None or report.log_end_offset != expected:
+            log.abandon()
+            cut = report.cut
+            raise CorruptBatch(
+                f"{replica.tp} is damaged",
+                path=replica.path if cut is None else replica.path / names.segment_file(cut.base_offset, FileKind.LOG),
+                position=None if cut is None else cut.position,
+                expected=f"messages up to offset {expected}",
+                found=f"up to {report.log_end_offset}",
+                advice=_ADVICE,
+            )
+        return log, linked
+
+    def _recovered(
+        self, plan: BuildPlan, recovery_point: int, log_start_offset: int
+    ) -> tuple[PartitionLog, RecoveryReport]:
+        recovery = Recovery(
+            RecoveryPlan(
+                plan.replica.tp,
+                plan.directory,
+                plan.config,
+                clean=False,
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
+                gentle=True,
+                threads=len(os.sched_getaffinity(0)),
+            ),
+            disk=self.disk,
+            clock=self.clock,
+            progress=self.progress,
+        )
+        try:
+            loaded = recovery.run()
+        except PartitionOffline as error:
+            where = error.path.name if error.path is not None else ""
+            raise CorruptBatch(
+                f"{plan.replica.tp} is damaged before intact messages",
+                path=plan.replica.path / where,
+                position=error.position,
+                offset=error.offset,
+                found=error.found,
+                advice=_ADVICE,
+            ) from None
+        log = PartitionLog(plan.replica.tp, plan.directory, plan.config, loaded, disk=self.disk, clock=self.clock)
+        return log, recovery.report
+
+    def _salvaged(self, plan: BuildPlan) -> tuple[PartitionLog, list[LostOffsets]]:
+        snapshot = plan.replica.snapshot
+        self.disk.mkdir(plan.directory)
+        start = snapshot.segments[0].base_offset if snapshot.segments else snapshot.log_start_offset
+        log, _ = self._recovered(plan, 0, start)
+        result = salvage(snapshot, log, compacted=plan.config.compact, progress=self.progress)
+        if plan.cut.end_offset < log.log_end_offset:
+            log.truncate_to(plan.cut.end_offset)
+        return log, result.lost
+
+    def _finish(
+        self, plan: BuildPlan, log: PartitionLog, linked: int, aborts: Callable[[ProducerEntry], bool]
+    ) -> Built:
+        """Appends abort markers, closes the log, writes what else belongs into its directory."""
+        disk, directory, replica = self.disk, plan.directory, plan.replica
+        producers = log.active_producers()
+        unfinished = [entry for entry in producers if entry.current_txn_first_offset >= 0]
+        aborted = [entry for entry in unfinished if aborts(entry)]
+        epoch = _last_epoch_of(directory)
+        for entry in aborted:
+            log.append_batches(memoryview(self._marker(entry, log.log_end_offset, max(epoch, replica.last_epoch, 0))))
+        log.close()
+        replace_file(disk, directory / names.PARTITION_METADATA, partition_metadata.encode(plan.topic_id))
+        snapshot = log.snapshot()
+        times = {segment.base_offset: segment.log.stat().st_mtime_ns for segment in replica.snapshot.segments}
+        for segment in snapshot.segments:
+            if segment.base_offset in times and segment.log.stat().st_nlink == 1:
+                # Retention goes by it where messages carry no timestamps.
+                disk.set_mtime(segment.log.path, times[segment.base_offset])
+        disk.sync_dir(directory)
+        return Built(
+            tp=replica.tp,
+            log_start_offset=snapshot.log_start_offset,
+            log_end_offset=snapshot.log_end_offset,
+            size_bytes=snapshot.size_bytes,
+            linked_bytes=linked,
+            last_epoch=max(_last_epoch_of(directory), replica.last_epoch),
+            greatest_producer_id=_greatest_producer_id(replica.path, snapshot),
+            open_transactions=tuple(unfinished),
+            aborted=tuple(aborted),
+        )
+
+    def _marker(self, entry: ProducerEntry, offset: int, leader_epoch: int) -> bytes:
+        """The batch that aborts a producer's open transaction (MemoryRecords.withEndTransactionMarker)."""
+        fields = BatchFields(
+            leader_epoch=leader_epoch,
+            producer_id=entry.producer_id,
+            producer_epoch=entry.epoch,
+            transactional=True,
+            control=True,
+        )
+        key = _MARKER_KEY.pack(0, ControlType.ABORT)
+        value = _MARKER.pack(0, max(entry.coordinator_epoch, 0))
+        return encode_batch([Record(key, value, (), self.clock.now_ms())], base_offset=offset, fields=fields)
+
+    def _copy_segment(self, segment: Segment, directory: Path, *, link: bool) -> int:
+        """Links or copies a sealed segment; returns the bytes that were linked."""
+        target = directory / names.segment_file(segment.base_offset, FileKind.LOG)
+        linked = link and self._linked(segment.log.path, target)
+        if not linked:
+            self._copy_file(segment.log.path, target, segment.size)
+        for kind in _COPIED_INDEXES:
+            path = segment.path_of(kind)
+            if path.exists():
+                self._copy_file(path, directory / names.segment_file(segment.base_offset, kind), path.stat().st_size)
+        return segment.size if linked else 0
+
+    def _linked(self, source: Path, target: Path) -> bool:
+        try:
+            self.disk.link(source, target)
+        except OSError as error:
+            if error.errno not in _CANNOT_LINK:
+                raise
+            return False
+        return True
+
+    def _copy_file(self, source: Path, target: Path, size_bytes: int) -> None:
+        fd = open_quietly(source)
+        try:
+            copied = self.disk.copy(fd, target, size_bytes)
+        finally:
+            os.close(fd)
+        if copied < size_bytes:
+            raise OSError(errno.EIO, "the file became shorter while it was copied", str(source))
+        with opened(self.disk, target) as file:
+            file.sync()
+        self.progress.advance(size_bytes)
+
+    def _copy_small(self, source: Path, target: Path, name: str) -> None:
+        content = read_whole(source / name)
+        if content is not None:
+            with opened(self.disk, target / name, create=True) as file:
+                file.write_at(0, content)
+                file.sync()
+
+    def _clear(self, directory: Path) -> None:
+        for path in sorted(directory.iterdir()):
+            self.disk.unlink(path)
+        self.disk.rmdir(directory)
+
+
+def _position_of(snapshot: LogSnapshot, segment: Segment, end_offset: int) -> int:
+    """The position behind the last batch below `end_offset`."""
+    end = snapshot.end_position(segment)
+    if end_offset >= snapshot.log_end_offset or not end:
+        return end
+    position = segment.floor(end_offset - 1, end)
+    for window in scan_batches(snapshot, segment, position):
+        if window.damage is not None:
+            break
+        kept = int(window.table.last_offset.searchsorted(end_offset))
+        if kept:
+            position = int(window.table.end[kept - 1])
+        if kept < window.table.rows:
+            break
+    return position
+
+
+def _greatest_producer_id(source: Path, built: LogSnapshot) -> int:
+    """The greatest in the batches of a log, and in all producer snapshots of its source; -1 without any.
+
+    Linked segments are not read: the snapshots have their producers, except those that had expired by then.
+    """
+    greatest = -1
+    for offset in live_offsets(source, FileKind.PRODUCER_SNAPSHOT):
+        with suppress(CorruptCheckpoint):
+            read = producer_state.read(source / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT))
+            if read is not None and len(read):
+                greatest = max(greatest, int(read.table["producer_id"].max()))
+    for segment in built.segments:
+        if segment.log.stat().st_nlink == 1:
+            for window in scan_batches(built, segment, 0):
+                if window.table.rows:
+                    greatest = max(greatest, int(window.table.producer_id.max()))
+    return greatest
+
+
+def _last_epoch_of(directory: Path) -> int:
+    latest = leader_epochs.read(directory / names.LEADER_EPOCH_CHECKPOINT).latest_epoch
+    return -1 if latest is None else latest

@@ -1,0 +1,146 @@
+"""The files that make a directory of logs the directory of a cluster of one node, which a broker then starts on.
+
+A broker and controller in one (combined mode), with a quorum of itself: `meta.properties`; `bootstrap.checkpoint` with
+the topics; the checkpoint of `__cluster_metadata-0` that names the voter; the four offset checkpoints; a
+`server.properties`. What each is needed for: storage/DESIGN.md, "Reviving".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.directory import clean_shutdown
+from storage.files import checkpoints, metadata_checkpoint, names
+from storage.files.disk import opened, replace_file
+from storage.files.disk_protocol import Disk
+from storage.files.metadata_checkpoint import NewPartition, NewRecord, Voter
+from storage.files.metadata_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    ProducerIdsRecord,
+    ResourceType,
+    TopicRecord,
+)
+from storage.format import properties
+from storage.revival.building import Built
+from storage.revival.topics import TopicPlan
+from storage.types import TopicPartition
+
+# 3.9-IV0: brokers 3.9 and 4.x start with it, and more than 10,000 records are appended in several batches.
+LEAST_METADATA_VERSION = 21
+SERVER_PROPERTIES = "server.properties"
+CONTROLLER_LISTENER = "CONTROLLER"
+_METADATA_VERSION = "metadata.version"
+_ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
+_PRODUCER_ID_BLOCK = 1000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
+_NO_LEADER = -1
+_MAX_INT32 = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The one node: who it is, and where it listens (the controller on the port after the broker's)."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: str
+    host: str = "localhost"
+    port: int = 9092
+
+
+@dataclass(frozen=True, slots=True)
+class NewCluster:
+    """What the files are made from. `leader_epochs`: the highest known of each partition, the missing ones included;
+    `producer_id`: the highest known."""
+
+    node: Node
+    features: Mapping[str, int]
+    topics: Sequence[TopicPlan]
+    built: Mapping[TopicPartition, Built]
+    leader_epochs: Mapping[TopicPartition, int]
+    producer_id: int
+
+    def records(self) -> list[NewRecord]:
+        """The records of bootstrap.checkpoint."""
+        features = dict(self.features)
+        features[_METADATA_VERSION] = max(features.get(_METADATA_VERSION, 0), LEAST_METADATA_VERSION)
+        # With eligible leader replicas, a partition without a leader stays offline.
+        leader = self.node.node_id if features.get(_ELIGIBLE_LEADER_REPLICAS) else _NO_LEADER
+        records: list[NewRecord] = [FeatureLevelRecord(_METADATA_VERSION, features.pop(_METADATA_VERSION))]
+        records += [FeatureLevelRecord(name, level) for name, level in sorted(features.items())]
+        for topic in self.topics:
+            records.append(TopicRecord(topic.name, topic.topic_id))
+            records += [
+                ConfigRecord(ResourceType.TOPIC, topic.name, key, value) for key, value in topic.configs.items()
+            ]
+            for number in range(topic.partition_count):
+                # Above all: a consumer ignores a leader whose epoch is below that of an offset it has committed.
+                epoch = self.leader_epochs.get(TopicPartition(topic.name, number), -1) + 1
+                records.append(
+                    NewPartition(topic.topic_id, number, self.node.node_id, self.node.directory_id, leader, epoch)
+                )
+        if self.producer_id >= 0:
+            # Otherwise a new producer could get an id that a log knows, and its first batch be taken for a duplicate.
+            block = (self.producer_id // _PRODUCER_ID_BLOCK + 1) * _PRODUCER_ID_BLOCK
+            records.append(ProducerIdsRecord(block))
+        return records
+
+
+def write(disk: Disk, directory: Path, cluster: NewCluster, log_dir: Path, now_ms: int) -> None:
+    """Writes the files into `directory`, which will be `log_dir`; meta.properties, without which no broker starts,
+    last."""
+    node, built = cluster.node, cluster.built
+    ends = {tp: one.log_end_offset for tp, one in built.items()}
+    starts = {tp: one.log_start_offset for tp, one in built.items() if one.log_start_offset > 0}
+    contents = {
+        names.RECOVERY_POINT_CHECKPOINT: checkpoints.encode(ends),
+        names.REPLICATION_CHECKPOINT: checkpoints.encode(ends),
+        names.LOG_START_CHECKPOINT: checkpoints.encode(starts),
+        names.BOOTSTRAP_CHECKPOINT: metadata_checkpoint.bootstrap(cluster.records(), now_ms),
+        SERVER_PROPERTIES: server_properties(node, log_dir),
+    }
+    for name, content in contents.items():
+        with opened(disk, directory / name, create=True) as file:
+            file.write_at(0, content)
+            file.sync()
+    quorum = directory / f"{names.CLUSTER_METADATA_TOPIC}-0"
+    disk.mkdir(quorum)
+    voter = Voter(node.node_id, node.directory_id, CONTROLLER_LISTENER, node.host, node.port + 1)
+    with opened(disk, quorum / names.metadata_snapshot_file(0, 0), create=True) as file:
+        file.write_at(0, metadata_checkpoint.voters(voter, now_ms))
+        file.sync()
+    disk.sync_dir(quorum)
+    clean_shutdown.write(disk, directory, clean_shutdown.UNKNOWN_BROKER_EPOCH)
+    identity = {
+        "version": "1",
+        "cluster.id": node.cluster_id,
+        "node.id": str(node.node_id),
+        "directory.id": node.directory_id,
+    }
+    replace_file(disk, directory / names.META_PROPERTIES, properties.encode(identity))
+
+
+def server_properties(node: Node, log_dir: Path) -> bytes:
+    """A configuration with which the broker starts: plain text, on one host, keeping what it is given."""
+    controller = f"{node.host}:{node.port + 1}"
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": str(node.node_id),
+        "listeners": f"PLAINTEXT://{node.host}:{node.port},{CONTROLLER_LISTENER}://{controller}",
+        "controller.listener.names": CONTROLLER_LISTENER,
+        "controller.quorum.bootstrap.servers": controller,
+        "log.dirs": str(log_dir),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "min.insync.replicas": "1",
+        "log.retention.ms": "-1",
+        "offsets.retention.minutes": str(_MAX_INT32),
+    }
+    comments = (
+        "Written by kafkafs revive: one node, broker and controller, which listens on this host alone.",
+        "log.retention.ms and offsets.retention.minutes keep old messages and old groups: set your own values later.",
+    )
+    return properties.encode(settings, comments)

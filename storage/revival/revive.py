@@ -1,0 +1,393 @@
+"""Makes a log directory on which an unmodified Kafka broker of one node starts, from what is left of others.
+
+The steps; what a crash after each leaves:
+
+1. plan: read the sources, choose replicas, find the cuts        → nothing
+2. take `<DEST>.reviving` next to DEST, and empty it             → an empty directory with a lock file that nobody holds
+3. build the partitions in it, one after the other (building.py) → some partitions; no broker takes the directory
+4. write the directory's own files, `meta.properties` last       → a complete directory under another name
+5. rename it to DEST, and sync the directory above               → DEST, complete
+
+DEST does not exist, or is empty, until step 5. A later run takes up `<DEST>.reviving` at step 2: it begins anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage.clock import Clock, SystemClock
+from storage.errors import CorruptData, StorageError, UnknownTopicOrPartition
+from storage.files import dir_lock, names, partition_metadata
+from storage.files.dir_lock import DirLock
+from storage.files.disk import RealDisk
+from storage.files.disk_protocol import Disk
+from storage.files.producer_state import ProducerEntry
+from storage.log.log_dir import LogDir
+from storage.progress import NoProgress, Progress
+from storage.revival import new_cluster, sources, topics
+from storage.revival.building import Building, BuildPlan, Built
+from storage.revival.choosing import Choice
+from storage.revival.coordinators import COORDINATORS_TOPICS, Coordinated, read_coordinators
+from storage.revival.cuts import LogCut, cut_at_offset, cut_at_time
+from storage.revival.new_cluster import NewCluster, Node
+from storage.revival.sources import Found, Replica, Source
+from storage.revival.topics import ConfigRequest, TopicPlan
+from storage.types import TopicPartition
+
+UNFINISHED_SUFFIX = ".reviving"
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to revive, and how. `until_ms`: each partition ends with the last batch that holds a message at or before
+    it; `offsets`: each of these partitions with the batch that holds the offset before. `partition_counts`: of topics
+    whose number of partitions cannot be found. `host`, `port`: where the broker will listen."""
+
+    sources: Sequence[Path]
+    target: Path
+    wanted: Callable[[TopicPartition], bool] = lambda _tp: True
+    until_ms: int | None = None
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    config: ConfigRequest = field(default_factory=ConfigRequest)
+    partition_counts: Mapping[str, int] = field(default_factory=dict)
+    without_transactions: bool = False
+    link: bool = False
+    salvage: bool = False
+    host: str = "localhost"
+    port: int = 9092
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPartition:
+    """A partition: its replica, what is left behind in others, where it is cut."""
+
+    tp: TopicPartition
+    choice: Choice
+    cut: LogCut
+    topic: TopicPlan
+
+    @property
+    def replica(self) -> Replica:
+        return self.choice.replica
+
+    @property
+    def is_cut(self) -> bool:
+        return self.cut.end_offset < self.replica.log_end_offset
+
+
+@dataclass(slots=True)
+class Revival:
+    """The result, or what it would be. `built` is empty for a plan alone. `notes`: what a person should know, one
+    sentence or two each. `began_anew`: an earlier run had not finished."""
+
+    node: Node
+    features: Mapping[str, int]
+    topics: list[TopicPlan]
+    partitions: list[PlannedPartition]
+    built: dict[TopicPartition, Built] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    began_anew: bool = False
+
+
+def plan(request: Request) -> Revival:
+    """Step 1. LogLocked, InvalidTopic, InvalidConfig, UnknownTopicOrPartition; StorageError at damage; OSError."""
+    sources.check_apart(request.sources, request.target)
+    _check_target(request.target)
+    found = sources.find(request.sources)
+    wanted = [replica for replica in found.replicas if _is_wanted(request, replica.tp)]
+    if not wanted:
+        raise UnknownTopicOrPartition("no partition of the sources is wanted", advice="Check the names of the topics")
+    planned = topics.plan_topics(found, wanted, request.config, request.partition_counts)
+    revival = Revival(_node(found, request), _features(found), planned, [])
+    for topic in planned:
+        for number, choice in sorted(topic.choices.items()):
+            tp = TopicPartition(topic.name, number)
+            revival.partitions.append(PlannedPartition(tp, choice, _cut(request, tp, choice.replica), topic))
+    for tp in request.offsets:
+        if tp not in {one.tp for one in revival.partitions}:
+            raise UnknownTopicOrPartition(f"an offset is given for {tp}, which is not among the partitions to revive")
+    revival.notes += _notes_of_sources(found, revival, request)
+    return revival
+
+
+def run(
+    request: Request, *, disk: Disk | None = None, clock: Clock | None = None, progress: Progress | None = None
+) -> Revival:
+    """All steps. Errors as `plan`; CorruptBatch where a replica is damaged (unless `salvage`), with all of them told;
+    LogLocked when another process revives to the same place. Nothing is left then."""
+    disk = RealDisk() if disk is None else disk
+    clock = SystemClock() if clock is None else clock
+    progress = NoProgress() if progress is None else progress
+    revival = plan(request)
+    target = request.target.absolute()
+    place = target.with_name(target.name + UNFINISHED_SUFFIX)
+    with _taken(disk, place) as lock:
+        revival.began_anew = _emptied(disk, place)
+        _check_space(revival, request, place)
+        building = Building(disk, clock, progress)
+        _build_all(revival, request, building, place)
+        known = read_coordinators(LogDir.open_read_only(place))
+        revival.notes += _notes_of_result(revival, known, request)
+        cluster = NewCluster(
+            revival.node,
+            revival.features,
+            revival.topics,
+            revival.built,
+            _leader_epochs(revival, known),
+            _greatest_producer_id(revival, known),
+        )
+        new_cluster.write(disk, place, cluster, target, clock.now_ms())
+        disk.sync_dir(place)
+        disk.rename(place, target)
+        disk.sync_dir(target.parent)
+        disk.unlink(target / dir_lock.NAME)
+        lock.release()
+    return revival
+
+
+# Step 1
+
+
+def _check_target(target: Path) -> None:
+    """FileExistsError unless the new directory is missing or empty; OSError where it cannot be made by a rename."""
+    if not target.parent.exists():
+        raise FileNotFoundError(errno.ENOENT, "no such directory", str(target.parent))
+    if target.is_mount():
+        raise OSError(errno.EBUSY, "is a mount point: name a directory in it", str(target))
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(errno.EEXIST, "exists and is not empty", str(target))
+
+
+def _is_wanted(request: Request, tp: TopicPartition) -> bool:
+    if tp.topic == names.TRANSACTION_STATE_TOPIC and request.without_transactions:
+        return False
+    return request.wanted(tp)
+
+
+def _node(found: Found, request: Request) -> Node:
+    metas = [source.meta for source in found.sources if source.meta is not None]
+    cluster_id = next((meta.cluster_id for meta in metas if meta.cluster_id), None) or partition_metadata.random_id()
+    node_id = next((meta.node_id for meta in metas if meta.node_id is not None and meta.node_id >= 0), 1)
+    return Node(cluster_id, node_id, partition_metadata.random_id(), request.host, request.port)
+
+
+def _features(found: Found) -> Mapping[str, int]:
+    def rank(source: Source) -> tuple[int, int]:
+        return (-1 if source.metadata is None else source.metadata.end_offset, source.features["metadata.version"])
+
+    knowing = [source for source in found.sources if "metadata.version" in source.features]
+    return max(knowing, key=rank).features if knowing else {}
+
+
+def _cut(request: Request, tp: TopicPartition, replica: Replica) -> LogCut:
+    snapshot = replica.snapshot
+    cut = LogCut(replica.log_end_offset)
+    try:
+        if request.until_ms is not None:
+            cut = cut_at_time(snapshot, request.until_ms)
+        if tp in request.offsets:
+            at_offset = cut_at_offset(snapshot, request.offsets[tp])
+            cut = min(cut, at_offset, key=lambda one: one.end_offset)
+    except CorruptData as error:
+        error.advice = "Where to cut is not certain in a damaged log: `kafkafs salvage` it first, and revive the copy"
+        raise
+    return cut
+
+
+def _notes_of_sources(found: Found, revival: Revival, request: Request) -> Iterator[str]:
+    clusters = {source.meta.cluster_id for source in found.sources if source.meta is not None}
+    if len(clusters) > 1:
+        yield f"the sources belong to {len(clusters)} clusters; the new one has the id {revival.node.cluster_id}"
+    for source in found.sources:
+        for problem in source.problems:
+            yield f"not used: {problem}"
+    if not revival.features:
+        yield (
+            f"no source tells the cluster's features: metadata.version is {new_cluster.LEAST_METADATA_VERSION} "
+            "(3.9-IV0); kafka-features.sh upgrade raises it"
+        )
+    for one in revival.partitions:
+        replica = one.replica
+        for problem in replica.problems:
+            yield f"not used: {problem}"
+        torn = replica.snapshot.active_size - replica.snapshot.active_end
+        if torn:
+            yield f"{one.tp}: {torn} bytes at the end of the log are no whole batches, and are left out"
+        for beyond in one.choice.beyond:
+            yield (
+                f"{one.tp}: {replica.path} is taken; offsets {beyond.offsets.start} to {beyond.offsets.end - 1} of "
+                f"{beyond.path} are not in it, or differ there"
+            )
+        if one.is_cut:
+            more = "; its last batch also holds later messages" if one.cut.straddles else ""
+            yield f"{one.tp}: cut at offset {one.cut.end_offset} of {replica.log_end_offset}{more}"
+            if one.topic.config.compact and one.tp.topic not in COORDINATORS_TOPICS:
+                yield f"{one.tp}: messages that compaction has removed since then are not in it"
+    for topic in revival.topics:
+        yield from _notes_of_topic(topic)
+    if request.link:
+        yield "linked segments share their bytes with the sources and were not read: `kafkafs verify` checks them"
+    here = {topic.name for topic in revival.topics}
+    absent = {name for one in found.sources if one.metadata is not None for name in one.metadata.topics} - here
+    absent = {name for name in absent if _is_wanted(request, TopicPartition(name, 0))}
+    if absent:
+        listed = ", ".join(sorted(absent)[:_SHOWN]) + (" …" if len(absent) > _SHOWN else "")
+        yield f"{len(absent)} topics of the cluster have no partition in the sources, and are left out: {listed}"
+
+
+def _notes_of_topic(topic: TopicPlan) -> Iterator[str]:
+    if "retention.ms" in topic.assumed:
+        yield f"{topic.name}: its retention is not known; it keeps everything (retention.ms=-1)"
+    if topic.left_out:
+        yield f"{topic.name}: left out of its configuration: {', '.join(topic.left_out)}"
+    if topic.missing:
+        listed = ", ".join(map(str, topic.missing[:_SHOWN])) + (" …" if len(topic.missing) > _SHOWN else "")
+        yield (
+            f"{topic.name}: {len(topic.missing)} of its {topic.partition_count} partitions are not in the sources, and "
+            f"will be empty: {listed}"
+        )
+    for replica in topic.ignored:
+        yield f"{topic.name}: {replica.path} belongs to another topic of that name ({replica.topic_id}), and is ignored"
+
+
+# Steps 2 and 3
+
+
+@contextlib.contextmanager
+def _taken(disk: Disk, place: Path) -> Iterator[DirLock]:
+    if not place.exists():
+        disk.mkdir(place)
+    lock = DirLock(disk, place)
+    try:
+        yield lock
+    except (StorageError, OSError):
+        with contextlib.suppress(OSError):
+            _emptied(disk, place)
+            lock.release()
+            disk.rmdir(place)
+        raise
+    finally:
+        lock.release()
+
+
+def _emptied(disk: Disk, place: Path) -> bool:
+    """Removes everything in the unfinished directory but its lock; returns whether there was anything."""
+    left = [path for path in sorted(place.iterdir()) if path.name != dir_lock.NAME]
+    # So that it looks unfinished from here on.
+    for path in sorted(left, key=lambda path: path.name != names.META_PROPERTIES):
+        if path.is_dir():
+            for inner in sorted(path.iterdir()):
+                disk.unlink(inner)
+            disk.rmdir(path)
+        else:
+            disk.unlink(path)
+    return bool(left)
+
+
+def _check_space(revival: Revival, request: Request, place: Path) -> None:
+    """OSError (ENOSPC) when the copies cannot fit."""
+    needed = 0
+    for one in revival.partitions:
+        segments = one.replica.snapshot.segments
+        copied = segments[-1:] if request.link else segments
+        needed += sum(segment.size for segment in copied if segment.base_offset < one.cut.end_offset)
+    free = os.statvfs(place)
+    if needed > free.f_bavail * free.f_frsize:
+        what = f"not enough space: {needed} bytes are copied, {free.f_bavail * free.f_frsize} are free"
+        raise OSError(errno.ENOSPC, what, str(place))
+
+
+def _build_all(revival: Revival, request: Request, building: Building, place: Path) -> None:
+    """Builds all partitions. All damaged ones are found before the first error is raised."""
+    errors: list[StorageError] = []
+
+    def aborts(_entry: ProducerEntry) -> bool:
+        return request.without_transactions
+
+    total = sum(one.replica.snapshot.size_bytes for one in revival.partitions)
+    building.progress.begin("revive", total)
+    try:
+        for one in revival.partitions:
+            to = place / one.tp.dir_name
+            made = BuildPlan(
+                one.replica, to, one.topic.config, one.topic.topic_id, one.cut, request.link, request.salvage
+            )
+            try:
+                revival.built[one.tp] = building.build(made, aborts)
+            except StorageError as error:
+                errors.append(error)
+    finally:
+        building.progress.end()
+    if errors:
+        first = errors[0]
+        if len(errors) > 1:
+            others = ", ".join(str(error.path) for error in errors[1:])
+            first.what += f" ({len(errors) - 1} more are damaged: {others})"
+        raise first
+
+
+# Step 4
+
+
+def _leader_epochs(revival: Revival, known: Coordinated) -> dict[TopicPartition, int]:
+    """The highest leader epoch of each partition that a log, the metadata or a consumer knows."""
+    epochs = {tp: built.last_epoch for tp, built in revival.built.items()}
+    for topic in revival.topics:
+        for number, epoch in topic.leader_epochs.items():
+            tp = TopicPartition(topic.name, number)
+            epochs[tp] = max(epochs.get(tp, -1), epoch)
+    for commit in known.commits:
+        epochs[commit.tp] = max(epochs.get(commit.tp, -1), commit.committed.leader_epoch)
+    return epochs
+
+
+def _greatest_producer_id(revival: Revival, known: Coordinated) -> int:
+    ids = [known.greatest_producer_id]
+    for one in revival.partitions:
+        ids.append(revival.built[one.tp].greatest_producer_id)
+        metadata = one.replica.source.metadata
+        ids.append(-1 if metadata is None else metadata.next_producer_id - 1)
+    return max(ids)
+
+
+def _notes_of_result(revival: Revival, known: Coordinated, request: Request) -> Iterator[str]:
+    for problem in known.problems:
+        yield f"not used: {problem}"
+    for built in revival.built.values():
+        if built.salvaged:
+            lost = [one for one in built.lost if one.first_offset is not None]
+            yield f"{built.tp}: was damaged, and what is intact was copied; {len(lost)} ranges of offsets are lost"
+        if built.aborted:
+            yield f"{built.tp}: {len(built.aborted)} open transactions were aborted"
+        left = [
+            one
+            for one in built.open_transactions
+            if one not in built.aborted and not known.transactions.will_end(built.tp, one.producer_id)
+        ]
+        if left:
+            first = min(one.current_txn_first_offset for one in left)
+            yield (
+                f"{built.tp}: {len(left)} open transactions that no coordinator knows keep consumers of committed "
+                f"messages at offset {first}: --without-transactions aborts them"
+            )
+    if request.link:
+        sealed = sum(segment.size for one in revival.partitions for segment in one.replica.snapshot.segments[:-1])
+        if sealed and not any(built.linked_bytes for built in revival.built.values()):
+            yield "nothing could be linked (another file system, or another user's files): everything was copied"
+    beyond = [
+        f"{one.group} at {one.committed.offset} in {one.tp} (ends at {revival.built[one.tp].log_end_offset})"
+        for one in known.commits
+        if one.tp in revival.built and one.committed.offset > revival.built[one.tp].log_end_offset
+    ]
+    if beyond:
+        listed = ", ".join(beyond[:_SHOWN]) + (" …" if len(beyond) > _SHOWN else "")
+        yield (
+            f"{len(beyond)} offsets that groups committed lie beyond the end of a partition, where auto.offset.reset "
+            f"decides; `kafkafs groups --reset-to` sets others: {listed}"
+        )

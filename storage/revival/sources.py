@@ -1,0 +1,264 @@
+"""What there is to revive: the replicas of partitions in log directories, or in single partitions' directories.
+
+A single partition's directory may also be one that a broker has set aside (`-stray`, `-delete`, `-future`). If it lies
+in a log directory as a live partition, that directory's checkpoints and metadata count for it too. Nothing is changed,
+not even access times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage.errors import CorruptCheckpoint, NotPermitted, StorageError, UnknownTopicOrPartition
+from storage.files import (
+    checkpoints,
+    cluster_metadata,
+    dir_lock,
+    leader_epochs,
+    meta_properties,
+    names,
+    partition_metadata,
+    topic_properties,
+)
+from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
+from storage.files.leader_epochs import LeaderEpochs
+from storage.files.meta_properties import MetaProperties
+from storage.files.names import DirKind, FileKind
+from storage.log.log_dir import LogDir
+from storage.log.read_only_log import ReadOnlyLog
+from storage.log.scanning import scan_batches
+from storage.log.segments import live_offsets
+from storage.log.snapshot import LogSnapshot
+from storage.types import TopicPartition
+
+_REPLICA_DIRS = (DirKind.PARTITION, DirKind.DELETED, DirKind.STRAY, DirKind.FUTURE)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One log directory. `clean`: it was shut down cleanly. `metadata`: None where it has no metadata log that can be
+    read; `features`: of its cluster, by name. `problems`: what could not be read."""
+
+    path: Path
+    meta: MetaProperties | None
+    metadata: ClusterMetadata | None
+    features: Mapping[str, int]
+    clean: bool
+    problems: tuple[StorageError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One partition's directory. `log_start_offset`: None where no checkpoint tells; `recovery_point`: 0 where none
+    does. `epochs`: None where the file is missing or does not parse. `last_epoch`: of the last leader that wrote to it,
+    -1 if it is not known. `overrides`: of its topic.properties, None without."""
+
+    tp: TopicPartition
+    path: Path
+    source: Source
+    snapshot: LogSnapshot
+    log_start_offset: int
+    recovery_point: int
+    topic_id: str | None
+    epochs: LeaderEpochs | None
+    last_epoch: int
+    overrides: Mapping[str, str] | None
+    problems: tuple[StorageError, ...] = ()
+
+    @property
+    def log_end_offset(self) -> int:
+        return max(self.snapshot.log_end_offset, self.log_start_offset)
+
+
+@dataclass(slots=True)
+class Found:
+    """All sources and replicas, in the order in which they were named."""
+
+    sources: list[Source] = field(default_factory=list)
+    replicas: list[Replica] = field(default_factory=list)
+
+
+def find(paths: Sequence[Path]) -> Found:
+    """The replicas in these directories.
+
+    LogLocked when a process holds one of them; UnknownTopicOrPartition for a directory that is neither a log directory
+    nor a partition's; OSError.
+    """
+    found = Found()
+    opened: dict[Path, tuple[Source, dict[TopicPartition, int] | None, dict[TopicPartition, int]]] = {}
+
+    def log_dir(path: Path) -> tuple[Source, dict[TopicPartition, int] | None, dict[TopicPartition, int]]:
+        if path not in opened:
+            opened[path] = _open(path)
+            found.sources.append(opened[path][0])
+        return opened[path]
+
+    seen: set[Path] = set()
+    for given in paths:
+        path = given.resolve()
+        parsed = names.parse_dir(path.name)
+        single = parsed.kind in _REPLICA_DIRS and parsed.partition is not None and bool(_logs_in(path))
+        if single and parsed.partition is not None:
+            _refuse_if_held(path.parent)
+            is_live = parsed.kind is DirKind.PARTITION and _is_log_dir(path.parent)
+            source, starts, points = log_dir(path.parent) if is_live else (_unknown(path, found), None, {})
+            if path not in seen:
+                seen.add(path)
+                found.replicas.append(_replica(parsed.partition, path, source, starts, points))
+            continue
+        listed = LogDir.open_read_only(path)
+        partitions = [tp for tp in listed.all_partitions() if tp.topic != names.CLUSTER_METADATA_TOPIC]
+        if not partitions and not (path / names.META_PROPERTIES).exists():
+            raise UnknownTopicOrPartition(
+                "neither a log directory nor a partition's directory",
+                path=path,
+                expected="directories named topic-partition, or .log files in a directory of that name",
+                advice="Name the broker's log.dirs, or a directory such as orders-3",
+            )
+        source, starts, points = log_dir(path)
+        for tp in partitions:
+            if path / tp.dir_name not in seen:
+                seen.add(path / tp.dir_name)
+                found.replicas.append(_replica(tp, path / tp.dir_name, source, starts, points))
+    return found
+
+
+def _logs_in(path: Path) -> list[int]:
+    try:
+        return live_offsets(path, FileKind.LOG)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _is_log_dir(path: Path) -> bool:
+    marks = (names.META_PROPERTIES, names.RECOVERY_POINT_CHECKPOINT, names.CLEAN_SHUTDOWN)
+    return any((path / name).exists() for name in marks)
+
+
+def _refuse_if_held(path: Path) -> None:
+    holder = dir_lock.holder(path)
+    if holder is not None:
+        error = dir_lock.locked_error(path / dir_lock.NAME, holder)
+        error.advice = "Stop that process first: what it writes meanwhile would be torn"
+        raise error
+
+
+def _unknown(path: Path, found: Found) -> Source:
+    source = Source(path, None, None, {}, clean=False)
+    found.sources.append(source)
+    return source
+
+
+def _open(path: Path) -> tuple[Source, dict[TopicPartition, int] | None, dict[TopicPartition, int]]:
+    """A log directory, its log start offsets (None where their checkpoint is lost) and recovery points."""
+    _refuse_if_held(path)
+    problems: list[StorageError] = []
+    meta: MetaProperties | None = None
+    try:
+        meta = meta_properties.read(path / names.META_PROPERTIES)
+    except CorruptCheckpoint as error:
+        problems.append(error)
+    metadata = ClusterMetadataReader(path).refresh()
+    features: Mapping[str, int] = {}
+    if metadata is not None:
+        features = metadata.features
+        if metadata.problem is not None:
+            problems.append(metadata.problem)
+        if not metadata.topics and not metadata.end_offset:
+            metadata = None  # a directory without anything that can be read
+    if not features:
+        began = cluster_metadata.read_bootstrap(path)
+        features = {} if began is None else began.features
+    starts: dict[TopicPartition, int] | None = None
+    points: dict[TopicPartition, int] = {}
+    try:
+        if (path / names.LOG_START_CHECKPOINT).exists():
+            starts = checkpoints.read(path / names.LOG_START_CHECKPOINT)
+    except CorruptCheckpoint as error:
+        problems.append(error)
+    try:
+        points = checkpoints.read(path / names.RECOVERY_POINT_CHECKPOINT)
+    except CorruptCheckpoint as error:
+        problems.append(error)
+    clean = (path / names.CLEAN_SHUTDOWN).exists()
+    return Source(path, meta, metadata, features, clean, tuple(problems)), starts, points
+
+
+def _replica(
+    tp: TopicPartition,
+    path: Path,
+    source: Source,
+    starts: Mapping[TopicPartition, int] | None,
+    points: Mapping[TopicPartition, int],
+) -> Replica:
+    problems: list[StorageError] = []
+    topic_id: str | None = None
+    overrides: Mapping[str, str] | None = None
+    epochs: LeaderEpochs | None = None
+    try:
+        topic_id = partition_metadata.read(path / names.PARTITION_METADATA)
+    except CorruptCheckpoint as error:
+        problems.append(error)
+    try:
+        overrides = topic_properties.read(path / names.TOPIC_PROPERTIES)
+    except CorruptCheckpoint as error:
+        problems.append(error)
+    try:
+        if (path / names.LEADER_EPOCH_CHECKPOINT).exists():
+            epochs = leader_epochs.read(path / names.LEADER_EPOCH_CHECKPOINT)
+    except CorruptCheckpoint as error:
+        problems.append(error)
+    point = points.get(tp, 0)
+    start = 0 if starts is None else starts.get(tp, 0)
+    log = ReadOnlyLog(tp, path, lambda: start, lambda: point)
+    snapshot = log.snapshot()
+    if starts is None:
+        start = _start_by_epochs(snapshot, epochs)
+        snapshot = log.snapshot()
+    last = _last_epoch(snapshot)
+    if epochs is not None:
+        known = epochs.truncate_from_end(snapshot.log_end_offset)
+        last = max(last, -1 if known.latest_epoch is None else known.latest_epoch)
+    return Replica(
+        tp, path, source, snapshot, snapshot.log_start_offset, point, topic_id, epochs, last, overrides, tuple(problems)
+    )
+
+
+def _start_by_epochs(snapshot: LogSnapshot, epochs: LeaderEpochs | None) -> int:
+    """The log start offset where its checkpoint is lost: a broker moves the first leader epoch to it, so that is where
+    the first epoch begins, unless the log begins with batches that are older than leader epochs."""
+    if epochs is None or not epochs.entries or not snapshot.segments:
+        return 0
+    first = snapshot.segments[0]
+    for window in scan_batches(snapshot, first, 0, 1):
+        if window.table.rows and int(window.table.leader_epoch[0]) >= 0:
+            return min(epochs.entries[0].start_offset, snapshot.log_end_offset)
+    return 0
+
+
+def _last_epoch(snapshot: LogSnapshot) -> int:
+    """The leader epoch of a log's last batch, -1 if it has none or there is no batch."""
+    for segment in reversed(snapshot.segments):
+        end = snapshot.end_position(segment)
+        if end:
+            last = -1
+            for window in scan_batches(snapshot, segment, segment.floor(snapshot.log_end_offset, end), end):
+                if window.table.rows:
+                    last = int(window.table.leader_epoch[-1])
+            return last
+    return -1
+
+
+def check_apart(paths: Sequence[Path], target: Path) -> None:
+    """NotPermitted when `target` lies in one of the sources, or one of them in it."""
+    place = target.resolve()
+    for path in (given.resolve() for given in paths):
+        if path == place or path in place.parents or place in path.parents:
+            raise NotPermitted(
+                "the new directory must lie outside of the sources, which are only read",
+                path=place,
+                found=f"source {path}",
+                advice="Choose another directory for --to",
+            )

@@ -1,0 +1,177 @@
+"""The topics of the new directory: under which ids, with how many partitions, with which configuration.
+
+Nobody may know a topic's configuration any more. What is not known must not cost messages: a topic whose retention is
+not known keeps everything, and that is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from storage.config import BrokerConfig, LogConfig, read_overrides
+from storage.config.known import TOPIC_KEYS as KAFKAS_TOPIC_KEYS
+from storage.config.log_config import INTERNAL_SEGMENT_BYTES, TOPIC_KEYS, check_topic_key
+from storage.errors import InvalidConfig, InvalidTopic
+from storage.files import names, partition_metadata
+from storage.files.metadata_replay import TopicMetadata
+from storage.log.snapshot import LogSnapshot
+from storage.revival.choosing import Choice, choose
+from storage.revival.coordinators import COORDINATORS_TOPICS, partition_count
+from storage.revival.sources import Found, Replica
+from storage.types import TopicPartition
+
+_COORDINATORS_CONFIG: Final = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
+_LEAST_SEGMENT_BYTES: Final = 1 << 20  # Kafka 4.x refuses less, except as internal.segment.bytes
+# They would keep a broker of one node from working.
+_OF_A_CLUSTER: Final = (
+    "min.insync.replicas",
+    "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
+)
+_OF_TIERS: Final = ("remote.", "local.")
+_OURS_OR_GONE: Final = ("retention.free.bytes", "message.format.version")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRequest:
+    """Configuration given by the user: for all topics except internal ones, and for single ones by name."""
+
+    everywhere: Mapping[str, str] = field(default_factory=dict)
+    by_topic: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A topic of the new directory. `choices` by partition; the `missing` ones are made empty by the broker.
+
+    `configs`: as written for the broker. `assumed`: those of them that nobody knew. `left_out`: those that a broker of
+    one node, or of today, does not take. `config`: what they mean. `leader_epochs`: as the cluster's metadata knew
+    them. `ignored`: replicas of another topic of that name.
+    """
+
+    name: str
+    topic_id: str
+    partition_count: int
+    choices: Mapping[int, Choice]
+    configs: Mapping[str, str]
+    config: LogConfig
+    assumed: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
+    ignored: tuple[Replica, ...] = ()
+
+    @property
+    def missing(self) -> list[int]:
+        return [number for number in range(self.partition_count) if number not in self.choices]
+
+
+def plan_topics(
+    found: Found, replicas: Sequence[Replica], request: ConfigRequest, counts: Mapping[str, int]
+) -> list[TopicPlan]:
+    """One plan for each topic that has a replica, by name. `counts`: numbers of partitions that the user gives.
+
+    InvalidTopic when a topic's partitions have different ids and nobody knows which is right; InvalidConfig.
+    """
+    by_topic: dict[str, list[Replica]] = {}
+    for replica in replicas:
+        by_topic.setdefault(replica.tp.topic, []).append(replica)
+    for name in (*request.by_topic, *counts):
+        if name not in by_topic:
+            raise InvalidConfig(f"a value is given for topic {name!r}, which is not among those to revive")
+    return [_plan(found, name, by_topic[name], request, counts.get(name)) for name in sorted(by_topic)]
+
+
+def _plan(
+    found: Found, name: str, replicas: list[Replica], request: ConfigRequest, count_given: int | None
+) -> TopicPlan:
+    described = _described(found, name)
+    ids = {replica.topic_id for replica in replicas if replica.topic_id is not None}
+    if described is not None and ids and described.topic_id not in ids:
+        described = None  # the cluster has a later topic of that name: these are the data of the old one
+    if len(ids) > 1 and described is None:
+        listed = ", ".join(f"{one.path} {one.topic_id}" for one in replicas if one.topic_id is not None)
+        raise InvalidTopic(
+            f"the partitions of {name} belong to different topics of that name: {listed}. "
+            "Name the directories of one of them as sources"
+        )
+    topic_id = described.topic_id if described is not None else next(iter(ids), None) or partition_metadata.random_id()
+    own = [replica for replica in replicas if replica.topic_id in (None, topic_id)]
+    choices = {tp.partition: choice for tp, choice in choose(own).items()}
+    known = {} if described is None else dict(described.configs)
+    for choice in choices.values():
+        if choice.replica.overrides is not None:
+            known |= choice.replica.overrides
+            break
+    given = {**({} if name in names.INTERNAL_TOPICS else request.everywhere), **request.by_topic.get(name, {})}
+    for key in given:
+        check_topic_key(key)
+    LogConfig.from_overrides(BrokerConfig().topic_defaults, given)
+    configs, assumed, left_out = _configs(name, known | given)
+    return TopicPlan(
+        name,
+        topic_id,
+        _count(name, described, choices, count_given),
+        choices,
+        configs,
+        read_overrides(BrokerConfig().topic_defaults, known | given)[0],
+        assumed,
+        left_out,
+        {} if described is None else {number: one.leader_epoch for number, one in described.partitions.items()},
+        tuple(replica for replica in replicas if replica not in own),
+    )
+
+
+def _described(found: Found, name: str) -> TopicMetadata | None:
+    """The topic as the latest metadata that know it describe it."""
+    knowing = [source.metadata for source in found.sources if source.metadata is not None]
+    knowing = [metadata for metadata in knowing if name in metadata.topics]
+    return max(knowing, key=lambda metadata: metadata.end_offset).topics[name] if knowing else None
+
+
+def _count(name: str, described: TopicMetadata | None, choices: Mapping[int, Choice], given: int | None) -> int:
+    least = max(choices) + 1
+    if given is not None:
+        if given < least:
+            raise InvalidConfig(f"{name} has at least {least} partitions", expected=f"{least} or more", found=given)
+        return given
+    if described is not None and described.partitions:
+        return max(least, max(described.partitions) + 1)
+    if name in COORDINATORS_TOPICS:
+        snapshots: dict[int, LogSnapshot] = {number: choice.replica.snapshot for number, choice in choices.items()}
+        return partition_count(name, snapshots)
+    return least
+
+
+def _configs(name: str, known: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
+    """The configuration for the broker, its assumed keys, and those that are left out."""
+    configs: dict[str, str] = {}
+    left_out = []
+    for key, value in sorted(known.items()):
+        unfit = key in _OF_A_CLUSTER or key.startswith(_OF_TIERS) or key in _OURS_OR_GONE
+        if unfit or (key not in TOPIC_KEYS and key not in KAFKAS_TOPIC_KEYS):
+            left_out.append(f"{key}={value}")
+        elif key == "segment.bytes" and value.strip().isdigit() and int(value) < _LEAST_SEGMENT_BYTES:
+            configs[INTERNAL_SEGMENT_BYTES] = value
+        else:
+            configs[key] = value
+    assumed = []
+    if name in COORDINATORS_TOPICS:
+        for key, value in _COORDINATORS_CONFIG.items():
+            if key not in configs and not (key == "segment.bytes" and INTERNAL_SEGMENT_BYTES in configs):
+                configs[key] = value
+                assumed.append(key)
+    elif "retention.ms" not in configs:
+        configs["retention.ms"] = "-1"
+        assumed.append("retention.ms")
+    return configs, tuple(assumed), tuple(left_out)
+
+
+def replicas_of(topics: Sequence[TopicPlan]) -> dict[TopicPartition, Choice]:
+    """The choices of all topics, by topic and partition."""
+    return {
+        TopicPartition(topic.name, number): choice
+        for topic in topics
+        for number, choice in sorted(topic.choices.items())
+    }

@@ -1,0 +1,107 @@
+"""Finding a key's messages through a mount: with the key index there, without it, and by reading everything.
+
+"Cold" is a fresh mount with an empty cache directory. A lookup is stat, open, read and close in this process, so that
+the start of a program is not part of it. The log's own bytes are in the kernel's page cache in all cases.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.bench import data
+from tests.bench.case import Context, say
+from tests.bench.measure import Report, Row, call_seconds, run_seconds
+from tests.bench.noop_fuse import cat_seconds
+from tests.bench.through_mount import warm_page_cache
+from tests.support.mounts import KAFKAFS, Mounted, mounted, run_kafkafs
+
+_LOOKUPS = 20  # of one run
+
+
+@contextmanager
+def _fresh(log_dir: Path, cache: Path | None, *options: str) -> Iterator[Mounted]:
+    with tempfile.TemporaryDirectory(prefix="kafkafs-bench-") as temporary:
+        point = Path(temporary) / "mnt"
+        with mounted(log_dir, point, *options, cache_home=cache or Path(temporary) / "cache") as tree:
+            yield tree
+
+
+def _file(tree: Mounted, key: bytes, ext: str = "txt") -> Path:
+    return tree.path / "keyed" / "0" / "keys" / f"{key.decode()}.{ext}"
+
+
+def measure(context: Context) -> None:
+    report, messages = context.report, context.messages
+    if not data.made(data.KEYED, messages):
+        say(f"data: {data.KEYED}")
+    log_dir = data.make(data.KEYED, messages)
+    warm_page_cache(log_dir, data.KEYED)
+    dice = random.Random(data.SEED)
+    keys = [data.key(dice.randrange(messages // data.MESSAGES_PER_KEY)) for _ in range(100 + _LOOKUPS)]
+    command = f"kafkafs mount LOGDIR MNT --read-only; cat MNT/{data.KEYED.replace('-', '/')}/"
+    with _fresh(log_dir, None) as tree:  # what is timed must be right
+        for key in keys[:5]:
+            wanted = run_kafkafs("cat", log_dir, "keyed/0", "--key", key.decode()).stdout
+            assert not wanted or _file(tree, key).read_bytes() == wanted
+    there = [key for key in keys if _is_there(log_dir, messages, key)]
+    for _ in range(context.runs):
+        with _fresh(log_dir, None, "-o", "keys=off") as tree:
+            row = Row("messages.txt cold, keys=off", f"{command}messages.txt", bytes=context.size, messages=messages)
+            report.add(row, cat_seconds(tree.path / "keyed" / "0" / "messages.txt"))
+        with _fresh(log_dir, None) as tree:
+            row = Row("messages.txt cold", f"{command}messages.txt", bytes=context.size, messages=messages)
+            row.compare = ("messages.txt cold, keys=off",)
+            report.add(row, cat_seconds(tree.path / "keyed" / "0" / "messages.txt"))
+            status = json.loads((tree.path / "@status.json").read_bytes())["key_index"]
+            size = f"{status['memory_bytes'] / max(1, messages):.2f} bytes of index a message"
+            report.rows["messages.txt cold"].note = f"makes the key index: {size}"
+            _lookups(report, "a key, the index was made by messages.txt", tree, there)
+        with tempfile.TemporaryDirectory(prefix="kafkafs-bench-") as cache:
+            with _fresh(log_dir, Path(cache)) as tree:
+                row = Row("a key, no index", f"{command}keys/KEY.txt", note="one scan", messages=messages)
+                row.compare = ("messages.txt cold, keys=off", "messages.txt cold")
+                report.add(row, call_seconds(_file(tree, there[0]).read_bytes))
+                _lookups(report, "a key, the index is there", tree, there[1:])
+                _lookups(report, "a key that is not there", tree, [b"nobody-%d" % n for n in range(_LOOKUPS)])
+            with _fresh(log_dir, Path(cache)) as tree:
+                row = Row("the first key after a remount", f"{command}keys/KEY.txt", note="the index is on disk")
+                report.add(row, call_seconds(_file(tree, there[-1]).read_bytes))
+            _commands(context, log_dir, Path(cache), there[2].decode())
+        with _fresh(log_dir, None) as tree:
+            file = tree.path / "keyed" / "0" / "messages.jsonl"
+            cat_seconds(file)
+            row = Row("grep of messages.jsonl, warm", "grep -F '\"key\":\"KEY\"' MNT/keyed/0/messages.jsonl")
+            report.add(row, run_seconds(["grep", "-F", f'"key":"{there[2].decode()}"', str(file)]))
+
+
+def _is_there(log_dir: Path, messages: int, key: bytes) -> bool:
+    """Whether a key has messages: nearly all have some."""
+    return messages > 100_000 or bool(run_kafkafs("cat", log_dir, "keyed/0", "--key", key.decode()).stdout)
+
+
+def _lookups(report: Report, name: str, tree: Mounted, keys: list[bytes]) -> None:
+    """Adds a row for each of some lookups of different keys."""
+
+    def look(key: bytes) -> None:
+        file = _file(tree, key)
+        if file.exists():
+            file.read_bytes()
+
+    for key in keys[:_LOOKUPS]:
+        report.add(Row(name, "cat MNT/keyed/0/keys/KEY.txt"), call_seconds(lambda key=key: look(key)))
+
+
+def _commands(context: Context, log_dir: Path, cache: Path, key: str) -> None:
+    environment = {"XDG_CACHE_HOME": str(cache)}
+    cat = [*KAFKAFS, "cat", str(log_dir), "keyed/0", "--format", "jsonl"]
+    row = Row("kafkafs cat --key", "kafkafs cat LOGDIR keyed/0 --format jsonl --key KEY", note="the index is on disk")
+    context.report.add(row, run_seconds([*cat, "--key", key], environment=environment))
+    shell = " ".join(cat) + f" | jq -c 'select(.key == \"{key}\")'"
+    row = Row("kafkafs cat | jq", "kafkafs cat LOGDIR keyed/0 --format jsonl | jq -c 'select(.key == \"KEY\")'")
+    row.messages, row.note = context.messages, "as kcat | jq, without a broker"
+    context.report.add(row, run_seconds(["bash", "-o", "pipefail", "-c", shell]))

@@ -1,0 +1,333 @@
+"""What a broker made of a directory and answers about it, against what the engine made of a copy and answers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import aiokafka
+import numpy as np
+from aiokafka import AIOKafkaConsumer
+from aiokafka.consumer import fetcher
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.memory_records import _MemoryRecordsPy
+
+from storage.client.fetch import read_chunk
+from storage.client.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
+from storage.errors import OffsetOutOfRange, StorageError
+from storage.files.names import FileKind, FileState, parse_segment_file
+from storage.format.batches import BatchTable, Column, scan
+from storage.log.isolation import last_stable_offset
+from storage.log.log_dir import LogDir
+from storage.log.snapshot import LogSnapshot
+from storage.types import Isolation, TimestampOffset, TopicPartition
+from tests.interop.client import TYPES
+from tests.interop.raw_requests import Listed, RawClient
+from tests.support.fixtures import Golden
+from tests.support.readers import read_all, read_past_damage
+
+_EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms
+_OUT_OF_RANGE = 1  # Errors.OFFSET_OUT_OF_RANGE
+# What another encoder makes of the same records may have other bytes, and horizons are of the moment of the pass.
+_OF_THE_ENCODER = (Column.POSITION, Column.SIZE, Column.CRC, Column.BASE_TIMESTAMP)
+
+
+class Difference(NamedTuple):
+    """One thing that the two do not agree about."""
+
+    tp: TopicPartition
+    what: str
+    broker: object
+    ours: object
+
+    def __str__(self) -> str:
+        return f"{self.tp}: {self.what}: broker {_short(self.broker)}, kafkafs {_short(self.ours)}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 300 else f"{text[:200]} … {len(text)} characters"
+
+
+def segment_files(directory: Path) -> dict[str, bytes]:
+    """The segments' files and snapshots, without those that await deletion."""
+    found = {}
+    for path in sorted(directory.iterdir()):
+        part = parse_segment_file(path.name)
+        if part is not None and part.state is not FileState.DELETED:
+            found[path.name] = path.read_bytes()
+    return found
+
+
+def different_files(tp: TopicPartition, broker: Path, ours: Path) -> list[Difference]:
+    """Byte for byte; of the leader epochs all but the one that the broker has begun after the recovery."""
+    theirs, mine = segment_files(broker / tp.dir_name), segment_files(ours / tp.dir_name)
+    found = []
+    if theirs.keys() != mine.keys():
+        found.append(Difference(tp, "files", sorted(theirs.keys() - mine.keys()), sorted(mine.keys() - theirs.keys())))
+    for name in theirs.keys() & mine.keys():
+        if theirs[name] != mine[name] and not _same_producers(name, theirs[name], mine[name]):
+            found.append(Difference(tp, name, *_first_difference(theirs[name], mine[name])))
+    begun, epochs = (_epochs(where / tp.dir_name) for where in (broker, ours))
+    if begun[:-1] != [entry for entry in epochs if not begun or entry[0] < begun[-1][0]]:
+        found.append(Difference(tp, "leader epochs", begun, epochs))
+    return found
+
+
+def _first_difference(theirs: bytes, mine: bytes) -> tuple[str, str]:
+    """Sizes, and the bytes around the first that differs."""
+    at = next((n for n, (a, b) in enumerate(zip(theirs, mine, strict=False)) if a != b), min(len(theirs), len(mine)))
+    start = max(at - at % 4 - 4, 0)
+    return tuple(f"{len(data)} bytes, at {start}: {data[start : start + 40].hex(' ', 4)}" for data in (theirs, mine))  # type: ignore[return-value]
+
+
+def _same_producers(name: str, theirs: bytes, mine: bytes) -> bool:
+    """Whether two snapshots have the same entries: their order is free."""
+    part = parse_segment_file(name)
+    if part is None or part.kind is not FileKind.PRODUCER_SNAPSHOT:
+        return False
+    return _producers(theirs) == _producers(mine)
+
+
+def _producers(data: bytes) -> list[bytes]:
+    """The entries of those that have not expired: when a producer is forgotten depends on when a log was opened."""
+    now_ms = time.time() * 1000
+    found = []
+    for at in range(10, len(data), 46):
+        timestamp, _, transaction = struct.unpack_from(">qiq", data, at + 26)
+        if transaction >= 0 or now_ms - timestamp < _EXPIRATION_MS:
+            found.append(data[at : at + 46])
+    return sorted(found)
+
+
+def _epochs(directory: Path) -> list[tuple[int, int]]:
+    path = directory / "leader-epoch-checkpoint"
+    lines = path.read_text().splitlines()[2:] if path.exists() else []
+    return [(int(epoch), int(start)) for epoch, start in map(str.split, lines)]
+
+
+def different_compacted(tp: TopicPartition, broker: Path, ours: Path) -> list[Difference]:
+    """Segments by name, batches by their headers, uncompressed ones byte for byte where no horizon is in them."""
+    theirs, mine = (
+        {name: data for name, data in segment_files(where / tp.dir_name).items() if name.endswith(".log")}
+        for where in (broker, ours)
+    )
+    if theirs.keys() != mine.keys():
+        return [Difference(tp, "compacted segments", sorted(theirs), sorted(mine))]
+    found = []
+    for name in theirs:
+        tables = [_table(theirs[name]), _table(mine[name])]
+        if tables[0].rows != tables[1].rows:
+            found.append(Difference(tp, f"batches of {name}", tables[0].rows, tables[1].rows))
+            continue
+        for column in Column:
+            if column not in _OF_THE_ENCODER:
+                columns = [table.data[column, : table.rows].tolist() for table in tables]
+                if columns[0] != columns[1]:
+                    found.append(Difference(tp, f"{column.name} of {name}", *columns))
+        same = (tables[0].codec == 0) & ~np.asarray(tables[0].has_delete_horizon, dtype=bool)
+        crcs = [table.crc[same].tolist() for table in tables]
+        if crcs[0] != crcs[1]:
+            found.append(Difference(tp, f"CRCs of {name}", *crcs))
+    return found
+
+
+def _table(data: bytes) -> BatchTable:
+    table = BatchTable.empty(len(data) // 26 + 1)
+    scan(data, 0, table)
+    return table
+
+
+# Answers to requests
+
+
+class Logs:
+    """The engine's view of a directory that nobody writes to: snapshots, what is damaged, what a consumer gets."""
+
+    def __init__(self, path: Path, partitions: Iterable[TopicPartition]) -> None:
+        log_dir = LogDir.open_read_only(path)
+        self.snapshots: dict[TopicPartition, LogSnapshot] = {
+            tp: log_dir.log(tp).snapshot() for tp in partitions
+        }  # fmt: skip
+        self.damaged = {tp for tp, snapshot in self.snapshots.items() if read_past_damage(snapshot)[1]}
+
+
+def different_lookups(
+    address: str,
+    logs: Logs,
+    dice: random.Random,
+    rounds: int,
+    timestamps: Mapping[TopicPartition, Sequence[int]],
+    rewritten: Collection[TopicPartition] = (),
+) -> list[Difference]:
+    """ListOffsets for special values and for `rounds` random times, in both isolations; fetches at random offsets.
+
+    `rewritten`: logs whose batches another encoder has compressed, so that their bytes differ.
+    """
+    client = RawClient(address)
+    found: list[Difference] = []
+    try:
+        _wait_for_leaders(client, logs)
+        for special in (SpecialTimestamp.EARLIEST, SpecialTimestamp.LATEST, SpecialTimestamp.MAX_TIMESTAMP):
+            for isolation in Isolation:
+                answers = _listed(client, dict.fromkeys(logs.snapshots, int(special)), isolation)
+                for tp, snapshot in logs.snapshots.items():
+                    mine = _answer(partial(list_offset, snapshot, special, isolation))
+                    ends = special is not SpecialTimestamp.MAX_TIMESTAMP and isolation is Isolation.READ_UNCOMMITTED
+                    excused = () if ends else logs.damaged
+                    _compare(found, tp, f"{special.name} {isolation.value}", answers[tp], mine, excused)
+        for _ in range(rounds):
+            wanted = {tp: _some_time(dice, timestamps.get(tp, ())) for tp in logs.snapshots}
+            for isolation in Isolation:
+                answers = _listed(client, wanted, isolation)
+                for tp, snapshot in logs.snapshots.items():
+                    mine = _answer(partial(offset_for_timestamp, snapshot, wanted[tp], isolation))
+                    _compare(found, tp, f"time {wanted[tp]} {isolation.value}", answers[tp], mine, logs.damaged)
+        for _ in range(rounds):
+            fetched = _different_fetches(client, logs, dice)
+            found += (difference for difference in fetched if difference.tp not in rewritten)
+    finally:
+        client.close()
+    return found
+
+
+def _wait_for_leaders(client: RawClient, logs: Logs) -> None:
+    """A broker that has just started becomes the leader of one partition after the other."""
+    deadline = time.monotonic() + 120
+    wanted = dict.fromkeys(logs.snapshots, int(SpecialTimestamp.EARLIEST))
+    while any(answer.error for answer in client.list_offsets(wanted).values()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def _listed(client: RawClient, wanted: Mapping[TopicPartition, int], isolation: Isolation) -> dict[TopicPartition, Any]:
+    return dict(client.list_offsets(wanted, committed=isolation is Isolation.READ_COMMITTED))
+
+
+def _answer(lookup: Callable[[], TimestampOffset | None]) -> Listed | str:
+    try:
+        found = lookup()
+    except StorageError as error:
+        return f"{type(error).__name__}: {error}"
+    return Listed(0, -1, -1) if found is None else Listed(0, found.timestamp, found.offset)
+
+
+def _compare(
+    found: list[Difference],
+    tp: TopicPartition,
+    what: str,
+    theirs: object,
+    mine: object,
+    damaged: Collection[TopicPartition],
+) -> None:
+    """Where a batch is damaged, an answer may depend on it: a broker does not look."""
+    if theirs != mine and tp not in damaged:
+        found.append(Difference(tp, what, theirs, mine))
+
+
+def _some_time(dice: random.Random, known: Sequence[int]) -> int:
+    if not known or dice.random() < 0.1:
+        return dice.choice((0, 1, 10**12, 2**62))
+    return max(dice.choice(known) + dice.choice((-1, 0, 0, 1, 5000)), 0)
+
+
+def _different_fetches(client: RawClient, logs: Logs, dice: random.Random) -> list[Difference]:
+    """Bytes from a random offset of each log on, those below its start and above its end included."""
+    found: list[Difference] = []
+    max_bytes = dice.choice((100_000, 1 << 20))
+    offsets = {}
+    for tp, snapshot in logs.snapshots.items():
+        start, end = snapshot.log_start_offset, snapshot.log_end_offset
+        offsets[tp] = dice.choice((dice.randrange(start, end + 1), start, max(end - 1, 0), end + 1, max(start - 1, 0)))
+    answers = client.fetch(offsets, max_bytes)
+    for tp, offset in offsets.items():
+        snapshot, answer = logs.snapshots[tp], answers[tp]
+        mine: object
+        theirs: object = (answer.error, answer.last_stable_offset, answer.records)
+        try:
+            mine = (0, last_stable_offset(snapshot), bytes(read_chunk(snapshot, offset, max_bytes).read()))
+        except OffsetOutOfRange:
+            mine, theirs = _OUT_OF_RANGE, answer.error
+        except StorageError as error:
+            mine = str(error)
+        _compare(found, tp, f"fetch of {offset}", theirs, mine, logs.damaged)
+    return found
+
+
+def different_consumption(address: str, logs: Logs) -> list[Difference]:
+    """Record for record, in both isolations. Not of damaged logs: a consumer stops at a batch whose CRC is wrong."""
+    found = []
+    for isolation in Isolation:
+        expected = {
+            tp: [
+                # Of what has no timestamp the consumer does not say which type of timestamp that is.
+                record if record.timestamp >= 0 else record._replace(timestamp_type="NoTimestampType")
+                for record in read_all(snapshot, isolation=isolation)
+            ]
+            for tp, snapshot in logs.snapshots.items()
+            if tp not in logs.damaged
+        }
+        # aiokafka's compiled reader of formats v0 and v1 fails at null keys and values; the one in Python does not.
+        with mock.patch.object(fetcher, "MemoryRecords", _MemoryRecordsPy):
+            consumed = asyncio.run(_consume(address, list(expected), isolation))
+        for tp, records in expected.items():
+            if consumed[tp] != records:
+                pairs = zip(consumed[tp], records, strict=False)
+                at = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(consumed[tp]), len(records)))
+                what = f"consumed {isolation.value}: {len(consumed[tp])} and {len(records)} records; number {at}"
+                found.append(Difference(tp, what, consumed[tp][at : at + 1], records[at : at + 1]))
+    return found
+
+
+async def _consume(
+    address: str, partitions: Sequence[TopicPartition], isolation: Isolation
+) -> dict[TopicPartition, list[Golden]]:
+    """What a consumer gets of each partition."""
+    consumer: Any = AIOKafkaConsumer(
+        bootstrap_servers=address,
+        isolation_level=isolation.value,
+        enable_auto_commit=False,
+        request_timeout_ms=120_000,
+    )
+    await consumer.start()
+    try:
+        wanted = {aiokafka.TopicPartition(tp.topic, tp.partition): tp for tp in partitions}
+        found: dict[TopicPartition, list[Golden]] = {tp: [] for tp in partitions}
+        first = await consumer.beginning_offsets(list(wanted))
+        last = await consumer.end_offsets(list(wanted))
+        left = {theirs for theirs in wanted if first[theirs] < last[theirs]}
+        consumer.assign(sorted(left))
+        for theirs in left:
+            consumer.seek(theirs, first[theirs])
+        while left:
+            try:
+                got = await consumer.getmany(*left, timeout_ms=500)
+            except CorruptRecordException as error:
+                # Damage that we did not find: what is missing of this partition will be a difference.
+                (failed,) = (theirs for theirs in left if str(theirs) in str(error))
+                left.discard(failed)
+                consumer.pause(failed)
+                continue
+            for theirs, records in got.items():
+                found[wanted[theirs]] += [_golden(record) for record in records if record.offset < last[theirs]]
+            done = {theirs for theirs in left if await consumer.position(theirs) >= last[theirs]}
+            left -= done
+            consumer.pause(*done)
+        return found
+    finally:
+        await consumer.stop()
+
+
+def _golden(record: Any) -> Golden:
+    """A consumer's record; format v0 has no timestamps."""
+    old = record.timestamp is None or record.timestamp_type is None or record.timestamp < 0
+    headers = tuple((name.encode(), value) for name, value in record.headers)
+    kind = "NoTimestampType" if old else TYPES[record.timestamp_type]
+    return Golden(record.offset, -1 if old else record.timestamp, kind, record.key, record.value, headers)

@@ -1,0 +1,354 @@
+"""Logs and damages drawn from a seed, given to a real broker and to the engine: both must make the same of them.
+
+    python -m tests.interop.differential --logs 300 --damages 300 --seed 7
+
+One broker has them all as partitions of its log directory, so a few starts serve hundreds of logs:
+
+1. it creates the topics and stops; the logs are written into its directory, damaged, and copied
+2. it recovers its directory after an unclean stop, and the engine the copy: files, offsets by time, fetches, and what
+   consumers get in both isolations must be equal
+3. after its clean stop more damages are made, to both: the broker starts again, with its cleaner; the engine opens the
+   copy and compacts the same topics; the results must be equal again
+
+Each difference is printed. What a broker does otherwise for a reason stands in storage/DESIGN.md, "Where we differ from
+a broker", and in `explained` here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from storage.compaction.directory_compaction import compact_partition
+from storage.directory.owned_dir import OwnedDir
+from storage.errors import StorageError
+from storage.files import checkpoints, names
+from storage.types import TopicPartition
+from tests.interop.client import Client
+from tests.interop.comparing import (
+    Difference,
+    Logs,
+    different_compacted,
+    different_consumption,
+    different_files,
+    different_lookups,
+)
+from tests.interop.kafka import Broker
+from tests.interop.log_damages import CLEAN, UNCLEAN, Damage, DamagedLog
+from tests.interop.random_logs import TopicShape, random_log, topic_shape
+from tests.support.builders import BuiltPartition, build_partition
+from tests.support.owned_dirs import HastyDisk
+
+PER_TOPIC = 10
+HOUR_MS = "3600000"
+# Nothing of the broker's own happens to the logs, unless a phase asks for it.
+AT_REST = {
+    "log.cleaner.enable": "false",
+    "log.initial.task.delay.ms": HOUR_MS,
+    "log.retention.check.interval.ms": HOUR_MS,
+    "log.segment.delete.delay.ms": HOUR_MS,
+    "num.recovery.threads.per.data.dir": "2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One partition: its topic, how it is damaged before the recovery and after it (None: not at all)."""
+
+    tp: TopicPartition
+    shape: TopicShape
+    unclean: str | None = None
+    clean: str | None = None
+
+    @property
+    def is_compacted(self) -> bool:
+        return self.shape.is_compacted and self.clean is None
+
+
+@dataclass
+class Outcome:
+    """What was compared, and the differences that nothing explains."""
+
+    logs: int = 0
+    damages: int = 0
+    compacted: int = 0
+    left_damaged: int = 0
+    records: int = 0
+    differences: list[tuple[Case, Difference]] = field(default_factory=list)
+    explained: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.logs} logs and {self.damages} damages, {self.records} records; {self.compacted} logs compacted; "
+            f"{self.left_damaged} left damaged by both"
+        ]
+        lines += [f"explained: {reason}: {count}" for reason, count in sorted(self.explained.items())]
+        lines += [
+            f"DIFFERENT {difference} (damage: {case.unclean or case.clean or 'none'})"
+            for case, difference in self.differences
+        ]
+        return "\n".join([*lines, f"{len(self.differences)} differences"])
+
+
+def cases(logs: int, damages: int, seed: int) -> list[Case]:
+    """The partitions of one run. A damage of each kind before any comes again."""
+    dice = random.Random(seed)
+    kinds: list[tuple[str | None, str | None]] = [(None, None)] * logs
+    unclean, clean = _in_turn(UNCLEAN, dice), _in_turn(CLEAN, dice)
+    kinds += [(next(unclean), None) if number % 3 else (None, next(clean)) for number in range(damages)]
+    found = []
+    for first in range(0, len(kinds), PER_TOPIC):
+        part = kinds[first : first + PER_TOPIC]
+        shape = topic_shape(f"d{first // PER_TOPIC}", len(part), dice)
+        if part[0] != (None, None) or part[-1] != (None, None):
+            shape.config["cleanup.policy"] = "delete"
+        for number, (before, after) in enumerate(part):
+            found.append(Case(TopicPartition(shape.name, number), shape, before, after))
+    return found
+
+
+def _in_turn(damages: Mapping[str, Damage], dice: random.Random) -> Iterator[str]:
+    while True:
+        yield from dice.sample(sorted(damages), len(damages))
+
+
+class Differential:
+    """One run in `directory`."""
+
+    def __init__(self, directory: Path, chosen: Sequence[Case], seed: int, now_ms: int) -> None:
+        self.outcome = Outcome(
+            sum(case.unclean is None and case.clean is None for case in chosen),
+            sum(case.unclean is not None or case.clean is not None for case in chosen),
+        )
+        self._directory = directory
+        self._cases = {case.tp: case for case in chosen}
+        self._seed = seed
+        self._now_ms = now_ms
+        self._broker = Broker(directory / "broker", AT_REST)
+        self._built: dict[TopicPartition, BuiltPartition] = {}
+        self._starts: dict[TopicPartition, int] = {}
+
+    def run(self) -> Outcome:
+        try:
+            self._create()
+            self._write()
+            self._recover()
+            self._damage_again()
+            self._compact()
+        finally:
+            self._broker.kill()
+        return self.outcome
+
+    def _dice(self, *what: object) -> random.Random:
+        return random.Random(" ".join(map(str, (self._seed, *what))))
+
+    def _note(self, differences: Sequence[Difference]) -> None:
+        for difference in differences:
+            case = self._cases[difference.tp]
+            reason = explained(case, difference, self._starts.get(difference.tp, 0))
+            if reason is None:
+                self.outcome.differences.append((case, difference))
+            else:
+                self.outcome.explained[reason] = self.outcome.explained.get(reason, 0) + 1
+
+    # 1
+
+    def _create(self) -> None:
+        client = Client(self._broker.start().address)
+        shapes = {case.shape.name: case.shape for case in self._cases.values()}
+        client.create_topics({name: (shape.partitions, shape.config) for name, shape in shapes.items()})
+        self._broker.stop()
+
+    def _write(self) -> None:
+        log_dir = self._broker.log_dir
+        points: dict[TopicPartition, int] = {}
+        starts = self._starts
+        for tp, case in self._cases.items():
+            spec = random_log(case.shape, self._dice("log", tp), self._now_ms)
+            partition = self._directory / "built" / tp.dir_name
+            built = build_partition(partition, spec, clean=False)
+            assert spec.recovery_point is not None
+            log = DamagedLog(partition, built, spec.recovery_point, spec.log_start_offset, self._dice("damage", tp))
+            if case.unclean is not None:
+                UNCLEAN[case.unclean](log)
+            _replace(log_dir / tp.dir_name, partition)
+            points[tp] = log.recovery_point
+            if log.log_start is not None:
+                starts[tp] = log.log_start
+            built.path = log_dir / tp.dir_name
+            self._built[tp] = built
+            self.outcome.records += len(built.all_records)
+        _set(log_dir / names.RECOVERY_POINT_CHECKPOINT, points)
+        _set(log_dir / names.LOG_START_CHECKPOINT, starts)
+        (log_dir / names.CLEAN_SHUTDOWN).unlink()
+
+    # 2
+
+    def _recover(self) -> None:
+        ours = self._copied("recovered")
+        client = Client(self._broker.start().address)
+        owned = OwnedDir.open(ours, disk=HastyDisk())
+        failures = owned.failures()
+        closing = owned.close()
+        assert closing.clean, (closing, failures)
+        logs = Logs(ours, self._cases)
+        self.outcome.left_damaged = len(logs.damaged)
+        self._compare_answers(client.address, logs, list(self._cases))
+        self._broker.stop()
+        for tp in self._cases:
+            self._note(different_files(tp, self._broker.log_dir, ours))
+
+    def _compare_answers(
+        self, address: str, logs: Logs, partitions: Sequence[TopicPartition], rewritten: Collection[TopicPartition] = ()
+    ) -> None:
+        times = {tp: [record.timestamp for record in self._built[tp].all_records] for tp in partitions}
+        self._note(different_lookups(address, logs, self._dice("lookups"), 8, times, rewritten))
+        self._note(different_consumption(address, logs))
+
+    def _copied(self, name: str) -> Path:
+        return Path(shutil.copytree(self._broker.log_dir, self._directory / name))
+
+    # 3
+
+    def _damage_again(self) -> None:
+        log_dir = self._broker.log_dir
+        starts = checkpoints.read(log_dir / names.LOG_START_CHECKPOINT)
+        for tp, case in self._cases.items():
+            if case.clean is not None:
+                log = DamagedLog(log_dir / tp.dir_name, self._built[tp], 0, starts.get(tp), self._dice("damage", tp))
+                CLEAN[case.clean](log)
+                if log.log_start is not None:
+                    starts[tp] = log.log_start
+        _set(log_dir / names.LOG_START_CHECKPOINT, starts)
+
+    def _compact(self) -> None:
+        ours = self._copied("compacted")
+        chosen = [tp for tp, case in self._cases.items() if case.clean is not None]
+        compacted = [tp for tp, case in self._cases.items() if case.is_compacted]
+        owned = OwnedDir.open(ours, disk=HastyDisk())
+        for tp in chosen:
+            owned.log(tp)
+        failed: dict[TopicPartition, StorageError] = {}
+        ends: dict[TopicPartition, int] = {}
+        for tp in compacted:
+            try:
+                result = compact_partition(owned, tp)
+            except StorageError as error:
+                failed[tp] = error
+                continue
+            for path in result.files:
+                owned.disk.unlink(path)
+            if result.end_offset > result.first_dirty:
+                ends[tp] = result.end_offset
+        assert owned.close().clean
+        self.outcome.compacted = len(ends)
+        self._broker.reconfigure({"log.cleaner.enable": "true"})
+        said = len(self._broker.log_text())
+        client = Client(self._broker.start().address)
+        done = self._cleaned(ends, said)
+        for tp in ends.keys() - done:
+            self._note([Difference(tp, "compaction", _why_given_up(self._broker.log_text()[said:], tp), ends[tp])])
+        for tp, failure in failed.items():
+            self._note([Difference(tp, "compaction", "?", str(failure))])
+        compared = [*chosen, *sorted(done)]
+        self._compare_answers(client.address, Logs(ours, compared), compared, done)
+        self._broker.stop()
+        for tp in chosen:
+            self._note(different_files(tp, self._broker.log_dir, ours))
+        for tp in sorted(done):
+            self._note(different_compacted(tp, self._broker.log_dir, ours))
+
+    def _cleaned(self, ends: Mapping[TopicPartition, int], said: int) -> set[TopicPartition]:
+        """Waits until the broker's cleaner has reached these offsets, or has given up; returns where it did."""
+        path = self._broker.log_dir / names.CLEANER_CHECKPOINT
+        deadline = time.monotonic() + 300
+        while True:
+            there = checkpoints.read(path) if path.exists() else {}
+            done = {tp for tp, end in ends.items() if there.get(tp) == end}
+            text = self._broker.log_text()[said:]
+            given_up = {tp for tp in ends if _why_given_up(text, tp)}
+            if done | given_up >= ends.keys() or time.monotonic() > deadline:
+                return done
+            time.sleep(0.5)
+
+
+def explained(case: Case, difference: Difference, log_start: int) -> str | None:
+    """Why a broker does otherwise, in words of storage/DESIGN.md; None if nothing explains it."""
+    if difference.what.endswith(".txnindex") and int(difference.what.partition(".")[0]) < log_start:
+        return "recovery of segments below the log start: a broker forgets the producers before each of them"
+    if case.unclean in ("batches_swapped", "last_batch_twice"):
+        return "recovery cuts at offsets that do not ascend, where a broker looks at checksums alone"
+    if difference.what.startswith(("MAX_TIMESTAMP", "time ")) and case.clean in (
+        "without.timeindex",
+        "without_any_index",
+    ):
+        return "a broker takes a segment whose time index is empty for one without timestamps"
+    if difference.what == "files":
+        only = [name for names_here in (difference.broker, difference.ours) for name in cast("list[str]", names_here)]
+        if len(only) == 1 and only[0].endswith(".snapshot"):
+            return "the snapshot of an empty log, which the next opening removes"
+    if difference.what == "compaction" and "Empty batches are only supported for magic v2" in str(difference.broker):
+        return "its cleaner fails where the last batch of a round has an old format and no records left"
+    return None
+
+
+def _why_given_up(text: str, tp: TopicPartition) -> str:
+    """What the broker's cleaner said when it set this partition aside; empty if it did not."""
+    said = re.search(rf"Unexpected exception thrown when cleaning log Log\(dir=\S*/{tp.dir_name},.*\n.*", text)
+    return "" if said is None else said[0].splitlines()[1]
+
+
+def _replace(directory: Path, built: Path) -> None:
+    """The files of a partition, except its topic id, are replaced by those that were written."""
+    for path in directory.iterdir():
+        if path.name != names.PARTITION_METADATA:
+            path.unlink()
+    for path in built.iterdir():
+        shutil.move(path, directory / path.name)
+    built.rmdir()
+
+
+def _set(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    """Changes these lines of a checkpoint."""
+    before = checkpoints.read(path) if path.exists() else {}
+    path.write_bytes(checkpoints.encode({**before, **offsets}))
+
+
+def run(directory: Path, *, logs: int, damages: int, seed: int, now_ms: int | None = None) -> Outcome:
+    """One run; see the module."""
+    chosen = cases(logs, damages, seed)
+    return Differential(directory, chosen, seed, now_ms or int(time.time() * 1000)).run()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 1 if there is a difference that nothing explains."""
+    parser = argparse.ArgumentParser(prog="python -m tests.interop.differential", description=__doc__)
+    parser.add_argument("--logs", type=int, default=300)
+    parser.add_argument("--damages", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--now", type=int, help="epoch milliseconds that timestamps are relative to; default: now")
+    parser.add_argument("--keep", type=Path, help="a directory to be created, for looking at the files afterwards")
+    chosen = parser.parse_args(arguments)
+    began = time.monotonic()
+    now_ms = chosen.now or int(time.time() * 1000)
+    print(f"seed {chosen.seed}, now {now_ms}", flush=True)  # noqa: T201 - a command for people
+    with tempfile.TemporaryDirectory() as temporary:
+        outcome = run(
+            chosen.keep or Path(temporary), logs=chosen.logs, damages=chosen.damages, seed=chosen.seed, now_ms=now_ms
+        )
+    print(outcome)  # noqa: T201 - a command for people
+    print(f"{time.monotonic() - began:.0f} s")  # noqa: T201 - a command for people
+    return bool(outcome.differences)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,157 @@
+"""A broker on a directory that `kafkafs revive` made, with the server.properties in it, and what it must serve."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from tests.interop.adoption import adopted_as_it_is, told_since
+from tests.interop.client import Client, Message
+from tests.interop.kafka import Broker, free_ports, run_tool
+from tests.support.commands import output_of
+from tests.support.fixtures import Golden
+
+Place = tuple[str, int]
+
+
+class RevivedBroker(Broker):
+    """A broker with the server.properties of `log_dir`, unchanged but for settings that make it quicker."""
+
+    def __init__(self, directory: Path, log_dir: Path, port: int, config: Mapping[str, str] | None = None) -> None:
+        super().__init__(directory)
+        self.log_dir = log_dir
+        self._port = port
+        more = {"group.initial.rebalance.delay.ms": "0", "initial.broker.registration.timeout.ms": "170000"}
+        lines = "".join(f"{key}={value}\n" for key, value in {**more, **(config or {})}.items())
+        self._properties.write_text((log_dir / "server.properties").read_text() + lines)
+
+    def complaints(self) -> list[str]:
+        """Not that it registered itself before its own controller was active, which it tries again; nor that it was
+        stopped while it still loaded the groups."""
+        expected = ("Unexpected error handling request RequestHeader(apiKey=CONTROLLER_REGISTRATION",
+                    "due to Stopped loading records from __")  # fmt: skip
+        return [line for line in super().complaints() if not any(text in line for text in expected)]
+
+
+def port_pair() -> int:
+    """A free port whose successor is free too."""
+    while True:
+        first, second = free_ports(2)
+        if second == first + 1:
+            return first
+
+
+def revived(
+    directory: Path, sources: Sequence[Path], *options: str | Path, config: Mapping[str, str] | None = None
+) -> tuple[RevivedBroker, dict[str, Any]]:
+    """Runs `kafkafs revive` and returns a broker for the result, not started yet, and the command's report."""
+    port = port_pair()
+    target = directory / "revived"
+    told = output_of("revive", *sources, *options, "--to", target, "--listener", f"127.0.0.1:{port}", "--json")
+    return RevivedBroker(directory / "broker", target, port, config), json.loads(told)
+
+
+class Expected:
+    """What consumers got from the original broker, by topic and partition, in both isolations; groups' offsets."""
+
+    def __init__(self, client: Client, topics: Mapping[str, int]) -> None:
+        self.offsets: dict[Place, tuple[int, int]] = {}
+        self.records: dict[tuple[Place, bool], list[Golden]] = {}
+        for topic, count in topics.items():
+            for partition in range(count):
+                place = (topic, partition)
+                self.offsets[place] = client.offsets(topic, partition)
+                for committed in (False, True):
+                    self.records[place, committed] = client.consume(topic, partition, committed=committed)
+
+
+def served_as_expected(client: Client, expected: Expected) -> None:
+    """Every record at its offset, with timestamp, key, value and headers, in both isolations; log start and end."""
+    for (topic, partition), offsets in expected.offsets.items():
+        assert client.offsets(topic, partition) == offsets, (topic, partition)
+        for committed in (False, True):
+            got = client.consume(topic, partition, committed=committed)
+            assert got == expected.records[(topic, partition), committed], (topic, partition, committed)
+
+
+def group_continues(client: Client, group: str, topic: str, partition: int, offset: int) -> None:
+    """The group's committed offset is there, and a member that joins is given the message at it first."""
+
+    async def run() -> tuple[int | None, int]:
+        tp = TopicPartition(topic, partition)
+        consumer = AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=client.address,
+            group_id=group,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            request_timeout_ms=120_000,
+        )
+        await consumer.start()
+        try:
+            committed = await consumer.committed(tp)
+            while True:
+                got = await consumer.getmany(tp, timeout_ms=1000, max_records=1)
+                if got.get(tp):
+                    return committed, got[tp][0].offset
+        finally:
+            await consumer.stop()
+
+    assert asyncio.run(run()) == (offset, offset)
+
+
+def read_by_java(client: Client, group: str, topic: str, count: int) -> list[int]:
+    """The offsets of the next `count` messages that a Java consumer of a group is given, which then commits. Unlike
+    aiokafka it commits the leader's epoch too, and takes no messages from a leader with an older one."""
+    said = run_tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", client.address,
+        "--topic", topic, "--group", group, "--max-messages", str(count), "--timeout-ms", "110000",
+        "--command-property", "auto.offset.reset=earliest",
+        "--formatter-property", "print.offset=true", "--formatter-property", "print.value=false",
+    )  # fmt: skip
+    return [int(offset) for offset in re.findall(r"^Offset:(\d+)$", said, re.MULTILINE)]
+
+
+def producers_write_on(client: Client, topic: str, partition: int, transactional_id: str) -> None:
+    """A plain, an idempotent and a transactional producer append, and what they wrote is there, in order."""
+    _, end = client.offsets(topic, partition)
+    client.produce(topic, [Message(b"plain")], partition)
+    client.produce(topic, [Message(b"idempotent 1"), Message(b"idempotent 2")], partition, enable_idempotence=True)
+    client.transactions(topic, [(True, [Message(b"committed")])], partition, id=transactional_id)
+    values = [one.value for one in client.consume(topic, partition, start=end)]
+    assert values == [b"plain", b"idempotent 1", b"idempotent 2", b"committed"]
+
+
+def second_start_is_clean(broker: Broker) -> None:
+    """The broker stops without a complaint, starts again without repairs or strays, and stops."""
+    broker.stop()
+    assert not broker.complaints()
+    said = len(broker.log_text())
+    broker.start()
+    adopted_as_it_is(told_since(broker, said))
+    broker.stop()
+    assert not broker.complaints()
+
+
+def left_open(client: Client, topic: str, messages: Sequence[Message], partition: int, id: str) -> None:
+    """A transaction whose producer disappears without ending it."""
+
+    async def run() -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=client.address, transactional_id=id, transaction_timeout_ms=900_000
+        )
+        await producer.start()
+        await producer.begin_transaction()
+        for one in messages:
+            await producer.send_and_wait(topic, one.value, key=one.key, partition=partition)
+        await producer.client.close()  # not stop(), which would abort it
+        producer._closed = True
+        producer._sender._sender_task.cancel()
+
+    asyncio.run(run())

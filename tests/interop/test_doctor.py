@@ -1,0 +1,447 @@
+"""`kafkafs doctor` predicts what a real broker then does on broken directories: its log and its directory decide."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.files.dir_lock import DirLock
+from storage.files.disk import RealDisk
+from tests.interop.client import Client, Message
+from tests.interop.kafka import Broker, requires_kafka
+from tests.support.commands import run
+
+pytestmark = requires_kafka
+
+OTHER_ID = "qqqqqqqqqqqqqqqqqqqqqg"
+RESERVED_ID = "AAAAAAAAAAAAAAAAAAAAAQ"  # DirectoryId.LOST or the like
+PARTITIONS = 14
+
+
+class Patient(Broker):
+    """A broker on one or two existing directories, which are not formatted."""
+
+    def __init__(self, directory: Path, dirs: list[Path]) -> None:
+        super().__init__(directory, {"log.dirs": ",".join(map(str, dirs))})
+        self.dirs = dirs
+
+    def _format(self) -> None:
+        pass
+
+    @property
+    def properties(self) -> Path:
+        return self._properties
+
+    def begins(self) -> bool:
+        """Whether it starts."""
+        try:
+            self.start()
+        except AssertionError:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A directory after a clean stop, and one after kill -9."""
+
+    clean: Path
+    killed: Path
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Origin]:
+    root = tmp_path_factory.mktemp("origin")
+    broker = Broker(root / "broker", {"log.flush.offset.checkpoint.interval.ms": "3600000"})
+    try:
+        client = Client(broker.start().address)
+        client.create_topic("p", PARTITIONS, {"retention.ms": -1, "internal.segment.bytes": 4000})
+        for partition in range(PARTITIONS):
+            messages = [Message(bytes(100), b"%d" % number) for number in range(60)]
+            client.produce("p", messages, partition, batch=5)
+        client.transactions("p", [(False, [Message(b"aborted")])], PARTITIONS - 1)
+        deadline = time.monotonic() + 60
+        while client.offsets("p", PARTITIONS - 1)[1] < 62:  # until the marker is written
+            assert time.monotonic() < deadline
+        broker.kill()
+        killed = root / "killed"
+        shutil.copytree(broker.log_dir, killed)
+        broker.start()
+        broker.stop()
+        assert not broker.complaints()
+        yield Origin(broker.log_dir, killed)
+    finally:
+        broker.kill()
+
+
+def examined(dirs: list[Path], *options: object) -> dict[str, Any]:
+    result = run("doctor", *dirs, "--json", *options)
+    told: dict[str, Any] = json.loads(result.stdout)
+    assert result.exit_code == (0 if told["loses_nothing"] else 1)
+    return told
+
+
+def logs_of(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.log"))
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x55
+    path.write_bytes(data)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+# The whole directory: each case is a start.
+
+
+def second_dir(first: Path, *, like_first: bool = True) -> Path:
+    """A second log directory, formatted as the first one."""
+    second = first.with_name("second")
+    second.mkdir()
+    if like_first:
+        text = (first / "meta.properties").read_text()
+        lines = [line for line in text.splitlines() if not line.startswith("directory.id")]
+        (second / "meta.properties").write_text("\n".join([*lines, f"directory.id={OTHER_ID}", ""]))
+    return second
+
+
+def meta_missing(logs: Path) -> list[Path]:
+    (logs / "meta.properties").unlink()
+    return [logs]
+
+
+def meta_of_another_version(logs: Path) -> list[Path]:
+    edit(logs / "meta.properties", "version=1", "version=7")
+    return [logs]
+
+
+def meta_of_zookeeper(logs: Path) -> list[Path]:
+    edit(logs / "meta.properties", "version=1", "version=0")
+    edit(logs / "meta.properties", "node.id", "broker.id")
+    shutil.rmtree(logs / "__cluster_metadata-0")
+    return [logs]
+
+
+def meta_without_cluster_id(logs: Path) -> list[Path]:
+    edit(logs / "meta.properties", "cluster.id=", "cluster.was=")
+    return [logs]
+
+
+def another_node(logs: Path) -> list[Path]:
+    edit(logs / "meta.properties", "node.id=1", "node.id=5")
+    return [logs]
+
+
+def another_cluster(logs: Path) -> list[Path]:
+    second = second_dir(logs)
+    edit(second / "meta.properties", "cluster.id=", "cluster.id=X")
+    return [logs, second]
+
+
+def shared_directory_id(logs: Path) -> list[Path]:
+    second = second_dir(logs, like_first=False)
+    shutil.copy(logs / "meta.properties", second)
+    return [logs, second]
+
+
+def lost_and_found(logs: Path) -> list[Path]:
+    (logs / "lost+found").mkdir()
+    return [logs]
+
+
+def dot_snapshot(logs: Path) -> list[Path]:
+    (logs / ".snapshot").mkdir()
+    return [logs]
+
+
+def partition_twice(logs: Path) -> list[Path]:
+    second = second_dir(logs)
+    shutil.copytree(logs / "p-0", second / "p-0")
+    return [logs, second]
+
+
+def metadata_elsewhere(logs: Path) -> list[Path]:
+    second = second_dir(logs)
+    shutil.copytree(logs / "__cluster_metadata-0", second / "__cluster_metadata-0")
+    return [logs, second]
+
+
+def bad_quorum_state(logs: Path) -> list[Path]:
+    (logs / "__cluster_metadata-0" / "quorum-state").write_text("{")
+    return [logs]
+
+
+def bad(name: str) -> Callable[[Path], list[Path]]:
+    def damage(logs: Path) -> list[Path]:
+        (logs / name).write_text("garbage\n")
+        return [logs]
+
+    return damage
+
+
+def bad_topic_id(logs: Path) -> list[Path]:
+    (logs / "p-3" / "partition.metadata").write_text("version: 0\ntopic_id: nonsense")
+    return [logs]
+
+
+def misnamed_segment(logs: Path) -> list[Path]:
+    (logs / "p-3" / "backup.log").write_bytes(b"")
+    return [logs]
+
+
+def bad_epochs(logs: Path) -> list[Path]:
+    (logs / "p-3" / "leader-epoch-checkpoint").write_text("garbage\n")
+    return [logs]
+
+
+def later_txn_index(logs: Path) -> list[Path]:
+    (index,) = (logs / f"p-{PARTITIONS - 1}").glob("*.txnindex")
+    index.write_bytes(b"\0\1" + index.read_bytes()[2:])
+    return [logs]
+
+
+def metadata_lost(logs: Path) -> list[Path]:
+    shutil.rmtree(logs / "__cluster_metadata-0")
+    return [logs]
+
+
+def metadata_and_bootstrap_lost(logs: Path) -> list[Path]:
+    (logs / "bootstrap.checkpoint").unlink()
+    return metadata_lost(logs)
+
+
+def unformatted_second(logs: Path) -> list[Path]:
+    return [logs, second_dir(logs, like_first=False)]
+
+
+def reserved_directory_id(logs: Path) -> list[Path]:
+    second = second_dir(logs)
+    edit(second / "meta.properties", OTHER_ID, RESERVED_ID)
+    return [logs, second]
+
+
+def bad_second(logs: Path) -> list[Path]:
+    second = second_dir(logs)
+    edit(second / "meta.properties", "version=1", "version=7")
+    return [logs, second]
+
+
+def bad_points_of_second(logs: Path) -> list[Path]:
+    second = second_dir(logs)
+    (second / "recovery-point-offset-checkpoint").write_text("garbage\n")
+    return [logs, second]
+
+
+def metadata_damaged(logs: Path) -> list[Path]:
+    log = logs_of(logs / "__cluster_metadata-0")[-1]
+    flip(log, log.stat().st_size - 5)
+    return [logs]
+
+
+WHOLE = {
+    # name: (damage, the finding, its reaction, whether the broker starts, what its log says)
+    "meta.properties missing": (meta_missing, "meta-properties-missing", "refuses", False, "meta.properties"),
+    "meta.properties of version 7": (meta_of_another_version, "meta-properties-corrupt", "refuses", False, ""),
+    "meta.properties of ZooKeeper": (meta_of_zookeeper, "metadata-lost", "sets-aside", True, ""),
+    "meta.properties without a cluster id": (meta_without_cluster_id, "meta-properties-corrupt", "refuses", False, ""),
+    "another node's": (another_node, "node-id-differs", "refuses", False, "Stored node id 5"),
+    "another cluster's": (another_cluster, "cluster-id-differs", "refuses", False, "Invalid cluster.id"),
+    "one directory id twice": (shared_directory_id, "directory-id-shared", "refuses", False, "Duplicate directory ID"),
+    "a reserved directory id": (reserved_directory_id, "directory-id-reserved", "refuses", False, "reserved directory"),
+    "lost+found": (lost_and_found, "name-unparsable", "refuses", False, "lost+found"),
+    ".snapshot": (dot_snapshot, "name-unparsable", "refuses", False, ".snapshot"),
+    "one partition twice": (partition_twice, "partition-twice", "refuses", False, "Duplicate log directories"),
+    "a metadata log elsewhere": (metadata_elsewhere, "metadata-log-elsewhere", "refuses", False, "__cluster_metadata"),
+    "quorum-state": (bad_quorum_state, "quorum-state-corrupt", "refuses", False, "quorum-state"),
+    "recovery points": (bad("recovery-point-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
+    "log starts": (bad("log-start-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
+    "high watermarks": (bad("replication-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
+    "cleaner offsets": (bad("cleaner-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
+    "a topic id": (bad_topic_id, "topic-id-corrupt", "refuses", False, ""),
+    "a segment's name": (misnamed_segment, "file-misnamed", "refuses", False, "NumberFormatException"),
+    "leader epochs": (bad_epochs, "epochs-corrupt", "takes-offline", False, ""),
+    "a later transaction index": (later_txn_index, "txn-index-version", "does-not-notice", True, ""),
+    "the metadata log lost": (metadata_lost, "metadata-lost", "sets-aside", True, ""),
+    "the metadata log and bootstrap lost": (metadata_and_bootstrap_lost, "metadata-lost", "sets-aside", True, ""),
+    "a second, unformatted directory": (unformatted_second, "meta-properties-missing", "refuses", False, ""),
+    "a second directory of version 7": (bad_second, "meta-properties-corrupt", "takes-offline", True, ""),
+    "recovery points of a second directory": (bad_points_of_second, "checkpoint-corrupt", "takes-offline", True, ""),
+    "a metadata log that is damaged": (metadata_damaged, "metadata-log-damaged", "cuts", True, "Corruption found"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_what_happens_to_the_directory(origin: Origin, tmp_path: Path, case: str) -> None:
+    damage, name, reaction, starts, said = WHOLE[case]
+    logs = tmp_path / "logs"
+    shutil.copytree(origin.clean, logs)
+    broker = Patient(tmp_path / "broker", damage(logs))
+    told = examined(broker.dirs, "--server-properties", broker.properties)
+    try:
+        began = broker.begins()
+    finally:
+        broker.kill()
+    assert began == starts
+    assert told["starts"] == starts
+    assert (name, reaction) in [(one["name"], one["reaction"]) for one in (*told["findings"], *told["notes"])]
+    assert said in broker.log_text()
+    if name == "metadata-lost":
+        assert len(list(logs.glob("p-*-stray"))) == PARTITIONS
+
+
+def test_a_held_directory(origin: Origin, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(origin.clean, logs)
+    broker = Patient(tmp_path / "broker", [logs])
+    lock = DirLock(RealDisk(), logs)
+    try:
+        told = examined([logs])
+        assert [one["name"] for one in told["findings"]] == ["locked"]
+        assert not told["starts"]
+        assert not broker.begins()
+        assert "Failed to acquire lock" in broker.log_text()
+    finally:
+        broker.kill()
+        lock.release()
+
+
+# Faults of single partitions: all of them at one start.
+
+
+def by_partition(told: dict[str, Any]) -> dict[str, set[tuple[str, str]]]:
+    found: dict[str, set[tuple[str, str]]] = {}
+    for one in (*told["findings"], *told["notes"]):
+        found.setdefault(f"{one['topic']}-{one['partition']}", set()).add((one["name"], one["reaction"]))
+    return found
+
+
+def test_partitions_of_a_clean_directory(origin: Origin, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(origin.clean, logs)
+    (logs / "p-0" / "partition.metadata").unlink()
+    (logs / "p-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {OTHER_ID}")
+    shutil.rmtree(logs / "p-2")
+    deleted = logs / f"p-3.{'a' * 32}-delete"
+    shutil.copytree(logs / "p-3", deleted)
+    starts = logs / "log-start-offset-checkpoint"
+    starts.write_text("0\n1\np 4 100\n")
+    index = sorted((logs / "p-5").glob("*.index"))[0]
+    index.unlink()
+    flipped = logs_of(logs / "p-6")[0]
+    flip(flipped, flipped.stat().st_size - 5)
+    damaged = flipped.read_bytes()
+    stray = logs / f"p-7.{'b' * 32}-stray"
+    shutil.copytree(logs / "p-7", stray)
+    snapshot = sorted((logs / "p-8").glob("*.snapshot"))[-1]
+    flip(snapshot, 7)
+    garbage = sorted((logs / "p-9").glob("*.index"))[0]
+    garbage.write_bytes(b"\xff" * 16)
+    with logs_of(logs / "p-10")[-1].open("ab") as log:
+        log.write(b"garbage!")
+    left_over = logs / "p-11" / f"{7:020}.log.cleaned"
+    left_over.write_bytes(b"unfinished")
+    shutil.copytree(logs / "p-12", logs / "unknown-0")
+    (logs / "unknown-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {OTHER_ID}")
+    shutil.copytree(logs / "p-12", logs / "p-99")
+    broker = Patient(tmp_path / "broker", [logs])
+    told = examined([logs])
+    assert told["starts"]
+    found = by_partition(told)
+    expected = {
+        "p-0": {("topic-id-missing", "sets-aside")},
+        "p-1": {("topic-id-differs", "sets-aside")},
+        "p-2": {("partition-absent", "creates-empty")},
+        "p-3": {("being-deleted", "removes")},
+        "p-4": {("log-start-beyond-end", "cuts")},
+        "p-5": {("index-missing", "repairs")},
+        "p-6": {("batch-crc", "does-not-notice")},
+        "p-7": {("stray", "ignores")},
+        "p-8": {("snapshot-corrupt", "repairs")},
+        "p-9": {("index-order", "does-not-notice")},
+        "p-10": {("batch-cut-off", "does-not-notice")},
+        "p-11": {("file-left-over", "removes")},
+        "unknown-0": {("topic-unknown", "sets-aside")},
+        "p-99": {("not-assigned", "sets-aside")},
+    }
+    assert {name: own for name, own in found.items() if name in expected} == expected
+    assert not found.get("p-12")
+    try:
+        client = Client(broker.start().address)
+        ends = {number: client.offsets("p", number) for number in range(PARTITIONS - 1)}
+        assert ends == dict.fromkeys(range(PARTITIONS - 1), (0, 60)) | {
+            0: (0, 0), 1: (0, 0), 2: (0, 0), 4: (100, 100),
+        }  # fmt: skip
+        broker.stop()
+        for name in ("p-0", "p-1", "unknown-0", "p-99"):
+            assert len(list(logs.glob(f"{name}.*-stray"))) == 1, name
+        assert not deleted.exists()
+        assert stray.exists()
+        assert index.exists()
+        assert flipped.read_bytes() == damaged
+        assert garbage.read_bytes() == b"\xff" * 16
+        assert not left_over.exists()
+        assert logs_of(logs / "p-10")[-1].read_bytes().endswith(b"garbage!")
+    finally:
+        broker.kill()
+
+
+def test_partitions_of_a_killed_broker(origin: Origin, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(origin.killed, logs)
+    (logs / "recovery-point-offset-checkpoint").write_text("0\n0\n")
+
+    def sized(number: int, at: int = -1) -> Path:
+        return logs_of(logs / f"p-{number}")[at]
+
+    torn = sized(0)
+    torn.write_bytes(torn.read_bytes()[:-10])
+    flip(sized(1, 0), sized(1, 0).stat().st_size - 5)
+    flip(sized(2), sized(2).stat().st_size - 5)
+    with sized(3).open("ab") as log:
+        log.write(bytes(5000))
+    with sized(4).open("ab") as log:
+        log.write(b"\xff" * 100)
+    flip(sized(5, 0), 16)  # the magic of the first batch, which no checksum covers
+    sorted((logs / "p-6").glob("*.index"))[0].write_bytes(b"\xff" * 16)
+    (logs / "p-7" / "leader-epoch-checkpoint").unlink()
+    for snapshot in (logs / "p-8").glob("*.snapshot"):
+        snapshot.unlink()
+    swap = sized(9, 0)
+    swap.rename(swap.with_name(swap.name + ".swap"))
+    shutil.copy(sized(10, 0), sized(10, 0).with_name(sized(10, 0).name + ".deleted"))
+    broker = Patient(tmp_path / "broker", [logs])
+    told = examined([logs])
+    assert told["starts"]
+    found = by_partition(told)
+    expected = {
+        "p-0": {("torn-tail", "cuts")},
+        "p-1": {("damage", "cuts")},
+        "p-2": {("torn-tail", "cuts")},
+        "p-3": {("preallocated-tail", "repairs")},
+        "p-4": {("torn-tail", "cuts")},
+        "p-5": {("batch-magic", "does-not-notice")},
+    }
+    assert {name: own for name, own in found.items() if name in expected} == expected
+    cuts = {one["partition"]: one["log_end_offset"] for one in told["findings"] if one["reaction"] == "cuts"}
+    assert cuts[1] < cuts[0] == cuts[2] < cuts[4] == 60
+    try:
+        client = Client(broker.start().address)
+        assert {number: client.offsets("p", number)[1] for number in range(12)} == {
+            number: cuts.get(number, 60) for number in range(12)
+        }
+        assert not list(logs.glob("*-stray"))
+    finally:
+        broker.kill()

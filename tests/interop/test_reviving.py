@@ -1,0 +1,362 @@
+"""A real broker starts on what `kafkafs revive` makes of the directories of a dead one, and serves all of it."""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from storage.verify.findings import Severity
+from storage.verify.verify import verify_log_dir
+from tests.interop.client import Client, Message
+from tests.interop.kafka import Broker, requires_kafka
+from tests.interop.reviving import (
+    Expected,
+    Place,
+    RevivedBroker,
+    group_continues,
+    left_open,
+    port_pair,
+    producers_write_on,
+    read_by_java,
+    revived,
+    second_start_is_clean,
+    served_as_expected,
+)
+from tests.support.commands import output_of, process, run
+
+pytestmark = requires_kafka
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+KEEP = {"retention.ms": -1, "message.timestamp.after.max.ms": 2**63 - 1}
+TOPICS = {"orders": 3, "clicks": 1, "state": 1, "payments": 2}
+START_MS = 1_763_683_200_000
+
+
+@dataclass
+class Dead:
+    """The directory of a broker that was shut down, one that was killed, and what the broker served before."""
+
+    clean: Path
+    killed: Path
+    expected: Expected
+
+
+def messages(seed: int, count: int, *, keys: int = 40) -> list[Message]:
+    rng = random.Random(seed)
+    return [
+        Message(
+            rng.randbytes(rng.randrange(300)),
+            None if rng.random() < 0.2 else b"key-%d" % rng.randrange(keys),
+            (("h", rng.randbytes(4)), ("null", None)) if rng.random() < 0.5 else (),
+            START_MS + seed * 1000 + number,
+        )
+        for number in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def dead(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dead]:
+    root = tmp_path_factory.mktemp("dead")
+    broker = Broker(root / "broker", {"offsets.topic.num.partitions": "7", "transaction.state.log.num.partitions": "3"})
+    try:
+        client = Client(broker.start().address)
+        client.create_topic("orders", 3, {**KEEP, "internal.segment.bytes": 16_000, "index.interval.bytes": 1024})
+        client.create_topic("clicks", 1, {**KEEP, "compression.type": "zstd"})
+        client.create_topic("state", 1, {**KEEP, "cleanup.policy": "compact", "internal.segment.bytes": 20_000})
+        client.create_topic("payments", 2, KEEP)
+        for partition in range(3):
+            client.produce("orders", messages(partition, 400 - 100 * partition), partition, batch=20)
+        client.delete_records("orders", 1, 123)
+        client.produce("clicks", messages(7, 200))
+        client.produce("state", [one for one in messages(8, 300) if one.key is not None], batch=10)
+        client.transactions("payments", [(True, messages(20, 5)), (False, messages(21, 5)), (True, messages(22, 3))])
+        client.commit("billing", "orders", 0, 250)
+        client.commit("shipping", "clicks", 0, 17)
+        left_open(client, "payments", messages(23, 4), 1, "unfinished")
+        client.produce("payments", messages(24, 3), 1)
+        expected = Expected(client, TOPICS)
+        broker.kill()
+        killed = root / "killed"
+        shutil.copytree(broker.log_dir, killed)
+        # In a later epoch than the first.
+        assert read_by_java(Client(broker.start().address), "java", "clicks", 60) == list(range(60))
+        broker.stop()
+        yield Dead(broker.log_dir, killed, expected)
+    finally:
+        broker.kill()
+
+
+def sound(log_dir: Path) -> None:
+    """kafkafs itself finds nothing wrong."""
+    found = verify_log_dir(log_dir)
+    assert not [one for one in found if one.severity is Severity.FINDING]
+
+
+def state_of(directory: Path) -> dict[str, tuple[int, ...]]:
+    """Everything about the files that a reader must not change."""
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        status = path.stat()
+        found[str(path)] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_atime_ns, status.st_ctime_ns)
+    return found
+
+
+def serves(broker: RevivedBroker, expected: Expected, *, groups: bool = True, transactional_id: str = "tx") -> None:
+    """The whole check of a revived directory."""
+    sound(broker.log_dir)
+    try:
+        client = Client(broker.start().address)
+        served_as_expected(client, expected)
+        if groups:
+            group_continues(client, "billing", "orders", 0, 250)
+            group_continues(client, "shipping", "clicks", 0, 17)
+        producers_write_on(client, "orders", 2, transactional_id)
+        second_start_is_clean(broker)
+    finally:
+        broker.kill()
+    sound(broker.log_dir)
+
+
+def without_metadata(source: Path, target: Path) -> Path:
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__cluster_metadata-0", "bootstrap.checkpoint"))
+    return target
+
+
+def test_a_whole_directory(dead: Dead, tmp_path: Path) -> None:
+    """With its metadata log: features, ids, counts and configurations are those of the cluster."""
+    before = state_of(dead.clean)
+    broker, told = revived(tmp_path, [dead.clean])
+    assert state_of(dead.clean) == before
+    by_name = {one["topic"]: one for one in told["topics"]}
+    assert by_name["__consumer_offsets"]["partitions"] == 7
+    assert by_name["state"]["config"]["cleanup.policy"] == "compact"
+    assert not [note for note in told["notes"] if "retention" in note or "features" in note]
+    serves(broker, dead.expected)
+
+
+def test_a_directory_without_its_metadata_log(dead: Dead, tmp_path: Path) -> None:
+    """The numbers of partitions of the coordinators' topics are found from their keys; links instead of copies."""
+    source = without_metadata(dead.clean, tmp_path / "source")
+    shutil.rmtree(source / "orders-1")
+    broker, told = revived(tmp_path, [source], "--link", "--config", "state:cleanup.policy=compact")
+    assert {one["topic"]: one["partitions"] for one in told["topics"]} == {
+        "__consumer_offsets": 7, "__transaction_state": 3, **TOPICS,
+    }  # fmt: skip
+    assert sum(one["linked_bytes"] for one in told["partitions"]) > 0
+    assert next(one for one in told["topics"] if one["topic"] == "orders")["missing"] == [1]
+    assert any("keeps everything" in note for note in told["notes"])
+    contents = {path: path.read_bytes() for path in source.glob("*/*.log")}
+    expected = dead.expected
+    gone: Place = ("orders", 1)
+    here = Expected.__new__(Expected)
+    here.offsets = {**expected.offsets, gone: (0, 0)}
+    here.records = {key: value if key[0] != gone else [] for key, value in expected.records.items()}
+    try:
+        assert read_by_java(Client(broker.start().address), "java", "clicks", 140) == list(range(60, 200))
+    finally:
+        broker.stop()
+    serves(broker, here)
+    assert {path: path.read_bytes() for path in contents} == contents  # the broker wrote to none of them
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_bare_partition_directories(dead: Dead, tmp_path: Path, with_ids: bool) -> None:
+    """Nothing but the segments of some partitions: no checkpoint, no metadata, perhaps no partition.metadata."""
+    bare = tmp_path / "rescued"
+    for path in dead.clean.iterdir():
+        if path.is_dir() and path.name != "__cluster_metadata-0":
+            shutil.copytree(path, bare / path.name)
+            if not with_ids:
+                (bare / path.name / "partition.metadata").unlink()
+    broker, told = revived(tmp_path, sorted(bare.iterdir()))
+    ids = {one["topic"]: one["topic_id"] for one in told["topics"]}
+    named = (dead.clean / "orders-0" / "partition.metadata").read_text()
+    assert (ids["orders"] in named) == with_ids
+    try:  # committed offsets name the topic's id, which is a new one without partition.metadata
+        assert read_by_java(Client(broker.start().address), "java", "clicks", 140) == list(range(60, 200))
+    finally:
+        broker.stop()
+    serves(broker, dead.expected)
+
+
+def test_replicas_of_different_lengths(tmp_path: Path) -> None:
+    """The highest leader epoch wins over the longer log, then the end; what the others have beyond it is told."""
+    origin = Broker(tmp_path / "origin")
+    copies = [tmp_path / f"broker-{number}" for number in range(3)]
+    try:
+        for number, copy in enumerate(copies):
+            client = Client(origin.start().address)
+            if not number:
+                client.create_topic("t", 1, KEEP)
+            client.produce("t", messages(number, 100), batch=10)
+            expected = Expected(client, {"t": 1})
+            origin.stop()
+            shutil.copytree(origin.log_dir, copy)
+            shutil.rmtree(copy / "__cluster_metadata-0")
+        # The first went on alone, in its old epoch, beyond the end of the others.
+        (copies[0] / "meta.properties").unlink()
+        lines = "".join(f"alone {number}\n" for number in range(250))
+        with process("append", copies[0], "t/0", stdin=subprocess.PIPE) as appending:
+            appending.communicate(lines.encode(), timeout=120)
+        assert appending.returncode == 0
+        assert b"350" in output_of("topics", "describe", copies[0], "t")
+    finally:
+        origin.kill()
+    broker, told = revived(tmp_path, copies)
+    (partition,) = [one for one in told["partitions"] if one["topic"] == "t"]
+    assert partition["source"] == str(copies[2] / "t-0")
+    assert partition["beyond"] == [{"source": str(copies[0] / "t-0"), "first_offset": 100, "last_offset": 349}]
+    try:
+        client = Client(broker.start().address)
+        served_as_expected(client, expected)
+        producers_write_on(client, "t", 0, "tx")
+        second_start_is_clean(broker)
+    finally:
+        broker.kill()
+
+
+def test_a_killed_and_damaged_directory(dead: Dead, tmp_path: Path) -> None:
+    """Torn tails are left out; damage is refused, and salvaged on request: everything around it is served."""
+    source = without_metadata(dead.killed, tmp_path / "source")
+    with (source / "clicks-0" / f"{0:020}.log").open("ab") as log:
+        log.write(b"\0\0\0\0\0\0\0\xff torn")
+    segments = sorted((source / "orders-0").glob("*.log"))
+    position = segments[1].stat().st_size // 2
+    with segments[1].open("r+b") as log:
+        log.seek(position)
+        byte = log.read(1)[0]
+        log.seek(position)
+        log.write(bytes([byte ^ 0x55]))
+    refused = run("revive", source, "--to", tmp_path / "refused")
+    assert refused.exit_code == 4
+    assert "salvage" in refused.stderr
+    assert str(segments[1]) in refused.stderr
+    assert not (tmp_path / "refused").exists()
+    assert not (tmp_path / "refused.reviving").exists()
+    broker, told = revived(tmp_path, [source], "--salvage")
+    assert [one["partition"] for one in told["partitions"] if one["salvaged"]] == [0]
+    assert any("torn" in note or "no whole batches" in note for note in told["notes"])
+    try:
+        client = Client(broker.start().address)
+        for place, offsets in dead.expected.offsets.items():
+            got = client.consume(*place)
+            wanted = dead.expected.records[place, False]
+            if place == ("orders", 0):
+                assert client.offsets(*place) == offsets
+                kept = {one.offset: one for one in got}
+                lost = [one for one in wanted if one.offset not in kept]
+                assert 0 < len(lost) <= 20  # one batch
+                wanted = [one for one in wanted if one.offset in kept]
+            assert got == wanted
+        group_continues(client, "billing", "orders", 0, 250)
+        producers_write_on(client, "orders", 0, "tx")
+        second_start_is_clean(broker)
+    finally:
+        broker.kill()
+
+
+def test_without_transactions(dead: Dead, tmp_path: Path) -> None:
+    """Where the coordinator's topic is lost, an open transaction would hold back committed messages for ever."""
+    source = without_metadata(dead.clean, tmp_path / "source")
+    broker, told = revived(tmp_path, [source], "--without-transactions")
+    aborted = {(one["topic"], one["partition"]): one["aborted_transactions"] for one in told["partitions"]}
+    assert aborted["payments", 1] == 1
+    assert sum(aborted.values()) == 1
+    assert "__transaction_state" not in {one["topic"] for one in told["topics"]}
+    try:
+        client = Client(broker.start().address)
+        start, end = dead.expected.offsets["payments", 1]
+        assert client.offsets("payments", 1) == (start, end + 1)  # the marker
+        uncommitted = dead.expected.records[("payments", 1), False]
+        assert client.consume("payments", 1) == uncommitted
+        assert client.consume("payments", 1, committed=True) == uncommitted[4:]
+        assert not dead.expected.records[("payments", 1), True]
+        producers_write_on(client, "payments", 1, "unfinished")
+        second_start_is_clean(broker)
+    finally:
+        broker.kill()
+
+
+def test_until_a_time(dead: Dead, tmp_path: Path) -> None:
+    """Each partition ends with the last batch that holds a message up to then."""
+    until_ms = START_MS + 1000 + 150  # in the middle of orders/1
+    broker, told = revived(tmp_path, [dead.clean], "orders", "--until", str(until_ms))
+    ends = {one["partition"]: one["log_end_offset"] for one in told["partitions"]}
+    assert ends == {0: 400, 1: 160, 2: 0}
+    assert {one["partition"]: one["holds_later_messages"] for one in told["partitions"]} == {
+        0: False,
+        1: True,
+        2: False,
+    }
+    try:
+        client = Client(broker.start().address)
+        for partition, end in ends.items():
+            wanted = [one for one in dead.expected.records[("orders", partition), False] if one.offset < end]
+            assert client.consume("orders", partition) == wanted
+        client.produce("orders", [Message(b"after")], 1)
+        assert client.consume("orders", 1)[-1].value == b"after"
+        assert client.offsets("orders", 1) == (123, 161)
+        second_start_is_clean(broker)
+    finally:
+        broker.kill()
+
+
+def test_old_messages_are_not_removed(dead: Dead, tmp_path: Path) -> None:
+    """Messages of 2025, whose retention nobody knows, outlive the broker's retention."""
+    source = without_metadata(dead.clean, tmp_path / "source")
+    quick = {"log.initial.task.delay.ms": "500", "log.retention.check.interval.ms": "500", "log.retention.ms": "1000"}
+    broker, _ = revived(tmp_path, [source], "orders", config=quick)
+    try:
+        client = Client(broker.start().address)
+        client.create_topic("young", 1, {"retention.ms": "1000", "internal.segment.bytes": 2000})
+        client.produce("young", messages(1, 100), batch=5)
+        deadline = time.monotonic() + 120
+        while client.offsets("young")[0] < 80:  # until retention has run
+            assert time.monotonic() < deadline
+        for partition in range(3):
+            assert client.offsets("orders", partition) == dead.expected.offsets["orders", partition]
+    finally:
+        broker.kill()
+
+
+def test_the_page_about_dead_brokers(dead: Dead, tmp_path: Path) -> None:
+    """The commands of examples/dead-broker.md, in order, on the disk of a killed broker whose metadata log is lost."""
+    place = tmp_path / "var"
+    place.mkdir()
+    without_metadata(dead.killed, place / "kafka")
+    page = (ROOT / "examples" / "dead-broker.md").read_text()
+    commands = [line for block in re.findall(r"```\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    assert len(commands) == 7
+    port = port_pair()
+    for command in commands:
+        words = shlex.split(command.replace("/var/", f"{place}/").replace("orders/3", "orders/2"))
+        if words[0] == "kafka-server-start.sh":
+            log_dir = Path(words[1]).parent
+            assert Path(words[1]).name == "server.properties"
+            broker = RevivedBroker(tmp_path / "broker", log_dir, port)
+            try:
+                served_as_expected(Client(broker.start().address), dead.expected)
+                broker.stop()
+                assert not broker.complaints()
+            finally:
+                broker.kill()
+            continue
+        assert words.pop(0) == "kafkafs"
+        if words[0] == "revive":
+            words += ["--listener", f"127.0.0.1:{port}"]
+        result = run(*words)
+        lost = words[0] == "doctor" and words[1] == f"{place}/kafka"  # the only finding: the metadata
+        assert result.exit_code == (1 if lost else 0), result.output
+        assert ("metadata-lost" in result.stdout) == lost
+    count = sum(len(dead.expected.records[("orders", number), False]) for number in range(3))
+    assert output_of("count", place / "before", "orders").split()[-1] == str(count).encode()  # TIME is after them

@@ -1,0 +1,106 @@
+"""`kafkafs cat --key`: the bytes of `keys/<key>.EXT`, with the same index."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from kafkafs.views import unmounted
+from kafkafs.views.unmounted import PartitionReader, Wanted
+from storage.format.decoder import Decoder
+from storage.log.log_dir import LogDir
+from storage.types import TopicPartition
+from tests.kafkafs.views.test_keys import path_of
+from tests.support.commands import output_of
+from tests.support.fixtures import GoldenCase, case_params, golden_cases
+from tests.support.live_log import LiveLog
+from tests.support.reference_views import content, tree_of
+
+SOME = [case for case in golden_cases() if case.fixture in ("codecs", "transactions", "v0", "v1", "roll")]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kafkafs" / "views"
+
+
+def key_of(offset: int) -> bytes:
+    return b"k%d" % (offset * 7919 % 500)
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveLog:
+    log = LiveLog(tmp_path / "log", key_of=key_of)
+    for _ in range(2):
+        log.write(1500, size=1000, batch=50)
+        log.roll()
+    log.write(100)
+    return log
+
+
+def test_the_index_is_made_kept_and_used(live: LiveLog, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir, tree = live.path.parent, tree_of(live.path.parent)
+    for key in ("k1", "k499"):
+        assert output_of("cat", log_dir, "t", "--key", key) == content(tree, path_of(key.encode()))
+    assert len(list(cache.glob("*.keys"))) == 2
+    read = []
+    real = unmounted.read_blocks
+
+    def counted(*arguments: object, **options: object) -> object:
+        read.append(arguments[3] - arguments[2])  # type: ignore[operator]
+        return real(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(unmounted, "read_blocks", counted)
+    assert output_of("cat", log_dir, "t/0", "--key", "nobody") == b""
+    assert sum(read) < live.log(0).stat().st_size / 3
+    mounted = tree_of(log_dir, index_dir=cache, index_bytes=1 << 20)
+    assert content(mounted, path_of(b"k1")) == content(tree, path_of(b"k1"))
+    assert mounted.status()["key_index"]["scanned_bytes"] < live.log(live.segments[-1]).stat().st_size + 1
+
+
+def test_with_ranges(live: LiveLog) -> None:
+    for option, text in (("--offsets", "100-2400"), ("--offsets", "last-500"), ("--offsets", "700+900"),
+                         ("--offsets", "2990-"), ("--time", "2023-11-14T22:20--2023-11-14T22:40")):  # fmt: skip
+        printed_all = output_of("cat", live.path.parent, "t", option, text, "--format", "jsonl")
+        whole = [json.loads(line) for line in printed_all.splitlines()]
+        for key in ("k1", "k20"):
+            arguments = (live.path.parent, "t", option, text, "--format", "jsonl", "--key", key)
+            found = output_of("cat", *arguments).splitlines()
+            assert [json.loads(line) for line in found] == [line for line in whole if line["key"] == key]
+
+
+def test_a_topic_has_the_producers_partition_first(tmp_path: Path) -> None:
+    logs = [LiveLog(tmp_path / "log", key_of=lambda offset: b"k%d" % (offset % 5), partition=n) for n in range(3)]
+    for log in logs:
+        log.write(40)
+    tree = tree_of(tmp_path / "log")
+    for number in range(5):
+        for ext in ("txt", "jsonl"):
+            expected = content(tree, path_of(b"k%d" % number, ext, "t"))
+            assert output_of("cat", tmp_path / "log", "t", "--key", f"k{number}", "--format", ext) == expected
+
+
+def test_following_continues_after_the_index(live: LiveLog, cache: Path) -> None:
+    log = LogDir.open_read_only(live.path.parent).log(TopicPartition("t", 0))
+    with unmounted.key_index() as keys:
+        reader = PartitionReader(log, Wanted(key=b"k1"), 0, Decoder(), follow=True, keys=keys)
+        found = [int(offset) for block in reader.blocks() for offset in block.offset]
+        live.write(600)
+        found += [int(offset) for block in reader.blocks() for offset in block.offset]
+    assert found == [offset for offset, _, _ in live.messages if key_of(offset) == b"k1"]
+
+
+@pytest.mark.parametrize("case", case_params(SOME[::4]))
+def test_keys_of_the_fixtures(case: GoldenCase) -> None:
+    tree = tree_of(case.log_dir, case.isolation)
+    place = f"{case.topic}/{case.partition}"
+    keys = sorted({record.key for record in case.records() if record.key})
+    for key in keys[:: max(1, len(keys) // 4)]:
+        for ext in ("txt", "jsonl"):
+            expected = content(tree, path_of(key, ext, place))
+            options = ["--isolation", case.isolation, "--format", ext, "--key", os.fsdecode(key)]
+            assert output_of("cat", case.log_dir, place, *options) == expected

@@ -1,0 +1,373 @@
+"""`keys/<key>.EXT`: what a filter over `messages.jsonl` gives, whatever happens to the log and to its index."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree.paths import RENDERED, NoSuchPath, key_name
+from kafkafs.tree.tree import Tree
+from kafkafs.view_index import key_blocks, key_index
+from storage.client.partitioner import in_order_for_key
+from storage.errors import SegmentGone, StorageError
+from storage.format.compression import Codec
+from tests.kafkafs.views.test_golden import is_damaged
+from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit, many
+from tests.support.fixtures import Golden, GoldenCase, case_params
+from tests.support.live_log import LiveLog
+from tests.support.reference_views import content, jsonl_objects, parsed, read_all, readable, tree_of, txt
+
+KEYS = 7
+
+
+def path_of(key: bytes, ext: str = "txt", place: str = "t/0") -> str:
+    return f"/{place}/keys/{key_name(key)}.{ext}"
+
+
+def listed(tree: Tree, place: str = "t/0") -> list[str]:
+    return [entry.name for entry in tree.lookup(f"/{place}/keys").list()]
+
+
+def absent(tree: Tree, path: str) -> bool:
+    """Whether neither a stat nor an open finds the file."""
+    for look in (lambda: tree.lookup(path).attributes(), lambda: tree.lookup(path).open()):
+        with pytest.raises(NoSuchPath):
+            look()
+    return True
+
+
+@pytest.fixture(params=[None, 600], ids=["blocks", "small-blocks"])
+def block_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Blocks as they are, and so small that the short logs of tests have many of them."""
+    if request.param is not None:
+        monkeypatch.setattr(key_blocks, "BLOCK_BYTES", request.param)
+        monkeypatch.setattr(key_index, "BLOCK_BYTES", request.param)
+    return
+
+
+def key_of(offset: int) -> bytes | None:
+    return None if offset % 11 == 0 else b"key-%d" % (offset * offset % KEYS)
+
+
+@pytest.fixture(params=[Codec.NONE, Codec.LZ4], ids=["none", "lz4"])
+def live(tmp_path: Path, request: pytest.FixtureRequest, block_bytes: None) -> LiveLog:
+    return LiveLog(tmp_path / "log", request.param, key_of)
+
+
+def expected(live: LiveLog, key: bytes) -> bytes:
+    return b"".join(value + b"\n" for offset, _, value in live.messages if live.key_of(offset) == key)
+
+
+def check_all(tree: Tree, live: LiveLog) -> None:
+    keys = {key for offset, _, _ in live.messages if (key := live.key_of(offset)) is not None}
+    for key in keys:
+        assert content(tree, path_of(key)) == expected(live, key), key
+    assert listed(tree) == [f"{key.decode()}.txt" for key in sorted(keys)]
+    assert absent(tree, path_of(b"key-none"))
+
+
+@pytest.mark.parametrize("case", case_params())
+def test_every_key_of_the_fixtures(case: GoldenCase, block_bytes: None) -> None:
+    """Looked up in an index of its own, and in one that the view of all messages has left."""
+    if is_damaged(case):
+        return
+    records = case.records()
+    by_key: dict[bytes, list[Golden]] = defaultdict(list)
+    for record in records:
+        if record.key is not None:
+            by_key[record.key].append(record)
+    first, second = tree_of(case.log_dir, case.isolation), tree_of(case.log_dir, case.isolation)
+    place = f"{case.topic}/{case.partition}"
+    content(second, f"/{place}/messages.txt")
+    for key, wanted in by_key.items():
+        assert content(first, path_of(key, "txt", place)) == txt(wanted), key
+        lines = content(second, path_of(key, "jsonl", place))
+        assert parsed(lines) == jsonl_objects(case.topic, case.partition, wanted), key
+    for tree in (first, second):
+        assert absent(tree, path_of(b"no such key", place=place))
+        names = [f"{key_name(key)}.txt" for key in sorted(by_key) if len(key_name(key)) <= 251]
+        assert listed(tree, place) == (names if len(by_key) <= key_blocks.MOST_NAMES else [])
+
+
+def test_the_index_is_made_while_a_view_is_measured_or_alone(live: LiveLog) -> None:
+    live.write(300)
+    live.roll()
+    live.write(3)
+    measured, alone = tree_of(live.path.parent), tree_of(live.path.parent)
+    content(measured, "/t/0/messages.txt")
+    for tree in (measured, alone):
+        check_all(tree, live)
+    assert measured.status()["key_index"]["scanned_bytes"] == 0
+    assert alone.status()["key_index"]["scanned_bytes"] > 0
+    assert measured.status()["key_index"]["keys"] == alone.status()["key_index"]["keys"] > 0
+
+
+def test_off(live: LiveLog) -> None:
+    """Without an index everything is read, and no key is listed."""
+    live.write(100)
+    live.roll()
+    live.write(5)
+    tree = tree_of(live.path.parent, keys=False)
+    for number in range(KEYS):
+        key = b"key-%d" % number
+        if expected(live, key):
+            assert content(tree, path_of(key)) == expected(live, key)
+    assert absent(tree, path_of(b"other"))
+    assert listed(tree) == []
+    assert tree.status()["key_index"] is None
+
+
+@pytest.mark.parametrize("ext", RENDERED)
+def test_growth_shows_at_once_and_nothing_moves(live: LiveLog, ext: str) -> None:
+    live.write(30)
+    tree, path = tree_of(live.path.parent), path_of(b"key-1", ext)
+    handle = tree.lookup(path).open()
+    data = read_all(handle)
+    for _ in range(6):
+        before = data
+        live.write(20, batch=3)
+        live.roll()
+        live.write(9)
+        while len(data) < tree.lookup(path).attributes().size:
+            data += handle.read(len(data), 50)
+        assert data.startswith(before)
+        assert len(data) > len(before)
+        assert data == content(tree_of(live.path.parent), path) == content(tree, path)
+    handle.close()
+
+
+def test_a_log_that_lives(tmp_path: Path, block_bytes: None) -> None:
+    """Appended to, rolled, compacted, retained and truncated at random, with one tree all the time."""
+    rng = random.Random(17)
+    live = LiveLog(tmp_path / "log", Codec.LZ4, key_of)
+    live.write(40)
+    tree = tree_of(live.path.parent)
+    check_all(tree, live)
+    for _ in range(40):
+        match rng.randrange(6):
+            case 0 | 1:
+                live.write(rng.randint(1, 80), batch=rng.choice((1, 7, 30)))
+            case 2:
+                live.roll()
+                live.write(3)
+            case 3 if len(live.segments) > 2:
+                live.retain()
+            case 4 if len(live.segments) > 2:
+                keep = {offset for offset, _, _ in live.messages if rng.random() < 0.7}
+                live.compact(lambda offset, keep=keep: offset in keep)  # type: ignore[misc]
+            case 5 if live.next_offset > live.segments[0] + 20:
+                live.truncate(rng.randint(live.segments[0] + 10, live.next_offset))
+                live.write(5)
+        if rng.random() < 0.5:
+            check_all(tree, live)
+    check_all(tree, live)
+
+
+def test_positions_stay_while_the_file_is_open(live: LiveLog) -> None:
+    live.write(60)
+    live.roll()
+    live.write(60)
+    tree, path = tree_of(live.path.parent), path_of(b"key-2")
+    handle = tree.lookup(path).open()
+    whole = read_all(handle)
+    live.retain()
+    live.write(20)
+    later = expected(live, b"key-2")
+    assert content(tree_of(live.path.parent), path) == later
+    gone = len(whole) - len(b"".join(v + b"\n" for o, _, v in live.messages if o < 120 and key_of(o) == b"key-2"))
+    assert gone > 0
+    assert handle.read(gone, 1 << 20) == later
+    with pytest.raises(SegmentGone):
+        handle.read(0, 10)
+    handle.close()
+
+
+def test_a_topic_that_is_made_again(live: LiveLog, tmp_path: Path) -> None:
+    live.write(80)
+    tree = tree_of(live.path.parent)
+    check_all(tree, live)
+    for file in live.path.iterdir():
+        file.unlink()
+    live.path.rmdir()
+    again = LiveLog(tmp_path / "log", live.codec, lambda offset: b"other-%d" % (offset % 2))
+    again.write(80)
+    check_all(tree, again)
+    assert absent(tree, path_of(b"key-1"))
+
+
+def test_names() -> None:
+    log_names = {
+        b"": "%",
+        b"a/b": "a%2Fb",
+        b"100%": "100%25",
+        b".hidden": "%2Ehidden",
+        b"a.b": "a.b",
+        b"\xff\xfe": "%FF%FE",
+        "é".encode(): "é",
+        b"\n\0": "%0A%00",
+        b"\xc2\x85": "%C2%85",
+    }
+    for key, name in log_names.items():
+        assert key_name(key) == name
+
+
+def test_keys_of_any_bytes(tmp_path: Path, block_bytes: None) -> None:
+    keys = [b"", b"a/b", b"100%", b".hidden", b"a.txt", b"\xff\xfe", "é".encode(), b"\n", b" ", b"x" * 251, b"y" * 300]
+    records = [record._replace(key=keys[i % len(keys)], value=b"%d" % i) for i, record in enumerate(many(500))]
+    built = build_log_dir(tmp_path / "log", {"t": [[Batch(records[:400]), ROLL, Batch(records[400:])]]})
+    tree = tree_of(built.path)
+    for key in keys[:-1]:
+        wanted = b"".join(b"%s\n" % record.value for record in records if record.key == key and record.value)
+        assert content(tree, path_of(key)) == wanted, key
+    spelled = "".join(f"%{byte:02x}" for byte in b"a/b")
+    assert content(tree, f"/t/0/keys/{spelled}.txt") == content(tree, path_of(b"a/b"))
+    assert listed(tree) == [f"{key_name(key)}.txt" for key in sorted(keys[:-1])]
+    with pytest.raises(OSError, match="at most 255 bytes") as caught:
+        tree.lookup(path_of(keys[-1]))
+    assert caught.value.errno == 36
+    for name in ("", "%zz.txt", "%2.txt", ".txt", "a", "a.log", "a.TXT"):
+        with pytest.raises(NoSuchPath):
+            tree.lookup(f"/t/0/keys/{name}").attributes() if name else tree.lookup("/t/0/keys/.jsonl")
+
+
+def test_many_keys_are_not_listed(tmp_path: Path) -> None:
+    few, more = many(key_blocks.MOST_NAMES, keys=key_blocks.MOST_NAMES), many(1100, keys=1100)
+    built = build_log_dir(tmp_path / "log", {"few": [[Batch(few), ROLL, Batch(few[:3])]], "more": [[Batch(more)]]})
+    tree = tree_of(built.path)
+    assert len(listed(tree, "few/0")) == len(listed(tree, "few")) == key_blocks.MOST_NAMES
+    assert listed(tree, "more/0") == listed(tree, "more") == []
+    assert content(tree, "/more/0/keys/key-01099.txt")
+
+
+def test_what_is_not_shown_has_no_file(tmp_path: Path, block_bytes: None) -> None:
+    """Keys below the log start, of aborted and of open transactions, and of control records."""
+
+    def keyed(name: bytes, producer: int = -1) -> Batch:
+        records = [record._replace(key=name) for record in many(20)]
+        return Batch(records, producer_id=producer, transactional=producer >= 0)
+
+    items = [
+        keyed(b"old"), keyed(b"first"), keyed(b"aborted", 1), abort(1), ROLL, keyed(b"committed", 2), commit(2),
+        keyed(b"plain"), ROLL, keyed(b"open", 3), keyed(b"behind"),
+    ]  # fmt: skip
+    built = build_log_dir(tmp_path / "log", {"t": [Partition(items, log_start_offset=20)]})
+    shown = {
+        "read_uncommitted": ["aborted", "behind", "committed", "first", "open", "plain"],
+        "read_committed": ["committed", "first", "plain"],
+    }
+    for isolation, names in shown.items():
+        for scan_first in (True, False):
+            tree = tree_of(built.path, isolation)
+            if scan_first:
+                content(tree, "/t/0/messages.txt")
+            assert listed(tree) == [f"{name}.txt" for name in names]
+            for name in (b"old", b"first", b"aborted", b"committed", b"plain", b"open", b"behind"):
+                if name.decode() in names:
+                    records = built["t", 0].records if isolation == "read_uncommitted" else built["t", 0].read_committed
+                    wanted = b"".join((r.value or b"") + b"\n" for r in records if r.key == name)
+                    assert content(tree, path_of(name)) == wanted
+                else:
+                    assert absent(tree, path_of(name))
+
+
+def test_damage_may_hide_any_key(tmp_path: Path, block_bytes: None) -> None:
+    """Nothing is missing without an error: each key's file has the damage."""
+    live = LiveLog(tmp_path / "log", key_of=key_of)
+    live.write(200)
+    live.roll()
+    live.write(50)
+    path = live.log(0)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    tree = tree_of(live.path.parent)
+    whole, errors = readable(tree.lookup("/t/0/messages.jsonl"))
+    assert errors
+    lines = [json.loads(line) for part in whole for line in part.splitlines() if line.startswith(b"{")]
+    for key in (b"key-1", b"key-2", b"no such key"):
+        stretches, found = readable(tree.lookup(path_of(key, "jsonl")))
+        assert len(found) == len(errors)
+        shown = [json.loads(line) for part in stretches for line in part.splitlines()]
+        assert shown == [line for line in lines if line["key"] == key.decode()]
+
+
+def partitioned(tmp_path: Path) -> list[LiveLog]:
+    logs = [LiveLog(tmp_path / "log", key_of=key_of, partition=number) for number in range(3)]
+    for number, log in enumerate(logs):
+        log.write(30 + number)
+        log.roll()
+        log.write(5, size=20 + number)
+    return logs
+
+
+def test_a_topic_has_the_keys_of_its_partitions(tmp_path: Path, block_bytes: None) -> None:
+    logs = partitioned(tmp_path)
+    tree = tree_of(tmp_path / "log")
+    orders = set()
+    for number in range(KEYS):
+        key = b"key-%d" % number
+        order = in_order_for_key(key, [0, 1, 2], 3)
+        assert sorted(order) == [0, 1, 2]
+        assert order[1:] == sorted(order[1:])
+        if any(expected(log, key) for log in logs):
+            orders.add(tuple(order))
+            assert content(tree, path_of(key, "txt", "t")) == b"".join(expected(logs[p], key) for p in order)
+    assert len(orders) > 1
+    assert listed(tree, "t") == listed(tree, "t/0")
+    assert absent(tree, path_of(b"no such key", place="t"))
+
+
+def test_a_topics_file_grows_at_its_end(tmp_path: Path) -> None:
+    logs = partitioned(tmp_path)
+    tree, path = tree_of(tmp_path / "log"), path_of(b"key-1", "jsonl", "t")
+    handle = tree.lookup(path).open()
+    data = read_all(handle)
+    for number in (2, 0, 1, 1, 0):
+        logs[number].write(20)
+        added = tree.lookup(path).attributes().size - len(data)
+        fresh = read_all_from(handle, len(data))
+        assert len(fresh) == added > 0
+        assert {line["partition"] for line in parsed(fresh)} == {number}
+        data += fresh
+    assert read_all(handle, 77) == data
+    assert sorted(data.splitlines()) == sorted(content(tree_of(tmp_path / "log"), path).splitlines())
+    handle.close()
+
+
+def read_all_from(handle: object, position: int) -> bytes:
+    data = b""
+    while part := handle.read(position + len(data), 100):  # type: ignore[attr-defined]
+        data += part
+    return data
+
+
+def test_a_topics_file_ends_at_a_truncation(tmp_path: Path) -> None:
+    logs = partitioned(tmp_path)
+    tree, path = tree_of(tmp_path / "log"), path_of(b"key-1", "txt", "t")
+    handle = tree.lookup(path).open()
+    read_all(handle)
+    logs[1].truncate(10)
+    with pytest.raises(SegmentGone):
+        read_until_it_fails(handle)
+    handle.close()
+    assert content(tree, path) == content(tree_of(tmp_path / "log"), path)
+
+
+def read_until_it_fails(handle: object) -> None:
+    handle.size  # type: ignore[attr-defined]  # noqa: B018 - looks at the logs
+    read_all(handle)  # type: ignore[arg-type]
+
+
+def test_a_partition_that_cannot_be_read_is_not_left_out(tmp_path: Path) -> None:
+    logs = partitioned(tmp_path)
+    data = bytearray(logs[2].log(0).read_bytes())
+    data[200] ^= 0xFF
+    logs[2].log(0).write_bytes(data)
+    tree = tree_of(tmp_path / "log")
+    with pytest.raises(StorageError):
+        content(tree, path_of(b"key-1", "txt", "t"))

@@ -1,0 +1,208 @@
+"""Threads that read: everything that is new (for the ledger), and anything in any way (for its own consistency)."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event, Thread
+
+from tests.soak.ledger import BadLine, Ledger, Message, message_of
+from tests.support.mount_lives import Lives
+
+# What a reader may be told while the mount is killed, or when retention was faster.
+_OF_A_KILL = frozenset({errno.ENOTCONN, errno.ECONNABORTED, errno.ENOENT, errno.EIO, errno.ENODEV, errno.EPERM})
+_OF_RETENTION = frozenset({errno.ERANGE, errno.ENOENT})
+
+
+class Inconsistent(Exception):
+    """A view showed what cannot be."""
+
+
+class Reader(Thread):
+    """Does something, waits, and again. Errors count unless the mount was killed meanwhile."""
+
+    def __init__(self, number: int, stop: Event, lives: Lives) -> None:
+        super().__init__(name=f"reader {number}")
+        self.problems: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self._stop_now = stop
+        self._lives = lives
+        self._dice = random.Random(1000 + number)
+        self._pause_s = 0.3
+
+    def run(self) -> None:
+        while not self._stop_now.is_set():
+            self.once()
+            self._stop_now.wait(self._pause_s * self._dice.uniform(0.5, 1.5))
+
+    def once(self) -> None:
+        """One look, with its errors."""
+        if not self._lives.serving.wait(1):
+            return
+        kills = self._lives.kills
+        try:
+            self.look()
+        except OSError as error:
+            killed = kills != self._lives.kills or not self._lives.serving.is_set()
+            if error.errno in _OF_RETENTION:
+                self.counts["ERANGE or ENOENT"] += 1
+            elif killed and error.errno in _OF_A_KILL:
+                self.counts["killed"] += 1
+            else:
+                # The kill may be noted after the reader has met it.
+                self._stop_now.wait(2)
+                if kills != self._lives.kills or not self._lives.serving.is_set():
+                    self.counts["killed"] += 1
+                else:
+                    self.problems.append(f"{self.name}: {error}")
+        except (Inconsistent, BadLine, subprocess.SubprocessError, ValueError, KeyError) as error:
+            if kills == self._lives.kills and self._lives.serving.is_set():
+                self.problems.append(f"{self.name}: {type(error).__name__}: {error}")
+            else:
+                self.counts["killed"] += 1
+
+    def look(self) -> None:
+        raise NotImplementedError
+
+
+class Follower(Reader):
+    """Reads each partition from where it has come to, and tells the ledger every message once."""
+
+    def __init__(self, stop: Event, lives: Lives, ledger: Ledger, partitions: Iterable[tuple[str, int]]) -> None:
+        super().__init__(99, stop, lives)
+        self._pause_s = 0.05
+        self._ledger = ledger
+        self._next = dict.fromkeys(partitions, 0)
+
+    def look(self) -> None:
+        for (topic, partition), offset in list(self._next.items()):
+            path = self._lives.path / topic / str(partition) / "offsets" / f"{offset}-.jsonl"
+            with path.open("rb") as file:
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        raise Inconsistent(f"{path}: a line without its end")
+                    record = json.loads(line)
+                    if record["offset"] < self._next[topic, partition]:
+                        raise Inconsistent(f"{path}: offset {record['offset']}")
+                    self._next[topic, partition] = record["offset"] + 1
+                    message = message_of(record["value"].encode())
+                    wrong = self._ledger.see(message, f"{topic}/{partition}")
+                    if wrong is not None:
+                        self.problems.append(f"{topic}/{partition}, offset {record['offset']}: {message} {wrong}")
+
+
+class Browser(Reader):
+    """Reads views at random: whole ones, ranges, times, the end, as tools do and as programs do."""
+
+    def __init__(self, number: int, stop: Event, lives: Lives, partitions: list[tuple[str, int]]) -> None:
+        super().__init__(number, stop, lives)
+        self._partitions = partitions
+
+    def look(self) -> None:
+        topic, partition = self._dice.choice(self._partitions)
+        where = self._lives.path / topic / str(partition)
+        way = self._dice.choice(
+            (self.cat, self.tail, self.follow, self.offsets, self.last, self.time, self.random_reads, self.status)
+        )
+        self.counts[way.__name__] += 1
+        way(where)
+
+    def check(self, data: bytes, what: object) -> list[Message]:
+        """The messages of whole lines, which must be in the order of their writers."""
+        messages = [message_of(line) for line in data.splitlines()]
+        last: dict[int, int] = {}
+        for message in messages:
+            if message.number <= last.get(message.writer, -1):
+                raise Inconsistent(f"{what}: {message} after number {last[message.writer]}")
+            last[message.writer] = message.number
+        self.counts["messages"] += len(messages)
+        return messages
+
+    def _tool(self, *command: str | Path) -> bytes:
+        done = subprocess.run(list(map(str, command)), capture_output=True, timeout=120, check=False)
+        if done.returncode != 0:
+            text = done.stderr.decode()
+            number = next((n for n in _OF_A_KILL | _OF_RETENTION if os.strerror(n) in text), errno.EREMOTEIO)
+            raise OSError(number, text.strip())
+        return done.stdout
+
+    def cat(self, where: Path) -> None:
+        if (where / "messages.txt").stat().st_size < 1 << 20:
+            self.check(self._tool("cat", where / "messages.txt"), where)
+
+    def tail(self, where: Path) -> None:
+        self.check(self._tool("tail", "-n", "200", where / "messages.txt"), where)
+
+    def follow(self, where: Path) -> None:
+        """tail -f for two seconds: complete lines only, each once."""
+        done = subprocess.run(
+            ["timeout", "2", "tail", "-n", "5", "-f", str(where / "messages.txt")],
+            capture_output=True, timeout=120, check=False,
+        )  # fmt: skip
+        if done.stderr:
+            raise OSError(errno.ENOTCONN if b"transport" in done.stderr else errno.ERANGE, done.stderr.decode())
+        self.check(done.stdout[: done.stdout.rfind(b"\n") + 1], where)
+
+    def offsets(self, where: Path) -> None:
+        info = json.loads((where / "@info.json").read_bytes())
+        start, end = info["log_start_offset"], info["log_end_offset"]
+        if start == end:
+            return
+        first = self._dice.randrange(start, end)
+        last = min(first + self._dice.choice((0, 10, 500)), end - 1)
+        name = self._dice.choice((f"{first}-{last}", f"{first}+{last - first + 1}"))
+        found = self.check((where / "offsets" / f"{name}.txt").read_bytes(), name)
+        if where.parent.name != "compacted" and len(found) != last - first + 1:
+            raise Inconsistent(f"{where}/offsets/{name}.txt: {len(found)} messages")
+
+    def last(self, where: Path) -> None:
+        self.check((where / "offsets" / "last-100.txt").read_bytes(), "last-100")
+
+    def time(self, where: Path) -> None:
+        now_ms = int(time.time() * 1000)
+        from_ms = now_ms - self._dice.choice((5_000, 60_000))
+        second = datetime.fromtimestamp(from_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        name = self._dice.choice((f"{from_ms}--{now_ms}", second, "last-5s"))
+        data = (where / "time" / f"{name}.jsonl").read_bytes()
+        for line in data.splitlines():
+            record = json.loads(line)
+            message_of(record["value"].encode())
+            if name.startswith(str(from_ms)) and not from_ms <= record["timestamp"] < now_ms:
+                raise Inconsistent(f"{name}: {record['timestamp']}")
+        self.counts["messages"] += data.count(b"\n")
+
+    def random_reads(self, where: Path) -> None:
+        """Bytes at random places are those of a read from the beginning to the end."""
+        info = json.loads((where / "@info.json").read_bytes())
+        first = max(info["log_start_offset"], info["log_end_offset"] - 2000)
+        fd = os.open(where / "offsets" / f"{first}-.jsonl", os.O_RDONLY)
+        try:
+            size = os.lseek(fd, 0, os.SEEK_END)
+            whole = b""
+            while part := os.pread(fd, 1 << 20, len(whole)):
+                whole += part
+            if len(whole) < size:
+                raise Inconsistent(f"{where}: {len(whole)} bytes of {size}")
+            for _ in range(20):
+                at, count = self._dice.randrange(len(whole) + 1), self._dice.choice((1, 100, 5000, 200_000))
+                if os.pread(fd, count, at)[: len(whole) - at] != whole[at : at + count]:
+                    raise Inconsistent(f"{where}: other bytes at {at}")
+        finally:
+            os.close(fd)
+
+    def status(self, where: Path) -> None:
+        status = json.loads((self._lives.path / "@status.json").read_bytes())
+        failed = {tp: part for tp, part in status["partitions"].items() if part["state"] != "online"}
+        if failed:
+            raise Inconsistent(f"offline: {failed}")
+        if status["errors"]["bugs"]:
+            raise Inconsistent(f"a bug: {status['errors']['last']}")
+        self._tool("ls", "-lR", where)

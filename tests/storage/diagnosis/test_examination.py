@@ -1,0 +1,97 @@
+"""What `doctor` predicts of recovery is what a broker did: the fixture `recovery` has 33 damages, before and after."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from storage.diagnosis import broker_properties
+from storage.diagnosis.examination import examine
+from storage.diagnosis.predictions import Diagnosis, Reaction
+from storage.errors import InvalidConfig
+from storage.types import TopicPartition
+from tests.support.builders import Batch, Partition, build_log_dir, many, metadata_records
+from tests.support.builders import topic_id as id_of
+from tests.support.fixtures import FIXTURES, requires_fixtures
+
+RECOVERY = FIXTURES / "recovery"
+# A broker serves them, and consumers then fail at the damage, or may be led past messages by an index.
+UNNOTICED = {"c4-flip-magic", "f3-garbage-index-below-recovery-point", "f4-plausible-index-below-recovery-point",
+             "m-flip-below-recovery-point"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def diagnosis() -> Diagnosis:
+    return examine([RECOVERY / "before"])
+
+
+@requires_fixtures
+@pytest.mark.golden
+def test_log_ends_after_recovery(diagnosis: Diagnosis) -> None:
+    cases = json.loads((RECOVERY / "cases.json").read_text())
+    assert len(cases) == 33
+    for name, case in cases.items():
+        tp = TopicPartition(case["topic"], 0)
+        own = [one for one in diagnosis.predictions if one.tp == tp and one.reaction is not Reaction.STRAY]
+        cuts = [one.end_offset for one in own if one.reaction is Reaction.CUTS]
+        end = cuts[0] if cuts else case["log_end_offset_before_crash"]
+        if name != "k-active-emptied":  # nothing is left that tells what was there
+            assert end == case["log_end_offset_after"], name
+        assert any(one.reaction is Reaction.UNNOTICED for one in own) == (name in UNNOTICED), name
+
+
+def names_of(diagnosis: Diagnosis) -> set[str]:
+    return {one.name for one in diagnosis.predictions}
+
+
+def test_a_clean_directory_is_well(tmp_path: Path) -> None:
+    records = metadata_records("t", 2, [1])
+    built = build_log_dir(tmp_path, {"t": [[b"a"], [b"b"]], "__cluster_metadata": [records]})
+    found = examine([built.path])
+    assert found.is_well
+    assert found.starts
+    assert not found.predictions
+
+
+def test_strays_and_absent_partitions(tmp_path: Path) -> None:
+    records = [*metadata_records("t", 3, [1]), *metadata_records("other", 1, [2])]
+    built = build_log_dir(
+        tmp_path, {"t": [[b"a"], [b"b"]], "other": [[b"c"]], "unknown": [[b"d"]], "__cluster_metadata": [records]}
+    )
+    (built.path / "t-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {id_of('later')}")
+    found = examine([built.path])
+    assert {(str(one.tp), one.name) for one in found.predictions} == {
+        ("t/1", "topic-id-differs"), ("t/2", "partition-absent"), ("other/0", "not-assigned"),
+        ("unknown/0", "topic-unknown"),
+    }  # fmt: skip
+    assert found.starts
+    assert not found.is_well
+
+
+def test_what_is_expected_of_an_unclean_directory(tmp_path: Path) -> None:
+    records = metadata_records("t", 2, [1])
+    torn = Partition([Batch(many(30))], recovery_point=0, tail=b"\0\0\0\0\0\0\0\x1etorn")
+    preallocated = Partition([Batch(many(30))], recovery_point=0, tail=bytes(4096))
+    built = build_log_dir(tmp_path, {"t": [torn, preallocated], "__cluster_metadata": [records]}, clean=False)
+    found = examine([built.path])
+    assert {(str(one.tp), one.name, one.end_offset) for one in found.predictions} == {
+        ("None", "unclean", None), ("t/0", "torn-tail", 30), ("t/1", "preallocated-tail", None),
+    }  # fmt: skip
+    assert names_of(examine([built.path], quick=True)) == {"unclean"}
+
+
+def test_server_properties(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("node.id=3\nlog.dirs=/a, /b\nprocess.roles=broker\n")
+    found = broker_properties.read(file)
+    assert (found.node_id, found.metadata_dir, found.is_kraft, found.is_controller) == (3, Path("/a"), True, False)
+    file.write_text("node.id=3\nlog.dirs=/a\nmetadata.log.dir=/m\n")
+    assert broker_properties.read(file).metadata_dir == Path("/m")
+    file.write_text("node.id=three\n")
+    with pytest.raises(InvalidConfig, match="no number"):
+        broker_properties.read(file)
+    built = build_log_dir(tmp_path / "logs", {})
+    file.write_text(f"node.id=9\nlog.dirs={built.path}\n")
+    assert names_of(examine([built.path], properties=broker_properties.read(file))) == {"node-id-differs"}

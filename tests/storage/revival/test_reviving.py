@@ -1,0 +1,397 @@
+"""`revive`: choices, cuts, ids, configurations, transactions, and that a killed run leaves nothing complete."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage.client.group_offsets import GroupOffsets
+from storage.errors import CorruptBatch, InvalidConfig, InvalidTopic, LogLocked, NotPermitted
+from storage.files import metadata_checkpoint, partition_metadata
+from storage.files.cluster_metadata import ClusterMetadata, read_bootstrap
+from storage.files.dir_lock import DirLock
+from storage.files.disk import RealDisk
+from storage.files.metadata_checkpoint import NewPartition
+from storage.files.metadata_records import ConfigRecord, FeatureLevelRecord, ProducerIdsRecord, TopicRecord
+from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
+from storage.format.hashing import group_partition
+from storage.format.record_columns import Record
+from storage.log.isolation import last_stable_offset
+from storage.log.log_dir import LogDir
+from storage.log.reader import read_range
+from storage.revival.cuts import cut_at_offset, cut_at_time
+from storage.revival.revive import Request, Revival, plan, run
+from storage.revival.topics import ConfigRequest
+from storage.types import TopicPartition
+from storage.verify.findings import Severity
+from storage.verify.verify import verify_log_dir
+from tests.support.builders import ROLL, START_MS, Batch, Partition, abort, build_log_dir, commit, many, topic_id
+from tests.support.faults import Crash, FaultyDisk
+from tests.support.owned_dirs import tree_of
+
+TP = TopicPartition("t", 0)
+UNFINISHED = "new.reviving"
+
+
+def values(log_dir: Path, tp: TopicPartition) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    snapshot = LogDir.open_read_only(log_dir).log(tp).snapshot()
+    return [
+        (int(block.offset[row]), int(block.timestamp[row]), block.key(row), block.value(row))
+        for block in read_range(snapshot, snapshot.log_start_offset)
+        for row in range(len(block))
+    ]
+
+
+def revived(tmp_path: Path, *sources: Path, **options: object) -> tuple[Path, Revival]:
+    target = tmp_path / "new"
+    result = run(Request(sources=sources, target=target, **options))  # type: ignore[arg-type]
+    assert not [one for one in verify_log_dir(target) if one.severity is Severity.FINDING]
+    assert not list(tmp_path.glob("*.reviving"))
+    assert not (target / ".lock").exists()
+    return target, result
+
+
+def described(target: Path) -> ClusterMetadata:
+    metadata = read_bootstrap(target)
+    assert metadata is not None
+    assert metadata.problem is None
+    return metadata
+
+
+def test_a_whole_directory(tmp_path: Path) -> None:
+    items = [Batch(many(30)), ROLL, Batch(many(30)), ROLL, Batch(many(5))]
+    built = build_log_dir(
+        tmp_path / "old",
+        {"t": [Partition(items, log_start_offset=40), [b"one"]], "u": [[b"x"]]},
+        extra={"t-0/topic.properties": b"cleanup.policy=compact\nsegment.bytes=20000\nmin.insync.replicas=2\n"},
+    )
+    target, result = revived(tmp_path, built.path)
+    for tp in (TP, TopicPartition("t", 1), TopicPartition("u", 0)):
+        assert values(target, tp) == values(built.path, tp)
+    for log in built.path.glob("*/*.log"):
+        assert (target / log.relative_to(built.path)).read_bytes() == log.read_bytes()
+    metadata = described(target)
+    assert metadata.topics["t"].topic_id == topic_id("t")
+    assert metadata.topics["t"].configs == {
+        "cleanup.policy": "compact", "internal.segment.bytes": "20000", "retention.ms": "-1",
+    }  # fmt: skip
+    assert list(metadata.topics["t"].partitions) == [0, 1]
+    assert metadata.features == {"metadata.version": 21}
+    assert any("min.insync.replicas=2" in note for note in result.notes)
+    meta = (target / "meta.properties").read_text()
+    assert "node.id=1" in meta
+    assert "a2Fma2Fmcy10ZXN0cy0wMQ" in meta  # the cluster's id
+    assert "a2Fma2Fmcy1kaXItMDAwMQ" not in meta  # but not the directory's
+
+
+def test_records_are_read_as_they_are_written(tmp_path: Path) -> None:
+    identity, directory = partition_metadata.random_id(), partition_metadata.random_id()
+    records = [
+        FeatureLevelRecord("metadata.version", 21),
+        TopicRecord("größe", identity),
+        ConfigRecord(2, "größe", "retention.ms", "-1"),
+        *(NewPartition(identity, number, 7, directory, -1, 4) for number in range(2500)),
+        ProducerIdsRecord(5000),
+    ]
+    (tmp_path / "bootstrap.checkpoint").write_bytes(metadata_checkpoint.bootstrap(records, 1))
+    metadata = described(tmp_path)
+    topic = metadata.topics["größe"]
+    assert (topic.topic_id, topic.configs, len(topic.partitions)) == (identity, {"retention.ms": "-1"}, 2500)
+    last = topic.partitions[2499]
+    assert (last.replicas, last.isr, last.leader, last.leader_epoch) == ((7,), (7,), -1, 4)
+    assert metadata.next_producer_id == 5000
+
+
+def test_of_several_replicas_the_latest_epoch_then_the_end(tmp_path: Path) -> None:
+    def replica(name: str, *batches: Batch) -> Path:
+        return build_log_dir(tmp_path / name, {"t": [Partition(list(batches))]}).path
+
+    first = replica("a", Batch(many(10), leader_epoch=1), Batch(many(30), leader_epoch=2))
+    second = replica("b", Batch(many(10), leader_epoch=1), Batch(many(5), leader_epoch=3))
+    third = replica("c", Batch(many(10), leader_epoch=1), Batch(many(8), leader_epoch=3))
+    result = plan(Request(sources=[first, second, third], target=tmp_path / "new"))
+    (chosen,) = result.partitions
+    assert chosen.replica.path == third / "t-0"
+    beyond = [(one.path, one.offsets.start, one.offsets.end) for one in chosen.choice.beyond]
+    assert beyond == [(first / "t-0", 10, 40)]
+    metadata = described(revived(tmp_path, first, second, third)[0])
+    assert metadata.topics["t"].partitions[0].leader_epoch == 4
+
+
+def test_single_directories_even_set_aside(tmp_path: Path) -> None:
+    built = build_log_dir(tmp_path / "old", {"t": [[b"zero"], [b"one"]], "deleted": [[b"gone"]]}, broker=False)
+    shutil.move(built.path / "deleted-0", built.path / f"deleted-0.{'a' * 32}-delete")
+    shutil.move(built.path / "t-1", built.path / f"t-1.{'b' * 32}-stray")
+    (built.path / f"t-1.{'b' * 32}-stray" / "partition.metadata").unlink()
+    target, result = revived(tmp_path, *sorted(path for path in built.path.iterdir() if path.is_dir()))
+    assert [str(one.tp) for one in result.partitions] == ["deleted/0", "t/0", "t/1"]
+    assert [row[3] for row in values(target, TopicPartition("deleted", 0))] == [b"gone"]
+    assert (target / "t-1" / "partition.metadata").read_bytes() == (target / "t-0" / "partition.metadata").read_bytes()
+
+
+def test_a_lost_log_start_is_known_from_the_epochs(tmp_path: Path) -> None:
+    built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(30), leader_epoch=3)], log_start_offset=12)]})
+    (built.path / "log-start-offset-checkpoint").unlink()
+    (built.path / "t-0" / "leader-epoch-checkpoint").write_text("0\n1\n3 12\n")
+    target, _ = revived(tmp_path, built.path)
+    assert values(target, TP)[0][0] == 12
+
+
+def test_partitions_of_different_topics_of_one_name(tmp_path: Path) -> None:
+    built = build_log_dir(tmp_path / "old", {"t": [[b"zero"], [b"one"]]})
+    (built.path / "t-1" / "partition.metadata").write_bytes(partition_metadata.encode(topic_id("other")))
+    with pytest.raises(InvalidTopic, match="different topics"):
+        plan(Request(sources=[built.path], target=tmp_path / "new"))
+
+
+def test_links_are_of_sealed_segments_alone(tmp_path: Path) -> None:
+    items = [Batch(many(30)), ROLL, Batch(many(30)), ROLL, Batch(many(5))]
+    built = build_log_dir(tmp_path / "old", {"t": [Partition(items)]})
+    target, result = revived(tmp_path, built.path, link=True)
+    sizes = {}
+    for path in (built.path / "t-0").iterdir():
+        other = target / "t-0" / path.name
+        if other.exists() and other.samefile(path):
+            sizes[path.name] = path.stat().st_size
+    assert sorted(sizes) == [f"{0:020}.log", f"{30:020}.log"]
+    assert result.built[TP].linked_bytes == sum(sizes.values())
+    assert values(target, TP) == values(built.path, TP)
+
+
+def test_where_linking_is_not_possible_segments_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_disk: RealDisk, _source: Path, _target: Path) -> None:
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(RealDisk, "link", refuses)
+    built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(30)), ROLL, Batch(many(5))])]})
+    target, result = revived(tmp_path, built.path, link=True)
+    assert values(target, TP) == values(built.path, TP)
+    assert any("nothing could be linked" in note for note in result.notes)
+
+
+def test_a_log_that_ends_beyond_its_last_batch(tmp_path: Path) -> None:
+    """Its last segment is empty, and begins later than the one before it ends."""
+    built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(10))])]})
+    for kind in ("log", "index", "timeindex"):
+        (built.path / "t-0" / f"{50:020}.{kind}").touch()
+    target, result = revived(tmp_path, built.path)
+    assert result.built[TP].log_end_offset == 50
+    assert values(target, TP) == values(built.path, TP)
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("segment", [0, 1])
+def test_damage_is_refused_or_salvaged(tmp_path: Path, segment: int, link: bool) -> None:
+    items = [Batch(many(10)), Batch(many(10)), ROLL, Batch(many(10)), Batch(many(10))]
+    built = build_log_dir(tmp_path / "old", {"t": [Partition(items)], "u": [[b"x"]]}, clean=False)
+    log = sorted((built.path / "t-0").glob("*.log"))[segment]
+    (built.path / "recovery-point-offset-checkpoint").unlink()
+    data = bytearray(log.read_bytes())
+    data[100] ^= 1
+    log.write_bytes(data)
+    with pytest.raises(CorruptBatch, match="salvage") as refused:
+        revived(tmp_path, built.path, link=link)
+    assert refused.value.path == log
+    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / UNFINISHED).exists()
+    target, result = revived(tmp_path, built.path, salvage=True, link=link)
+    lost = range(20 * segment, 20 * segment + 10)
+    assert [row[0] for row in values(target, TP)] == [offset for offset in range(40) if offset not in lost]
+    assert result.built[TP].salvaged
+    assert not result.built[TopicPartition("u", 0)].salvaged
+
+
+def test_a_damaged_last_batch_is_not_a_torn_tail(tmp_path: Path) -> None:
+    """Below the recovery point it was whole once: it is damage."""
+    built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(10)), Batch(many(10))])]})
+    (log,) = (built.path / "t-0").glob("*.log")
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 1
+    log.write_bytes(data)
+    with pytest.raises(CorruptBatch, match="salvage"):
+        run(Request(sources=[built.path], target=tmp_path / "new"))
+
+
+def test_until_a_time(tmp_path: Path) -> None:
+    def at(*seconds: int) -> Batch:
+        return Batch([Record(None, b"v", (), START_MS + 1000 * second) for second in seconds])
+
+    items = [at(0, 1), at(2, 9), ROLL, at(3, 4), at(20, 5, 21), ROLL, at(22, 23)]
+    built = build_log_dir(
+        tmp_path / "old",
+        {
+            "t": [
+                Partition(
+                    items,
+                )
+            ]
+        },
+    )
+    snapshot = LogDir.open_read_only(built.path).log(TP).snapshot()
+
+    def cut(second: float) -> tuple[int, bool]:
+        found = cut_at_time(snapshot, START_MS + int(1000 * second))
+        return found.end_offset, found.straddles
+
+    assert cut(-1) == (0, False)
+    assert cut(0) == (2, True)
+    assert cut(1.5) == (2, False)
+    assert cut(2) == (4, True)
+    assert cut(4) == (6, False)
+    assert cut(5) == (9, True)  # the message is in the middle of its batch
+    assert cut(100) == (11, False)
+    assert [cut_at_offset(snapshot, offset).end_offset for offset in range(13)] == [
+        0,
+        2,
+        2,
+        4,
+        4,
+        6,
+        6,
+        9,
+        9,
+        9,
+        11,
+        11,
+        11,
+    ]
+    assert cut_at_offset(snapshot, 7).straddles
+    assert not cut_at_offset(snapshot, 6).straddles
+    for second, end in ((-1, 0), (1, 2), (4, 6), (5, 9), (100, 11)):
+        target, _ = revived(tmp_path, built.path, until_ms=START_MS + 1000 * second)
+        assert [row[0] for row in values(target, TP)] == list(range(end))
+        shutil.rmtree(target)
+    target, result = revived(tmp_path, built.path, offsets={TP: 5}, link=True)
+    assert [row[0] for row in values(target, TP)] == list(range(6))
+    assert any("cut at offset 6" in note and "later" in note for note in result.notes)
+
+
+def test_groups_partitions_and_epochs(tmp_path: Path) -> None:
+    """The number of partitions of __consumer_offsets, found from the groups' hashes; epochs above committed ones."""
+    groups = [f"group-{number}" for number in range(40)]
+    logs: list[list[Record]] = [[] for _ in range(7)]
+    for group in groups:
+        key = encode_offset_key(OffsetKey(group, "t", 0))
+        value = encode_commit(CommittedOffset(3, 17, "", START_MS))
+        logs[group_partition(group, 7)].append(Record(key, value, (), START_MS))
+    offsets = [Partition([Batch(records)] if records else []) for records in logs]
+    built = build_log_dir(tmp_path / "old", {"t": [[b"a", b"b"]], "__consumer_offsets": offsets})
+    shutil.rmtree(built.path / "__consumer_offsets-3")
+    target, result = revived(tmp_path, built.path)
+    metadata = described(target)
+    assert len(metadata.topics["__consumer_offsets"].partitions) == 7
+    assert metadata.topics["__consumer_offsets"].configs["cleanup.policy"] == "compact"
+    assert metadata.topics["t"].partitions[0].leader_epoch == 18
+    here = GroupOffsets(LogDir.open_read_only(target)).groups()
+    assert set(here) == {group for group in groups if group_partition(group, 7) != 3}
+    assert any("beyond the end" in note for note in result.notes)
+    wrong = Request(sources=[built.path], target=tmp_path / "x", partition_counts={"__consumer_offsets": 3})
+    with pytest.raises(InvalidConfig, match="at least 7"):
+        plan(wrong)
+
+
+def test_open_transactions(tmp_path: Path) -> None:
+    done = [Batch(many(5), producer_id=4711, producer_epoch=2, transactional=True), commit(4711, 2)]
+    begun = [Batch(many(5), producer_id=8000, producer_epoch=9, transactional=True), Batch(many(5))]
+    items = [*done, abort(3), *begun]
+    built = build_log_dir(tmp_path / "old", {"t": [Partition(items)], "__transaction_state": [[]]})
+    target, result = revived(tmp_path, built.path)
+    assert any("keep consumers" in note for note in result.notes)
+    assert described(target).next_producer_id == 9000
+    shutil.rmtree(target)
+    target, result = revived(tmp_path, built.path, without_transactions=True)
+    snapshot = LogDir.open_read_only(target).log(TP).snapshot()
+    assert last_stable_offset(snapshot) == snapshot.log_end_offset == 18
+    assert len(result.built[TP].aborted) == 1
+    assert "__transaction_state" not in described(target).topics
+
+
+def test_configuration_that_is_given(tmp_path: Path) -> None:
+    built = build_log_dir(tmp_path / "old", {"t": [[b"a"]], "u": [[b"a"]], "__consumer_offsets": [[]]})
+    config = ConfigRequest({"retention.ms": "1000"}, {"u": {"retention.ms": "2000", "cleanup.policy": "compact"}})
+    target, result = revived(tmp_path, built.path, config=config)
+    topics = described(target).topics
+    assert topics["t"].configs == {"retention.ms": "1000"}
+    assert topics["u"].configs == {"retention.ms": "2000", "cleanup.policy": "compact"}
+    assert "retention.ms" not in topics["__consumer_offsets"].configs
+    assert not any("keeps everything" in note for note in result.notes)
+    for wrong in (ConfigRequest({"retention": "1"}), ConfigRequest({}, {"t": {"retention.ms": "x"}}),
+                  ConfigRequest({}, {"nothing": {}})):  # fmt: skip
+        with pytest.raises(InvalidConfig):
+            plan(Request(sources=[built.path], target=tmp_path / "x", config=wrong))
+
+
+def test_refused(tmp_path: Path) -> None:
+    built = build_log_dir(tmp_path / "old", {"t": [[b"a"]]})
+    with pytest.raises(NotPermitted):
+        plan(Request(sources=[built.path], target=built.path / "new"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(FileExistsError):
+        plan(Request(sources=[built.path], target=tmp_path / "full"))
+    lock = DirLock(RealDisk(), built.path)
+    with pytest.raises(LogLocked):
+        plan(Request(sources=[built.path], target=tmp_path / "new"))
+    lock.release()
+    (tmp_path / UNFINISHED).mkdir()
+    lock = DirLock(RealDisk(), tmp_path / UNFINISHED)
+    with pytest.raises(LogLocked):
+        run(Request(sources=[built.path], target=tmp_path / "new"))
+    lock.release()
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_killed_run_leaves_nothing_that_looks_complete(tmp_path: Path) -> None:
+    items = [Batch(many(10)), ROLL, Batch(many(5), producer_id=5, transactional=True)]
+    built = build_log_dir(tmp_path / "old", {"t": [Partition(items)]}, clean=False)
+    expected = values(built.path, TP)
+    counted = FaultyDisk(tmp_path)
+    run(Request(sources=[built.path], target=tmp_path / "new", without_transactions=True), disk=counted)
+    shutil.rmtree(tmp_path / "new")
+    operations = counted.operations
+    total = len(operations)
+    renamed = operations.index(f"rename {UNFINISHED} new")
+    for step in range(total):
+        disk = FaultyDisk(tmp_path, stop_at=step, seed=step)
+        with pytest.raises(Crash):
+            run(Request(sources=[built.path], target=tmp_path / "new", without_transactions=True), disk=disk)
+        if step <= renamed:
+            assert not (tmp_path / "new").exists(), counted.operations[step]
+            result = run(Request(sources=[built.path], target=tmp_path / "new", without_transactions=True))
+            assert result.began_anew == (step > operations.index(f"mkdir {TP.dir_name}"))
+        assert values(tmp_path / "new", TP) == expected
+        assert (tmp_path / "new" / "meta.properties").exists()
+        assert not (tmp_path / UNFINISHED).exists()
+        shutil.rmtree(tmp_path / "new")
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_power_loss_takes_nothing_back(tmp_path: Path, link: bool) -> None:
+    """When it has returned, everything is on disk; before, nothing looks complete."""
+    data = [Batch(many(5), producer_id=5, transactional=True), abort(5)]
+    items = [Batch(many(10)), *data, ROLL, Batch(many(9)), ROLL, Batch(many(5), producer_id=6, transactional=True)]
+    built = build_log_dir(tmp_path / "root" / "old", {"t": [Partition(items)], "u": [[b"x"]]})
+    request = Request(sources=[built.path], target=tmp_path / "root" / "new", without_transactions=True, link=link)
+    shutil.copytree(tmp_path / "root", tmp_path / "kept")
+    counted = FaultyDisk(tmp_path / "root")
+    run(request, disk=counted)
+    expected = tree_of(request.target)
+    counted.power_loss()
+    assert tree_of(request.target) == expected
+    renamed = counted.operations.index(f"rename {UNFINISHED} new")
+    for step in {*range(5, renamed, 9), renamed, renamed + 1}:
+        shutil.rmtree(tmp_path / "root")
+        shutil.copytree(tmp_path / "kept", tmp_path / "root")
+        disk = FaultyDisk(tmp_path / "root", stop_at=step, seed=step)
+        with pytest.raises(Crash):
+            run(request, disk=disk)
+        disk.power_loss()
+        if request.target.exists():
+            assert step > renamed
+            assert tree_of(request.target, without=[".lock"]).keys() == expected.keys()
+        else:
+            run(request)
+        assert values(request.target, TP) == values(built.path, TP)
