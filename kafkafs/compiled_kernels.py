@@ -21,6 +21,7 @@ KERNELS: Final = (
     "kafkafs.formats.render_kernel",
     "kafkafs.selection.key_kernel",
     "kafkafs.view_index.measure_kernel",
+    "kafkafs.decoding.avro_kernel",
 )
 
 

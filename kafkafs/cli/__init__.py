@@ -29,8 +29,8 @@ _COMMANDS = {
         name: name
         for name in (
             "append", "assign", "cat", "compact", "completion", "count", "digest", "doctor", "dump", "fetch", "groups",
-            "histogram", "mirror", "mount", "recover", "retain", "revive", "salvage", "spark", "topics", "transactions",
-            "verify",
+            "histogram", "mirror", "mount", "recover", "retain", "revive", "salvage", "schemas", "spark", "topics",
+            "transactions", "verify",
         )
     },
     "diff": "digest",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -11,7 +13,7 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import ISOLATION, OFFSETS
+from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_time_spec
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from kafkafs.views.unmounted import PartitionReader, Wanted
     from storage.log.log_dir import LogDir
 
+DECODED: Final = "decoded"
 _POLL_SECONDS: Final = 0.15
 
 
@@ -36,7 +39,7 @@ def _times(_ctx: click.Context, _param: click.Parameter, text: str | None) -> Ti
 def _format(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
     from kafkafs.formats import by_name
 
-    if text != "log":
+    if text not in ("log", DECODED):
         try:
             by_name(text, TopicPartition("topic", 0))
         except ValueError as error:  # BadTemplate, without importing it
@@ -72,8 +75,10 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
     default="txt",
     show_default=True,
     metavar="F",
-    help=r"txt, jsonl, log (Kafka's own bytes), or a template of kcat's letters: '%o %T %k %s\n'.",
+    help=r"txt, jsonl, decoded (jsonl with keys and values decoded by their schemas), log (Kafka's own bytes), or a"
+    r" template of kcat's letters: '%o %T %k %s\n'.",
 )
+@SCHEMAS
 @click.option(
     "-f", "--follow", is_flag=True, help="Continue with later messages, until ^C or until the range is complete."
 )
@@ -89,6 +94,7 @@ def cat(
     offsets: OffsetSpec | None,
     times: TimeSpec | None,
     form: str,
+    schemas_path: Path | None,
     follow: bool,
     latest: bool,
     key: str | None,
@@ -107,6 +113,7 @@ def cat(
     kafkafs cat /var/kafka orders/0 --offsets last-10 --format jsonl
     kafkafs cat /var/kafka orders --time 2026-11-20T10--2026-11-20T12 --key k17
     kafkafs cat /var/kafka orders --offsets -10 --follow
+    kafkafs cat /var/kafka orders --format decoded
     kafkafs cat /var/kafka customers --latest --format jsonl
 
     Template letters: %s value, %S its length (-1: null), %R that as 4 bytes, %k key, %K its length, %t topic, %p
@@ -118,6 +125,8 @@ def cat(
     use_default_signals(ctx)
     if form == "log" and (key is not None or headers):
         raise click.UsageError("--format log prints whole batches; it cannot be combined with --key or --header")
+    if form != DECODED and schemas_path is not None:
+        raise click.UsageError("--schemas is for --format decoded")
     if latest and (form == "log" or follow or offsets is not None or times is not None):
         raise click.UsageError(
             "--latest means the whole log, message by message, as it is now; it cannot be combined "
@@ -129,9 +138,10 @@ def cat(
         raise click.UsageError(f"--format log takes one partition; {tp} means {len(targets)}")
     memory = DEFAULT_LATEST_BYTES if latest else None
     wanted = Wanted(offsets, times, Isolation(isolation), None if key is None else os.fsencode(key), headers, memory)
+    make_format = _decoded(log_dir, schemas_path) if form == DECODED else _plain(form)
     if wanted.key is not None:
         targets = _in_order_for(wanted.key, log_dir, targets)
-    if not _print(log_dir, targets, wanted, form, follow):
+    if not _print(log_dir, targets, wanted, make_format, follow):
         ctx.exit(DATA_ERROR)
 
 
@@ -155,10 +165,48 @@ def _count(log_dir: LogDir, topic: str) -> int:
     return log_dir.partitions(topic)[-1] + 1 if known is None else known
 
 
-def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form: str, follow: bool) -> bool:
+MakeFormat = Callable[[TopicPartition], "Format | None"]
+"""The format for a partition, as of now; None: the log's own bytes."""
+
+
+def _plain(form: str) -> MakeFormat:
+    from kafkafs.formats import by_name
+
+    return lambda tp: None if form == "log" else by_name(form, tp)
+
+
+def _decoded(log_dir: LogDir, path: Path | None) -> MakeFormat:
+    """By the schemas of the log directory, or those at a path. A format is used until schemas appear that it lacks."""
+    from kafkafs.decoding import DecodedJsonl
+    from kafkafs.formats.jsonl import Jsonl
+    from kafkafs.schemas.sources import schemas_of
+    from kafkafs.schemas.steady import SteadySchemas
+    from storage.files import names
+
+    source = schemas_of(log_dir, path)
+    if not source.registry():
+        raise click.UsageError(
+            f"there are no schemas in {path or log_dir.path}: --format decoded needs the topic _schemas there, or"
+            " --schemas PATH"
+        )
+    made: dict[TopicPartition, tuple[Format, SteadySchemas]] = {}
+
+    def make(tp: TopicPartition) -> Format:
+        if tp.topic in names.KAFKAS_OWN_TOPICS:
+            return Jsonl(tp)
+        if tp not in made or made[tp][1].is_outdated():
+            schemas = SteadySchemas(source)
+            made[tp] = DecodedJsonl(tp, schemas), schemas
+        return made[tp][0]
+
+    return make
+
+
+def _print(
+    log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, make_format: MakeFormat, follow: bool
+) -> bool:
     """Prints all partitions; False if anything could not be read."""
     from kafkafs.cli.output import Output, stdout_sink
-    from kafkafs.formats import by_name
     from kafkafs.views.unmounted import PartitionReader, key_index
     from storage.format.decoder import Decoder
 
@@ -174,7 +222,7 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
                 reader = PartitionReader(
                     log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.report, keys=keys
                 )
-                source = _Source(reader, None if form == "log" else by_name(form, tp))
+                source = _Source(reader, partial(make_format, tp))
                 if printer.print(source) and not reader.done:
                     following.append(source)
             while following:
@@ -187,10 +235,10 @@ def _print(log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, form:
 
 
 class _Source(NamedTuple):
-    """A partition and the format it is printed in; None: the log's own bytes."""
+    """A partition, and what makes the format that it is printed in; None: the log's own bytes."""
 
     reader: PartitionReader
-    form: Format | None
+    make_format: Callable[[], Format | None]
 
 
 class _Printer:
@@ -205,12 +253,13 @@ class _Printer:
         from storage.errors import StorageError
 
         try:
-            if source.form is None:
+            form = source.make_format()
+            if form is None:
                 for part in source.reader.raw():
                     self._output.put(part)
             else:
                 for block in source.reader.blocks():
-                    self._output.render(source.form, block)
+                    self._output.render(form, block)
         except (StorageError, OSError) as error:
             self.failed = True
             self._output.report(str(error))

@@ -10,6 +10,7 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.progress import progress_bar
+from kafkafs.cli.shared_options import SCHEMAS
 from kafkafs.mounting.mount import MountRequest
 from kafkafs.mounting.mount import mount as start_mount
 from kafkafs.mounting.mount_options import BadOption, parse_options
@@ -24,6 +25,7 @@ from kafkafs.mounting.mountpoint import MountError, absolute, unmount
 )
 @click.option("--create", is_flag=True, help="Create LOGDIR if it does not exist.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A broker's server.properties.")
+@SCHEMAS
 @click.option(
     "-f", "--foreground", is_flag=True, help="Serve in this process and log to stderr, until unmounted or ^C."
 )
@@ -34,6 +36,7 @@ def mount(
     read_only: bool,
     create: bool,
     config: Path | None,
+    schemas_path: Path | None,
     foreground: bool,
     options: tuple[str, ...],
 ) -> None:
@@ -48,6 +51,7 @@ def mount(
       cache_size=64M             memory for rendered messages
       latest_memory=512M         memory for the keys of latest.txt, latest.jsonl
       config=FILE                the same as --config
+      schemas=PATH               the same as --schemas
       ro                         the same as --read-only
       uid=N, gid=N               the owner of the files (default: you)
       allow_other, allow_root    others may read and append too (needs user_allow_other in fuse.conf)
@@ -65,6 +69,7 @@ def mount(
     if create and (read_only or chosen.read_only):
         raise click.UsageError("--create and --read-only contradict each other")
     config = config or chosen.config
+    schemas = schemas_path or chosen.schemas
     request = MountRequest(
         absolute(logdir),
         absolute(mnt),
@@ -73,6 +78,7 @@ def mount(
             read_only=read_only or chosen.read_only,
             create=create,
             config=absolute(config) if config else None,
+            schemas=absolute(schemas) if schemas else None,
             log=absolute(chosen.log) if chosen.log else None,
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -18,6 +19,15 @@ ISOLATION: Final = click.option(
     default=Isolation.READ_UNCOMMITTED.value,
     show_default=True,
     help="read_committed leaves out aborted messages and stops at open transactions.",
+)
+
+SCHEMAS: Final = click.option(
+    "--schemas",
+    "schemas_path",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="PATH",
+    help="Where the schemas are: another log directory with _schemas, or a directory of files like 12.avsc, 13.proto or"
+    " 14.json. By default LOGDIR.",
 )
 
 

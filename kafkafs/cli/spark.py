@@ -17,7 +17,7 @@ import psutil
 from kafkafs.cli import passes, say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.histogram import drawing
-from kafkafs.cli.shared_options import AS_JSON, ISOLATION
+from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS
 from kafkafs.cli.signals import interrupt_quietly, logging_disabled
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, absent, expand, open_log_dir
@@ -84,6 +84,12 @@ _COMPRESSION = click.option(
     help="Continue after messages that were deleted before they were exported, and without absent partitions.",
 )
 @_HEADERS
+@click.option(
+    "--decode",
+    is_flag=True,
+    help="Write the fields of Avro records as typed columns; TP is one topic. Needs pip install 'kafkafs[schemas]'.",
+)
+@SCHEMAS
 @_COMPRESSION
 @ISOLATION
 @_job_options
@@ -96,6 +102,8 @@ def export(
     damage: str,
     allow_data_loss: bool,
     headers: bool,
+    decode: bool,
+    schemas_path: Path | None,
     compression: str,
     isolation: str,
     master: str | None,
@@ -111,10 +119,16 @@ def export(
     that it is a string (by a schema, or in Spark by spark.sql.sources.partitionColumnTypeInference.enabled=false). A
     timestamp that microseconds cannot express, 292,000 years away, is null, and so is its day.
 
+    With --decode, `value` is a struct with the fields of the newest version of the topic's schema, as it is at the
+    first run into DIRECTORY, and all values are read as that version by Avro's rules. `value_schema_id` is the schema
+    that wrote a value. One that cannot be read so is in `value_bytes`, and `decode_error` says why.
+
     \b
     kafkafs spark export /var/kafka ./lake orders
     kafkafs spark export /var/kafka ./lake 'orders*' --damage quarantine --json
     """
+    if schemas_path is not None and not decode:
+        raise click.UsageError("--schemas is for --decode")
     log_dir = open_log_dir(logdir)
     chosen = None if tp is None else expand(log_dir, tp)
     with _session(ctx, "export", master, settings) as session:
@@ -126,6 +140,8 @@ def export(
             keep_damage=damage == "quarantine",
             allow_loss=allow_data_loss,
             headers=headers,
+            decode=decode,
+            schemas=None if schemas_path is None else schemas_path.absolute(),
             compression=compression,
             allow_uncompiled=allow_uncompiled,
         )

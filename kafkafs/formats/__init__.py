@@ -22,5 +22,6 @@ def by_name(name: str, tp: TopicPartition) -> Format:
     from kafkafs.formats.template import BadTemplate, template
 
     if "%" not in name and "\\" not in name:
-        raise BadTemplate(f"unknown format {name!r}; there are txt, jsonl, log, and templates like '%o %T %k %s\\n'")
+        known = r"txt, jsonl, decoded, log, and templates like '%o %T %k %s\n'"
+        raise BadTemplate(f"unknown format {name!r}; there are {known}")
     return template(name, tp)

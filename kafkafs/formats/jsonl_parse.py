@@ -6,6 +6,7 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import b64decode
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from storage.errors import InvalidRecord
@@ -14,6 +15,7 @@ from storage.types import NO_TIMESTAMP
 
 _MAX_TIMESTAMP = 2**63 - 1
 _MAX_PARTITION = 2**31 - 1
+_MAX_SCHEMA_ID = 2**32 - 1
 
 
 class ParsedLine(NamedTuple):
@@ -23,10 +25,15 @@ class ParsedLine(NamedTuple):
     partition: int | None
 
 
-def parse_line(line: bytes) -> ParsedLine:
+Encode = Callable[[str, int, object, bytes | None], bytes]
+"""Encodes a JSON value (of the `key` or the `value`) by the schema with an id, in the wire format; in the newer one for
+a record that has a header with the schema's GUID, which is given. InvalidRecord where it does not fit."""
+
+
+def parse_line(line: bytes, encode: Encode | None = None) -> ParsedLine:
     """The record of one line, which is given without its newline. `value` is required; unknown fields are ignored.
 
-    InvalidRecord for anything else.
+    `encode`: for a key with `keySchema` and a value with `valueSchema`. InvalidRecord for anything else.
     """
     try:
         found = json.loads(line.decode())
@@ -36,11 +43,44 @@ def parse_line(line: bytes) -> ParsedLine:
         raise InvalidRecord("line is not a JSON object", found=_shown(line))
     if "value" not in found:
         raise InvalidRecord("line has no value (null is a value)", found=_shown(line))
-    key, value = _bytes(found.get("key"), "key"), _bytes(found["value"], "value")
+    headers = _headers(found.get("headers"))
+    key, value = _side(found, "key", encode, headers), _side(found, "value", encode, headers)
     timestamp = _number(found.get("timestamp"), "timestamp", NO_TIMESTAMP, _MAX_TIMESTAMP)
     partition = _number(found.get("partition"), "partition", 0, _MAX_PARTITION)
-    record = Record(key, value, _headers(found.get("headers")), NO_TIMESTAMP if timestamp is None else timestamp)
+    record = Record(key, value, headers, NO_TIMESTAMP if timestamp is None else timestamp)
     return ParsedLine(record, partition)
+
+
+def _side(
+    line: dict[str, Any], side: str, encode: Encode | None, headers: list[tuple[bytes, bytes | None]]
+) -> bytes | None:
+    """The key or the value of a line, encoded if the line names a schema for it."""
+    found = line.get(side)
+    schema_id = _number(line.get(f"{side}Schema"), f"{side}Schema", 0, _MAX_SCHEMA_ID)
+    if schema_id is None:
+        return _bytes(found, side)
+    named = [value for name, value in headers if name == b"__%s_schema_id" % side.encode()]
+    guid = named[-1] if named else None
+    # What could not be decoded is shown as it is, and the error names the side.
+    if f"{side}: " in str(line.get("error")) and (shown := _shown_bytes(found, schema_id, guid)) is not None:
+        return shown
+    if encode is None:
+        raise InvalidRecord(f"{side}Schema names a schema, and none are known here", found=schema_id)
+    try:
+        return encode(side, schema_id, found, guid)
+    except InvalidRecord as error:
+        error.what = f"{side}: {error.what}"
+        raise
+
+
+def _shown_bytes(found: Any, schema_id: int, guid: bytes | None) -> bytes | None:
+    """The bytes of a key or value that is shown as it is. Without a header for it they begin with the schema's id."""
+    try:
+        data = _bytes(found, "")
+    except InvalidRecord:
+        return None
+    is_framed = data is not None and data.startswith(b"\0" + schema_id.to_bytes(4, "big"))
+    return data if is_framed or guid is not None else None
 
 
 def _headers(found: Any) -> list[tuple[bytes, bytes | None]]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _NO_SIZES = np.empty(0, np.int64)
 _NO_OUT = memoryview(bytearray())
+_NO_EXTRA = memoryview(b"")
 # The most that an operation writes without checking for space: a number, a name, brackets.
 _SPARE = 64
 
@@ -35,13 +36,17 @@ class Code(IntEnum):
     JSON = 6  # a string, {"base64":"…"} or null
     LENGTH = 7  # of bytes, in decimal; null is -1
     BINARY_LENGTH = 8  # 32-bit big-endian; null is -1
+    # Of columns behind a block's own:
+    EXTRA = 9  # start and length of bytes beside the block's buffer
+    EXTRA_OR_JSON = 10  # the same; if the length is below 0 what JSON writes of the two columns that follow
+    NUMBER_OR_NULL = 11  # a number in decimal; below 0 it is null
 
 
 class Operation(NamedTuple):
     """A code and the first column that it reads."""
 
     code: Code
-    column: RecordColumn
+    column: int  # a RecordColumn, or one behind them
 
 
 OFFSET = Operation(Code.NUMBER, RecordColumn.OFFSET)
@@ -127,6 +132,7 @@ class ProgramFormat:
             out,
             position,
             sizes,
+            _NO_EXTRA,
         )
         if outside:
             raise ValueError(f"record {row} of the block points outside its buffer")

@@ -371,6 +371,8 @@ def _record(
     literals: Bytes,
     text: Bytes,
     size: Long,
+    extra: Bytes,
+    extra_size: Long,
     cells: Longs,
     stride: Long,
     timestamp_type: Long,
@@ -406,8 +408,21 @@ def _record(
                 position = _put(out, position, b"LogAppendTime", 13, write)
             else:
                 position = _put(out, position, b"NoTimestampType", 15, write)
+        elif code == 11:  # NUMBER_OR_NULL
+            position = _put(out, position, b"null", 4, write) if start < 0 else _number(out, position, start, write)
         elif code != 0:
             length = cells[(program[3 * i + 4] + 1) * stride]
+            if code == 9 or code == 10:  # EXTRA, EXTRA_OR_JSON
+                if _outside(start, length, extra_size):
+                    return _OUTSIDE
+                if limit - position < length:
+                    return _TIGHT
+                position = _copy(out, position, extra, start, length, write)
+                if code == 9 or length >= 0:
+                    continue
+                start = cells[(program[3 * i + 4] + 2) * stride]
+                length = cells[(program[3 * i + 4] + 3) * stride]
+                code = 6
             if code == 3:  # HEADERS
                 position = _headers(out, position, limit, text, size, start, length, False, write)
             elif code == 4:  # JSON_HEADERS
@@ -443,16 +458,19 @@ def run(
     out: cython.uchar[::1],
     position: Long,
     sizes: cython.longlong[::1],
+    extra: cython.const[cython.uchar][::1],
 ) -> tuple[int, int, bool]:
     """Renders whole records from `row` to `rows` into `out` from `position` on, until one does not fit.
 
     `columns` are a RecordBlock's; `timestamp_types` has one element per batch. With `sizes` (one element per
     record, otherwise empty) nothing is written: it gets the size in bytes of each record. `literals` must not be empty.
+    `extra`: the texts that further columns point into, which a program may name.
     Returns (first row not done, position after the last record done, whether that row points outside its buffer).
     """
     batches: Long = timestamp_types.shape[0] if cython.compiled else len(timestamp_types)
     size: Long = buffer.shape[0] if cython.compiled else len(buffer)
     limit: Long = out.shape[0] if cython.compiled else len(out)
+    extra_size: Long = extra.shape[0] if cython.compiled else len(extra)
     measuring: Bool = (sizes.shape[0] if cython.compiled else len(sizes)) > 0
     end: Long = position
     batch: Long
@@ -462,13 +480,14 @@ def run(
     if cython.compiled:
         # The address of a missing element must not be taken.
         text: Bytes = cython.address(buffer[0]) if size > 0 else cython.NULL
+        texts: Bytes = cython.address(extra[0]) if extra_size > 0 else cython.NULL
         target: Out = cython.address(out[0]) if limit > 0 else cython.NULL
         steps: Longs = cython.address(program[0])
         fixed: Bytes = cython.address(literals[0])
         cells: Longs = cython.address(columns[0, 0])
         stride: Long = columns.strides[0] // 8
     else:
-        text, target, steps, fixed, stride = buffer, out, program, literals, 1
+        text, texts, target, steps, fixed, stride = buffer, extra, out, program, literals, 1
         lists = memoryview(columns).tolist()
     with cython.nogil:
         while row < rows:
@@ -479,14 +498,16 @@ def run(
             kind = timestamp_types[batch]
             cells = cython.address(columns[0, row]) if cython.compiled else [column[row] for column in lists]
             if not measuring:
-                end = _record(target, position, limit, steps, fixed, text, size, cells, stride, kind, True)
+                end = _record(
+                    target, position, limit, steps, fixed, text, size, texts, extra_size, cells, stride, kind, True
+                )
                 if end >= 0:
                     position = end
                     row += 1
                     continue
                 if end == _OUTSIDE:
                     break
-            end = _record(target, 0, _NO_LIMIT, steps, fixed, text, size, cells, stride, kind, False)
+            end = _record(target, 0, _NO_LIMIT, steps, fixed, text, size, texts, extra_size, cells, stride, kind, False)
             if end < 0:
                 break
             if measuring:
@@ -494,6 +515,8 @@ def run(
             elif end > limit - position:
                 break
             else:
-                position = _record(target, position, _NO_LIMIT, steps, fixed, text, size, cells, stride, kind, True)
+                position = _record(
+                    target, position, _NO_LIMIT, steps, fixed, text, size, texts, extra_size, cells, stride, kind, True
+                )
             row += 1
     return row, position, end == _OUTSIDE

@@ -30,6 +30,7 @@ from storage.errors import InvalidConfig, LogLocked, StorageError
 from storage.progress import Progress
 
 if TYPE_CHECKING:
+    from kafkafs.schemas.sources import SchemaSource
     from kafkafs.tree.tree import TreeOptions
     from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
@@ -69,6 +70,8 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
         say(cleaned)
     _check_fuse()
     config = _read_config(request, say)
+    if request.options.schemas is not None:
+        _schemas_at(request.options.schemas)
 
     def work(listener: StartupListener) -> None:
         _serve(request, config, _start_logging(request.options, foreground=foreground), listener)
@@ -152,6 +155,7 @@ class _ServedTree:
                     "mountpoint": str(request.mountpoint),
                     "isolation": options.isolation.value,
                     "out_of_range": "clamp" if options.clamp else "error",
+                    "schemas": None if options.schemas is None else str(options.schemas),
                     "log": log.place,
                 },
                 offline=dict if owned is None else owned.failures,
@@ -163,7 +167,14 @@ class _ServedTree:
             "@status.json": report.status_json,
             "@metrics": report.metrics,
         }
-        self.tree = Tree(log_dir, _tree_options(options), files=files, owned=owned, callers=Processes(asking_thread))
+        self.tree = Tree(
+            log_dir,
+            _tree_options(options),
+            files=files,
+            owned=owned,
+            callers=Processes(asking_thread),
+            schemas=None if options.schemas is None else _schemas_at(options.schemas),
+        )
 
     def start(self) -> None:
         """Starts the threads, and notifies the listener. Called from FUSE's init, after any fork."""
@@ -255,6 +266,13 @@ def _read_config(request: MountRequest, say: Callable[[str], None]) -> BrokerCon
     for warning in config.warnings(request.log_dir):
         say(warning)
     return config
+
+
+def _schemas_at(path: Path) -> SchemaSource:
+    from kafkafs.schemas.sources import schemas_at
+
+    with _explained():
+        return schemas_at(path)
 
 
 def _tree_options(options: MountOptions) -> TreeOptions:

@@ -47,6 +47,7 @@ class MountOptions:
     cache_bytes: int | None = None
     latest_bytes: int | None = None
     config: Path | None = None
+    schemas: Path | None = None
     uid: int | None = None
     gid: int | None = None
     auto_unmount: bool = True
@@ -145,6 +146,7 @@ _OURS: dict[str, tuple[_Apply, str]] = {
     "cache_size": (_cache_size, "64M"),
     "latest_memory": (_latest_memory, "512M"),
     "config": (lambda options, value: replace(options, config=Path(value)), "server.properties"),
+    "schemas": (lambda options, value: replace(options, schemas=Path(value)), "/var/kafka-of-the-registry"),
     "uid": (lambda options, value: replace(options, uid=_number("uid", value)), "1000"),
     "gid": (lambda options, value: replace(options, gid=_number("gid", value)), "1000"),
 }

@@ -266,7 +266,8 @@ _HELP = """\
 kafkafs: the topics of a Kafka log directory as files. Read only.
 
 TOPIC/0/messages.txt           partition 0, the value of one message a line
-TOPIC/0/messages.jsonl         offset, timestamp, key, value, headers as JSON
+TOPIC/0/messages.jsonl         offset, timestamp, key, value, headers as JSON;
+                               .decoded.jsonl by schemas, which are in @schemas
 TOPIC/0/messages.log           Kafka's own bytes: record batches
 TOPIC/0/offsets/100-199.txt    offsets 100 to 199; also 100- (from there on),
                                100+50 (fifty messages), last-10, 100 (only it)

@@ -36,6 +36,8 @@ SOURCE: Final = (
     "isolation.level",
     "kafka.isolation.level",
     "columns",
+    "decode",
+    "schemas",
     "onCorruptBatch",
     "allowUncompiled",
 )
@@ -62,7 +64,7 @@ _IGNORED: Final = (
 )
 _CLIENTS: Final = "kafka."
 _PROVIDER: Final = "provider"  # CREATE TABLE adds it to the options
-_OF_A_TABLE: Final = ("columns", "includeheaders")  # the options that say which columns a table has
+_OF_A_TABLE: Final = ("columns", "includeheaders", "decode")  # the options that say which columns a table has
 _KNOWN: Final = {name.lower(): name for name in (*SOURCE, *SINK, *_IGNORED)}
 
 # What Spark's Kafka source and sink refuse, and why. Source: KafkaSourceProvider.validateGeneralOptions,
@@ -136,6 +138,14 @@ def directories(given: Mapping[str, str], where: str) -> tuple[Path, ...]:
             f"no log directory: name it in {where}, or as option 'path'; of a table in SQL, in WITH (path 'LOGDIR', …)"
         )
     return tuple(dict.fromkeys(_local(text) for text in texts))
+
+
+def directory(given: Mapping[str, str], name: str) -> Path | None:
+    """The value of an option that names a directory; None if it is not given. InvalidOption."""
+    text = given.get(name.lower())
+    if text is not None and not text.strip():
+        raise InvalidOption(f"option {name} is empty")
+    return None if text is None else _local(text)
 
 
 def _local(text: str) -> Path:

@@ -22,6 +22,7 @@ from kafkafs.spark.option_values import (
     InvalidOption,
     by_lower_name,
     directories,
+    directory,
     flag,
     milliseconds,
     one_of,
@@ -36,6 +37,7 @@ LATEST: Final = -1
 INITIAL: Final = "@initial"
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+DECODED: Final = ("key_json", "value_json", "key_schema_id", "value_schema_id", "decode_error")
 
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 
@@ -122,6 +124,12 @@ class SourceOptions:
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     on_corrupt_batch: OnCorruptBatch = OnCorruptBatch.FAIL
     allow_uncompiled: bool = False
+    schemas: Path | None = None
+
+    @property
+    def decodes(self) -> bool:
+        """Whether keys and values are decoded by their schemas: those at `schemas`, or in the log directories."""
+        return any(column in DECODED for column in self.columns)
 
 
 def parse(options: Mapping[str, str]) -> SourceOptions:
@@ -149,6 +157,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         isolation=_isolation(isolations),
         on_corrupt_batch=one_of(given, "onCorruptBatch", {choice.value: choice for choice in OnCorruptBatch}),
         allow_uncompiled=flag(given, "allowUncompiled", default=False),
+        schemas=directory(given, "schemas"),
     )
 
 
@@ -184,15 +193,17 @@ def _chosen(given: Mapping[str, str]) -> TopicNames | TopicPattern | Partitions:
 
 def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
     headers = flag(given, "includeHeaders", default=False)
+    decode = flag(given, "decode", default=False)
     text = given.get("columns")
     if text is None:
-        return COLUMNS if headers else COLUMNS[:-1]
-    by_name = {name.lower(): name for name in COLUMNS}
+        return (*(COLUMNS if headers else COLUMNS[:-1]), *(DECODED if decode else ()))
+    known = (*COLUMNS, *DECODED)
+    by_name = {name.lower(): name for name in known}
     columns = []
     for part in text.split(","):
         column = by_name.get(part.strip().lower())
         if column is None:
-            raise InvalidOption(f"option columns: {part.strip()!r} is not one of {', '.join(COLUMNS)}")
+            raise InvalidOption(f"option columns: {part.strip()!r} is not one of {', '.join(known)}")
         if column in columns:
             raise InvalidOption(f"option columns names {column} twice")
         columns.append(column)

@@ -32,7 +32,6 @@ from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 
 _LISTED: Final = 20  # partitions, in a message
-_INTERNAL: Final = names.INTERNAL_TOPICS | {names.CLUSTER_METADATA_TOPIC}
 
 logger = logging.getLogger("kafkafs.spark")
 
@@ -83,7 +82,7 @@ def chosen_partitions(log_dirs: LogDirs, options: SourceOptions) -> list[TopicPa
     if isinstance(chosen, TopicPattern):
 
         def is_meant(topic: str) -> bool:
-            return topic not in _INTERNAL and chosen.pattern.search(topic) is not None
+            return topic not in names.KAFKAS_OWN_TOPICS and chosen.pattern.search(topic) is not None
 
         topics = [topic for topic in here if is_meant(topic)]
         absent = [tp for tp in absent if is_meant(tp.topic)]

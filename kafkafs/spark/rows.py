@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 import numpy as np
 import pyarrow as pa
 
+from kafkafs.spark.decoded_columns import Decoding, ErrorColumn, IdColumn, TextColumn
 from kafkafs.spark.header_columns import HeaderColumn
 from storage.format import decode_kernel
 from storage.format.block import RecordColumn
@@ -44,23 +45,32 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "timestampType": pa.int32(),
     "headers": HEADERS,
 }
+DECODED_TYPES: Final[dict[str, pa.DataType]] = {
+    "key_json": pa.string(),
+    "value_json": pa.string(),
+    "key_schema_id": pa.int64(),
+    "value_schema_id": pa.int64(),
+    "decode_error": pa.string(),
+}
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of these columns, which are keys of TYPES."""
-    return pa.schema([(name, TYPES[name]) for name in columns])
+    """The Arrow schema of these columns, which are keys of TYPES or DECODED_TYPES."""
+    types = TYPES | DECODED_TYPES
+    return pa.schema([(name, types[name]) for name in columns])
 
 
 def arrow_batches(
-    parts: Iterable[tuple[TopicPartition, RecordBlock]], columns: Sequence[str]
+    parts: Iterable[tuple[TopicPartition, RecordBlock]], columns: Sequence[str], decoding: Decoding | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The records of blocks as batches of 10,000 to 20,000 rows; fewer at the end, and if rows are large, so that only
-    a batch of a single row exceeds 64 MiB. Each batch owns its memory.
+    a batch of a single row exceeds 64 MiB. Each batch owns its memory. `decoding`: for columns of decoded values, which
+    may make a batch larger.
 
     OverflowError for a timestamp that microseconds cannot express, as from Spark's Kafka source.
     """
     schema = arrow_schema(columns)
-    builder = _Builder(schema)
+    builder = _Builder(schema, decoding)
     for tp, block in parts:
         at = 0
         while at < len(block):
@@ -91,10 +101,11 @@ class _Column(Protocol):
 class _Builder:
     """Builds batches of one schema, one after another."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, decoding: Decoding | None) -> None:
         self.rows = 0
         self._schema = schema
-        self._columns: list[_Column] = [_column(name) for name in schema.names]
+        self._decoding = decoding
+        self._columns: list[_Column] = [_column(name, decoding) for name in schema.names]
 
     @property
     def size_bytes(self) -> int:
@@ -103,6 +114,8 @@ class _Builder:
     def fitting(self, block: RecordBlock, start: int) -> int:
         """The row up to which the block's records from `start` on fit; `start` if none fits and the batch has rows."""
         end = min(len(block), start + MOST_ROWS - self.rows)
+        if self._decoding is not None:
+            end = min(end, start + self._decoding.step)
         size_bytes = self.size_bytes
         # A block's records are not larger than its buffer, which may also hold other blocks' records.
         if size_bytes + len(block.buffer) <= MOST_BYTES:
@@ -112,6 +125,8 @@ class _Builder:
         return max(fit, start if self.rows else start + 1)
 
     def add(self, tp: TopicPartition, block: RecordBlock) -> None:
+        if self._decoding is not None:
+            self._decoding.take(tp, block)
         for column in self._columns:
             column.add(tp, block, self.rows)
         self.rows += len(block)
@@ -253,7 +268,15 @@ def _timestamp_types(tp: TopicPartition, block: RecordBlock, out: _Numbers) -> N
     out[:] = block.table.timestamp_type[block.batch]
 
 
-def _column(name: str) -> _Column:
+def _column(name: str, decoding: Decoding | None) -> _Column:
+    if decoding is not None:
+        match name:
+            case "key_json" | "value_json":
+                return TextColumn(decoding, "key" if name == "key_json" else "value")
+            case "key_schema_id" | "value_schema_id":
+                return IdColumn(decoding, "key" if name == "key_schema_id" else "value", MOST_ROWS)
+            case "decode_error":
+                return ErrorColumn(decoding)
     if name == "key":
         return _BytesColumn(RecordColumn.KEY_START)
     if name == "value":

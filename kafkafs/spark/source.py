@@ -51,6 +51,11 @@ _TYPES: dict[str, DataType] = {
     "offset": LongType(),
     "timestamp": TimestampType(),
     "timestampType": IntegerType(),
+    "key_json": StringType(),
+    "value_json": StringType(),
+    "key_schema_id": LongType(),
+    "value_schema_id": LongType(),
+    "decode_error": StringType(),
     "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
 
@@ -92,6 +97,10 @@ def checked(options: Mapping[str, str], schema: StructType) -> SourceOptions:
             f"{', '.join(schema.fieldNames())}; option columns chooses columns"
         )
     require_compiled(parsed.allow_uncompiled)
+    if parsed.decodes:
+        from kafkafs.spark.decoded_columns import schemas_for
+
+        schemas_for(parsed.paths, parsed.schemas)
     return parsed
 
 
@@ -140,8 +149,13 @@ def read_task(task: InputPartition, options: SourceOptions, advice: str = "") ->
     from kafkafs.spark.rows import arrow_batches
 
     require_compiled(options.allow_uncompiled)
+    decoding = None
+    if options.decodes:
+        from kafkafs.spark.decoded_columns import Decoding, schemas_for
+
+        decoding = Decoding(schemas_for(options.paths, options.schemas))
     blocks = _blocks(task if isinstance(task, ReadTask) else ReadTask((), ()), options, advice)
-    return arrow_batches(blocks, options.columns)
+    return arrow_batches(blocks, options.columns, decoding)
 
 
 def _blocks(task: ReadTask, options: SourceOptions, advice: str) -> Iterator[tuple[TopicPartition, RecordBlock]]:

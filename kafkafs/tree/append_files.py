@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kafkafs.schemas.schema import SchemaLookup
 from kafkafs.tree.node import Attributes, File, NodeKind
 from kafkafs.tree.paths import Append
 from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from kafkafs.writing.destinations import Destination, open_target, sync_each
-from kafkafs.writing.line_parsers import Parse, parse_jsonl, parse_txt
+from kafkafs.writing.line_parsers import Parse, parse_txt
 from kafkafs.writing.line_writer import LineWriter
+from kafkafs.writing.schema_values import jsonl_with
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import UnknownTopicOrPartition
 from storage.types import TopicPartition
@@ -81,9 +83,10 @@ class AppendHandle(LinesHandle):
 class AppendFile(File):
     """The file of a topic or a partition. UnknownTopicOrPartition when there is none."""
 
-    def __init__(self, owned: OwnedDir, node: Append) -> None:
+    def __init__(self, owned: OwnedDir, node: Append, schemas: SchemaLookup) -> None:
         self._owned = owned
         self._node = node
+        self._schemas = schemas
         place = node.place
         if isinstance(place, str):
             owned.log_dir.partitions(place)
@@ -98,7 +101,10 @@ class AppendFile(File):
 
     def open_to_write(self) -> WriteHandle:
         target = open_target(self._owned, self._node.place)
-        return AppendHandle(target, parse_jsonl if self._node.jsonl else parse_txt, self._flush)
+        place = self._node.place
+        topic = place if isinstance(place, str) else place.topic
+        parse: Parse = jsonl_with(self._schemas, topic) if self._node.jsonl else parse_txt
+        return AppendHandle(target, parse, self._flush)
 
     def _flush(self) -> None:
         place = self._node.place

@@ -8,7 +8,8 @@ from kafkafs.selection.range_names import MalformedRange, day_name, offsets_name
 from kafkafs.tree.append_files import APPEND_FILES
 from kafkafs.tree.info import partition_xattrs, topic_xattrs
 from kafkafs.tree.node import DIRECTORY_MODE, Attributes, Directory, Entry, NodeKind
-from kafkafs.tree.paths import EXTENSIONS, RENDERED, ROOT_FILES
+from kafkafs.tree.paths import DECODED, EXTENSIONS, RENDERED, ROOT_FILES
+from kafkafs.tree.schema_files import SCHEMAS
 from kafkafs.views.times import (
     first_shown_timestamp,
     first_timestamp,
@@ -33,33 +34,42 @@ LOOKED_INTO = 16  # a topic of more partitions takes its time from their directo
 class RootDirectory(Directory):
     """The mountpoint: the files about the mount, and all topics."""
 
-    def __init__(self, log_dir: LogDir, *, writable: bool = False) -> None:
+    def __init__(self, log_dir: LogDir, has_schemas: Callable[[], bool], *, writable: bool = False) -> None:
         self._log_dir = log_dir
+        self._has_schemas = has_schemas
         self._mode = WRITABLE_MODE if writable else DIRECTORY_MODE
 
     def attributes(self) -> Attributes:
-        return Attributes(NodeKind.DIRECTORY, 0, self._log_dir.mtime_ns, self._mode, 3 + len(self._log_dir.topics()))
+        below = 1 + self._has_schemas() + len(self._log_dir.topics())
+        return Attributes(NodeKind.DIRECTORY, 0, self._log_dir.mtime_ns, self._mode, 2 + below)
 
     def list(self) -> Iterable[Entry]:
         yield from (Entry(name, NodeKind.FILE) for name in ROOT_FILES)
         yield Entry("@groups", NodeKind.DIRECTORY)
+        if self._has_schemas():
+            yield Entry(SCHEMAS, NodeKind.DIRECTORY)
         yield from (Entry(topic, NodeKind.DIRECTORY) for topic in self._log_dir.topics())
 
 
 class TopicDirectory(Directory):
     """A topic: its configuration, and its partitions that are in this directory."""
 
-    def __init__(self, log_dir: LogDir, topic: str, *, writable: bool = False) -> None:
+    def __init__(
+        self, log_dir: LogDir, topic: str, is_decoded: Callable[[str], bool], *, writable: bool = False
+    ) -> None:
+        """`is_decoded`: whether a topic has decoded views."""
         self._log_dir = log_dir
         self._topic = topic
-        self._files = ("@config", *LATEST_FILES, *(APPEND_FILES if writable else ()))
+        self._is_decoded = is_decoded
+        self._more = APPEND_FILES if writable else ()
         self._partitions = log_dir.partitions(topic)
 
     def attributes(self) -> Attributes:
         return _directory(max(self._mtimes(), default=0), len(self._partitions) + 1)
 
     def list(self) -> Iterable[Entry]:
-        yield from (Entry(name, NodeKind.FILE) for name in self._files)
+        names = ("@config", *_there(LATEST_FILES, self._is_decoded(self._topic)), *self._more)
+        yield from (Entry(name, NodeKind.FILE) for name in names)
         yield Entry("keys", NodeKind.DIRECTORY)
         yield from (Entry(str(partition), NodeKind.DIRECTORY) for partition in self._partitions)
 
@@ -84,20 +94,28 @@ class PartitionDirectory(Directory):
 
     _DIRECTORIES = ("keys", "offsets", "time", "segments")
 
-    def __init__(self, log_dir: LogDir, log: Log, *, writable: bool = False) -> None:
+    def __init__(self, log_dir: LogDir, log: Log, is_decoded: Callable[[str], bool], *, writable: bool = False) -> None:
+        """`is_decoded`: whether a topic has decoded views."""
         self._log_dir = log_dir
         self._log = log
-        self._files = (*MESSAGE_FILES, *LATEST_FILES, "@info.json", *(APPEND_FILES if writable else ()))
+        self._is_decoded = is_decoded
+        self._more = ("@info.json", *(APPEND_FILES if writable else ()))
 
     def attributes(self) -> Attributes:
         return _directory(log_mtime_ns(self._log, self._log.snapshot()), len(self._DIRECTORIES))
 
     def list(self) -> Iterable[Entry]:
-        yield from (Entry(name, NodeKind.FILE) for name in self._files)
+        names = _there((*MESSAGE_FILES, *LATEST_FILES), self._is_decoded(self._log.tp.topic))
+        yield from (Entry(name, NodeKind.FILE) for name in (*names, *self._more))
         yield from (Entry(name, NodeKind.DIRECTORY) for name in self._DIRECTORIES)
 
     def xattrs(self) -> Mapping[str, bytes]:
         return partition_xattrs(self._log_dir, self._log)
+
+
+def _there(names: Iterable[str], is_decoded: bool) -> list[str]:
+    """The names of views that a topic has."""
+    return [name for name in names if is_decoded or not name.endswith(DECODED)]
 
 
 class RangesDirectory(Directory):

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Final
 
+from kafkafs.file_names import encoded_name
 from kafkafs.tree.info import attributes_of
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind, View
-from kafkafs.tree.paths import GroupDir, GroupOffset, Groups, GroupTopic, NoSuchPath, group_name
+from kafkafs.tree.paths import GroupDir, GroupOffset, Groups, GroupTopic, NoSuchPath
 from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from storage.client import group_offsets
 from storage.client.group_commits import GroupCommitter
@@ -128,13 +129,11 @@ class GroupTree:
         match node:
             case Groups():
                 names = self.offsets.groups().keys() | {other.group for other in made if isinstance(other, GroupDir)}
-                for name in sorted(map(group_name, names)):
+                for name in sorted(map(encoded_name, names)):
                     if len(name.encode()) <= _MAX_NAME_BYTES:  # system calls refuse longer names
                         yield Entry(name, NodeKind.DIRECTORY)
             case GroupDir():
-                topics = {
-                    other.topic for other in made if isinstance(other, GroupTopic) and other.group == node.group
-                }
+                topics = {other.topic for other in made if isinstance(other, GroupTopic) and other.group == node.group}
                 topics |= set() if group is None else group.offsets.keys()
                 valid = (topic for topic in sorted(topics) if topic_name_problem(topic) is None)
                 yield from (Entry(topic, NodeKind.DIRECTORY) for topic in valid)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 
 from kafkafs.formats import by_name
+from kafkafs.selection.select import Selection
 from kafkafs.tree.directories import LOOKED_INTO
 from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
-from kafkafs.tree.paths import LatestPath
+from kafkafs.tree.paths import DECODED, LatestPath
 from kafkafs.tree.range_file import estimated_size
 from kafkafs.tree.services import Services
 from kafkafs.view_index.workbench import Rendition
@@ -21,6 +23,7 @@ from kafkafs.views.handle import Handle
 from kafkafs.views.latest import JoinedHandle, LatestPlan, held_bytes
 from kafkafs.views.open_view import OpenView
 from kafkafs.views.path_pages import PathPages
+from kafkafs.views.plans import Plan
 from kafkafs.views.rendered import RenderedHandle
 from kafkafs.views.state import ViewState
 from kafkafs.views.times import log_mtime_ns
@@ -72,10 +75,16 @@ class LatestFile(File):
     def _make_state(self, pages: PathPages | None) -> ViewState:
         services, tp = self._services, self._question.log.tp
         # The scan has applied the isolation: what it has found is shown.
-        rendition = Rendition(by_name(self._node.ext, tp), Isolation.READ_UNCOMMITTED)
+        isolation = Isolation.READ_UNCOMMITTED
+        plain = None if self._node.ext == DECODED else Rendition(by_name(self._node.ext, tp), isolation)
+
+        def plan(_: Selection) -> Plan:
+            rendition = plain or replace(services.decoded.rendition(tp), isolation=isolation)
+            return LatestPlan(services.index, rendition, self._find)
+
         return ViewState(
             self._question,
-            lambda _: LatestPlan(services.index, rendition, self._find),
+            plan,
             services.clocks,
             services.callers,
             pages,

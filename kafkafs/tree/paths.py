@@ -14,16 +14,19 @@ from functools import lru_cache
 from typing import TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
+from kafkafs.file_names import decoded_name
 from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
 from storage.files.names import partition_number, topic_name_problem
 from storage.types import TopicPartition
 
 _Spec = TypeVar("_Spec")
 
-EXTENSIONS = ("txt", "jsonl", "log")
+DECODED = "decoded.jsonl"
+EXTENSIONS = ("txt", DECODED, "jsonl", "log")  # a longer one before those that it ends in
 MAX_NAME_BYTES = 255  # NAME_MAX, as statfs reports it
 RENDERED = tuple(ext for ext in EXTENSIONS if ext != "log")  # those that are made from messages one by one
 LONGEST_NAME = 255  # bytes, as in most filesystems
+_SCHEMA_NAME = re.compile(r"(0|[1-9][0-9]{0,9})\.([a-z]+)")
 ROOT_FILES = ("@help", "@status.json", "@metrics")
 
 _LATEST = "latest."
@@ -75,6 +78,29 @@ class GroupOffset:
 
     group: str
     tp: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """`@schemas`, or its directory `ids` or `subjects`."""
+
+    part: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSubject:
+    """`@schemas/subjects/<subject>`; `subject` is decoded."""
+
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFile:
+    """`@schemas/ids/<number>.<suffix>` (`subject` None), or `@schemas/subjects/<subject>/<number>.<suffix>`."""
+
+    subject: str | None
+    number: int
+    suffix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +190,9 @@ Node = (
     | GroupDir
     | GroupTopic
     | GroupOffset
+    | Schemas
+    | SchemaSubject
+    | SchemaFile
     | Topic
     | TopicConfig
     | Append
@@ -192,6 +221,8 @@ def parse(path: str) -> Node:
     first, rest = names[0], names[1:]
     if first == "@groups":
         return _parse_group(path, rest)
+    if first == "@schemas":
+        return _parse_schema(path, rest)
     if first.startswith("@"):
         if rest or first not in ROOT_FILES:
             raise NoSuchPath(path)
@@ -199,25 +230,12 @@ def parse(path: str) -> Node:
     return _parse_topic(path, _topic(path, first), rest)
 
 
-def group_name(group: str) -> str:
-    """A group id as a file name: `/`, `%`, NUL and a leading `.` are percent-encoded; the empty id is a single `%`."""
-    if not group:
-        return "%"
-    encoded = "".join(quote(char, safe="") if char in "/%\0" else char for char in group)
-    return "%2E" + encoded[1:] if encoded.startswith(".") else encoded
-
-
-def group_from_name(name: str) -> str:
-    """The inverse of `group_name`. Raises NoSuchPath for a name that it never returns."""
-    if name == "%":
-        return ""
+def _name(encoded: str) -> str:
+    """The group or subject that a file name stands for. NoSuchPath."""
     try:
-        group = unquote_to_bytes(name.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise NoSuchPath(name) from None
-    if group_name(group) != name:
-        raise NoSuchPath(name)  # one file, one name
-    return group
+        return decoded_name(encoded)
+    except ValueError:
+        raise NoSuchPath(encoded) from None
 
 
 def key_name(key: bytes) -> str:
@@ -280,11 +298,26 @@ def _parse_group(path: str, names: list[str]) -> Node:
         case []:
             return Groups()
         case [group]:
-            return GroupDir(group_from_name(group))
+            return GroupDir(_name(group))
         case [group, topic]:
-            return GroupTopic(group_from_name(group), _topic(path, topic))
+            return GroupTopic(_name(group), _topic(path, topic))
         case [group, topic, partition]:
-            return GroupOffset(group_from_name(group), _tp(_topic(path, topic), partition))
+            return GroupOffset(_name(group), _tp(_topic(path, topic), partition))
+    raise NoSuchPath(path)
+
+
+def _parse_schema(path: str, names: list[str]) -> Node:
+    match names:
+        case []:
+            return Schemas()
+        case ["ids" | "subjects" as part]:
+            return Schemas(part)
+        case ["subjects", subject]:
+            return SchemaSubject(_name(subject))
+        case ["ids", name] if match := _SCHEMA_NAME.fullmatch(name):
+            return SchemaFile(None, int(match[1]), match[2])
+        case ["subjects", subject, name] if match := _SCHEMA_NAME.fullmatch(name):
+            return SchemaFile(_name(subject), int(match[1]), match[2])
     raise NoSuchPath(path)
 
 
@@ -338,10 +371,10 @@ def _is_latest(name: str) -> bool:
 
 
 def _range(path: str, name: str, parse_spec: Callable[[str], _Spec]) -> tuple[_Spec, str]:
-    text, dot, ext = name.rpartition(".")
-    if not dot or ext not in EXTENSIONS:
+    ext = next((ext for ext in EXTENSIONS if name.endswith(f".{ext}")), None)
+    if ext is None:
         raise NoSuchPath(path)
     try:
-        return parse_spec(text), ext
+        return parse_spec(name.removesuffix(f".{ext}")), ext
     except MalformedRange as error:
         raise NoSuchPath(f"{path}: {error}") from None

@@ -9,7 +9,7 @@ from kafkafs.formats import by_name
 from kafkafs.selection.range_names import LastDuration, LastMessages, OffsetSpec, TimeBetween, TimeSpec
 from kafkafs.selection.select import Selection
 from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
-from kafkafs.tree.paths import RangePath
+from kafkafs.tree.paths import DECODED, RangePath
 from kafkafs.tree.segment_file import FileContent
 from kafkafs.tree.services import Services
 from kafkafs.view_index.workbench import Rendition
@@ -160,6 +160,8 @@ class RangeFile(File):
         return KeyPlan(self._services.index, self._rendition(), key)
 
     def _rendition(self) -> Rendition:
+        if self._node.ext == DECODED:
+            return self._services.decoded.rendition(self._node.tp)
         return Rendition(by_name(self._node.ext, self._node.tp), self._services.isolation)
 
     def _mtime_ns(self, layout: Layout) -> int:

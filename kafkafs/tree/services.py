@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kafkafs.selection.latest_messages import DEFAULT_LATEST_BYTES
+from kafkafs.tree.decoded_views import DecodedViews
 from kafkafs.tree.paths import LatestPath, RangePath
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.workers import Workers
@@ -139,6 +140,7 @@ class Services:
     clocks: Clocks
     isolation: Isolation
     clamp: bool
+    decoded: DecodedViews
     callers: Callers = field(default_factory=OneCaller)
     states: StateTable = field(default_factory=StateTable)
     latest: LatestMemory = field(default_factory=LatestMemory)

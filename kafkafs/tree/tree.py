@@ -18,10 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kafkafs.schemas.sources import LogSchemas, SchemaSource
 from kafkafs.selection.latest_messages import DEFAULT_LATEST_BYTES
 from kafkafs.tree import paths
 from kafkafs.tree.append_files import AppendFile
 from kafkafs.tree.config_file import ConfigFile
+from kafkafs.tree.decoded_views import DecodedViews
 from kafkafs.tree.directories import (
     PartitionDirectory,
     RangesDirectory,
@@ -39,6 +41,7 @@ from kafkafs.tree.latest_file import LatestFile, LatestOfTopic
 from kafkafs.tree.node import View
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.range_file import RangeFile
+from kafkafs.tree.schema_files import SchemaTree
 from kafkafs.tree.segment_file import SeenFiles, SegmentFile
 from kafkafs.tree.services import LatestMemory, Services
 from kafkafs.view_index.cache_files import default_directory
@@ -55,7 +58,6 @@ from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import NotPermitted, ReadOnlyLogDir
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import Log
 from storage.types import Isolation, TopicPartition
 
 
@@ -92,11 +94,12 @@ class Tree:
         clock: Clock | None = None,
         owned: OwnedDir | None = None,
         callers: Callers | None = None,
+        schemas: SchemaSource | None = None,
     ) -> None:
         """`files`: by name, what makes the content of a root file instead of the tree: `@status.json`, `@metrics`…
 
         `owned`: the owner of `log_dir`, if it may be written to. `callers`: the origin of requests; by default always
-        the same.
+        the same. `schemas`: for decoded views and `@schemas`; by default those in the log directory.
         """
         # constant after construction
         self.log_dir = log_dir
@@ -105,6 +108,7 @@ class Tree:
         self._clock = clock or SystemClock()
         self._files = {"@status.json": self._status_json, "@metrics": bytes, "@help": bytes} | dict(files or {})
         # have their own locking
+        schemas = schemas or LogSchemas(log_dir)
         self._workers = Workers(self.options.workers)
         self._keys = KeyIndex(self._workers, _key_store(self.options)) if self.options.keys else None
         self._services = Services(
@@ -114,6 +118,7 @@ class Tree:
             Clocks(self._clock.now_ms),
             self.options.isolation,
             self.options.clamp,
+            DecodedViews(schemas, self.options.isolation),
             callers or OneCaller(),
             latest=LatestMemory(self.options.latest_bytes),
         )
@@ -122,18 +127,25 @@ class Tree:
         self._infos = InfoTexts(log_dir, self.options.isolation)
         self._groups = GroupTree(log_dir, owned)
         writable = owned is not None
+
+        is_decoded = self._services.decoded.has
+
+        def has_schemas() -> bool:
+            return bool(schemas.registry())
+
         # A dict is faster than a chain of comparisons, and each stat comes here.
         self._makers: dict[type, Callable[[Any], View]] = {
             **dict.fromkeys((paths.Groups, paths.GroupDir, paths.GroupTopic, paths.GroupOffset), self._groups.view),
-            paths.RangePath: lambda node: self._range_file(log_dir.log(node.tp), node),
-            paths.TopicKey: lambda node: TopicKeyFile(self._services, log_dir, node),
+            **dict.fromkeys((paths.Schemas, paths.SchemaSubject, paths.SchemaFile), SchemaTree(log_dir, schemas).view),
+            paths.RangePath: self._range_file,
+            paths.TopicKey: self._topic_key,
             paths.Keys: self._keys_directory,
             paths.LatestPath: self._latest,
             paths.SegmentPath: lambda node: SegmentFile(log_dir.log(node.tp), node.name, self._seen),
-            paths.Partition: lambda node: PartitionDirectory(log_dir, log_dir.log(node.tp), writable=writable),
+            paths.Partition: self._partition_directory,
             paths.PartitionEntry: self._partition_entry,
-            paths.Root: lambda _: RootDirectory(log_dir, writable=writable),
-            paths.Topic: lambda node: TopicDirectory(log_dir, node.topic, writable=writable),
+            paths.Root: lambda _: RootDirectory(log_dir, has_schemas, writable=writable),
+            paths.Topic: lambda node: TopicDirectory(log_dir, node.topic, is_decoded, writable=writable),
             paths.TopicConfig: self._topic_config,
             paths.RootFile: self._root_file,
         }
@@ -161,7 +173,7 @@ class Tree:
         if isinstance(node, paths.Append) and self.owned is not None:
             # First, and without a look at the directory: `echo >>` comes here for each line, and only this process
             # makes and removes topics in a directory that it owns.
-            return AppendFile(self.owned, node)
+            return AppendFile(self.owned, node, self._services.decoded.source)
         self.log_dir.refresh()
         make_view = self._makers.get(type(node))
         if make_view is None:
@@ -222,8 +234,23 @@ class Tree:
 
     # The longer makers of views, for one type of node each. The directory has just been refreshed.
 
-    def _range_file(self, log: Log, node: paths.RangePath) -> View:
+    def _range_file(self, node: paths.RangePath) -> View:
+        self._check_decoded(node.tp.topic, node.ext)
+        log = self.log_dir.log(node.tp)
         return RangeFile(self._services, log, node) if node.key is None else KeyFile(self._services, log, node)
+
+    def _topic_key(self, node: paths.TopicKey) -> View:
+        self._check_decoded(node.topic, node.ext)
+        return TopicKeyFile(self._services, self.log_dir, node)
+
+    def _check_decoded(self, topic: str, ext: str) -> None:
+        """NoSuchPath for a decoded view of a topic that has none."""
+        if ext == paths.DECODED and not self._services.decoded.has(topic):
+            raise NoSuchPath(f"{topic} has no decoded views")
+
+    def _partition_directory(self, node: paths.Partition) -> View:
+        log, is_decoded = self.log_dir.log(node.tp), self._services.decoded.has
+        return PartitionDirectory(self.log_dir, log, is_decoded, writable=self.owned is not None)
 
     def _keys_directory(self, node: paths.Keys) -> View:
         place = node.place
@@ -247,6 +274,7 @@ class Tree:
 
     def _latest(self, node: paths.LatestPath) -> View:
         place, log_dir = node.place, self.log_dir
+        self._check_decoded(place if isinstance(place, str) else place.topic, node.ext)
         if isinstance(place, TopicPartition):
             return LatestFile(self._services, log_dir.log(place), node.ext)
         return LatestOfTopic(self._services, log_dir, place, node.ext)

@@ -63,7 +63,7 @@ class Extent:
         self.segment = segment
         self.wanted = wanted
         self.number = next(_numbers)
-        self._rendition = rendition
+        self.rendition = rendition
         # replaced as a whole, guarded by the lock for writing
         self._lock = threading.Lock()
         self.pieces = Pieces.none(start) if known is None else known
@@ -82,7 +82,7 @@ class Extent:
         if end <= self.pieces.file_end and self._task is not None:
             return
         with self._lock:
-            task, aborted = _task(snapshot, self.segment, self._rendition, self.wanted)
+            task, aborted = _task(snapshot, self.segment, self.rendition, self.wanted)
             if end > self.pieces.file_end:
                 changed_ns, size = self.segment.changed_ns(), self.segment.size
                 start = self.pieces.file_end
@@ -118,14 +118,14 @@ class Extent:
     def successor(self, snapshot: LogSnapshot) -> Extent:
         """The extent that replaces this one in the snapshot's epoch, if all of it is still right and its segment is in
         the log. Threads that have an older snapshot may continue to measure this one."""
-        if self._rendition.isolation is not Isolation.READ_COMMITTED:
+        if self.rendition.isolation is not Isolation.READ_COMMITTED:
             return self
         with self._lock:
             pieces, decider = self.pieces, self.decider
-        extent = Extent(self.segment, self._rendition, self.wanted, pieces.start, pieces, decider)
+        extent = Extent(self.segment, self.rendition, self.wanted, pieces.start, pieces, decider)
         extent.kept = self.kept
         extent._measured = self._measured
-        extent._task, _ = _task(snapshot, self.segment, self._rendition, self.wanted)
+        extent._task, _ = _task(snapshot, self.segment, self.rendition, self.wanted)
         return extent
 
     @property

@@ -60,7 +60,7 @@ class ViewIndex:
             if extent is None:
                 return None
             extent = self._hold(key, extent)
-        self._extend_whole(extent, snapshot, rendition, end)
+        self._extend_whole(extent, snapshot, end)
         return extent
 
     def _carried(self, snapshot: LogSnapshot, key: _WholeKey, rendition: Rendition, end: int) -> Extent | None:
@@ -77,7 +77,8 @@ class ViewIndex:
 
     def _loaded(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> Extent | None:
         """A segment that an earlier mount has kept on disk."""
-        found = None if self._store is None else self._store.load(segment, rendition.name)
+        name = rendition.lasting_name()
+        found = None if self._store is None or name is None else self._store.load(segment, name)
         if found is None:
             return None
         pieces, marker = found
@@ -88,21 +89,22 @@ class ViewIndex:
         extent.kept = True
         return extent
 
-    def _save(self, extent: Extent, rendition: str) -> bool:
-        """Keeps a whole segment for later mounts, unless its marker cannot be found again. False if its file has
-        changed too recently to be sure that it no longer changes."""
+    def _save(self, extent: Extent) -> bool:
+        """Keeps a whole segment for later mounts, unless its marker cannot be found again, or a later mount cannot know
+        the rendition. False if its file has changed too recently to be sure that it no longer changes."""
         pieces, decider, snapshot = extent.pieces, extent.decider, extent.snapshot
-        if self._store is None or snapshot is None:
+        name = extent.rendition.lasting_name()
+        if self._store is None or snapshot is None or name is None:
             return True
         marker = NO_MARKER if decider is None else marker_of(snapshot, decider)
-        return marker is None or self._store.save(extent.segment, rendition, pieces, marker)
+        return marker is None or self._store.save(extent.segment, name, pieces, marker)
 
     def whole(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent:
         """A whole segment, measured at least up to the position `end`; what is not known yet is scanned."""
         extent = self.held(snapshot, segment, rendition, end)
         if extent is None:
             extent = self._hold(_key(snapshot, segment, rendition), Extent(segment, rendition, None, 0))
-            self._extend_whole(extent, snapshot, rendition, end)
+            self._extend_whole(extent, snapshot, end)
         return extent
 
     def stretch(
@@ -152,10 +154,10 @@ class ViewIndex:
         """Ends scans in progress, and keeps active segments on disk too: their logs may not be written any longer."""
         self._scans.stopping = True
         with self._lock:
-            measured = list(self._whole.items())
-        for (_, rendition, _), extent in measured:
+            measured = list(self._whole.values())
+        for extent in measured:
             if not extent.kept:
-                self._save(extent, rendition)
+                self._save(extent)
 
     def status(self) -> dict[str, Any]:
         """For @status.json: what is held, and the scans in progress."""
@@ -173,11 +175,11 @@ class ViewIndex:
         ends with an OSError when the mount does."""
         return self._scans.scan(path, total_bytes)
 
-    def _extend_whole(self, extent: Extent, snapshot: LogSnapshot, rendition: Rendition, end: int) -> None:
+    def _extend_whole(self, extent: Extent, snapshot: LogSnapshot, end: int) -> None:
         segment = extent.segment
         self.extend(extent, snapshot, end, self.keys)
         if segment.sealed and extent.pieces.file_end == segment.size and not extent.kept and self._store is not None:
-            extent.kept = self._save(extent, rendition.name)
+            extent.kept = self._save(extent)
 
     def _hold(self, key: _WholeKey, extent: Extent) -> Extent:
         """The extent to use for `key`: this one, or the one that another thread has stored meanwhile."""

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,16 +35,45 @@ Skips = Callable[[BatchTable], npt.NDArray[np.uint8] | None]
 """For each row of a table, 1 for a batch that the isolation excludes; None when there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rendition:
-    """How messages are shown. `name` identifies it: within a log, equal names give equal bytes."""
-
-    format: Format
-    isolation: Isolation
+class Basis(Protocol):
+    """What the bytes of a format depend on besides the records (the schemas of decoded values). Thread-safe."""
 
     @property
     def name(self) -> str:
-        return f"{self.format.name}:{self.isolation.value}"
+        """What tells it from every other basis of this process."""
+
+    def is_outdated(self) -> bool:
+        """Whether the same messages would be shown otherwise now. What is open stays as it is; what is opened next
+        needs another basis."""
+
+    def lasting_name(self) -> str | None:
+        """What identifies it in later processes too, as of now; None: nothing does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendition:
+    """How messages are shown. `basis` None: the bytes of a message depend on nothing else."""
+
+    format: Format
+    isolation: Isolation
+    basis: Basis | None = None
+
+    @property
+    def name(self) -> str:
+        """Within a log and a process, equal names give equal bytes."""
+        return self._named("" if self.basis is None else self.basis.name)
+
+    def lasting_name(self) -> str | None:
+        """The same in all processes; None: no later process can tell that it has the same rendition."""
+        lasting = "" if self.basis is None else self.basis.lasting_name()
+        return None if lasting is None else self._named(lasting)
+
+    def is_outdated(self) -> bool:
+        """See Basis."""
+        return self.basis is not None and self.basis.is_outdated()
+
+    def _named(self, basis: str) -> str:
+        return f"{self.format.name}{basis}:{self.isolation.value}"
 
 
 class Workbench:

@@ -59,6 +59,9 @@ class Plan(Protocol):
     def count(self, runs: Sequence[Run]) -> int | None:
         """The number of messages in these runs; None where they do not say."""
 
+    def is_outdated(self) -> bool:
+        """Whether a plan made now would show the same messages otherwise. What is open keeps its plan."""
+
 
 def append_run(
     runs: list[Run], segment: Segment, extent: Extent | None, source_start: int, size: int, file_end: int = -1
@@ -97,6 +100,10 @@ class RenderedPlan:
                 return None
             total += count
         return total
+
+    def is_outdated(self) -> bool:
+        """See Plan."""
+        return self._rendition.is_outdated()
 
     def _continues(self, runs: list[Run], span: Span) -> bool:
         """Whether the span begins where the last run ends, so that the run can simply be extended."""

@@ -39,6 +39,10 @@ class RawPlan:
     def count(self, runs: Sequence[Run]) -> int | None:
         return None
 
+    def is_outdated(self) -> bool:
+        """See Plan."""
+        return False
+
 
 class _ChosenBatches(NamedTuple):
     """The batches of a window that belong to a range of times. `holds`: by row, whether the batch has a message of the

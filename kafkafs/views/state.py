@@ -193,6 +193,9 @@ class ViewState:
     def _for_caller_locked(self, snapshot: LogSnapshot) -> Positions:
         """The positions that a stat shows."""
         positions = self._positions
+        if positions and positions[-1].shown.plan.is_outdated():
+            # Only an open measures everything anew.
+            return self._follow_locked(self._of_caller() or positions[-1], snapshot)
         if len(positions) > 1 or (positions and positions[-1].owners and not self._is_fresh_locked(snapshot)):
             held = self._of_caller()
             if held is not None:
@@ -215,6 +218,8 @@ class ViewState:
         if not self._positions:
             return False
         last = self._positions[-1]
+        if last.shown.plan.is_outdated():
+            return False
         if isinstance(self._question.spec, LastDuration):
             return snapshot is last.shown.snapshot and self.clocks.monotonic() - last.begun <= _FIXED_S
         if snapshot is self._fresh_at and snapshot is last.shown.snapshot:

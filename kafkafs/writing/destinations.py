@@ -267,7 +267,7 @@ def open_target(owned: OwnedDir, place: str | TopicPartition, *, force: bool = F
     """
     topic = place if isinstance(place, str) else place.topic
     info = None
-    if owned.log_dir.is_broker or topic in names.INTERNAL_TOPICS or topic == names.CLUSTER_METADATA_TOPIC:
+    if owned.log_dir.is_broker or topic in names.KAFKAS_OWN_TOPICS:
         # Only where it may be refused: this reads files, and `echo >>` opens the file for each line.
         info = owned.topic_info(topic)
         guest_rules.check_append(info, force=force)

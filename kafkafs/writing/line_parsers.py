@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kafkafs.formats.jsonl_parse import parse_line
+from kafkafs.formats.jsonl_parse import Encode, parse_line
 from storage.errors import InvalidRecord
 from storage.format.record_columns import Record, RecordColumns
 from storage.types import NO_TIMESTAMP
@@ -36,20 +36,32 @@ def parse_txt(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
     return Parsed(RecordColumns(buffer, starts, lengths, _NOW))
 
 
-def parse_jsonl(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
-    """Each line is a JSON object: see jsonl_parse."""
-    records: list[Record] = []
-    partitions: list[int] = []
-    error = None
-    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        try:
-            record, partition = parse_line(bytes(buffer[start : start + length]))
-        except InvalidRecord as failure:
-            error = failure
-            break
-        records.append(record)
-        partitions.append(-1 if partition is None else partition)
-    return Parsed(RecordColumns.from_records(records), np.array(partitions, np.int64), error)
+class JsonLines:
+    """Each line is a JSON object: see jsonl_parse. `encode`: for lines that name schemas; without it they are refused.
+
+    It holds no state: threads can share it.
+    """
+
+    def __init__(self, encode: Encode | None = None) -> None:
+        self._encode = encode
+
+    def __call__(self, buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
+        """See Parse."""
+        records: list[Record] = []
+        partitions: list[int] = []
+        error = None
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+            try:
+                record, partition = parse_line(bytes(buffer[start : start + length]), self._encode)
+            except InvalidRecord as failure:
+                error = failure
+                break
+            records.append(record)
+            partitions.append(-1 if partition is None else partition)
+        return Parsed(RecordColumns.from_records(records), np.array(partitions, np.int64), error)
+
+
+parse_jsonl: Final = JsonLines()
 
 
 def keyed_txt(separator: bytes) -> Parse:

@@ -40,7 +40,7 @@ from typing import Final
 import numpy as np
 
 from kafkafs.writing.destinations import Destination, Target
-from kafkafs.writing.line_parsers import Buffer, Int64s, Parse, parse_jsonl, parse_txt
+from kafkafs.writing.line_parsers import Buffer, Int64s, JsonLines, Parse, parse_txt
 from storage.append.appender import AppendedLines
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
 from storage.format.encoder_kernel import split_lines
@@ -191,7 +191,7 @@ class LineWriter:
                 return False
             at = refused.find(_NEWLINE, at) + 1
         line, newline, _ = given.partition(b"\n")
-        if self._parse is not parse_jsonl or not newline:
+        if not isinstance(self._parse, JsonLines) or not newline:
             return True
         if self._parses(line):
             return False

@@ -14,7 +14,7 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Final
 
-from storage.errors import CorruptData, SegmentGone, StorageError, UnknownTopicOrPartition
+from storage.errors import CorruptData, StorageError, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
 from storage.format.block import RecordBlock
 from storage.format.control_records import ControlType, parse_marker
@@ -31,9 +31,8 @@ from storage.format.group_records import (
 from storage.format.hashing import group_partition
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
-from storage.log.rereading import Rereads
-from storage.log.segment import Segment
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.replaying import Follower
+from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 
 _NO_PRODUCER: Final = -1
@@ -148,55 +147,25 @@ class _Follower:
         self._partition = partition
         # Guarded by the lock, which is held while records are read: other callers need the same answer.
         self._lock = Lock()
-        self._log: Log | None = None
-        self._snapshot: LogSnapshot | None = None
-        self._replay = GroupReplay(partition)
-        self._groups: Mapping[str, ConsumerGroup] = {}
+        self._follower = Follower(lambda: GroupReplay(partition))
+        self._groups: tuple[GroupReplay, Mapping[str, ConsumerGroup]] = self._follower.replay, {}
         self.problems: list[str] = []
 
     def refreshed(self) -> Mapping[str, ConsumerGroup]:
         """The groups as of now; the mapping never changes. StorageError, OSError."""
         log = self._log_dir.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, self._partition))
         with self._lock:
-            snapshot = log.snapshot()
-            if snapshot is not self._snapshot or log is not self._log:
-                self._refresh_locked(log, snapshot)
-            return self._groups
+            if self._follower.refresh(log, self.add_problem):
+                before, groups = self._groups
+                replay = self._follower.replay
+                self._groups = replay, replay.groups(groups if replay is before else {})
+            return self._groups[1]
 
     def add_problem(self, error: object) -> None:
         """Adds an error to `problems`."""
         text = str(error)
         if text not in self.problems:
             self.problems = [*self.problems, text][-_PROBLEMS_KEPT:]
-
-    def _refresh_locked(self, log: Log, snapshot: LogSnapshot) -> None:
-        continues = log is self._log and self._continues_locked(snapshot)
-        # Until everything is read: after a failure half-way all is read again.
-        self._snapshot = None
-        rereads = Rereads()
-        while True:
-            if not continues:
-                self._replay, self._groups = GroupReplay(self._partition), {}
-            try:
-                for error in self._replay.read(snapshot):
-                    self.add_problem(error)
-                break
-            except SegmentGone:  # for example compaction
-                if rereads.are_exhausted(0):
-                    raise
-                continues, snapshot = False, log.snapshot()
-        self._log, self._snapshot = log, snapshot
-        self._groups = self._replay.groups(self._groups)
-
-    def _continues_locked(self, snapshot: LogSnapshot) -> bool:
-        """Whether everything that was read still exists, so that reading can continue."""
-        before = self._snapshot
-        if before is None or snapshot.generation != before.generation:
-            return False
-        if not snapshot.log_start_offset <= self._replay.next_offset <= snapshot.log_end_offset:
-            return False
-        here: set[Segment] = set(snapshot.segments)
-        return here.issuperset(before.segments)
 
 
 class GroupReplay:

@@ -41,6 +41,8 @@ CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC = "__share_group_state"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
+# Their records are Kafka's own structures: nothing that a client serialised.
+KAFKAS_OWN_TOPICS = INTERNAL_TOPICS | {CLUSTER_METADATA_TOPIC}
 
 MAX_TOPIC_LENGTH = 249  # leaves room for "-" and a partition number within 255 bytes
 _MAX_NAME_LENGTH = 255

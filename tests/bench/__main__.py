@@ -19,6 +19,7 @@ from tests.bench import (
     checking,
     compact,
     data,
+    decoding,
     in_process,
     keys,
     latest,
@@ -37,6 +38,7 @@ from tests.bench.measure import Report, machine
 # Name on the command line → what is said when it begins, and the case. In the order in which they run.
 CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "process": ("decoding in process", in_process.measure),
+    "decoded": ("decoding by schemas", decoding.measure),
     "mount": ("through a mount", through_mount.measure),
     "keys": ("finding a key", keys.measure),
     "broker": ("from a broker", broker.measure),

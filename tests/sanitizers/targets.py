@@ -7,11 +7,14 @@ asserted, so that the sanitizers do not only see nonsense refused.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 
 import numpy as np
 
+from kafkafs.decoding import DecodedJsonl, TextDecoder, avro_kernel
+from kafkafs.decoding.avro_program import POWERS
 from kafkafs.formats import by_name
 from kafkafs.selection import key_kernel
 from kafkafs.view_index import measure_kernel as view_kernel
@@ -32,11 +35,15 @@ from storage.format.compression import decompress
 from storage.format.decoder import Decoder, verify_crcs
 from storage.latest import offset_map_kernel
 from storage.types import TopicPartition
+from tests.sanitizers.avro_inputs import AvroInputs
 from tests.sanitizers.inputs import Logs, any_record, column, exact, index, number, tolerant
+from tests.support.decoded_columns import one_schema
 
 Target = Callable[[random.Random], None]
 
 LOGS = Logs()
+AVRO = AvroInputs()
+DECODED = DecodedJsonl(TopicPartition("topic", 3), one_schema('"string"', schema_id=0))
 NO_SKIP = np.empty(0, np.uint8)
 NO_SPANS = np.empty(0, np.int64)
 TP = TopicPartition("topic", 3)
@@ -160,7 +167,7 @@ def scan_spans(dice: random.Random) -> None:
 
 def render(block: RecordBlock, dice: random.Random) -> None:
     """Measure and render a block; sizes agree, and a buffer that is a byte short is not overrun."""
-    form = by_name(dice.choice(TEMPLATES), TP)
+    form = DECODED if dice.random() < 0.2 else by_name(dice.choice(TEMPLATES), TP)
     sizes = np.empty(len(block), np.int64)
     form.measure(block, sizes)
     total = int(sizes.sum())
@@ -193,7 +200,7 @@ def render_any_columns(dice: random.Random) -> None:
             columns[start + 1] = len(buffer) - columns[start]
     table = BatchTable(np.full((len(Column), 1), 1, np.int64), 1)
     block = RecordBlock(buffer.data, table, columns, 1)
-    form = by_name(dice.choice(TEMPLATES), TP)
+    form = DECODED if dice.random() < 0.2 else by_name(dice.choice(TEMPLATES), TP)
     sizes = np.empty(rows, np.int64)
     out = np.empty(dice.choice((0, 1, 64, 200, 1000)), np.uint8)
     tolerant(form.measure, block, sizes)
@@ -392,6 +399,52 @@ def rewrite_batches(dice: random.Random) -> None:
     )  # fmt: skip
 
 
+def decode_avro(dice: random.Random) -> None:
+    """Data of random schemas, whole and damaged, in a buffer that ends where they do, into any room; and columns that
+    are anything."""
+    made = AVRO.any(dice)
+    rows = [AVRO.damaged(made.data, dice) for _ in range(dice.choice((1, 1, 3, 8)))]
+    buffer = exact(b"".join(rows))
+    lengths = column([len(row) for row in rows])
+    starts = np.cumsum(lengths) - lengths
+    columns = np.stack([starts, lengths, np.full(len(rows), made.entry, np.int64)])
+    if dice.random() < 0.1:
+        columns[dice.randrange(2), dice.randrange(len(rows))] = number(dice, len(buffer))
+    if dice.random() < 0.1:
+        columns[2, dice.randrange(len(rows))] = -1
+    out = np.full(dice.choice((0, 1, 64, 65, 100, 400, 5000, 1 << 16)), 0x5A, np.uint8)
+    position = dice.choice((0, 0, index(dice, len(out))))
+    results = np.full((dice.choice((5, 5, 5, 4)), len(rows)), -9, np.int64)
+    stack, scratch = np.empty(dice.choice((4, 8, 12, 400, 2004)), np.int64), np.empty(2052, np.int64)
+    arguments = (made.programs.arrays[0], made.programs.arrays[1], POWERS, buffer, columns, 0, len(rows), out)
+    done = tolerant(avro_kernel.run, *arguments, position, results, stack, scratch)
+    if done is None:
+        return
+    assert 0 <= done[0] <= len(rows)
+    for row in range(done[0]):
+        start, length = results[:2, row].tolist()
+        if length >= 0:
+            json.loads(out[start : start + length].tobytes())
+    # As the format does it, with windows and rooms that grow.
+    form = TextDecoder(made.lookup, "t-value")
+    framed = [b"\0\0\0\0\7" + row if dice.random() < 0.9 else row for row in rows]
+    sizes = column([len(row) for row in framed])
+    whole = exact(b"".join(framed))
+    texts, ends, _, _ = form.decode(whole, np.cumsum(sizes) - sizes, sizes)
+    assert len(texts) == (int(ends[-1]) if len(ends) else 0)
+
+
+def find_schema_ids(dice: random.Random) -> None:
+    """Ids of columns that are anything, and floats of any bits into any room."""
+    data = exact(dice.randbytes(dice.choice((0, 1, 4, 5, 40))))
+    rows = dice.choice((0, 1, 4))
+    starts, lengths = (column([number(dice, len(data)) for _ in range(dice.choice((rows, rows, 1)))]) for _ in range(2))
+    tolerant(avro_kernel.find_ids, data, starts, lengths, np.zeros(rows, np.int64))
+    bits = np.array([dice.randrange(2**64) for _ in range(rows)], np.uint64)
+    out = np.empty(dice.choice((0, 63, 64, 100, 64 * (rows + 1))), np.uint8)
+    tolerant(avro_kernel.shortest, bits, dice.random() < 0.5, POWERS, out, np.zeros(dice.choice((rows, 1)), np.int64))
+
+
 TARGETS: dict[str, Target] = {
     "scan_and_decode": scan_and_decode,
     "decode_directly": decode_directly,
@@ -407,6 +460,8 @@ TARGETS: dict[str, Target] = {
     "canonical_records": canonical_records,
     "map_offsets": map_offsets,
     "rewrite_batches": rewrite_batches,
+    "decode_avro": decode_avro,
+    "find_schema_ids": find_schema_ids,
 }
 
 # Which of them run a kernel; the driver refuses to start when pyproject.toml names one that is not here.
@@ -429,4 +484,5 @@ KERNEL_TARGETS = {
     "kafkafs.formats.render_kernel": ("scan_and_decode", "render_any_columns"),
     "kafkafs.selection.key_kernel": ("filter_keys",),
     "kafkafs.view_index.measure_kernel": ("view_totals",),
+    "kafkafs.decoding.avro_kernel": ("decode_avro", "find_schema_ids"),
 }

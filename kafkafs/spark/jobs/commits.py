@@ -78,14 +78,16 @@ class ExportedRange:
 
 
 class Form(NamedTuple):
-    """What all files of an export have in common: whether they have a column of headers, and the isolation level (its
-    text) with which they were read."""
+    """What all files of an export have in common: whether they have a column of headers, the isolation level (its text)
+    with which they were read, and the id of the schema whose fields are columns (None: values are bytes)."""
 
     headers: bool
     isolation: str
+    value_schema: int | None = None
 
     def __str__(self) -> str:
-        return f"{'with' if self.headers else 'without'} headers, {self.isolation}"
+        decoded = "" if self.value_schema is None else f", values decoded as schema {self.value_schema}"
+        return f"{'with' if self.headers else 'without'} headers, {self.isolation}{decoded}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,9 @@ class ExportSet:
             form = document.get("form")
             return ExportSet(
                 number=document["set"],
-                form=None if form is None else Form(bool(form["headers"]), str(form["isolation"])),
+                form=None
+                if form is None
+                else Form(bool(form["headers"]), str(form["isolation"]), form.get("value_schema")),
                 files=tuple(ExportFile(**file) for file in document["files"]),
                 ranges=tuple(
                     ExportedRange(

@@ -33,6 +33,7 @@ from storage.types import Isolation, OffsetRange, TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kafkafs.spark.jobs.typed_values import TypedForm
     from storage.files.disk_protocol import Disk
     from storage.format.block import BatchDamage, RecordBlock
 
@@ -48,13 +49,16 @@ class ExportOptions:
     `keep_damage`: batches that fail their checks go to the quarantine table and do not fail the export. `allow_loss`:
     neither do messages that retention removed before they were exported (the set records them), and partitions that the
     cluster has and the directory lacks. `headers`: adds a column of that name, as includeHeaders does in Spark's Kafka
-    source. All files of a directory have it or none has, and all have the same isolation level.
+    source. `decode`: values are typed columns (`typed_values`), by the schemas at `schemas` or in the log directory.
+    All files of a directory have the same columns and isolation level.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     keep_damage: bool = False
     allow_loss: bool = False
     headers: bool = False
+    decode: bool = False
+    schemas: Path | None = None
     compression: str = "snappy"
     allow_uncompiled: bool = False
     task_bytes: int = _TASK_BYTES
@@ -63,16 +67,20 @@ class ExportOptions:
         if self.compression not in COMPRESSIONS:
             raise ValueError(f"unknown compression {self.compression!r}; expected one of {', '.join(COMPRESSIONS)}")
 
-    @property
-    def form(self) -> Form:
+    def form(self, value_schema: int | None) -> Form:
         """What all exports to a directory have in common."""
-        return Form(self.headers, self.isolation.value)
+        return Form(self.headers, self.isolation.value, value_schema)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The files' columns, in order: those of Spark's Kafka source, except the topic, which is a directory."""
         columns = ("key", "value", "partition", "offset", "timestamp", "timestampType")
         return (*columns, "headers") if self.headers else columns
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """What is read to make the files: headers may name the schemas of values."""
+        return (*self.columns, "headers") if self.decode and not self.headers else self.columns
 
 
 class LostMessages(NamedTuple):
@@ -109,6 +117,7 @@ class ExportTask:
     splits: tuple[Split, ...]
     options: ExportOptions
     disk: Disk
+    typed: TypedForm | None = None
 
 
 class Outcome(NamedTuple):
@@ -163,8 +172,10 @@ def export(
     disk = RealDisk() if disk is None else disk
     commits = CommitList(target, disk)
     try:
-        if commits.form not in (None, options.form):
-            raise _other_form(commits.form, options.form, target)
+        typed = _typed(source, target, chosen, commits.form, options) if options.decode else None
+        form = options.form(None if typed is None else typed.schema_id)
+        if commits.form not in (None, form):
+            raise _other_form(commits.form, form, target)
         fresh = _fresh(logs, chosen, commits.positions, options)
         sets: list[ExportSet] = []
         wrote: list[Outcome] = []
@@ -176,11 +187,11 @@ def export(
             outcomes = run_tasks(
                 spark,
                 export_splits,
-                [ExportTask(source, staging, splits, options, disk) for splits in some],
+                [ExportTask(source, staging, splits, options, disk, typed) for splits in some],
                 f"export {source.name} to {target.name}",
                 allow_uncompiled=options.allow_uncompiled,
             )
-            sets.append(_commit(commits, staging, some, outcomes, fresh, options))
+            sets.append(_commit(commits, staging, some, outcomes, fresh, options, form))
             wrote += outcomes
         return _exported(sets, wrote, commits.positions, missing, time.monotonic() - began)
     finally:
@@ -193,9 +204,16 @@ def export_splits(task: ExportTask) -> Outcome:
     logs = LogDir.open_read_only(task.log_dir)
     decoder = Decoder()
     options = task.options
+    transform = None
+    if task.typed is not None:
+        from kafkafs.spark.jobs.typed_values import TypedValues
+
+        transform = TypedValues(task.typed, keep_headers=options.headers)
     for split in task.splits:
         noted = _SplitProblems(split, options)
-        files = DayFiles(task.disk, task.staging, split.tp, options.columns, options.compression)
+        files = DayFiles(
+            task.disk, task.staging, split.tp, options.read_columns, options.compression, transform=transform
+        )
         blocks = read_split(
             logs, split, decoder, on_loss=noted.loss, on_damage=noted.damage, isolation=options.isolation
         )
@@ -211,6 +229,17 @@ def export_splits(task: ExportTask) -> Outcome:
         outcome.lost.extend(noted.lost)
         outcome.undated[split.tp] += files.beyond
     return outcome
+
+
+def _typed(
+    source: Path, target: Path, chosen: Sequence[TopicPartition], before: Form | None, options: ExportOptions
+) -> TypedForm:
+    """As which schema the values are read: the one of the files that are there, otherwise the newest."""
+    from kafkafs.spark.jobs.typed_values import typed_form
+
+    if before is not None and before.value_schema is None:
+        raise _other_form(before, "values decoded", target)
+    return typed_form(source, options.schemas, chosen, None if before is None else before.value_schema)
 
 
 class _SplitProblems:
@@ -290,6 +319,7 @@ def _commit(
     outcomes: Sequence[Outcome],
     fresh: dict[TopicPartition, _Fresh],
     options: ExportOptions,
+    form: Form,
 ) -> ExportSet:
     """Commits a set: the files of its tasks, and the quarantine table of their damage."""
     files = [file for outcome in outcomes for file in outcome.files]
@@ -307,7 +337,7 @@ def _commit(
             lost += part.lost
         gone = tuple(one.offsets for one in lost if one.tp == tp)
         ranges.append(ExportedRange(tp, offsets.start, offsets.end, part.topic_id, gone))
-    return commits.commit(files, ranges, options.form)
+    return commits.commit(files, ranges, form)
 
 
 def _exported(
@@ -342,7 +372,7 @@ def _lost(tp: TopicPartition, offsets: OffsetRange, why: str) -> OffsetOutOfRang
     )
 
 
-def _other_form(there: Form | None, wanted: Form, path: Path) -> NotPermitted:
+def _other_form(there: Form | None, wanted: Form | str, path: Path) -> NotPermitted:
     """Readers take a table's columns from any of its files: in a mixture, headers would be read or not by chance."""
     return NotPermitted(
         "the earlier exports to this directory have another form",

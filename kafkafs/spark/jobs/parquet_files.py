@@ -44,9 +44,10 @@ _STATISTICS: Final = ("partition", "offset", "timestamp", "timestampType")
 class DayFiles:
     """The files of one range of offsets of one partition, one or more for each day. Must be closed or abandoned.
 
-    `columns`: names of `rows`. Days may come in any order; if there are too many to keep all files open, a day gets
-    several files. A timestamp that microseconds cannot express becomes null: `beyond` counts such messages. `name`: of
-    `export_layout`; with `table_file` there is one file for all days.
+    `columns`: names of `rows`. `transform`: makes other columns of theirs, row by row. Days may come in any order; if
+    there are too many to keep all files open, a day gets several files. A timestamp that microseconds cannot express
+    becomes null: `beyond` counts such messages. `name`: of `export_layout`; with `table_file` there is one file for all
+    days.
     """
 
     def __init__(
@@ -57,11 +58,13 @@ class DayFiles:
         columns: Sequence[str],
         compression: str = "snappy",
         name: Callable[[TopicPartition, int, int, int], str] = data_file,
+        transform: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     ) -> None:
         # Constant after construction.
         self._disk = disk
         self._staging = staging
         self._tp = tp
+        self._transform = transform
         self._columns = columns
         self._compression = compression
         self._name = name
@@ -109,6 +112,8 @@ class DayFiles:
         batches = arrow_batches([(self._tp, block)], self._columns)
         if day == NO_DAY:
             batches = self._without_impossible_times(block)
+        if self._transform is not None:
+            batches = map(self._transform, batches)
         file.add(batches, int(block.offset[0]), int(block.offset[-1]))
         self._held += file.held_bytes - before
         while self._held > HELD_BYTES:

@@ -15,7 +15,7 @@ from kafkafs.selection.range_names import (
     TimeBetween,
 )
 from kafkafs.tree import paths
-from kafkafs.tree.paths import NoSuchPath, group_from_name, group_name, key_from_name, key_name, parse
+from kafkafs.tree.paths import NoSuchPath, key_from_name, key_name, parse
 from storage.types import TopicPartition
 
 TP = TopicPartition("my.topic-1", 12)
@@ -87,24 +87,6 @@ def test_no_such_path(path: str) -> None:
 
 def test_spellings_of_one_range_are_one_node() -> None:
     assert len({parse(f"{AT}/time/{name}.txt") for name in ("2026-11-20", "20261120", "2026-11-20--2026-11-21")}) == 1
-
-
-@given(st.text(alphabet=st.characters(codec="utf-8")))
-def test_group_names_go_there_and_back(group: str) -> None:
-    name = group_name(group)
-    assert name
-    assert "/" not in name
-    assert not name.startswith(".")
-    assert group_from_name(name) == group
-
-
-@given(st.text(alphabet="%/2Ff.x@", max_size=8))
-def test_a_group_has_one_name(name: str) -> None:
-    try:
-        group = group_from_name(name)
-    except NoSuchPath:
-        return
-    assert group_name(group) == name
 
 
 @given(st.binary(max_size=30))

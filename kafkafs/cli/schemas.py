@@ -1,0 +1,102 @@
+"""`kafkafs schemas`: the schemas of a log directory, listed or written out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.cli.shared_options import AS_JSON
+from kafkafs.cli.signals import use_default_signals
+from kafkafs.cli.tables import print_json, print_table
+from kafkafs.cli.targets import LOGDIR
+
+if TYPE_CHECKING:
+    from kafkafs.schemas.registry import Registry, SubjectVersion
+
+
+@click.command()
+@LOGDIR
+@click.option(
+    "--to",
+    "target",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write them into DIR, which must not exist or be empty.",
+)
+@AS_JSON
+@click.pass_context
+def schemas(ctx: click.Context, logdir: Path, target: Path | None, as_json: bool) -> None:
+    """List the schemas of LOGDIR, which has the topic _schemas of a schema registry.
+
+    Deleted versions are listed too, as long as their records are in the log: messages may need them.
+
+    With --to, they are written into DIR: ids/ID.avsc (.proto, .json), subjects/SUBJECT/VERSION.avsc, with the times of
+    their registration, and import.jsonl. Each line of that file is a version: its `subject`, its `state`, and as `body`
+    what a registry in the mode IMPORT takes at POST /subjects/SUBJECT/versions. Other commands take DIR as --schemas.
+
+    \b
+    kafkafs schemas /var/kafka
+    kafkafs schemas /var/kafka --to ./schemas
+    kafkafs cat /backup orders --format decoded --schemas ./schemas
+    """
+    from kafkafs.schemas.sources import schemas_at
+
+    use_default_signals(ctx)
+    registry = schemas_at(logdir).registry()
+    if target is not None:
+        _export(registry, logdir, target, as_json)
+    elif as_json:
+        print_json(
+            {"schemas": [_facts(entry) for entry in _entries(registry)], "compatibility": registry.compatibility}
+        )
+    else:
+        rows = [
+            (entry.subject, entry.version or None, entry.schema.schema_id, entry.schema.schema_type,
+             entry.state.value, _time(entry.timestamp))
+            for entry in _entries(registry)
+        ]  # fmt: skip
+        print_table(("SUBJECT", "VERSION", "ID", "TYPE", "STATE", "REGISTERED"), rows)
+
+
+def _entries(registry: Registry) -> list[SubjectVersion]:
+    """All versions by subject, then the schemas that belong to none."""
+    loose = [entry for entry in registry.ids().values() if not entry.version]
+    return [*(entry for subject in registry.subjects() for entry in registry.of_subject(subject)), *loose]
+
+
+def _facts(entry: SubjectVersion) -> dict[str, Any]:
+    schema = entry.schema
+    return {
+        "subject": entry.subject if entry.version else None,
+        "version": entry.version or None,
+        "id": schema.schema_id,
+        "type": schema.schema_type,
+        "state": entry.state.value,
+        "timestamp": entry.timestamp if entry.timestamp >= 0 else None,
+        "references": [{"name": one.name, "subject": one.subject, "version": one.version} for one in schema.references],
+        "schema": schema.text,
+    }
+
+
+def _time(timestamp_ms: int) -> str | None:
+    from kafkafs.selection.range_names import timestamp_text
+
+    return None if timestamp_ms < 0 else timestamp_text(timestamp_ms)
+
+
+def _export(registry: Registry, logdir: Path, target: Path, as_json: bool) -> None:
+    from kafkafs.cli.schema_export import export_schemas
+
+    if target.resolve().is_relative_to(logdir.resolve()):
+        raise click.UsageError(f"{target} is inside {logdir}: name a directory elsewhere")
+    long = export_schemas(registry, target)
+    for subject in long:
+        say(f"the name of the subject {subject[:40]}… is too long for a directory: it is only in import.jsonl")
+    counts = {"ids": len(registry.ids()), "subjects": len(registry.subjects()), "versions": len(registry.versions)}
+    if as_json:
+        print_json({"directory": str(target), **counts})
+    else:
+        click.echo(f"{target}: subjects {counts['subjects']}, versions {counts['versions']}, ids {counts['ids']}")

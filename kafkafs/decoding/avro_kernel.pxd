@@ -1,0 +1,23 @@
+# What pure-Python mode has no words for: the upper half of a product of two 64-bit numbers, two
+# digits for each number below 100, and the order of bytes in a word.
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    static inline uint64_t kafkafs_high_product(uint64_t a, uint64_t b) {
+    #if defined(__SIZEOF_INT128__)
+        return (uint64_t)(((unsigned __int128)a * b) >> 64);
+    #else
+        uint64_t low = (a & 0xFFFFFFFF) * (b & 0xFFFFFFFF), middle = (a >> 32) * (b & 0xFFFFFFFF) + (low >> 32);
+        uint64_t other = (a & 0xFFFFFFFF) * (b >> 32) + (middle & 0xFFFFFFFF);
+        return (a >> 32) * (b >> 32) + (middle >> 32) + (other >> 32);
+    #endif
+    }
+    static const char kafkafs_pairs[] =
+        "00010203040506070809101112131415161718192021222324252627282930313233343536373839"
+        "40414243444546474849505152535455565758596061626364656667686970717273747576777879"
+        "8081828384858687888990919293949596979899";
+    """
+    unsigned long long high_product "kafkafs_high_product"(unsigned long long a, unsigned long long b) noexcept nogil
+    const char* PAIRS "kafkafs_pairs"
+    bint LITTLE_ENDIAN "(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)"

@@ -1,0 +1,309 @@
+"""An Avro schema as a program for the kernel, and what the kernel's faults mean.
+
+An instruction is six numbers: its code, start and length of the literal before it, two arguments, and the instruction
+after it. Literals are what JSON has around the values: brackets, commas, names of fields. A record that is used once is
+part of the program where it stands; one that is used more often, or contains itself, is called.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kafkafs.decoding.avro_schema import AvroType
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+WIDTH: Final = 6
+# The kernel copies short literals 16 bytes at a time.
+_LITERALS_SPARE: Final = 16
+# Records within records that are not called.
+_MAX_INLINED: Final = 16
+
+
+class Code(IntEnum):
+    """What an instruction does; the kernel has the same numbers. From 16 on it begins by reading a zigzag varint."""
+
+    LITERAL = 0
+    END = 1  # the data must end here
+    BOOLEAN = 2
+    FLOAT = 3
+    DOUBLE = 4
+    FIXED = 5  # size
+    DECIMAL_FIXED = 6  # size, scale
+    CALL = 7  # instruction
+    RETURN = 8
+    PUSH = 9  # before the blocks of an array or map
+    NEXT = 10  # first instruction of an item, and its BLOCK
+    REST = 11  # all bytes that are left, in base64
+    JSON = 12  # all bytes that are left, as JSON
+    INT = 16
+    LONG = 17
+    STRING = 18
+    BYTES = 19
+    ENUM = 20  # table of literals, count
+    UNION = 21  # table of instructions, count
+    BLOCK = 22  # the instruction after the last block
+    DECIMAL = 23  # -, scale
+    DATE = 24
+    TIME = 25  # units a second, decimals
+    TIMESTAMP = 26  # units a second, decimals * 2 + (1: with Z)
+
+
+class Fault(IntEnum):
+    """Why a datum cannot be decoded; the kernel has the same numbers."""
+
+    SHORT = -2
+    BAD_VARINT = -3
+    BAD_LENGTH = -4
+    NOT_UTF8 = -5
+    BAD_BRANCH = -6
+    BAD_SYMBOL = -7
+    BAD_BOOLEAN = -8
+    NOT_INT = -9
+    TOO_DEEP = -10
+    EMPTY_ITEMS = -11
+    TOO_LONG = -12
+    LEFT_OVER = -13
+    LARGE_DECIMAL = -14
+    NOT_JSON = -15
+    OUTSIDE = -16
+
+
+FAULT_TEXTS: Final = {
+    Fault.SHORT: "the data end too early",
+    Fault.BAD_VARINT: "a number has more than 64 bits",
+    Fault.BAD_LENGTH: "a length or count is negative or larger than what is left",
+    Fault.NOT_UTF8: "a string is not UTF-8",
+    Fault.BAD_BRANCH: "the union has no such branch",
+    Fault.BAD_SYMBOL: "the enum has no such symbol",
+    Fault.BAD_BOOLEAN: "a boolean is neither 0 nor 1",
+    Fault.NOT_INT: "an int has more than 32 bits",
+    Fault.TOO_DEEP: "it is nested too deeply",
+    Fault.EMPTY_ITEMS: "more than 65536 items take no bytes",
+    Fault.TOO_LONG: "the JSON text would be longer than 64 MiB and 16 times the data",
+    Fault.LEFT_OVER: "bytes are left over behind the value",
+    Fault.LARGE_DECIMAL: "a decimal has more than 8192 bytes",
+    Fault.NOT_JSON: "it is not valid JSON",
+}
+
+_SIMPLE: Final = {
+    "boolean": Code.BOOLEAN,
+    "int": Code.INT,
+    "long": Code.LONG,
+    "float": Code.FLOAT,
+    "double": Code.DOUBLE,
+    "bytes": Code.BYTES,
+    "string": Code.STRING,
+}
+_UNITS: Final = {"millis": (1000, 3), "micros": (1_000_000, 6), "nanos": (1_000_000_000, 9)}
+
+
+def _powers() -> NDArray[np.uint64]:
+    """10**-292 to 10**324 as pairs of numbers: the upper 128 bits of each, rounded up, the more significant half first
+    (Schubfach's table g)."""
+    pairs: list[int] = []
+    for exponent in range(-292, 325):
+        if exponent < 0:
+            divisor = 10**-exponent
+            power = -(-(1 << (divisor.bit_length() + 127)) // divisor)
+            if power >> 128:
+                power = -(-(1 << (divisor.bit_length() + 126)) // divisor)
+        else:
+            power = 10**exponent
+            shift = power.bit_length() - 128
+            power = -(-power >> shift) if shift > 0 else power << -shift
+        pairs += (power >> 64, power & 0xFFFFFFFFFFFFFFFF)
+    return np.array(pairs, np.uint64)
+
+
+POWERS: Final = _powers()
+
+
+class Programs:
+    """Programs one after another in arrays that only grow: what was handed out stays valid. Threads can share it; the
+    lock guards adding."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._steps = np.zeros(4096, np.int64)
+        self._literals = np.zeros(4096, np.uint8)
+        self._steps_used = 0
+        self._literals_used = 0
+        self._paths: list[str] = []  # for each instruction which field it reads; tables have ""
+        self.arrays = self._steps, self._literals  # what the kernel runs, replaced when they are too small
+
+    def add_avro(self, root: AvroType) -> int:
+        """Adds the program for data of this type; its first instruction."""
+        with self._lock:
+            made = _Assembler(self._steps_used, self._literals_used)
+            made.assemble(root)
+            return self._append(made)
+
+    def add_json(self) -> int:
+        """Adds the program for JSON texts."""
+        with self._lock:
+            made = _Assembler(self._steps_used, self._literals_used)
+            made.emit(Code.JSON)
+            made.emit(Code.END)
+            return self._append(made)
+
+    def path(self, instruction: int) -> str:
+        """Which field an instruction reads: names with dots between them, "" for the value itself."""
+        return self._paths[instruction // WIDTH]
+
+    def _append(self, made: _Assembler) -> int:
+        entry, steps_end = self._steps_used, self._steps_used + len(made.steps)
+        literals_end = self._literals_used + len(made.literals)
+        if steps_end > len(self._steps):
+            self._steps = np.concatenate((self._steps, np.zeros(steps_end, np.int64)))
+        if literals_end + _LITERALS_SPARE > len(self._literals):
+            self._literals = np.concatenate((self._literals, np.zeros(literals_end + _LITERALS_SPARE, np.uint8)))
+        self._steps[entry:steps_end] = made.steps
+        self._literals[self._literals_used : literals_end] = memoryview(made.literals)
+        self._paths += made.paths
+        self._steps_used, self._literals_used = steps_end, literals_end
+        self.arrays = self._steps, self._literals
+        return entry
+
+
+def _quoted(name: str) -> bytes:
+    return json.dumps(name, ensure_ascii=False).encode()
+
+
+class _Assembler:
+    """Makes one program that will lie at `steps_base` and `literals_base`."""
+
+    def __init__(self, steps_base: int, literals_base: int) -> None:
+        self.steps: list[int] = []
+        self.literals = bytearray()
+        self.paths: list[str] = []
+        self._steps_base, self._literals_base = steps_base, literals_base
+        self._pending = bytearray()  # the literal before the next instruction
+        self._path: list[str] = []
+        self._called: dict[int, AvroType] = {}  # records that are called, by id()
+        self._calls: list[tuple[int, int]] = []  # where a CALL is in steps, and the id() of its record
+        self._tables: list[tuple[int, list[int]]] = []  # the instruction that has the table's place as argument
+
+    def assemble(self, root: AvroType) -> None:
+        self._count_uses(root)
+        if root.kind == "bytes" and root.logical is None:
+            self.emit(Code.REST)  # the clients write no length before it
+        else:
+            self._type(root, 0)
+        self.emit(Code.END)
+        bodies: dict[int, int] = {}
+        while waiting := [item for item in self._called.items() if item[0] not in bodies]:
+            key, record = waiting[0]
+            bodies[key] = self._here()
+            self._path = [str(record).rpartition(".")[2]]
+            self._record(record, 0)
+            self.emit(Code.RETURN)
+        for at, key in self._calls:
+            self.steps[at + 3] = bodies[key]
+        for at, table in self._tables:
+            self.steps[at + 3] = self._here()
+            table += [0] * (-len(table) % WIDTH)
+            self.steps += table
+            self.paths += [""] * (len(table) // WIDTH)
+
+    def _count_uses(self, root: AvroType) -> None:
+        seen: set[int] = set()
+        waiting = [root]
+        while waiting:
+            found = waiting.pop()
+            if id(found) in seen:
+                if found.kind == "record":
+                    self._called[id(found)] = found
+                continue
+            seen.add(id(found))
+            waiting += found.children()
+
+    def _here(self) -> int:
+        return self._steps_base + len(self.steps)
+
+    def _literal(self, text: bytes) -> tuple[int, int]:
+        start = self._literals_base + len(self.literals)
+        self.literals += text
+        return start, len(text)
+
+    def emit(self, code: Code, first: int = 0, second: int = 0) -> int:
+        """Adds an instruction with the literal that is pending; its place in `steps`."""
+        at = len(self.steps)
+        start, length = self._literal(bytes(self._pending))
+        self._pending.clear()
+        self.steps += (code, start, length, first, second, self._here() + WIDTH)
+        self.paths.append(".".join(self._path))
+        return at
+
+    def _type(self, found: AvroType, depth: int) -> None:
+        kind, logical = found.kind, found.logical
+        if kind == "null":
+            self._pending += b"null"
+        elif logical == "decimal":
+            self.emit(Code.DECIMAL if kind == "bytes" else Code.DECIMAL_FIXED, found.size, found.scale)
+        elif logical == "date":
+            self.emit(Code.DATE)
+        elif logical is not None and logical != "uuid":
+            name, _, unit = logical.rpartition("-")
+            per_second, decimals = _UNITS[unit]
+            if name == "time":
+                self.emit(Code.TIME, per_second, decimals)
+            else:
+                self.emit(Code.TIMESTAMP, per_second, 2 * decimals + (name == "timestamp"))
+        elif kind in _SIMPLE:
+            self.emit(_SIMPLE[kind])
+        elif kind == "fixed":
+            self.emit(Code.FIXED, found.size)
+        elif kind == "enum":
+            at = self.emit(Code.ENUM, 0, len(found.symbols))
+            self._tables.append((at, [n for symbol in found.symbols for n in self._literal(_quoted(symbol))]))
+        elif kind == "union":
+            self._union(found, depth)
+        elif found.item is not None:
+            self._blocks(found.item, kind == "map", depth)
+        elif id(found) in self._called or depth >= _MAX_INLINED:
+            self._called[id(found)] = found
+            self._calls.append((self.emit(Code.CALL), id(found)))
+        else:
+            self._record(found, depth + 1)
+
+    def _record(self, record: AvroType, depth: int) -> None:
+        self._pending += b"{"
+        for i, (name, child) in enumerate(record.fields):
+            self._pending += (b"," if i else b"") + _quoted(name) + b":"
+            self._path.append(name)
+            self._type(child, depth)
+            self._path.pop()
+        self._pending += b"}"
+
+    def _union(self, union: AvroType, depth: int) -> None:
+        at = self.emit(Code.UNION, 0, len(union.branches))
+        branches, ends = [], []
+        for branch in union.branches:
+            branches.append(self._here())
+            self._type(branch, depth)
+            if self._pending or self._here() == branches[-1]:
+                self.emit(Code.LITERAL)
+            ends.append(len(self.steps) - WIDTH)
+        for end in ends:
+            self.steps[end + 5] = self._here()
+        self._tables.append((at, branches))
+
+    def _blocks(self, item: AvroType, is_map: bool, depth: int) -> None:
+        self._pending += b"{" if is_map else b"["
+        self.emit(Code.PUSH)
+        block = self.emit(Code.BLOCK)
+        body = self._here()
+        if is_map:
+            self.emit(Code.STRING)
+            self._pending += b":"
+        self._type(item, depth)
+        self.emit(Code.NEXT, body, self._steps_base + block)
+        self.steps[block + 3] = self._here()
+        self._pending += b"}" if is_map else b"]"

@@ -1,0 +1,246 @@
+"""The text of an Avro schema to its types, with those of the schemas that it refers to."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkafs.schemas import schema as registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kafkafs.schemas.schema import Reference, Schema, SchemaLookup
+
+PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+# A schema beyond these is refused: the text comes from a log, so anybody may have written it.
+MAX_TEXT: Final = 4 << 20
+MAX_NESTING: Final = 100
+MAX_SCALE: Final = 4096
+_MAX_REFERENCES: Final = 1000
+_LOGICAL: Final = {
+    "date": "int",
+    "time-millis": "int",
+    "time-micros": "long",
+    "timestamp-millis": "long",
+    "timestamp-micros": "long",
+    "timestamp-nanos": "long",
+    "local-timestamp-millis": "long",
+    "local-timestamp-micros": "long",
+    "local-timestamp-nanos": "long",
+    "uuid": "string",
+}
+
+
+class BadSchema(ValueError):
+    """A schema that nothing can be decoded by; the message says what is wrong with it."""
+
+
+class AvroType:
+    """One type. `kind` is a primitive's name or record, enum, array, map, union, fixed; `logical` the name of a logical
+    type that is known and valid here, else None. Types can contain themselves."""
+
+    __slots__ = ("branches", "fields", "item", "kind", "logical", "name", "precision", "scale", "size", "symbols")
+
+    def __init__(self, kind: str, name: str | None = None) -> None:
+        self.kind = kind
+        self.name = name  # full name of a record, enum or fixed
+        self.logical: str | None = None
+        self.precision = 0  # of a decimal
+        self.scale = 0
+        self.size = 0  # of a fixed, in bytes
+        self.symbols: tuple[str, ...] = ()
+        self.fields: tuple[tuple[str, AvroType], ...] = ()  # of a record, in order
+        self.branches: tuple[AvroType, ...] = ()  # of a union
+        self.item: AvroType | None = None  # of an array; of a map's values
+
+    def __str__(self) -> str:
+        return self.name or self.kind
+
+    def children(self) -> Iterator[AvroType]:
+        """The types directly within this one."""
+        yield from (child for _, child in self.fields)
+        yield from self.branches
+        if self.item is not None:
+            yield self.item
+
+
+def parse(schema: Schema, schemas: SchemaLookup) -> AvroType:
+    """The type that `schema` describes. Raises BadSchema."""
+    names: dict[str, AvroType] = {}
+    for text in _referenced_texts(schema, schemas):
+        _Parser(names).parse(text)
+    return _Parser(names).parse(schema.text)
+
+
+def _referenced_texts(schema: Schema, schemas: SchemaLookup) -> list[str]:
+    """The texts of all schemas that this one refers to, each once, after those that it refers to itself."""
+    texts: list[str] = []
+    seen: set[tuple[str, int]] = set()
+    size = 0
+    # A reference comes off the stack twice: to push what it refers to, and then to be listed.
+    waiting: list[tuple[Reference, Schema | None]] = [(one, None) for one in reversed(schema.references)]
+    while waiting:
+        reference, found = waiting.pop()
+        if found is not None:
+            texts.append(found.text)
+            continue
+        place = (reference.subject, reference.version)
+        if place in seen:
+            continue
+        seen.add(place)
+        found = referred_schema(reference, schemas, registry.AVRO)
+        size += len(found.text)
+        if len(seen) > _MAX_REFERENCES or size > MAX_TEXT:
+            raise BadSchema(f"refers to more than {_MAX_REFERENCES} schemas or {MAX_TEXT >> 20} MiB of them")
+        waiting.append((reference, found))
+        waiting += [(one, None) for one in reversed(found.references)]
+    return texts
+
+
+def referred_schema(reference: Reference, schemas: SchemaLookup, schema_type: str) -> Schema:
+    """What `reference` names. Raises BadSchema where it is missing or of another type."""
+    found = schemas.referenced(reference)
+    if found is None:
+        raise BadSchema(f"refers to {reference.name} in subject {reference.subject}, version {reference.version},"
+                        " which is not among the schemas")  # fmt: skip
+    if found.schema_type != schema_type:
+        raise BadSchema(f"refers to {reference.name}, which is of type {found.schema_type}, not {schema_type}")
+    return found
+
+
+class _Parser:
+    """For one text; `names` are the named types by full name, those of the texts before included."""
+
+    def __init__(self, names: dict[str, AvroType]) -> None:
+        self._names = names
+
+    def parse(self, text: str) -> AvroType:
+        if len(text) > MAX_TEXT:
+            raise BadSchema(f"its text is longer than {MAX_TEXT >> 20} MiB")
+        try:
+            node = json.loads(text)
+        except RecursionError:
+            raise BadSchema("its text is nested too deeply") from None
+        except ValueError as error:
+            raise BadSchema(f"its text is not JSON: {error}") from None
+        return self._type(node, "", 0)
+
+    def _type(self, node: Any, namespace: str, depth: int) -> AvroType:
+        if depth > MAX_NESTING:
+            raise BadSchema(f"its types are nested deeper than {MAX_NESTING} levels")
+        if isinstance(node, str):
+            return AvroType(node) if node in PRIMITIVES else self._named(node, namespace)
+        if isinstance(node, list):
+            union = AvroType("union")
+            union.branches = tuple(self._type(branch, namespace, depth + 1) for branch in node)
+            if any(branch.kind == "union" for branch in union.branches):
+                raise BadSchema("a union is directly within a union")
+            return union
+        if not isinstance(node, dict):
+            raise BadSchema(f"{_short(node)} is no type")
+        kind = node.get("type")
+        if isinstance(kind, (dict, list)):
+            return self._type(kind, namespace, depth + 1)
+        if kind in ("record", "error"):
+            return self._record(node, namespace, depth)
+        if kind == "enum":
+            return self._enum(node, namespace)
+        if kind == "fixed":
+            return self._fixed(node, namespace)
+        if kind in ("array", "map"):
+            container = AvroType(kind)
+            if (key := "items" if kind == "array" else "values") not in node:
+                raise BadSchema(f"a type {kind} has no {key}")
+            container.item = self._type(node[key], namespace, depth + 1)
+            return container
+        if not isinstance(kind, str):
+            raise BadSchema(f"{_short(node)} has no type")
+        if kind not in PRIMITIVES:
+            return self._named(kind, namespace)
+        return _with_logical(AvroType(kind), node)
+
+    def _named(self, name: str, namespace: str) -> AvroType:
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        found = self._names.get(full) or self._names.get(name)
+        if found is None:
+            raise BadSchema(f"the type {_short(full)} is not defined")
+        return found
+
+    def _define(self, node: dict[str, Any], namespace: str, kind: str) -> tuple[AvroType, str]:
+        """A new named type, and the namespace of the names in it."""
+        name = node.get("name")
+        if not isinstance(name, str) or not name:
+            raise BadSchema(f"a type {kind} has no name")
+        if "." in name:
+            namespace = name.rpartition(".")[0]
+        else:
+            own = node.get("namespace")
+            namespace = own if isinstance(own, str) else namespace
+            name = f"{namespace}.{name}" if namespace else name
+        if name in self._names:
+            raise BadSchema(f"the type {_short(name)} is defined twice")
+        self._names[name] = made = AvroType(kind, name)
+        return made, namespace
+
+    def _record(self, node: dict[str, Any], namespace: str, depth: int) -> AvroType:
+        made, namespace = self._define(node, namespace, "record")
+        fields = node.get("fields")
+        if not isinstance(fields, list):
+            raise BadSchema(f"the record {made} has no list of fields")
+        parsed: dict[str, AvroType] = {}
+        for field in fields:
+            name = field.get("name") if isinstance(field, dict) else None
+            if not isinstance(name, str) or "type" not in field:
+                raise BadSchema(f"a field of the record {made} has no name or no type")
+            if name in parsed:
+                raise BadSchema(f"the record {made} has two fields {_short(name)}")
+            parsed[_unicode(name)] = self._type(field["type"], namespace, depth + 1)
+        made.fields = tuple(parsed.items())
+        return made
+
+    def _enum(self, node: dict[str, Any], namespace: str) -> AvroType:
+        made, _ = self._define(node, namespace, "enum")
+        symbols = node.get("symbols")
+        if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
+            raise BadSchema(f"the enum {made} has no list of symbols")
+        made.symbols = tuple(map(_unicode, symbols))
+        return made
+
+    def _fixed(self, node: dict[str, Any], namespace: str) -> AvroType:
+        made, _ = self._define(node, namespace, "fixed")
+        size = node.get("size")
+        if type(size) is not int or not 0 <= size < 1 << 31:
+            raise BadSchema(f"the fixed {made} has no size from 0 to 2147483647")
+        made.size = size
+        return _with_logical(made, node)
+
+
+def _with_logical(made: AvroType, node: dict[str, Any]) -> AvroType:
+    """A logical type that is unknown or not valid is ignored, as the specification has it."""
+    logical = node.get("logicalType")
+    if logical == "decimal" and made.kind in ("bytes", "fixed"):
+        precision, scale = node.get("precision"), node.get("scale", 0)
+        if type(precision) is int and type(scale) is int and 0 <= scale <= precision and precision > 0:
+            if scale > MAX_SCALE:
+                raise BadSchema(f"a decimal has {scale} decimals, more than {MAX_SCALE}")
+            if made.kind == "bytes" or precision <= math.floor((8 * made.size - 1) * math.log10(2)):
+                made.logical, made.precision, made.scale = logical, precision, scale
+    elif isinstance(logical, str) and _LOGICAL.get(logical) == made.kind:
+        made.logical = logical
+    return made
+
+
+def _unicode(name: str) -> str:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise BadSchema(f"the name {_short(name)} is not Unicode text") from None
+    return name
+
+
+def _short(node: object) -> str:
+    """As JSON, cut off after 60 characters: for messages."""
+    text = json.dumps(node) if not isinstance(node, (dict, list)) else str(node)[:100]
+    return text if len(text) <= 60 else f"{text[:60]}…"

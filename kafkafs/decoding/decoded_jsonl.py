@@ -1,0 +1,264 @@
+"""`decoded.jsonl`: jsonl with keys and values decoded by their schemas (kafkafs/CONTRACT.md, "Formats")."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kafkafs.decoding.avro_program import Programs
+from kafkafs.decoding.columns import ColumnDecoder, Decoded, Room, Rooms
+from kafkafs.decoding.schema_guids import find_guids
+from kafkafs.formats import program, render_kernel
+from kafkafs.formats.program import Code, Operation
+from storage.format.block import RecordBlock, RecordColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+    from kafkafs.schemas.schema import SchemaLookup
+    from storage.types import TopicPartition
+
+    Int64s = NDArray[np.int64]
+
+# Columns behind a block's own, as EXTRA_OR_JSON reads them: start and length of the text, then of the bytes.
+_KEY: Final = len(RecordColumn)
+_VALUE: Final = _KEY + 4
+_KEY_SCHEMA: Final = _VALUE + 4
+_VALUE_SCHEMA: Final = _KEY_SCHEMA + 1
+_ERROR: Final = _VALUE_SCHEMA + 1
+_COLUMNS: Final = _ERROR + 2
+
+_NO_SIZES: Final = np.empty(0, np.int64)
+_NO_OUT: Final = memoryview(bytearray())
+_ROOM: Final = 1 << 20
+# What a thread keeps of a room that grew.
+_MOST_KEPT: Final = 4 << 20
+_MOST_ROWS: Final = 4096
+
+
+class DecodedJsonl:
+    """The Format for the records of one partition (`kafkafs.formats.base.Format`).
+
+    A record renders to the same bytes for as long as this object is there: what `schemas` said of an id is kept, also
+    that it is unknown. To see schemas that came later, make another.
+    """
+
+    name = "decoded.jsonl"
+
+    def __init__(self, tp: TopicPartition, schemas: SchemaLookup) -> None:
+        programs = Programs()
+        self._keys = ColumnDecoder(schemas, f"{tp.topic}-key", programs)
+        self._values = ColumnDecoder(schemas, f"{tp.topic}-value", programs)
+        self._program = _line(tp)
+        self._rooms = Rooms(_ROOM, _MOST_KEPT)
+
+    def measure(self, block: RecordBlock, sizes: Int64s) -> None:
+        """See Format. ValueError if a column points outside its buffer, or `sizes` is too short."""
+        if len(sizes) < len(block):
+            raise ValueError(f"{len(sizes)} sizes for {len(block)} records")
+        row, step = 0, _MOST_ROWS
+        room = self._rooms.take()
+        while row < len(block):
+            columns = self._window(block, row, step, room)
+            rows = columns.shape[1]
+            self._run(block, columns, room, row, _NO_OUT, 0, sizes[row : row + rows])
+            row += rows
+            step = min(rows + rows // 4 + 1, _MOST_ROWS)
+        self._rooms.keep(room)
+
+    def render(self, block: RecordBlock, out: memoryview, out_start: int = 0) -> int:
+        """See Format. ValueError also if a column points outside its buffer."""
+        row, end = self.render_rows(block, out, out_start)
+        if row < len(block):
+            raise ValueError(f"{len(out) - out_start} bytes are too few for {len(block)} records")
+        return end
+
+    def render_rows(
+        self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0
+    ) -> tuple[int, int]:
+        """See Format. ValueError if a column points outside its buffer, or `out_start` outside `out`."""
+        if not 0 <= out_start <= len(out):
+            raise ValueError(f"position {out_start} in {len(out)} bytes")
+        row, position, step = first_row, out_start, _MOST_ROWS
+        room = self._rooms.take()
+        while row < len(block):
+            columns = self._window(block, row, step, room)
+            rows = columns.shape[1]
+            done, position = self._run(block, columns, room, row, out, position, _NO_SIZES)
+            row += done
+            if done < rows:
+                break
+            step = min(rows + rows // 4 + 1, _MOST_ROWS)
+        self._rooms.keep(room)
+        return row, position
+
+    def _run(
+        self, block: RecordBlock, columns: Int64s, room: Room, row: int, out: memoryview, at: int, sizes: Int64s
+    ) -> tuple[int, int]:
+        """Runs the program over the window: (rows done, position after them)."""
+        done, position, outside = render_kernel.run(
+            self._program.steps, self._program.literals, block.buffer, columns, block.table.timestamp_type,
+            0, columns.shape[1], out, at, sizes, room.texts,
+        )  # fmt: skip
+        if outside:
+            raise ValueError(f"record {row + done} of the block points outside its buffer")
+        return done, position
+
+    def _window(self, block: RecordBlock, row: int, step: int, room: Room) -> Int64s:
+        """The columns of at least one row and at most `step`, with the texts of keys, values and errors in `room`."""
+        while True:
+            columns = self._decoded(block, row, step, room)
+            if columns is not None:
+                return columns
+            step = 1
+            room.grow()
+
+    def _decoded(self, block: RecordBlock, row: int, step: int, room: Room) -> Int64s | None:
+        """None if not even one row fits into the room."""
+        original = block.columns[:, row : row + step]
+        key_guids, value_guids = find_guids(RecordBlock(block.buffer, block.table, original, block.next_row))
+        keys, position = self._keys.decode(
+            block.buffer, original[RecordColumn.KEY_START], original[RecordColumn.KEY_LENGTH], room, 0, key_guids
+        )
+        original = original[:, : keys.rows]
+        values, position = self._values.decode(
+            block.buffer,
+            original[RecordColumn.VALUE_START],
+            original[RecordColumn.VALUE_LENGTH],
+            room,
+            position,
+            value_guids,
+        )
+        rows = values.rows
+        columns = np.empty((_COLUMNS, rows), np.int64)
+        columns[:_KEY] = original[:, :rows]
+        columns[_KEY : _KEY + 2] = keys.texts[:, :rows]
+        columns[_KEY + 2 : _KEY + 4] = original[RecordColumn.KEY_START : RecordColumn.KEY_START + 2, :rows]
+        columns[_VALUE : _VALUE + 2] = values.texts[:, :rows]
+        columns[_VALUE + 2 : _VALUE + 4] = original[RecordColumn.VALUE_START : RecordColumn.VALUE_START + 2, :rows]
+        columns[_KEY_SCHEMA] = keys.ids[:rows]
+        columns[_VALUE_SCHEMA] = values.ids[:rows]
+        columns[_ERROR + 1] = 0
+        rows = _put_errors(columns, keys, values, room, position)
+        return columns[:, :rows] if rows else None
+
+
+def _put_errors(columns: Int64s, keys: Decoded, values: Decoded, room: Room, position: int) -> int:
+    """Puts the errors of both into the room; the number of rows whose errors fit."""
+    rows = int(columns.shape[1])
+    for row in sorted(keys.errors.keys() | values.errors.keys()):
+        if row >= rows:
+            break
+        named = [f"{name}: {found.errors[row]}" for name, found in (("key", keys), ("value", values))
+                 if row in found.errors]  # fmt: skip
+        end = room.append(position, b',"error":' + json.dumps("; ".join(named), ensure_ascii=False).encode())
+        if end < 0:
+            return row
+        columns[_ERROR : _ERROR + 2, row] = position, end - position
+        position = end
+    return rows
+
+
+def _line(tp: TopicPartition) -> program.Program:
+    return program.Program.of(
+        [
+            f'{{"topic":"{tp.topic}","partition":{tp.partition},"offset":'.encode(),
+            program.OFFSET,
+            b',"timestamp":',
+            program.TIMESTAMP,
+            b',"timestampType":"',
+            program.TIMESTAMP_TYPE,
+            b'","key":',
+            Operation(Code.EXTRA_OR_JSON, _KEY),
+            b',"value":',
+            Operation(Code.EXTRA_OR_JSON, _VALUE),
+            b',"headers":[',
+            program.JSON_HEADERS,
+            b'],"keySchema":',
+            Operation(Code.NUMBER_OR_NULL, _KEY_SCHEMA),
+            b',"valueSchema":',
+            Operation(Code.NUMBER_OR_NULL, _VALUE_SCHEMA),
+            Operation(Code.EXTRA, _ERROR),
+            b"}\n",
+        ]
+    )
+
+
+class TextDecoder:
+    """JSON texts of one column of a topic, for readers of columns: the keys of subject `<topic>-key`, or the values of
+    `<topic>-value`. What is said of DecodedJsonl holds for it."""
+
+    def __init__(self, schemas: SchemaLookup, subject: str) -> None:
+        self._decoder = ColumnDecoder(schemas, subject, Programs())
+        self._rooms = Rooms(_ROOM, _MOST_KEPT)
+
+    def decode(
+        self, data: Buffer, starts: Int64s, lengths: Int64s, guids: Mapping[int, bytes] | None = None
+    ) -> tuple[NDArray[np.uint8], Int64s, Int64s, dict[int, str]]:
+        """(texts one after another, where each ends, schema ids, errors by row).
+
+        A text is what decoded.jsonl shows: the decoded value, else the bytes as jsonl shows them; null, whose length is
+        -1, has no bytes. Schema id -1: not in the wire format. `guids`: of rows with such a header (`find_guids`).
+        Raises ValueError if a row points outside `data`.
+        """
+        count = len(starts)
+        ids, ends, errors = np.empty(count, np.int64), np.empty(count, np.int64), dict[int, str]()
+        parts: list[NDArray[np.uint8]] = []
+        row, total = 0, 0
+        room = self._rooms.take()
+        while row < count:
+            window = slice(row, row + _MOST_ROWS)
+            headers = {at - row: header for at, header in guids.items() if at >= row} if guids else None
+            found, end = self._decoder.decode(data, starts[window], lengths[window], room, 0, headers)
+            if not found.rows:
+                room.grow()
+                continue
+            window = slice(row, row + found.rows)
+            if found.in_order:
+                part, part_ends = room.texts[:end].copy(), found.texts[:, : found.rows].sum(0)
+            else:
+                part, part_ends = self._texts(data, starts[window], lengths[window], found, room)
+            parts.append(part)
+            ends[window] = part_ends + total
+            ids[window] = found.ids[: found.rows]
+            errors.update((row + at, error) for at, error in found.errors.items())
+            total += len(part)
+            row += found.rows
+        self._rooms.keep(room)
+        texts = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint8), *parts])
+        return texts, ends, ids, errors
+
+    def _texts(
+        self, data: Buffer, starts: Int64s, lengths: Int64s, found: Decoded, room: Room
+    ) -> tuple[NDArray[np.uint8], Int64s]:
+        """The texts of the rows that were found, copied out of the room, and where they end."""
+        rows = found.rows
+        columns = np.zeros((_VALUE, rows), np.int64)
+        columns[_KEY : _KEY + 2] = found.texts[:, :rows]
+        columns[_KEY + 2], columns[_KEY + 3] = starts, lengths
+        steps, literals = _TEXT.steps, _TEXT.literals
+        sizes = np.empty(rows, np.int64)
+        plain = memoryview(data).cast("B")
+        arguments = (steps, literals, plain, columns, _NO_TYPE, 0, rows)
+        _, _, outside = render_kernel.run(*arguments, _NO_OUT, 0, sizes, room.texts)
+        if outside:
+            raise ValueError("a row points outside the data")
+        sizes[lengths < 0] = 0
+        out = np.empty(int(sizes.sum()), np.uint8)
+        ends = np.cumsum(sizes)
+        if (lengths >= 0).all():
+            render_kernel.run(*arguments, out.data, 0, _NO_SIZES, room.texts)
+            return out, ends
+        there = np.flatnonzero(lengths >= 0)
+        kept = np.ascontiguousarray(columns[:, there])
+        render_kernel.run(steps, literals, plain, kept, _NO_TYPE, 0, len(there), out.data, 0, _NO_SIZES, room.texts)
+        return out, ends
+
+
+_TEXT: Final = program.Program.of([Operation(Code.EXTRA_OR_JSON, _KEY)])
+_NO_TYPE: Final = np.zeros(1, np.int64)

@@ -1,0 +1,84 @@
+"""How each schema id of a topic's keys or values is decoded: by a program, by a library, or not at all."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+from uuid import UUID
+
+from kafkafs.decoding import avro_schema, protobuf
+from kafkafs.decoding.avro_schema import BadSchema
+from kafkafs.schemas.schema import AVRO, JSON, PROTOBUF
+
+if TYPE_CHECKING:
+    from kafkafs.decoding.avro_program import Programs
+    from kafkafs.schemas.schema import Schema, SchemaLookup
+
+# Ids that no schema has, of which it is remembered: keys and values that are no Avro can look like any id.
+_MOST_UNKNOWN: Final = 1_000_000
+
+
+class RowDecoder(Protocol):
+    """Decodes one datum (without magic byte and id) to a JSON text. Raises `protobuf.CannotDecode`."""
+
+    def decode(self, data: bytes) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """For one schema: the kernel's first instruction, or a decoder of single rows, or why there is none; and its id,
+    -1 if it is unknown."""
+
+    entry: int = -1
+    rows: RowDecoder | None = None
+    error: str = ""
+    schema_id: int = -1
+
+
+class Plans:
+    """Plans by schema id and GUID for one subject, made when first asked for and then kept: what was said of one never
+    changes, also that it is unknown. Threads can share it; the lock guards the making."""
+
+    def __init__(self, schemas: SchemaLookup, subject: str, programs: Programs) -> None:
+        self._schemas, self._subject, self._programs = schemas, subject, programs
+        self._lock = threading.Lock()
+        self._plans: dict[int | bytes, Plan] = {}  # by id or GUID
+        self._unknown: set[int | bytes] = set()
+
+    def plan(self, which: int | bytes) -> Plan:
+        """The plan for this id or GUID (16 bytes)."""
+        found = self._plans.get(which)
+        if found is not None:
+            return found
+        with self._lock:
+            found = self._plans.get(which)
+            if found is not None:
+                return found
+            schema = None if which in self._unknown else self._schema(which)
+            if schema is None:
+                if len(self._unknown) < _MOST_UNKNOWN:
+                    self._unknown.add(which)
+                named = f"schema {which}" if isinstance(which, int) else f"schema with the GUID {UUID(bytes=which)}"
+                return Plan(error=f"there is no {named}")
+            self._plans[which] = made = replace(self._made(schema), schema_id=schema.schema_id)
+            return made
+
+    def _schema(self, which: int | bytes) -> Schema | None:
+        if isinstance(which, int):
+            return self._schemas.by_id(which, self._subject)
+        return self._schemas.by_guid(which)
+
+    def _made(self, schema: Schema) -> Plan:
+        try:
+            if schema.schema_type == AVRO:
+                return Plan(self._programs.add_avro(avro_schema.parse(schema, self._schemas)))
+            if schema.schema_type == JSON:
+                return Plan(self._programs.add_json())
+            if schema.schema_type == PROTOBUF:
+                return Plan(rows=protobuf.decoder(schema, self._schemas))
+            return Plan(error=f"schema {schema.schema_id} is of the unknown type {schema.schema_type}")
+        except BadSchema as error:
+            return Plan(error=f"schema {schema.schema_id} cannot be used: {error}")
+        except RecursionError:
+            return Plan(error=f"schema {schema.schema_id} cannot be used: its types are nested too deeply")

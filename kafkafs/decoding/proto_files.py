@@ -1,0 +1,119 @@
+"""The text of a Protobuf schema to the protobuf library's descriptors, compiled by grpcio-tools in its own process.
+
+A text that a log contains may crash the compiler, or keep it busy for long: this process goes on.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkafs.decoding.avro_schema import MAX_TEXT, BadSchema, referred_schema
+from kafkafs.schemas.schema import PROTOBUF
+
+if TYPE_CHECKING:
+    from kafkafs.schemas.schema import Schema, SchemaLookup
+
+_MAIN: Final = "schema.kafkafs.proto"
+_MOST_FILES: Final = 1000
+_SECONDS: Final = 60
+_LOGGED: Final = re.compile(r"WARNING: |[IWEF]\d{4} |\[libprotobuf ")
+_INSTALL: Final = "Protobuf needs the packages of an extra: pip install 'kafkafs[schemas]'"
+
+
+def compiled_files(schema: Schema, schemas: SchemaLookup) -> tuple[Any, Any]:
+    """(descriptor pool, descriptor of the schema's own file). Raises BadSchema."""
+    if find_spec("google.protobuf") is None or find_spec("grpc_tools") is None:
+        raise BadSchema(_INSTALL)
+    return _compiled(_texts(schema, schemas))
+
+
+def _texts(schema: Schema, schemas: SchemaLookup) -> tuple[tuple[str, str], ...]:
+    """(name, text) of the schema and all that it refers to. Raises BadSchema."""
+    texts = {_MAIN: schema.text}
+    waiting = list(schema.references)
+    seen = set()
+    while waiting:
+        reference = waiting.pop()
+        if (place := (reference.name, reference.subject, reference.version)) in seen:
+            continue
+        seen.add(place)
+        _check_name(reference.name)
+        found = referred_schema(reference, schemas, PROTOBUF)
+        if texts.setdefault(reference.name, found.text) != found.text:
+            raise BadSchema(f"refers to {reference.name} in two versions")
+        waiting += found.references
+        if len(seen) > _MOST_FILES or sum(map(len, texts.values())) > MAX_TEXT:
+            raise BadSchema(f"it and what it refers to are more than {_MOST_FILES} texts or {MAX_TEXT >> 20} MiB")
+    if len(schema.text) > MAX_TEXT:
+        raise BadSchema(f"its text is longer than {MAX_TEXT >> 20} MiB")
+    return tuple(texts.items())
+
+
+def _check_name(name: str) -> None:
+    """A file of this name is written: it must stay where it belongs."""
+    parts = name.split("/")
+    wrong = any(part in ("", ".", "..") or len(part.encode(errors="replace")) > 255 for part in parts)
+    if wrong or not name.isprintable() or "\\" in name or len(parts) > 50 or name == _MAIN:
+        raise BadSchema(f"refers to {name!r}, which is no file name")
+
+
+@lru_cache(maxsize=256)
+def _compiled(texts: tuple[tuple[str, str], ...]) -> tuple[Any, Any]:
+    """As `compiled_files`, of texts whose first is the schema's own. All partitions of a topic share it."""
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        for file in descriptor_pb2.FileDescriptorSet.FromString(_descriptor_set(texts)).file:
+            pool.Add(file)
+        return pool, pool.FindFileByName(_MAIN)
+    # What the library raises for a bad descriptor depends on its version.
+    except Exception as error:
+        if isinstance(error, BadSchema):
+            raise
+        raise BadSchema(f"the protobuf library refuses it: {error}") from None
+
+
+def _descriptor_set(texts: tuple[tuple[str, str], ...]) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="kafkafs-proto-") as folder:
+        made = Path(folder, "made")
+        try:
+            for name, text in texts:
+                path = Path(folder, "files", name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            done = subprocess.run(
+                [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}/files", f"-I{_well_known()}",
+                 "--include_imports", f"--descriptor_set_out={made}", _MAIN],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_SECONDS,
+                check=False,
+            )  # fmt: skip
+            if done.returncode == 0:
+                return made.read_bytes()
+        except subprocess.TimeoutExpired:
+            raise BadSchema(f"compiling it takes more than {_SECONDS} s") from None
+        except (OSError, ValueError) as error:
+            raise BadSchema(f"it cannot be compiled: {error}") from None
+        raise BadSchema(f"it does not compile: {_said(done.stderr, folder) or f'exit code {done.returncode}'}")
+
+
+def _said(output: bytes, folder: str) -> str:
+    """The compiler's errors in one line, without what its libraries log."""
+    text = output.decode(errors="replace").replace(f"{folder}/files/", "")
+    lines = text.replace(_MAIN, "the schema").splitlines()
+    return " ".join(" ".join(line for line in lines if not _LOGGED.match(line)).split())[:300]
+
+
+def _well_known() -> Path:
+    """The directory of the compiler's own google/protobuf/*.proto."""
+    found = find_spec("grpc_tools")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / "_proto"

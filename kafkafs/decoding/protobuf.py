@@ -1,0 +1,132 @@
+"""Protobuf data to JSON, and JSON to data, by the protobuf library."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkafs.decoding.does_not_fit import DoesNotFit
+from kafkafs.decoding.proto_files import compiled_files
+from kafkafs.decoding.proto_indexes import BadIndexes, indexes_of, read_indexes, write_indexes
+from kafkafs.decoding.proto_order import in_order
+
+if TYPE_CHECKING:
+    from kafkafs.schemas.schema import Schema, SchemaLookup
+
+# A message takes many times its size while it is an object of the library.
+_MOST_BYTES: Final = 16 << 20
+_FLOAT_MAX: Final = 3.4028234663852886e38
+
+
+class CannotDecode(Exception):
+    """A datum that its schema does not fit; the message says why."""
+
+
+class ProtobufDecoder:
+    """For the data of one schema. Threads can share it: the library's descriptors do not change."""
+
+    def __init__(self, pool: Any, file: Any) -> None:
+        self._pool, self._file = pool, file
+        self._classes: dict[tuple[int, ...], Any] = {}  # by message indexes; there are as many as message types
+
+    def decode(self, data: bytes) -> bytes:
+        """The JSON text of message indexes and message: the proto3 mapping with the field names of the .proto, unset
+        fields left out. Raises CannotDecode."""
+        if len(data) > _MOST_BYTES:
+            raise CannotDecode(f"Protobuf data are decoded up to {_MOST_BYTES >> 20} MiB, these are {len(data)} bytes")
+        try:
+            indexes, at = read_indexes(data)
+            message = self._class(indexes)()
+        except BadIndexes as error:
+            raise CannotDecode(str(error)) from None
+        try:
+            message.MergeFromString(data[at:])  # unlike a whole parse it does not ask for required fields
+            return json.dumps(self._fields(message), ensure_ascii=False, separators=(",", ":")).encode()
+        # What the library raises for bad data depends on the type, and on its version.
+        except Exception as error:  # noqa: BLE001
+            raise CannotDecode(_reason(error)) from None
+
+    def encode(self, value: object) -> bytes:
+        """Message indexes and message of the first message type that `value` fits: outer types come first. Raises
+        DoesNotFit."""
+        if not isinstance(value, dict):
+            raise DoesNotFit.at((), "an object", value)
+        refusals = []
+        for indexes in indexes_of(self._file):
+            try:
+                return write_indexes(indexes) + bytes(self._message(indexes, value).SerializePartialToString())
+            except Exception as error:  # noqa: BLE001
+                name = self._class(indexes).DESCRIPTOR.full_name
+                refusals.append(f"as {name}: {_reason(error).partition(' Available Fields')[0]}")
+        raise DoesNotFit("; ".join(refusals[:3]) or "the schema has no message type")
+
+    def _message(self, indexes: tuple[int, ...], value: object) -> Any:
+        from google.protobuf import json_format
+
+        try:
+            return json_format.ParseDict(value, self._class(indexes)(), descriptor_pool=self._pool)
+        except json_format.ParseError:
+            # The library writes the largest float in its shortest form and refuses to read that, which is a little
+            # above it. What a double would have become is compared.
+            lowered = _with_largest_floats(value)
+            if lowered == value:
+                raise
+            message = json_format.ParseDict(lowered, self._class(indexes)(), descriptor_pool=self._pool)
+            if self._fields(message) != value:
+                raise
+            return message
+
+    def _fields(self, message: Any) -> Any:
+        from google.protobuf import json_format
+
+        fields = json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=self._pool)
+        return in_order(fields, message.DESCRIPTOR)
+
+    def _class(self, indexes: tuple[int, ...]) -> Any:
+        from google.protobuf import message_factory
+
+        found = self._classes.get(indexes)
+        if found is None:
+            found = message_factory.GetMessageClass(_message_type(self._file, indexes))
+            self._classes[indexes] = found
+        return found
+
+
+def _message_type(file: Any, indexes: tuple[int, ...]) -> Any:
+    """The message type at `indexes`. Java's clients count nested types without the entry types of map fields, Python's
+    with them. Raises BadIndexes."""
+    for with_entries in (False, True):
+        types = list(file.message_types_by_name.values())
+        found = None
+        for index in indexes:
+            if not 0 <= index < len(types):
+                break
+            found = types[index]
+            types = [
+                nested for nested in found.nested_types if with_entries or not nested.GetOptions().map_entry
+            ]  # fmt: skip
+        else:
+            return found
+    raise BadIndexes(f"there is no message type {list(indexes)} in the schema")
+
+
+def decoder(schema: Schema, schemas: SchemaLookup) -> ProtobufDecoder:
+    """The decoder for data of `schema`. Raises BadSchema, also where grpcio-tools is not installed."""
+    return ProtobufDecoder(*compiled_files(schema, schemas))
+
+
+def _with_largest_floats(value: Any) -> Any:
+    """With the largest float in place of its shortest form."""
+    if isinstance(value, dict):
+        return {name: _with_largest_floats(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_largest_floats(item) for item in value]
+    if isinstance(value, float) and abs(value) == 3.4028235e38:
+        return math.copysign(_FLOAT_MAX, value)
+    return value
+
+
+def _reason(error: Exception) -> str:
+    """One line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,26 @@
+"""Names of groups and subjects as file names."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote_to_bytes
+
+EMPTY_NAME = "%"
+
+
+def encoded_name(name: str) -> str:
+    """`/`, `%`, NUL and a leading `.` are percent-encoded; the empty name is a single `%`."""
+    if not name:
+        return EMPTY_NAME
+    encoded = "".join(quote(char, safe="") if char in "/%\0" else char for char in name)
+    return "%2E" + encoded[1:] if encoded.startswith(".") else encoded
+
+
+def decoded_name(encoded: str) -> str:
+    """The inverse of `encoded_name`. ValueError for a name that it never returns: each has exactly one file name."""
+    if encoded == EMPTY_NAME:
+        return ""
+    # UnicodeEncodeError is a ValueError.
+    name = unquote_to_bytes(encoded.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+    if encoded_name(name) != encoded:
+        raise ValueError(f"{encoded!r} is not the encoded form of {name!r}")
+    return name

@@ -1,0 +1,4 @@
+"""Schemas: what the keys and values of a topic were written with.
+
+In: the records of `_schemas` (or a directory of schema files). Out: schemas by id, by GUID, by subject and version.
+"""

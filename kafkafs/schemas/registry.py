@@ -1,0 +1,205 @@
+"""What a schema registry knows: versions of subjects, schemas by id and GUID, compatibility levels."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import Any, Final
+
+from kafkafs.schemas.schema import Reference, Schema
+
+NEWEST: Final = -1
+"""As the version of a reference: the newest one (Confluent's "latest")."""
+
+_ID_AND_LENGTH: Final = struct.Struct(">qq")
+
+
+class State(Enum):
+    """What a registry would show of a version. `HARD_DELETED` ones are known because their records are in the log."""
+
+    LIVE = "live"
+    SOFT_DELETED = "soft-deleted"
+    HARD_DELETED = "hard-deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectVersion:
+    """A version of a subject. `subject` is qualified where its context is not the default one (`:.dr:orders-value`).
+
+    `timestamp` (epoch ms, -1 unknown) and `offset` are those of the record that registered it; -1 if there is none.
+    `metadata` and `rule_set` are JSON values of Confluent's registry, which decoding ignores.
+    """
+
+    subject: str
+    version: int
+    schema: Schema
+    state: State = State.LIVE
+    timestamp: int = -1
+    offset: int = -1
+    guids: tuple[bytes, ...] = ()
+    metadata: Any = field(default=None, compare=False)
+    rule_set: Any = field(default=None, compare=False)
+
+    @property
+    def context(self) -> str:
+        """The context of the subject; "" for the default one."""
+        return context_of(self.subject)
+
+
+class Registry:
+    """The state of a registry at one moment. Never changes; a SchemaLookup.
+
+    `compatibility`: levels by subject; that of the registry itself is under "", those of a context under `:.dr:`.
+    """
+
+    def __init__(
+        self,
+        versions: Iterable[SubjectVersion] = (),
+        compatibility: Mapping[str, str] | None = None,
+        replaced: Iterable[SubjectVersion] = (),
+    ) -> None:
+        """`versions` in the order of their registration. `replaced`: earlier records of versions that were registered
+        again with another id, whose ids are still in messages."""
+        self.compatibility: Mapping[str, str] = dict(compatibility or {})
+        self.versions: dict[tuple[str, int], SubjectVersion] = {}
+        self.replaced = tuple(replaced)
+        # By context, then id: the first that registered it.
+        self._ids: dict[str, dict[int, SubjectVersion]] = {"": {}}
+        self._pairs: set[tuple[str, int]] = set()
+        self._guids: dict[bytes, Schema] = {}
+        versions = list(versions)
+        for entry in sorted([*versions, *self.replaced], key=lambda entry: entry.offset):
+            self._ids.setdefault(entry.context, {}).setdefault(entry.schema.schema_id, entry)
+            self._pairs.add((entry.subject, entry.schema.schema_id))
+            for guid in entry.guids:
+                self._guids.setdefault(guid, entry.schema)
+        self.versions |= {(entry.subject, entry.version): entry for entry in versions}
+
+    def __bool__(self) -> bool:
+        return any(self._ids.values())
+
+    def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
+        """See SchemaLookup. Ids belong to contexts: that of `subject` if it has the id there; otherwise the default
+        one; otherwise the other contexts, if they do not disagree."""
+        if subject is not None and (subject, schema_id) not in self._pairs:
+            for context, ids in self._ids.items():
+                if context and (f":{context}:{subject}", schema_id) in self._pairs:
+                    return ids[schema_id].schema
+        entry = self._ids[""].get(schema_id)
+        if entry is not None:
+            return entry.schema
+        found = [ids[schema_id].schema for ids in self._ids.values() if schema_id in ids]
+        return found[0] if found and all(schema == found[0] for schema in found) else None
+
+    def by_guid(self, guid: bytes) -> Schema | None:
+        """See SchemaLookup."""
+        return self._guids.get(guid)
+
+    def referenced(self, reference: Reference) -> Schema | None:
+        """See SchemaLookup. A subject of another context that does not exist is looked for in the default one."""
+        for subject in (reference.subject, name_in_context(reference.subject)):
+            entry = (
+                self.newest(subject) if reference.version == NEWEST else self.versions.get((subject, reference.version))
+            )
+            if entry is not None:
+                return entry.schema
+        return None
+
+    def newest(self, subject: str) -> SubjectVersion | None:
+        """The newest version of a subject that is not deleted; None if there is none."""
+        live = [entry for entry in self.of_subject(subject) if entry.state is State.LIVE]
+        return live[-1] if live else None
+
+    def of_subject(self, subject: str) -> tuple[SubjectVersion, ...]:
+        """All versions of a subject that are in the log, ascending; empty if there are none."""
+        return self._subjects.get(subject, ())
+
+    def subjects(self) -> tuple[str, ...]:
+        """All subjects that have a version in the log, in order of their names."""
+        return tuple(self._subjects)
+
+    def entries(self) -> list[SubjectVersion]:
+        """The first version of each id, of all contexts."""
+        return [entry for ids in self._ids.values() for entry in ids.values()]
+
+    def has_id(self, entry: SubjectVersion) -> bool:
+        """Whether the id of a version is known in its context."""
+        return entry.schema.schema_id in self._ids.get(entry.context, {})
+
+    def ids(self, context: str = "") -> dict[int, SubjectVersion]:
+        """By id, ascending: the first version that was registered with it, in one context."""
+        return dict(sorted(self._ids.get(context, {}).items()))
+
+    @cached_property
+    def _subjects(self) -> dict[str, tuple[SubjectVersion, ...]]:
+        found: dict[str, list[SubjectVersion]] = {}
+        for key in sorted(self.versions):
+            found.setdefault(key[0], []).append(self.versions[key])
+        return {subject: tuple(entries) for subject, entries in found.items()}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for registries that give the same answers to a decoder."""
+        digest = hashlib.blake2b(digest_size=16)
+        for context in sorted(self._ids):
+            for schema_id, entry in self.ids(context).items():
+                _digest_schema(digest, context, schema_id, entry.schema)
+        for subject, schema_id in sorted(self._pairs):
+            _digest_texts(digest, schema_id, subject)
+        for entry in self.versions.values():
+            _digest_schema(digest, entry.subject, entry.version, entry.schema)
+        for guid in sorted(self._guids):
+            _digest_schema(digest, guid.hex(), 0, self._guids[guid])
+        return digest.hexdigest()
+
+
+def context_of(subject: str) -> str:
+    """The context of a qualified subject: `.dr` of `:.dr:orders-value`; "" for the default one (`:.:orders` too).
+
+    Confluent's QualifiedSubject.
+    """
+    context, colon, _ = subject[1:].partition(":") if subject.startswith(":.") else ("", "", "")
+    return context if colon and context != "." else ""
+
+
+def name_in_context(subject: str) -> str:
+    """A qualified subject without its context."""
+    return subject[1:].partition(":")[2] if subject.startswith(":.") and ":" in subject[1:] else subject
+
+
+def qualified(subject: str, context: str) -> str:
+    """The subject in a context, unless it names one itself. The default context has no prefix."""
+    if subject.startswith(":."):
+        own = context_of(subject)
+        return subject if own else name_in_context(subject)
+    return f":{context}:{subject}" if context else subject
+
+
+def guid_of(text: str, references: Iterable[Reference]) -> bytes:
+    """The GUID that Confluent's registry gives a schema without metadata and rules: an MD5 of its text and of its
+    references as they were registered (MD5.ofSchema)."""
+    digest = hashlib.md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False)
+    for reference in references:
+        digest.update(reference.name.encode("utf-8", "surrogatepass"))
+        digest.update(reference.subject.encode("utf-8", "surrogatepass"))
+        digest.update(struct.pack(">i", reference.version))
+    return digest.digest()
+
+
+def _digest_schema(digest: hashlib.blake2b, place: str, number: int, schema: Schema) -> None:
+    _digest_texts(digest, number, place, schema.schema_type, schema.text)
+    _digest_texts(digest, schema.schema_id)
+    for reference in schema.references:
+        _digest_texts(digest, reference.version, reference.name, reference.subject)
+
+
+def _digest_texts(digest: hashlib.blake2b, number: int, *texts: str) -> None:
+    digest.update(_ID_AND_LENGTH.pack(number, len(texts)))
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(_ID_AND_LENGTH.pack(0, len(data)))
+        digest.update(data)

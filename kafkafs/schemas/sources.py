@@ -1,0 +1,271 @@
+"""Where schemas come from: the topic `_schemas` of a log directory, or a directory of files.
+
+    <id>.avsc  <id>.proto  <id>.json    one schema each, without references; also in a directory `ids`
+    import.jsonl                        what `kafkafs schemas --to` writes: all versions with their references
+
+A source follows what changes there. Its errors are logged, never raised: what was known stays known.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, Protocol
+
+from kafkafs.schemas.registry import Registry, SubjectVersion, guid_of
+from kafkafs.schemas.registry_replay import DEFAULT_LIMITS, MAX_ID, RegistryReplay
+from kafkafs.schemas.schema import AVRO, JSON, PROTOBUF, Reference, Schema
+from storage.errors import CorruptData, InvalidConfig, StorageError, UnknownTopicOrPartition
+from storage.files.file_mark import NEVER, FileMark
+from storage.log.log_dir import LogDir
+from storage.log.replaying import Follower
+from storage.log.snapshot import Log
+from storage.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+SCHEMAS_LOG: Final = TopicPartition("_schemas", 0)
+SUFFIXES: Final = {AVRO: "avsc", PROTOBUF: "proto", JSON: "json"}
+IMPORT_FILE: Final = "import.jsonl"
+IDS_DIRECTORY: Final = "ids"
+
+_TYPES: Final = {suffix: kind for kind, suffix in SUFFIXES.items()}
+_FILE_NAME: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.(avsc|proto|json)")
+_MOST_LINES_LOGGED: Final = 20
+_MAX_LINE_BYTES: Final = 4 * DEFAULT_LIMITS.text_bytes
+
+
+class SchemaSource(Protocol):
+    """A place of schemas that may change. Thread-safe. Also a SchemaLookup, as of each call."""
+
+    def registry(self) -> Registry:
+        """All schemas as of now; the same object until something changes. Never raises."""
+
+    def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
+        """See SchemaLookup."""
+
+    def by_guid(self, guid: bytes) -> Schema | None:
+        """See SchemaLookup."""
+
+    def referenced(self, reference: Reference) -> Schema | None:
+        """See SchemaLookup."""
+
+
+class _Lookup:
+    """Answers as of now, for sources."""
+
+    def registry(self) -> Registry:
+        raise NotImplementedError
+
+    def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
+        return self.registry().by_id(schema_id, subject)
+
+    def by_guid(self, guid: bytes) -> Schema | None:
+        return self.registry().by_guid(guid)
+
+    def referenced(self, reference: Reference) -> Schema | None:
+        return self.registry().referenced(reference)
+
+
+class LogSchemas(_Lookup):
+    """The schemas in `_schemas` of a log directory, which a running registry may be writing. See SchemaSource."""
+
+    def __init__(self, log_dir: LogDir) -> None:
+        # Constant after construction.
+        self._log_dir = log_dir
+        # Guarded by the lock, which is held while records are read: other callers need the same answer.
+        self._lock = Lock()
+        self._follower = Follower(RegistryReplay)
+        self._log: Log | None = None
+        self._read = Registry()
+        self._registry = self._read
+        self._complaint = ""
+
+    def registry(self) -> Registry:
+        with self._lock:
+            skipped = _Skipped(str(self._log_dir.path))
+            try:
+                self._log_dir.refresh()
+                log = self._log_dir.log(SCHEMAS_LOG)
+                if self._follower.refresh(log, skipped.add):
+                    self._take_locked(log, self._follower.replay.registry())
+                self._complaint = ""
+            except UnknownTopicOrPartition:
+                if self._registry:
+                    self._log, self._registry = None, Registry()
+            except (StorageError, OSError) as error:
+                if str(error) != self._complaint:
+                    self._complaint = str(error)
+                    _log.warning("schemas cannot be read: %s", error)
+            skipped.close()
+            return self._registry
+
+    def _take_locked(self, log: Log, read: Registry) -> None:
+        """Makes the registry of what was read. An id that compaction has removed meanwhile stays known to this process:
+        what was rendered by it must not change."""
+        if read is self._read and log is self._log:
+            return
+        carried = self._registry.entries() if log is self._log else []
+        gone = [entry for entry in carried if not read.has_id(entry)]
+        if gone:
+            self._registry = Registry(read.versions.values(), read.compatibility, [*read.replaced, *gone])
+        else:
+            self._registry = read
+        self._log, self._read = log, read
+
+
+class FileSchemas(_Lookup):
+    """The schemas in the files of a directory; read again when a file was added, removed or renamed."""
+
+    def __init__(self, path: Path) -> None:
+        # Constant after construction.
+        self._path = path
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._marks: tuple[FileMark, ...] = ()
+        self._registry = Registry()
+
+    def registry(self) -> Registry:
+        with self._lock:
+            try:
+                marks = tuple(map(_mark, (self._path, self._path / IDS_DIRECTORY, self._path / IMPORT_FILE)))
+                if marks != self._marks or not all(mark.settled or mark is NEVER for mark in self._marks):
+                    self._registry = self._read()
+                    self._marks = marks
+            except OSError as error:
+                _log.warning("schemas cannot be read: %s", error)
+            return self._registry
+
+    def _read(self) -> Registry:
+        skipped = _Skipped(str(self._path))
+        replay = RegistryReplay()
+        path = self._path / IMPORT_FILE
+        if path.exists():
+            for number, line in enumerate(_lines(path, skipped.add), 1):
+                try:
+                    _apply_import(replay, line, number)
+                except StorageError as error:
+                    error.path = path
+                    skipped.add(error)
+        known = replay.registry()
+        loose = list(self._loose(skipped.add))
+        skipped.close()
+        return Registry(known.versions.values(), known.compatibility, [*known.replaced, *loose])
+
+    def _loose(self, skipped: Callable[[StorageError], None]) -> Iterator[SubjectVersion]:
+        """The schemas in files of their own: they belong to no subject."""
+        for directory in (self._path, self._path / IDS_DIRECTORY):
+            paths = sorted(directory.iterdir()) if directory.is_dir() else []
+            for path in paths[: DEFAULT_LIMITS.versions]:
+                match = _FILE_NAME.fullmatch(path.name)
+                if match is None or int(match[1]) > MAX_ID or not path.is_file():
+                    continue
+                status = path.stat()
+                if status.st_size > DEFAULT_LIMITS.text_bytes:
+                    limit = f"up to {DEFAULT_LIMITS.text_bytes} bytes"
+                    skipped(CorruptData("schema is too large", path=path, expected=limit, found=status.st_size))
+                    continue
+                try:
+                    text = path.read_bytes().decode()
+                except UnicodeDecodeError as error:
+                    skipped(CorruptData(f"schema is not UTF-8: {error}", path=path))
+                    continue
+                schema = Schema(int(match[1]), _TYPES[match[2]], text)
+                guids = (guid_of(text, ()),)
+                yield SubjectVersion("", 0, schema, timestamp=status.st_mtime_ns // 1_000_000, guids=guids)
+
+
+def schemas_at(path: Path) -> SchemaSource:
+    """The source at a path that a person gave. InvalidConfig where there are no schemas; OSError."""
+    if (path / SCHEMAS_LOG.dir_name).is_dir():
+        return LogSchemas(LogDir.open_read_only(path))
+    names = {entry.name for entry in path.iterdir()}
+    if IDS_DIRECTORY in names and (path / IDS_DIRECTORY).is_dir():
+        names |= {entry.name for entry in (path / IDS_DIRECTORY).iterdir()}
+    if IMPORT_FILE not in names and not any(_FILE_NAME.fullmatch(name) for name in names):
+        files = "files like 12.avsc, 13.proto or 14.json"
+        expected = f"a log directory with {SCHEMAS_LOG.dir_name}, or a directory of {files}"
+        raise InvalidConfig("no schemas here", path=path, expected=expected)
+    return FileSchemas(path)
+
+
+def suffix_of(schema: Schema) -> str:
+    """The suffix of a schema's file; `txt` for a type that nobody has defined."""
+    return SUFFIXES.get(schema.schema_type, "txt")
+
+
+def schemas_of(log_dir: LogDir, path: Path | None = None) -> SchemaSource:
+    """The schemas of a log directory: those at `path` if one is given, otherwise its own. As `schemas_at`."""
+    return LogSchemas(log_dir) if path is None else schemas_at(path)
+
+
+def import_line(entry: SubjectVersion) -> dict[str, Any]:
+    """A version as a line of the import file. `body` is that of a registry's POST /subjects/SUBJECT/versions in the
+    mode IMPORT."""
+    schema = entry.schema
+    body: dict[str, Any] = {"version": entry.version, "id": schema.schema_id, "schemaType": schema.schema_type}
+    if schema.references:
+        body["references"] = [
+            {"name": one.name, "subject": one.subject, "version": one.version} for one in schema.references
+        ]
+    if entry.metadata is not None:
+        body["metadata"] = entry.metadata
+    if entry.rule_set is not None:
+        body["ruleSet"] = entry.rule_set
+    return {
+        "subject": entry.subject,
+        "state": entry.state.value,
+        "timestamp": entry.timestamp,
+        "body": {**body, "schema": schema.text},
+    }
+
+
+def _mark(path: Path) -> FileMark:
+    try:
+        return FileMark.of(path.stat())
+    except FileNotFoundError:
+        return NEVER
+
+
+def _apply_import(replay: RegistryReplay, line: bytes, number: int) -> None:
+    try:
+        found = json.loads(line)
+        body, state = found["body"], found.get("state", "live")
+        key = json.dumps({"keytype": "SCHEMA", "subject": found["subject"], "version": body["version"]}).encode()
+        value = json.dumps({**body, "deleted": state == "soft-deleted"}).encode()
+        timestamp = int(found.get("timestamp", -1))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptData(f"line {number} is not a schema: {type(error).__name__}: {error}") from None
+    replay.apply(key, value, number - 1, timestamp)
+    if state == "hard-deleted":
+        replay.apply(key, None, number - 1, timestamp)
+
+
+def _lines(path: Path, skipped: Callable[[StorageError], None]) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while line := file.readline(_MAX_LINE_BYTES):
+            if len(line) == _MAX_LINE_BYTES:
+                skipped(CorruptData("line is too long", path=path, expected=f"less than {_MAX_LINE_BYTES} bytes"))
+                return
+            yield line
+
+
+class _Skipped:
+    """Logs what could not be read, at most so many lines."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._count = 0
+
+    def add(self, error: StorageError) -> None:
+        self._count += 1
+        if self._count <= _MOST_LINES_LOGGED:
+            _log.warning("skipped among the schemas: %s", error)
+
+    def close(self) -> None:
+        if self._count > _MOST_LINES_LOGGED:
+            _log.warning("%s: %d more were skipped among the schemas", self._place, self._count - _MOST_LINES_LOGGED)

@@ -1,0 +1,72 @@
+"""`decoded.jsonl`: which topics have it, and by which schemas it is rendered.
+
+A rendition belongs to one partition and to the schemas as `SteadySchemas` gives them: what has been measured or served
+is not changed by a schema that appears later. Then the rendition is outdated: what is open keeps it, and the next open
+makes another one, which measures the partition again (kafkafs/DESIGN.md, "Decoded views").
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from threading import Lock
+from typing import Final
+
+from kafkafs.decoding import DecodedJsonl
+from kafkafs.schemas.sources import SchemaSource
+from kafkafs.schemas.steady import SteadySchemas
+from kafkafs.view_index.workbench import Rendition
+from storage.files import names
+from storage.types import Isolation, TopicPartition
+
+_KEPT: Final = 1024
+
+_numbers = itertools.count()
+
+
+class SchemaBasis:
+    """The schemas of one rendition. See Basis."""
+
+    def __init__(self, schemas: SteadySchemas) -> None:
+        self._schemas = schemas
+        self._number = next(_numbers)
+
+    @property
+    def name(self) -> str:
+        return f"#{self._number}"
+
+    def is_outdated(self) -> bool:
+        return self._schemas.is_outdated()
+
+    def lasting_name(self) -> str | None:
+        fingerprint = self._schemas.fingerprint()
+        return None if fingerprint is None else f"@{fingerprint}"
+
+
+class DecodedViews:
+    """The renditions of a tree's decoded views. Thread-safe."""
+
+    def __init__(self, source: SchemaSource, isolation: Isolation) -> None:
+        # constant after construction
+        self.source = source
+        self._isolation = isolation
+        # guarded by the lock
+        self._lock = Lock()
+        self._renditions: OrderedDict[TopicPartition, Rendition] = OrderedDict()
+
+    def has(self, topic: str) -> bool:
+        """Whether the topic's partitions have decoded views: where there are schemas, all but internal topics."""
+        return topic not in names.KAFKAS_OWN_TOPICS and bool(self.source.registry())
+
+    def rendition(self, tp: TopicPartition) -> Rendition:
+        """By the schemas as of now; the same until it is outdated."""
+        with self._lock:
+            rendition = self._renditions.get(tp)
+            if rendition is None or rendition.is_outdated():
+                schemas = SteadySchemas(self.source)
+                rendition = Rendition(DecodedJsonl(tp, schemas), self._isolation, SchemaBasis(schemas))
+                self._renditions[tp] = rendition
+            self._renditions.move_to_end(tp)
+            if len(self._renditions) > _KEPT:
+                self._renditions.popitem(last=False)
+            return rendition

@@ -1,0 +1,198 @@
+"""`kafkafs schemas`: listed, written out, and read again from there; and decoded values on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkafs.cli import schema_export
+from kafkafs.cli.cat import _decoded
+from kafkafs.schemas.sources import schemas_at
+from storage.format.record_columns import Record
+from storage.log.log_dir import LogDir
+from storage.log.reader import read_range
+from storage.types import TopicPartition
+from tests.support.builders import build_log_dir
+from tests.support.commands import output_of, run
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.schema_logs import LONG, START_MS, GrowingLog, avro_string, framed, other_record, schema_record
+
+LOG = FIXTURES / "schemas" / "log"
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A directory with two schemas and a topic whose messages have one of them, one that is unknown, and none."""
+    path = tmp_path / "logs"
+    records = [
+        schema_record("t-value", 1, 7, timestamp=START_MS),
+        schema_record("gone", 1, 8, LONG, deleted=True),
+        other_record("CONFIG", None, {"compatibilityLevel": "FULL"}),
+    ]
+    values = [framed(7, avro_string("first")), framed(9, b"x"), b"plain"]
+    build_log_dir(path, {"_schemas": [records], "t": [[Record(b"k", value, (), START_MS) for value in values]]})
+    return path
+
+
+def decoded(*args: object) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output_of("cat", *args, "--format", "decoded").splitlines()]
+
+
+def test_the_list(logs: Path) -> None:
+    assert output_of("schemas", logs).decode().splitlines() == [
+        "SUBJECT  VERSION  ID  TYPE  STATE         REGISTERED",
+        "gone           1   8  AVRO  soft-deleted  2023-11-14T22:13:20.000Z",
+        "t-value        1   7  AVRO  live          2023-11-14T22:13:20.000Z",
+    ]
+    found = json.loads(output_of("schemas", logs, "--json"))
+    assert found["compatibility"] == {"": "FULL"}
+    assert found["schemas"][1] == {
+        "subject": "t-value",
+        "version": 1,
+        "id": 7,
+        "type": "AVRO",
+        "state": "live",
+        "timestamp": START_MS,
+        "references": [],
+        "schema": '"string"',
+    }
+
+
+def test_no_schemas(tmp_path: Path) -> None:
+    result = run("schemas", tmp_path)
+    assert result.exit_code == 4
+    assert "no schemas here; expected a log directory with _schemas-0" in result.stderr
+
+
+@requires_fixtures
+def test_written_out_and_read_again(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    said = output_of("schemas", LOG, "--to", target).decode()
+    assert said == f"{target}: subjects 22, versions 43, ids 39\n"
+    source = schemas_at(LOG).registry()
+    for schema_id, entry in source.ids().items():
+        (path,) = (target / "ids").glob(f"{schema_id}.*")
+        assert path.read_text() == entry.schema.text
+        assert path.stat().st_mtime_ns == entry.timestamp * 1_000_000
+    assert (target / "subjects" / "common%2Ftypes.proto" / "1.proto").read_text().startswith("syntax")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o777 & ~schema_export._umask()
+    read = schemas_at(target).registry()
+    assert {place: (entry.schema, entry.state) for place, entry in read.versions.items()} == {
+        place: (entry.schema, entry.state) for place, entry in source.versions.items()
+    }
+    assert list(tmp_path.iterdir()) == [target]
+    found = json.loads(output_of("schemas", LOG, "--to", tmp_path / "second", "--json"))
+    assert found == {"directory": str(tmp_path / "second"), "ids": 39, "subjects": 22, "versions": 43}
+
+
+def test_nothing_is_overwritten(logs: Path, tmp_path: Path) -> None:
+    empty, full, link = tmp_path / "empty", tmp_path / "full", tmp_path / "link"
+    empty.mkdir()
+    full.mkdir()
+    (full / "mine").touch()
+    link.symlink_to(empty)
+    for target in (full, full / "mine", link):
+        result = run("schemas", logs, "--to", target)
+        assert result.exit_code == 4
+        assert f"{target}: is there already; name a new or an empty directory" in result.stderr
+    assert [path.name for path in full.iterdir()] == ["mine"]
+    assert run("schemas", logs, "--to", empty).exit_code == 0
+    assert run("schemas", logs, "--to", logs / "out").exit_code == 2
+    assert run("schemas", logs, "--to", logs).exit_code == 2
+    assert run("schemas", logs, "--to", tmp_path / "missing" / "out").exit_code == 4
+
+
+@pytest.mark.parametrize("failing", range(1, 12))
+def test_a_failure_leaves_nothing(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    """A disk that fails at each of the syncs, and at the rename: either all of it is there, or nothing."""
+    target, calls = tmp_path / "out", 0
+    sync, rename = os.fsync, Path.rename
+
+    def count() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == failing:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (count(), sync(descriptor))[1])
+    monkeypatch.setattr(Path, "rename", lambda self, other: (count(), rename(self, other))[1])
+    result = run("schemas", logs, "--to", target)
+    assert result.exit_code == 4
+    # 2 ids, ids, 2 versions, 2 subjects, subjects, import.jsonl, DIR are synced; then the rename; then what is above.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
+
+
+def test_long_names(tmp_path: Path) -> None:
+    build_log_dir(tmp_path / "logs", {"_schemas": [[schema_record("x" * 300, 1, 1)]]})
+    result = run("schemas", tmp_path / "logs", "--to", tmp_path / "out")
+    assert result.exit_code == 0
+    assert "is too long for a directory" in result.stderr
+    assert len(schemas_at(tmp_path / "out").registry().versions) == 1
+
+
+def test_cat(logs: Path) -> None:
+    first, second, third = decoded(logs, "t")
+    assert list(first) == [
+        "topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers", "keySchema",
+        "valueSchema",
+    ]  # fmt: skip
+    assert (first["key"], first["value"], first["keySchema"], first["valueSchema"]) == ("k", "first", None, 7)
+    assert second["valueSchema"] == 9
+    assert second["value"] == "\0\0\0\0\tx"
+    assert second["error"]
+    assert (third["value"], third["valueSchema"]) == ("plain", None)
+    assert "error" not in third
+    assert [line["offset"] for line in decoded(logs, "t", "--offsets", "last-1", "--key", "k")] == [2]
+
+
+def test_schemas_of_another_place(logs: Path, tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "9.avsc").write_text('{"type":"fixed","name":"F","size":1}')
+    assert decoded(logs, "t", "--schemas", files)[1]["value"] == "eA=="
+    bare = tmp_path / "bare"
+    build_log_dir(bare, {"t": [[framed(7, avro_string("here"))]]})
+    assert decoded(bare, "t", "--schemas", logs)[0]["value"] == "here"
+    result = run("cat", bare, "t", "--format", "decoded")
+    assert result.exit_code == 2
+    assert "needs the topic _schemas there, or --schemas PATH" in result.stderr
+    assert run("cat", bare, "t", "--schemas", logs).exit_code == 2
+    assert run("cat", bare, "t", "--format", "decoded", "--schemas", tmp_path / "missing").exit_code == 2
+    result = run("cat", bare, "t", "--format", "decoded", "--schemas", bare)
+    assert result.exit_code == 4
+    assert "no schemas here" in result.stderr
+
+
+def test_a_schema_that_is_registered_while_cat_follows(tmp_path: Path) -> None:
+    schemas, topic = GrowingLog(tmp_path, "_schemas-0"), GrowingLog(tmp_path, "t-0")
+    schemas.append([schema_record("other", 1, 9)])
+    topic.append([Record(None, framed(1, avro_string("a")))])
+    log_dir, tp = LogDir.open_read_only(tmp_path), TopicPartition("t", 0)
+    make = _decoded(log_dir, None)
+
+    def shown() -> dict[str, Any]:
+        form = make(tp)
+        assert form is not None
+        (block,) = read_range(log_dir.log(tp).snapshot(), 0)
+        out = bytearray(1000)
+        line: dict[str, Any] = json.loads(out[: form.render(block, memoryview(out))])
+        return line
+
+    assert "error" in shown()
+    first = make(tp)
+    schemas.append([schema_record("other", 2, 8)])
+    assert make(tp) is first  # nothing that was unknown is known now
+    schemas.append([schema_record("t-value", 1, 1)])
+    assert shown()["value"] == "a"
+
+
+def test_kafkas_own_topics_are_as_in_jsonl(logs: Path, tmp_path: Path) -> None:
+    groups = FIXTURES / "groups" / "log"
+    lines = output_of("cat", groups, "__consumer_offsets", "--format", "decoded", "--schemas", logs)
+    assert lines == output_of("cat", groups, "__consumer_offsets", "--format", "jsonl")
+    assert lines

@@ -1,0 +1,311 @@
+"""Avro data to JSON: every type against fastavro's data, every fault, every limit; compiled and not."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkafs.decoding import TextDecoder, avro_kernel, columns, encode_json
+from kafkafs.decoding.avro_program import POWERS
+from storage.format.record_columns import encode_varint
+from tests.support.avro_samples import Samples, shown_decimal, shown_time
+from tests.support.decoded_columns import decoded_text, decoded_texts, framed, one_schema
+from tests.support.uncompiled import uncompiled
+
+SEEDS = st.integers(0, 2**64)
+NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+
+
+@pytest.fixture(params=["built", "plain"])
+def _any_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel as it is installed, and its source run as Python."""
+    if request.param == "plain":
+        monkeypatch.setattr(columns, "avro_kernel", uncompiled("kafkafs.decoding.avro_kernel"))
+
+
+def shown(schema: Any, data: bytes) -> str:
+    """The text of one datum that can be decoded."""
+    return decoded_text(TextDecoder(one_schema(json.dumps(schema)), "t-value"), framed(data))
+
+
+def fault(schema: Any, data: bytes) -> str:
+    """Why a datum cannot be decoded. It is then shown as jsonl shows it."""
+    (text,), errors = decoded_texts(TextDecoder(one_schema(json.dumps(schema)), "t-value"), [framed(data)])
+    assert list(errors) == [0]
+    assert text.startswith(('"\\u0000', '{"base64":'))
+    return errors[0]
+
+
+def samples_agree(seed: int) -> None:
+    made = Samples(seed)
+    schemas = one_schema(made.text)
+    decoder = TextDecoder(schemas, "t-value")
+    rows = [made.sample() for _ in range(8)]
+    texts, errors = decoded_texts(decoder, [framed(data) for data, _ in rows])
+    assert not errors, made.text
+    schema = schemas.by_id(7)
+    assert schema is not None
+    for text, (_, expected) in zip(texts, rows, strict=True):
+        assert json.loads(text) == expected, made.text
+        assert list_of_names(json.loads(text)) == list_of_names(expected)
+        again = encode_json(schema, schemas, expected) if not beyond_precision(made.schema) else None
+        if again is not None:
+            assert json.loads(decoded_text(decoder, again)) == expected, made.text
+
+
+def list_of_names(value: Any) -> list[str]:
+    """The names of all objects in their order."""
+    if isinstance(value, list):
+        return [name for item in value for name in list_of_names(item)]
+    if isinstance(value, dict):
+        return [name for key, item in value.items() for name in (key, *list_of_names(item))]
+    return []
+
+
+def beyond_precision(schema: Any) -> bool:
+    """Whether there are decimals: those of the samples have more digits than their schema allows, which is shown but
+    not written."""
+    return "decimal" in json.dumps(schema)
+
+
+@settings(max_examples=400, deadline=None)
+@given(seed=SEEDS)
+def test_random_schemas_and_data(seed: int) -> None:
+    samples_agree(seed)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS)
+def test_random_schemas_and_data_uncompiled(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "avro_kernel", uncompiled("kafkafs.decoding.avro_kernel"))
+        samples_agree(seed)
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=SEEDS)
+def test_damaged_data_in_both_forms(seed: int) -> None:
+    """Any damage gives a text or an error, the same in both forms; every text is JSON."""
+    dice = random.Random(seed)
+    made = Samples(seed)
+    values = []
+    for _ in range(6):
+        data = bytearray(made.sample()[0])
+        for _ in range(dice.randrange(3)):
+            if data:
+                data[dice.randrange(len(data))] = dice.choice((0, 1, 2, 127, 128, 255, dice.randrange(256)))
+        values.append(framed(bytes(data[: dice.choice((len(data), dice.randrange(len(data) + 1)))])))
+    decoder = TextDecoder(one_schema(made.text), "t-value")
+    compiled = decoded_texts(decoder, values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "avro_kernel", uncompiled("kafkafs.decoding.avro_kernel"))
+        assert decoded_texts(TextDecoder(one_schema(made.text), "t-value"), values) == compiled
+    for text in compiled[0]:
+        json.loads(text)
+
+
+def float_texts(bits: np.ndarray, double: bool, kernel: Any = avro_kernel) -> list[str]:
+    out, ends = np.empty(32 * len(bits) + 64, np.uint8), np.empty(len(bits), np.int64)
+    assert kernel.shortest(np.ascontiguousarray(bits), double, POWERS, out, ends) == len(bits)
+    data, begins = out.tobytes(), [0, *ends.tolist()]
+    return [data[begins[i] : begins[i + 1]].decode() for i in range(len(bits))]
+
+
+def edges(fraction_bits: int, exponents: int) -> np.ndarray:
+    """Around each power of two, and the smallest numbers."""
+    powers = np.arange(exponents, dtype=np.uint64) << np.uint64(fraction_bits)
+    return np.concatenate(
+        [powers + np.uint64(d) for d in (0, 1, 2, 2**fraction_bits - 1)] + [np.arange(3000, dtype=np.uint64)]
+    )
+
+
+def python_text(number: float) -> str:
+    return repr(number) if np.isfinite(number) else json.dumps(json.dumps(number))
+
+
+def test_doubles_are_as_python_writes_them() -> None:
+    dice = np.random.default_rng(1)
+    tens = np.array([float(f"{digits}e{e}") for e in range(-323, 308) for digits in ("1", "9.5", "9007199254740993")])
+    groups = [
+        *(dice.integers(0, 2**64, 100_000, np.uint64), edges(52, 2048), edges(52, 2048) | np.uint64(2**63)),
+        *(
+            tens.view(np.uint64),
+            (dice.integers(0, 10**9, 50_000) / 1e4).view(np.uint64),
+            dice.random(50_000).view(np.uint64),
+        ),
+        dice.integers(0, 2**60, 50_000).astype(np.float64).view(np.uint64),
+    ]
+    for bits in groups:
+        assert float_texts(bits, True) == [python_text(number) for number in bits.view(np.float64).tolist()]
+
+
+def test_floats_are_the_shortest_that_read_back() -> None:
+    dice = np.random.default_rng(1)
+    for bits in (dice.integers(0, 2**32, 100_000, np.uint64), edges(23, 256)):
+        numbers = bits.astype(np.uint32).view(np.float32)
+        for text, number in zip(float_texts(bits, False), numbers, strict=True):
+            if np.isfinite(number):
+                assert float(text) == float(np.format_float_scientific(number, unique=True))
+            else:
+                assert text == python_text(float(number))
+
+
+def test_floats_in_both_forms() -> None:
+    plain = uncompiled("kafkafs.decoding.avro_kernel")
+    dice = np.random.default_rng(2)
+    for double, bits in (
+        (True, edges(52, 2048)[::7]),
+        (True, dice.integers(0, 2**64, 2000, np.uint64)),
+        (False, edges(23, 256)[::3]),
+    ):
+        assert float_texts(bits, double, plain) == float_texts(bits, double)
+
+
+@pytest.mark.usefixtures("_any_kernel")
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 33, 1000])
+@pytest.mark.parametrize("scale", [0, 1, 3, 9, 400])
+def test_decimals_of_any_size(size: int, scale: int) -> None:
+    dice = random.Random(size * 1000 + scale)
+    schema = {"type": "bytes", "logicalType": "decimal", "precision": 4000, "scale": scale}
+    numbers = [bytes(size), b"\xff" * size, b"\x80" + bytes(size - 1) if size else b"", dice.randbytes(size)]
+    for number in [*numbers, b"\x7f" + b"\xff" * max(size - 1, 0), bytes(size // 2) + dice.randbytes(size - size // 2)]:
+        expected = shown_decimal(int.from_bytes(number, "big", signed=True), scale)
+        assert json.loads(shown(schema, encode_varint(len(number)) + number)) == expected
+
+
+def test_a_decimal_that_is_too_large() -> None:
+    schema = {"type": "bytes", "logicalType": "decimal", "precision": 30000, "scale": 2}
+    most = b"\x7f" * 8192
+    text = json.loads(shown(schema, encode_varint(8192) + most))
+    assert len(text) > 19_000
+    assert "more than 8192 bytes" in fault(schema, encode_varint(8193) + bytes(8193))
+
+
+@pytest.mark.usefixtures("_any_kernel")
+@pytest.mark.parametrize("logical", ["date", "time-millis", "timestamp-millis"])
+def test_every_kind_of_day(logical: str) -> None:
+    dice = random.Random(logical)
+    day = 1 if logical == "date" else 86_400_000
+    days = [0, 1, -1, 58, 59, 60, 789, 790, 11015, 11016, -719162, -719163, 2932896, 2932897, -135140, -25567]
+    numbers = [n * day + rest for n in days for rest in {0, day - 1, 1}] + [
+        dice.randrange(-719162, 2932897) * day for _ in range(300)
+    ]
+    base = "long" if logical.startswith("timestamp") else "int"
+    numbers = [n for n in numbers if base == "long" or -(2**31) <= n < 2**31]
+    for number in numbers:
+        data = encode_varint(number)
+        assert json.loads(shown({"type": base, "logicalType": logical}, data)) == shown_time(number, logical)
+
+
+def test_the_limits_of_longs() -> None:
+    for number in (2**63 - 1, -(2**63), 10**18, -(10**18), 9999, 10000, -1):
+        assert shown("long", encode_varint(number)) == str(number)
+        assert shown({"type": "long", "logicalType": "timestamp-micros"}, encode_varint(number)) == json.dumps(
+            shown_time(number, "timestamp-micros")
+        )
+
+
+@pytest.mark.usefixtures("_any_kernel")
+@pytest.mark.parametrize(
+    ("schema", "data", "why"),
+    [
+        ("long", b"", "the data end too early"),
+        ("long", b"\x80\x80", "the data end too early"),
+        ("long", b"\xff" * 9 + b"\x02", "more than 64 bits"),
+        ("long", b"\xff" * 11, "more than 64 bits"),
+        ("int", encode_varint(2**31), "more than 32 bits"),
+        ({"type": "int", "logicalType": "time-millis"}, encode_varint(2**31), "more than 32 bits"),
+        ("string", b"\x01", "negative or larger"),
+        ("string", b"\x0aabcd", "negative or larger"),
+        ("string", encode_varint(2**63 - 1) + b"abcd", "negative or larger"),
+        ("string", b"\x06a\xff\xfe", "not UTF-8"),
+        ("string", b"\x06\xed\xa0\x80", "not UTF-8"),
+        ("string", b"\x02ab", "left over"),
+        ("double", b"\0" * 7, "the data end too early"),
+        ("float", b"\0" * 3, "the data end too early"),
+        ("boolean", b"", "the data end too early"),
+        ("boolean", b"\x02", "neither 0 nor 1"),
+        (["null", "long"], b"\x04", "no such branch"),
+        (["null", "long"], b"\x01", "no such branch"),
+        ([], b"\x00", "no such branch"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02", "no such symbol"),
+        ({"type": "fixed", "name": "F", "size": 3}, b"ab", "the data end too early"),
+        ({"type": "fixed", "name": "F", "size": 2**31 - 1}, b"ab", "the data end too early"),
+        ({"type": "array", "items": "long"}, b"\x04\x02", "the data end too early"),
+        ({"type": "array", "items": "long"}, b"\x02\x02", "the data end too early"),
+        ({"type": "array", "items": "long"}, b"\x01", "the data end too early"),
+        ({"type": "array", "items": "long"}, b"\x01" + b"\xff" * 11, "more than 64 bits"),
+        ({"type": "array", "items": "null"}, b"\x80\x89\x7a\x00", "more than 65536 items"),  # a million nulls
+        ({"type": "array", "items": "null"}, encode_varint(-(2**63)) + b"\x00", "negative or larger"),
+        ({"type": "array", "items": {"type": "array", "items": "null"}}, encode_varint(2**62) + b"\0", "too early"),
+        ({"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]}, b"", "nested too deeply"),
+        (NODE, b"\x02" * 501 + b"\0", "nested too deeply"),
+    ],
+)
+def test_data_that_do_not_fit(schema: Any, data: bytes, why: str) -> None:
+    assert why in fault(schema, data)
+    assert "schema 7 does not fit the data: " in fault(schema, data)
+
+
+def test_an_error_names_the_field() -> None:
+    inner = {"type": "record", "name": "In", "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": "string"}]}
+    outer = {"type": "record", "name": "Out", "fields": [{"name": "x", "type": "long"}, {"name": "in", "type": inner}]}
+    assert fault(outer, b"\x02\x02\x04a\xff").endswith("a string is not UTF-8 in field in.b, at byte 7")
+
+
+@pytest.mark.usefixtures("_any_kernel")
+def test_blocks_with_sizes() -> None:
+    """A negative count is followed by the block's size in bytes."""
+    assert shown({"type": "array", "items": "int"}, b"\x03\x04\x02\x04\x02\x06\x00") == "[1,2,3]"
+    assert shown({"type": "map", "values": "int"}, b"\x01\x06\x02k\x02\x02\x02l\x04\x00") == '{"k":1,"l":2}'
+    assert shown({"type": "array", "items": "int"}, b"\x00") == "[]"
+    assert shown({"type": "array", "items": "null"}, encode_varint(65536) + b"\0") == f"[{','.join(['null'] * 65536)}]"
+
+
+def test_depth_that_is_allowed() -> None:
+    text = shown(NODE, b"\x02" * 499 + b"\0")
+    assert text == '{"next":' * 500 + "null" + "}" * 500
+
+
+def test_a_text_that_would_be_too_long() -> None:
+    """Nothing of the data is needed for names of fields: 65,536 records of 20 nulls with long names."""
+    fields = [{"name": "n" * 100 + str(i), "type": "null"} for i in range(20)]
+    items = {"type": "record", "name": "R", "fields": fields}
+    assert "longer than 64 MiB" in fault({"type": "array", "items": items}, encode_varint(65_000) + b"\0")
+
+
+@pytest.mark.parametrize("size", [3000, 600_000, 9_000_000])
+def test_long_strings(size: int) -> None:
+    for unit in ("x", "\0", "é", '"'):
+        text = unit * (size // len(unit.encode()))
+        data = text.encode()
+        assert json.loads(shown("string", encode_varint(len(data)) + data)) == text
+    data = random.Random(size).randbytes(size)
+    schema = {"type": "array", "items": "bytes"}
+    assert len(json.loads(shown(schema, b"\x02" + encode_varint(size) + data + b"\0"))[0]) == (size + 2) // 3 * 4
+
+
+@pytest.mark.parametrize("position", range(12))
+def test_a_byte_to_escape_anywhere(position: int) -> None:
+    for byte in (b"\x00", b'"', b"\\", b"\x1f", "é".encode(), b"\x7f"):
+        for size in (position + 1, position + 8, position + 40):
+            data = (b"a" * position + byte).ljust(size, b"b")
+            for behind in (b"", b"\x02", b"\x0aabcde"):  # nothing in the buffer behind the string, or more
+                schema = {"type": "record", "name": "R", "fields": [{"name": "s", "type": "string"}]}
+                if behind:
+                    schema["fields"].append({"name": "t", "type": "int" if len(behind) == 1 else "string"})
+                found = json.loads(shown(schema, encode_varint(len(data)) + data + behind))
+                assert found["s"] == data.decode()
+
+
+def test_a_float_that_is_not_a_number() -> None:
+    schema = {"type": "array", "items": "double"}
+    data = encode_varint(3) + struct.pack("<ddd", float("nan"), float("inf"), float("-inf")) + b"\0"
+    assert shown(schema, data) == '["NaN","Infinity","-Infinity"]'

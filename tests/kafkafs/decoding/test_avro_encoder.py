@@ -1,0 +1,186 @@
+"""JSON values to Avro data: what fits, which branch of a union is taken, and which field does not fit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kafkafs.decoding import BadSchema, DoesNotFit, TextDecoder, encode_json
+from kafkafs.schemas.schema import AVRO, JSON, Schema
+from tests.support.decoded_columns import SchemaTable, decoded_text, framed, one_schema
+
+INNER = {"type": "record", "name": "In", "fields": [{"name": "zip", "type": ["null", "string"]}]}
+OUTER = {
+    "type": "record",
+    "name": "Out",
+    "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "in", "type": INNER},
+        {"name": "tags", "type": {"type": "array", "items": "long"}},
+    ],
+}
+BYTES4 = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+STAMP = {"type": "long", "logicalType": "timestamp-millis"}
+LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
+DAY = {"type": "int", "logicalType": "date"}
+TIME = {"type": "int", "logicalType": "time-millis"}
+
+
+def encoded(schema: Any, value: Any) -> bytes:
+    table = one_schema(json.dumps(schema))
+    found = table.by_id(7)
+    assert found is not None
+    data = encode_json(found, table, value)
+    assert data[:5] == framed(b"")
+    return data[5:]
+
+
+def again(schema: Any, value: Any) -> Any:
+    """What is shown of what was written."""
+    decoder = TextDecoder(one_schema(json.dumps(schema)), "t-value")
+    return json.loads(decoded_text(decoder, framed(encoded(schema, value))))
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "message"),
+    [
+        ("null", 0, "expected null, found 0"),
+        ("boolean", 1, "expected true or false, found 1"),
+        ("int", 2**31, "expected an integer of 32 bits, found 2147483648"),
+        ("int", True, "expected an integer of 32 bits, found true"),
+        ("int", 1.0, "expected an integer of 32 bits, found 1.0"),
+        ("long", -(2**63) - 1, "expected an integer of 64 bits"),
+        ("long", 10**4000, "found a very large integer"),
+        ("float", 1e39, "expected a number that a float can hold, found 1e+39"),
+        ("double", 10**400, "expected a number that a double can hold"),
+        ("double", "nan", 'expected a number that a double can hold, found "nan"'),
+        ("string", None, "expected a string, found null"),
+        ("string", "\ud800", "expected a string of Unicode text"),
+        ("bytes", "a", "expected bytes in base64"),
+        ("bytes", "ä===", "expected bytes in base64"),
+        ({"type": "fixed", "name": "F", "size": 3}, "AAA=", "expected 3 bytes in base64"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "B", 'expected a symbol of the enum E, found "B"'),
+        ({"type": "array", "items": "int"}, {}, "expected an array, found an object"),
+        ({"type": "map", "values": "int"}, [], "expected an object, found an array"),
+        (BYTES4, "100.00", "at most 4 digits"),
+        (BYTES4, "1.001", "at most 2 decimals"),
+        (BYTES4, 1.5, "a decimal number in a string"),
+        (BYTES4, "1e2", "a decimal number in a string"),
+        (BYTES4, "9" * 20000, "a decimal number in a string"),
+        (DAY, "2025-02-30", "expected a date like 2025-10-09"),
+        (DAY, "2025-1-1", "expected a date"),
+        (TIME, "24:00:00", "expected a time like 23:59:59"),
+        (TIME, "00:00:00.0001", "at most 3 decimals"),
+        (STAMP, "2025-01-01T00:00:00", "expected a timestamp like 2025-10-09T23:59:59Z"),
+        (STAMP, "2025-01-01 00:00:00Z", "expected a timestamp"),
+        (STAMP, True and "x", "expected a timestamp"),
+        (LOCAL, "2025-01-01T00:00:00Z", "expected a timestamp like 2025-10-09T23:59:59 with"),
+        (["null", "int"], "x", 'expected an integer of 32 bits, found "x"'),
+        (["int", "boolean"], "x", 'expected one of int, boolean, found "x"'),
+        (OUTER, {"id": 1, "in": {"zip": None}}, "field tags: the record Out has this field, the value has not"),
+        (OUTER, {"id": 1, "in": {"zip": 5}, "tags": []}, "field in.zip: expected a string, found 5"),
+        (OUTER, {"id": 1, "in": {"zap": 5}, "tags": []}, "field in.zap: the record In has no such field"),
+        (OUTER, {"id": 1, "in": {"zip": None}, "tags": [1, "x"]}, "field tags.1: expected an integer of 64 bits"),
+        (OUTER, [], "expected an object for the record Out, found an array"),
+    ],
+)
+def test_values_that_do_not_fit(schema: Any, value: Any, message: str) -> None:
+    with pytest.raises(DoesNotFit) as caught:
+        encoded(schema, value)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ("bytes", "AAE="),
+        ("bytes", ""),
+        (BYTES4, "-99.99"),
+        (BYTES4, "0.00"),
+        (BYTES4, "1.28"),
+        (BYTES4, "-1.28"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9000, "scale": 4}, "8" * 8000 + ".1234"),
+        ({"type": "fixed", "name": "F", "size": 6, "logicalType": "decimal", "precision": 9}, "-123456789"),
+        (DAY, "0001-01-01"),
+        (DAY, "9999-12-31"),
+        (DAY, -(2**31)),
+        (TIME, "23:59:59.999"),
+        (STAMP, "0001-01-01T00:00:00.000Z"),
+        (STAMP, "9999-12-31T23:59:59.999Z"),
+        (STAMP, 2**63 - 1),
+        (LOCAL, "1969-12-31T23:59:59.999999"),
+        ("double", "-Infinity"),
+        ("float", 0.1),
+        ("float", 3.4028235e38),
+        (["null", "string", "double"], "NaN"),
+        (["null", "double", "long"], 5),
+        (["null", "double", "long"], 5.0),
+        (["bytes", "string"], "abcd"),
+        (["string", "bytes"], "abcd"),
+        (["float", "double"], 0.1),
+        (["float", "double"], 0.1000000001),
+        ([DAY, "string"], "2025-01-01"),
+        ([{"type": "map", "values": "int"}, INNER], {"zip": None}),
+        ([STAMP, "int"], 2**62),
+        ({"type": "map", "values": ["null", {"type": "array", "items": "int"}]}, {"a": [1], "b": None, "": []}),
+        (OUTER, {"id": -1, "in": {"zip": "x"}, "tags": [1, 2, 2**63 - 1]}),
+    ],
+)
+def test_what_is_written_is_shown(schema: Any, value: Any) -> None:
+    assert again(schema, value) == value
+    assert type(again(schema, value)) is type(value)
+
+
+def test_the_branch_of_a_union() -> None:
+    """Text and whole numbers stay what they are; a float is taken where nothing is lost."""
+    assert encoded(["bytes", "string"], "abcd")[0] == 2
+    assert encoded(["double", "string"], "NaN")[0] == 2
+    assert encoded(["bytes", "double"], "NaN")[0] == 2
+    assert encoded(["double", "long"], 5)[0] == 2
+    assert encoded(["double", "int"], 2**40)[0] == 0
+    assert encoded(["float", "double"], 0.1)[0] == 0
+    assert encoded(["float", "double"], 1e300)[0] == 2
+    assert encoded(["string", {"type": "enum", "name": "E", "symbols": ["A"]}], "A")[0] == 0
+    assert encoded([{"type": "enum", "name": "E", "symbols": ["A"]}, "string"], "A")[0] == 0
+    assert encoded([{"type": "enum", "name": "E", "symbols": ["A"]}, "string"], "B")[0] == 2
+
+
+def test_fewer_decimals_than_the_schema_has() -> None:
+    assert again(BYTES4, "1.5") == "1.50"
+    assert again(BYTES4, 7) == "7.00"
+    assert again(STAMP, "2025-01-01T00:00:00Z") == "2025-01-01T00:00:00.000Z"
+
+
+def test_unions_within_unions_are_tried_once() -> None:
+    """Two records, each with the same two: without memory the 60 levels would take 2**60 attempts."""
+    both = ["null", "A", "B"]
+    a = {"type": "record", "name": "A", "fields": [{"name": "n", "type": ["null", "A", {"type": "record", "name": "B",
+         "fields": [{"name": "n", "type": both}]}]}]}  # fmt: skip
+    value: Any = {"n": "no"}
+    for _ in range(60):
+        value = {"n": value}
+    with pytest.raises(DoesNotFit):
+        encoded(a, value)
+
+
+def test_a_value_that_is_too_deep() -> None:
+    node = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
+    value: Any = None
+    for _ in range(5000):
+        value = {"n": value}
+    with pytest.raises(DoesNotFit, match="nested too deeply"):
+        encoded(node, value)
+
+
+def test_json_and_schemas_that_cannot_be_used() -> None:
+    any_json = Schema(9, JSON, "{}")
+    assert encode_json(any_json, SchemaTable(), {"a": [1, "é"]}) == framed('{"a":[1,"é"]}'.encode(), 9)
+    for value in (float("nan"), {1, 2}):
+        with pytest.raises(DoesNotFit, match="is not JSON"):
+            encode_json(any_json, SchemaTable(), value)
+    with pytest.raises(BadSchema, match="unknown type"):
+        encode_json(Schema(9, "THRIFT", ""), SchemaTable(), 1)
+    with pytest.raises(BadSchema, match="is not defined"):
+        encode_json(Schema(9, AVRO, '"x"'), SchemaTable(), 1)

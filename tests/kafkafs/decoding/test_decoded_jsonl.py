@@ -1,0 +1,297 @@
+"""The format decoded.jsonl: its lines beside jsonl's, at every size of the output, with texts that need room."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import threading
+
+import numpy as np
+import pytest
+
+from kafkafs.decoding import DecodedJsonl, TextDecoder, decoded_jsonl
+from kafkafs.formats import by_name
+from kafkafs.formats.base import Format
+from kafkafs.schemas.schema import AVRO, JSON, Schema
+from storage.format.block import RecordColumn
+from storage.format.record_columns import encode_varint
+from tests.support.blocks import TP, Row, block_of
+from tests.support.decoded_columns import SchemaTable, columns_of, decoded_texts, framed
+
+STRING = Schema(7, AVRO, '"string"')
+LONG = Schema(8, AVRO, '"long"')
+ANY_JSON = Schema(9, JSON, "{}")
+
+
+def avro_string(text: str, schema_id: int = 7) -> bytes:
+    return framed(encode_varint(len(text.encode())) + text.encode(), schema_id)
+
+
+def table() -> SchemaTable:
+    return SchemaTable(STRING, LONG, ANY_JSON)
+
+
+def lines(form: Format, rows: list[Row]) -> list[bytes]:
+    """Measured and rendered, which must agree."""
+    block = block_of(rows)
+    sizes = np.full(len(rows) + 1, -7, np.int64)
+    form.measure(block, sizes)
+    assert sizes[-1] == -7
+    out = np.full(int(sizes[:-1].sum()) + 50, 35, np.uint8)
+    end = form.render(block, out.data[: len(out) - 40], 3)
+    assert end == len(out) - 47
+    assert out[:3].tobytes() + out[end:].tobytes() == b"#" * 50
+    found = out[3:end].tobytes().splitlines(keepends=True)
+    assert [*map(len, found)] == sizes[:-1].tolist()
+    return found
+
+
+ROWS = [
+    Row(1, 5, b"text", avro_string("naïve\n"), ((b"h", b"\xff"), (b"i", None))),
+    Row(2, 5, framed(encode_varint(-4), 8), avro_string(""), type=1),
+    Row(3, -1, None, None, type=2),
+    Row(4, 0, b"", b""),
+    Row(5, 0, b"\0\0\0\7", framed(b"", 12345)),
+    Row(6, 0, avro_string("k"), framed(b'{ "a":\r\n [1] }\n', 9)),
+    Row(7, 0, framed(b"", 7), framed(b"\x04\xff\xfe", 7)),
+    Row(8, 0, b"\xff", b"\1\0\0\0\7\2a"),
+    Row(9, 0, framed(b"", 4294967295), b'{"json":1}'),
+]
+EXPECTED = [
+    ('"text"', '"naïve\\n"', None, 7, None),
+    ("-4", '""', 8, 7, None),
+    ("null", "null", None, None, None),
+    ('""', '""', None, None, None),
+    ('"\\u0000\\u0000\\u0000\\u0007"', '"\\u0000\\u0000\\u000009"', None, 12345, "value: there is no schema 12345"),
+    ('"k"', '{ "a": [1] }', 7, 9, None),
+    (
+        '"\\u0000\\u0000\\u0000\\u0000\\u0007"',
+        json.dumps({"base64": base64.b64encode(ROWS[6].value or b"").decode()}, separators=(",", ":")),
+        7,
+        7,
+        "key: schema 7 does not fit the data: the data end too early, at byte 5; "
+        "value: schema 7 does not fit the data: a string is not UTF-8, at byte 5",
+    ),
+    ('{"base64":"/w=="}', '"\\u0001\\u0000\\u0000\\u0000\\u0007\\u0002a"', None, None, None),
+    ('{"base64":"AP////8="}', '"{\\"json\\":1}"', 4294967295, None, "key: there is no schema 4294967295"),
+]
+
+
+def expected_lines() -> list[bytes]:
+    """Those of jsonl, with keys and values replaced and the rest put before the end."""
+    made = []
+    jsonl = by_name("jsonl", TP)
+    for row, (key, value, key_schema, value_schema, error) in zip(ROWS, EXPECTED, strict=True):
+        (plain,) = lines(jsonl, [Row(row.offset, row.timestamp, b"KEY", b"VALUE", row.headers, row.type)])
+        text = plain.decode().replace('"KEY"', key).replace('"VALUE"', value)
+        more = f',"keySchema":{json.dumps(key_schema)},"valueSchema":{json.dumps(value_schema)}'
+        more += f',"error":{json.dumps(error)}' if error else ""
+        made.append(text.replace("]}\n", f"]{more}}}\n").encode())
+    return made
+
+
+def test_the_lines() -> None:
+    found = lines(DecodedJsonl(TP, table()), ROWS)
+    # "0" and "9" are the id 12345 as text: the bytes are shown as jsonl shows them.
+    assert found == expected_lines()
+    for line in found:
+        json.loads(line)
+
+
+def test_every_size_of_the_output() -> None:
+    form, block = DecodedJsonl(TP, table()), block_of(ROWS)
+    whole = b"".join(expected_lines())
+    ends = np.cumsum([len(line) for line in expected_lines()]).tolist()
+    for size in range(0, len(whole) + 3, 7):
+        memory = bytearray(b"#" * (size + 20))
+        row, end = form.render_rows(block, memoryview(memory)[:size])
+        fitting = sum(last <= size for last in ends)
+        assert (row, end) == (fitting, ends[fitting - 1] if fitting else 0)
+        assert memory[:end] == whole[:end]
+        assert memory.endswith(b"#" * 20)
+        rest = bytearray(len(whole) - end)
+        assert form.render_rows(block, memoryview(rest), 0, row) == (len(ROWS), len(rest))
+        assert rest == whole[end:]
+
+
+def test_texts_that_do_not_fit_into_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines are the same however small the room is at first, and however few rows a window has."""
+    dice = random.Random(1)
+    rows = []
+    for i in range(200):
+        size = dice.choice((0, 1, 10, 100, 9000 if i % 50 == 7 else 5))
+        row = dice.choice(ROWS)
+        rows.append(
+            Row(
+                i,
+                0,
+                dice.choice((row.key, avro_string("ß" * size))),
+                dice.choice((row.value, avro_string("\1" * size))),
+            )
+        )
+    expected = lines(DecodedJsonl(TP, table()), rows)
+    monkeypatch.setattr(decoded_jsonl, "_ROOM", 128)
+    assert lines(DecodedJsonl(TP, table()), rows) == expected
+    monkeypatch.setattr(decoded_jsonl, "_MOST_ROWS", 3)
+    monkeypatch.setattr(decoded_jsonl, "_MOST_KEPT", 1)
+    assert lines(DecodedJsonl(TP, table()), rows) == expected
+
+
+def test_what_was_said_of_an_id_is_kept() -> None:
+    """A schema that comes later changes no line of a format that has said that there is none."""
+    schemas = SchemaTable()
+    form, rows = DecodedJsonl(TP, schemas), [Row(value=avro_string("x"))]
+    (before,) = lines(form, rows)
+    schemas._ids[7] = STRING
+    assert lines(form, rows) == [before]
+    assert json.loads(before)["error"] == "value: there is no schema 7"
+    (after,) = lines(DecodedJsonl(TP, schemas), rows)
+    assert json.loads(after)["value"] == "x"
+
+
+def test_the_subjects_that_are_asked_for() -> None:
+    schemas = table()
+    lines(DecodedJsonl(TP, schemas), [Row(key=avro_string("k"), value=avro_string("v"))])
+    assert schemas.asked == [(7, f"{TP.topic}-key"), (7, f"{TP.topic}-value")]
+
+
+def test_columns_outside_the_buffer() -> None:
+    form = DecodedJsonl(TP, table())
+    for column, wrong in (
+        (RecordColumn.KEY_LENGTH, 10**6),
+        (RecordColumn.VALUE_START, -1),
+        (RecordColumn.VALUE_LENGTH, 2**62),
+    ):
+        block = block_of([Row(key=avro_string("k"), value=avro_string("v"))])
+        block.columns[column, 0] = wrong
+        with pytest.raises(ValueError, match="record 0 of the block points outside its buffer"):
+            form.measure(block, np.empty(1, np.int64))
+    block = block_of(ROWS)
+    with pytest.raises(ValueError, match="sizes for"):
+        form.measure(block, np.empty(1, np.int64))
+    with pytest.raises(ValueError, match="too few"):
+        form.render(block, memoryview(bytearray(10)))
+    with pytest.raises(ValueError, match="position 11 in 10 bytes"):
+        form.render_rows(block, memoryview(bytearray(10)), 11)
+
+
+def test_no_records() -> None:
+    assert lines(DecodedJsonl(TP, table()), []) == []
+
+
+def test_threads_share_a_format() -> None:
+    """Eight threads at once, from the first use of each schema on."""
+    expected = expected_lines()
+    form, found = DecodedJsonl(TP, table()), []
+    start = threading.Barrier(8)
+
+    def read() -> None:
+        start.wait()
+        found.extend(lines(form, ROWS) for _ in range(5))
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 40
+
+
+def test_texts_in_columns() -> None:
+    """The same texts, and nothing for null."""
+    values = [row.value for row in ROWS]
+    texts, errors = decoded_texts(TextDecoder(table(), f"{TP.topic}-value"), values)
+    assert texts == [value if row.value is not None else "" for row, (_, value, *_) in zip(ROWS, EXPECTED, strict=True)]
+    assert set(errors) == {4, 6}
+    decoder = TextDecoder(table(), f"{TP.topic}-value")
+    assert decoder.decode(*columns_of(values))[2].tolist() == [7, 7, -1, -1, 12345, 9, 7, -1, -1]
+    assert decoder.decode(*columns_of([]))[1].tolist() == []
+    many = [avro_string(f"number {i}") for i in range(10_000)]
+    assert decoded_texts(decoder, many) == ([f'"number {i}"' for i in range(10_000)], {})
+    with pytest.raises(ValueError, match="outside"):
+        decoder.decode(b"", np.array([1], np.int64), np.array([1], np.int64))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "[]",
+        ' [1, -2.5E+10, true,null, {"a":"\\u00e9\\n", "b":[{}]}] ',
+        '"é😀"',
+        "0",
+        "-0.0",
+        "1e5",
+        '{"a":{"b":[[],[]]}}',
+    ],
+)
+def test_json_as_it_is(text: str) -> None:
+    pretty = json.dumps(json.loads(text), indent=2)
+    texts, errors = decoded_texts(
+        TextDecoder(table(), "t-value"), [framed(text.encode(), 9), framed(pretty.encode(), 9)]
+    )
+    assert not errors
+    assert texts[0] == text
+    assert "\n" not in texts[1]
+    assert json.loads(texts[1]) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            " ",
+            "{",
+            "}",
+            "]",
+            "[1",
+            "[1,",
+            "[1,]",
+            "[,1]",
+            '{"a"',
+            '{"a":',
+            '{"a":1',
+            '{"a":1,',
+            '{"a":1,}',
+            "{1:2}",
+        ),
+        *(
+            "[1}",
+            '{"a":1]',
+            "1 2",
+            "tru",
+            "nul",
+            "truex",
+            "falsy",
+            "NaN",
+            "Infinity",
+            "01",
+            "-",
+            "1.",
+            ".5",
+            "1e",
+            "+1",
+        ),
+        *(
+            '"',
+            '"\\',
+            '"\\x"',
+            '"\\u12g4"',
+            '"\\u12',
+            '"a\nb"',
+            "'a'",
+            '"\t"',
+            "\ufeff1",
+            "[" * 501 + "]" * 501,
+            "{}\0",
+        ),
+        *('["a" "b"]', '{"a" 1}', '{"a":1 "b":2}', "[1 2]", '{"a",1}', ":", ",", "[:]"),
+    ],
+)
+def test_what_is_not_json(text: str) -> None:
+    _, errors = decoded_texts(TextDecoder(table(), "t-value"), [framed(text.encode(), 9)])
+    assert "not valid JSON" in errors[0] or "nested too deeply" in errors[0]
+    _, errors = decoded_texts(TextDecoder(table(), "t-value"), [framed(b'"\xff"', 9)])
+    assert "not UTF-8" in errors[0]

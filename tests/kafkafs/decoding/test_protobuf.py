@@ -1,0 +1,198 @@
+"""Protobuf by the library: kinds of fields, message indexes, and schemas that cannot be compiled."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kafkafs.decoding import DoesNotFit, TextDecoder, encode_json, proto_files, protobuf
+from kafkafs.decoding.proto_indexes import BadIndexes, read_indexes, write_indexes
+from kafkafs.schemas.schema import AVRO, PROTOBUF, Reference, Schema
+from tests.support.decoded_columns import SchemaTable, decoded_text, decoded_texts, framed, one_schema
+
+PROTO = """
+syntax = "proto3";
+package p;
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/wrappers.proto";
+import "google/protobuf/struct.proto";
+import "google/protobuf/any.proto";
+message A { int32 n = 1; string s = 2; }
+message B {
+  map<string, int64> counts = 1;
+  message C { bool y = 1; message D { double d = 1; } }
+  enum E { NONE = 0; ONE = 1; }
+  E e = 2;
+  repeated E es = 3;
+  C c = 4;
+  optional int32 maybe = 5;
+  oneof which { string text = 6; bytes blob = 7; }
+  google.protobuf.Timestamp at = 8;
+  google.protobuf.Int64Value wrapped = 9;
+  google.protobuf.Struct any_json = 10;
+  google.protobuf.Any any = 11;
+  float small = 12;
+  uint64 big = 13;
+  B inner = 14;
+  string camelCase = 15;
+}
+"""
+PROTO2 = """
+syntax = "proto2";
+message R { required string name = 1; optional int32 n = 2 [default = -7]; repeated int32 xs = 3 [packed = true];
+            extensions 100 to 200; optional group G = 4 { optional int32 i = 1; } }
+"""
+
+
+def shown(data: bytes, text: str = PROTO) -> Any:
+    return json.loads(decoded_text(TextDecoder(one_schema(text, PROTOBUF), "t-value"), framed(data)))
+
+
+def fault(data: bytes, text: str = PROTO, **versions: Any) -> str:
+    _, errors = decoded_texts(TextDecoder(one_schema(text, PROTOBUF), "t-value"), [framed(data)])
+    return errors[0]
+
+
+def test_fields() -> None:
+    assert shown(b"\0") == {}
+    assert shown(b"\0\x08\x05\x12\x01x") == {"n": 5, "s": "x"}
+    second = b"\x02\x02"  # message [1]
+    assert shown(second + b"\x10\x01\x1a\x03\x00\x01\x09") == {"e": "ONE", "es": ["NONE", "ONE", 9]}
+    assert shown(second + b"\x0a\x07\x0a\x01k\x10\xff\xff\x03") == {"counts": {"k": "65535"}}
+    assert shown(second + b"\x28\x00") == {"maybe": 0}
+    assert shown(second + b"\x32\x00") == {"text": ""}
+    assert shown(second + b"\x3a\x02\xff\xfe") == {"blob": "//4="}
+    assert shown(second + b"\x42\x02\x08\x01") == {"at": "1970-01-01T00:00:01Z"}
+    assert shown(second + b"\x4a\x00") == {"wrapped": "0"}
+    assert shown(second + b"\x65\x00\x00\xc0\x7f") == {"small": "NaN"}
+    assert shown(second + b"\x65\xcd\xcc\xcc\x3d") == {"small": 0.1}
+    assert shown(second + b"\x68" + b"\xff" * 9 + b"\x01") == {"big": "18446744073709551615"}
+    assert shown(second + b"\x72\x02\x72\x00") == {"inner": {"inner": {}}}
+    assert shown(second + b"\x7a\x01x") == {"camelCase": "x"}
+    assert shown(second + b"\xfa\x07\x01x") == {}, "an unknown field"
+
+
+def test_proto2() -> None:
+    assert shown(b"\0\x10\x05", PROTO2) == {"n": 5}, "a required field that is missing"
+    assert shown(b"\0\x0a\x01x\x1a\x02\x01\x02\x18\x03", PROTO2) == {"name": "x", "xs": [1, 2, 3]}
+    assert shown(b"\0\x23\x08\x01\x24", PROTO2) == {"g": {"i": 1}}
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "the data end within the message indexes"),
+        (b"\x04\x00", "the data end within the message indexes"),
+        (b"\x03", "-2 message indexes"),
+        (b"\x80\x80\x80\x80\x80", "more than 32 bits"),
+        (b"\x02\x08", "there is no message type [4] in the schema"),
+        (b"\x02\x01", "there is no message type [-1] in the schema"),
+        (b"\x06\x02\x00\x00\x08", "wire"),
+        (b"\x00\x08", ""),
+        (b"\x00\x12\x05x", ""),
+        (b"\x00\x12\x02\xff\xfe", ""),
+        (b"\x02\x02" + b"\x72\x7f" * 200, ""),
+        (b"\x02\x02\x5a\x03\x0a\x01x", ""),  # Any of a type that is not known
+    ],
+)
+def test_data_that_do_not_fit(data: bytes, why: str) -> None:
+    error = fault(data)
+    assert error.startswith("schema 7 does not fit the data: ")
+    if why != "wire":
+        assert why in error
+
+
+def test_data_that_are_too_long() -> None:
+    assert "up to 16 MiB" in fault(b"\0" + b"\x08\x05" * (8 << 20) + b"\0")
+
+
+def test_indexes_with_and_without_the_types_of_maps() -> None:
+    """Java's clients leave the entry types out, Python's count them. protoc puts them where the field is."""
+    assert shown(b"\x04\x02\x00\x08\x01") == {"y": True}
+    assert shown(b"\x04\x02\x02\x08\x01") == {"y": True}
+    assert shown(b"\x06\x02\x00\x00") == {}
+    for indexes in ((0,), (1,), (0, 0), (63, 64, 2**20)):
+        assert read_indexes(write_indexes(indexes) + b"rest") == (indexes, len(write_indexes(indexes)))
+    assert read_indexes(b"\x02\x00") == ((0,), 2)
+    with pytest.raises(BadIndexes):
+        read_indexes(b"\xca\x01" + b"\0" * 200)
+
+
+def test_schemas_that_do_not_compile() -> None:
+    assert "schema 7 cannot be used: it does not compile: " in fault(b"\0", "message {")
+    assert ": the schema:1:" in fault(b"\0", "message {")
+    assert "does not compile" in fault(b"\0", 'import "missing.proto"; message A {}')
+    assert "4 MiB" in fault(b"\0", "/" * (5 << 20))
+    assert "there is no message type [0]" in fault(b"\0", 'syntax = "proto3";')
+
+
+@pytest.mark.parametrize(
+    "name", ["../x.proto", "/x.proto", "a//b.proto", "a/../../x", "", ".", "a\0b", "a\nb", "a\\b", "x" * 300]
+)
+def test_names_that_are_no_file_names(name: str) -> None:
+    """A reference's name becomes a file: it must not be one elsewhere."""
+    main = Schema(7, PROTOBUF, "message A {}", (Reference(name, "s", 1),))
+    table = SchemaTable(main, versions={("s", 1): Schema(8, PROTOBUF, "message X {}")})
+    _, errors = decoded_texts(TextDecoder(table, "t-value"), [framed(b"\0")])
+    assert "is no file name" in errors[0]
+
+
+def test_references() -> None:
+    low = Schema(1, PROTOBUF, 'syntax = "proto3"; package low; message L { int32 i = 1; }')
+    middle = Schema(
+        2,
+        PROTOBUF,
+        'syntax = "proto3"; import "d/low.proto"; message M { low.L l = 1; }',
+        (Reference("d/low.proto", "low", 1),),
+    )
+    main = Schema(
+        7,
+        PROTOBUF,
+        'syntax = "proto3"; import "mid.proto"; message T { M m = 1; }',
+        (Reference("mid.proto", "mid", 1),),
+    )
+    table = SchemaTable(main, versions={("low", 1): low, ("mid", 1): middle})
+    assert decoded_text(TextDecoder(table, "t-value"), framed(b"\0\x0a\x04\x0a\x02\x08\x05")) == '{"m":{"l":{"i":5}}}'
+    for missing in (SchemaTable(main), SchemaTable(main, versions={("mid", 1): Schema(2, AVRO, '"int"')})):
+        _, errors = decoded_texts(TextDecoder(missing, "t-value"), [framed(b"\0")])
+        assert "refers to mid.proto" in errors[0]
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proto_files, "find_spec", lambda name: None)
+    assert fault(b"\0").endswith("Protobuf needs the packages of an extra: pip install 'kafkafs[schemas]'")
+
+
+def test_writing() -> None:
+    table = one_schema(PROTO, PROTOBUF)
+    schema = table.by_id(7)
+    assert schema is not None
+    assert encode_json(schema, table, {"n": 5, "s": "x"}) == framed(b"\0\x08\x05\x12\x01x")
+    assert encode_json(schema, table, {"counts": {"k": "65535"}}) == framed(
+        b"\x02\x02\x0a\x07\x0a\x01k\x10\xff\xff\x03"
+    )
+    assert encode_json(schema, table, {"d": 0.5}) == framed(b"\x06\x02\x00\x00\x09" + bytes(6) + b"\xe0\x3f")
+    for value, named in (
+        ({"n": "x"}, "n"),
+        ({"nothing": 1}, "nothing"),
+        (7, "object"),
+        ({"e": "TWO"}, "e"),
+        ([], "array"),
+    ):
+        with pytest.raises(DoesNotFit, match=named):
+            encode_json(schema, table, value)
+    # The largest float is written in a form that the library does not read; a double is not changed.
+    largest = encode_json(schema, table, {"small": 3.4028235e38})
+    assert json.loads(decoded_text(TextDecoder(table, "t-value"), largest)) == {"small": 3.4028235e38}
+    with pytest.raises(DoesNotFit):
+        encode_json(schema, table, {"small": 3.5e38})
+
+
+def test_one_compilation_for_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = PROTO + "// of this test alone\n"
+    assert shown(b"\0", text) == {}
+    monkeypatch.setattr(proto_files, "_descriptor_set", lambda texts: pytest.fail("compiled again"))
+    assert shown(b"\0", text) == {}
+    assert isinstance(protobuf.decoder(Schema(7, PROTOBUF, text), SchemaTable()), protobuf.ProtobufDecoder)

@@ -1,0 +1,109 @@
+"""Decoded views and `@schemas` through a real mount."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.format.record_columns import Record
+from tests.support.builders import build_log_dir
+from tests.support.commands import output_of
+from tests.support.decoded_golden import agrees, golden_lines
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.mounts import Mounted, mounted, requires_fuse, run_kafkafs
+from tests.support.schema_logs import LONG, START_MS, GrowingLog, avro_string, framed, schema_record
+
+pytestmark = requires_fuse
+
+LOG = FIXTURES / "schemas" / "log"
+
+
+@pytest.fixture(scope="module")
+def fixture_mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    with mounted(LOG, tmp_path_factory.mktemp("decoded") / "mnt") as mount:
+        yield mount
+
+
+@requires_fixtures
+@pytest.mark.parametrize("partition", ["avro-orders-0", "json-users-1", "mixed-0", "proto-events-0"])
+def test_golden_lines(fixture_mount: Mounted, partition: str) -> None:
+    topic, _, number = partition.rpartition("-")
+    directory = fixture_mount.path / topic / number
+    data = (directory / "messages.decoded.jsonl").read_bytes()
+    plain = (directory / "messages.jsonl").read_bytes().splitlines()
+    for line, golden, jsonl in zip(data.splitlines(), golden_lines(partition), plain, strict=True):
+        assert not agrees(json.loads(line), golden, json.loads(jsonl)), line
+    assert output_of("cat", LOG, f"{topic}/{number}", "--format", "decoded") == data
+    assert subprocess.check_output(["tail", "-n", "2", directory / "messages.decoded.jsonl"]) == b"".join(
+        data.splitlines(keepends=True)[-2:]
+    )
+    ranged = (directory / "offsets" / "3-9.decoded.jsonl").read_bytes()
+    assert ranged == b"".join(line for line in data.splitlines(keepends=True) if 3 <= json.loads(line)["offset"] <= 9)
+
+
+@requires_fixtures
+def test_schemas(fixture_mount: Mounted) -> None:
+    schemas = fixture_mount.path / "@schemas"
+    assert (fixture_mount.path / "plain" / "0" / "messages.decoded.jsonl").exists()
+    (path,) = (schemas / "ids").glob("4.*")
+    assert json.loads(path.read_text())["name"] == "Address"
+    same = schemas / "subjects" / "shop.common.Address" / "1.avsc"
+    assert same.read_bytes() == path.read_bytes()
+    assert os.getxattr(same, "user.kafka.id") == b"4"
+    assert (schemas / "subjects" / "common%2Ftypes.proto").is_dir()
+    assert not (schemas / "subjects" / "nothing").exists()
+    copied = subprocess.check_output(["tar", "-C", schemas, "-c", "."])
+    assert copied
+    # A directory of schemas of another mount serves as schemas=PATH.
+    assert output_of("schemas", schemas).splitlines()[1].split()[:2] == [b"1", b"AVRO"]
+
+
+def test_while_a_registry_writes(tmp_path: Path) -> None:
+    """A running registry and producer: the open file keeps what it has shown, the next one shows what is known now."""
+    log = tmp_path / "log"
+    schemas, topic = GrowingLog(log, "_schemas-0"), GrowingLog(log, "t-0")
+    schemas.append([schema_record("t-value", 1, 1)])
+    topic.append(
+        [Record(None, framed(1, avro_string("a")), (), START_MS), Record(None, framed(2, b"\4"), (), START_MS)]
+    )
+    with mounted(log, tmp_path / "mnt") as mount:
+        path = mount.path / "t" / "0" / "messages.decoded.jsonl"
+
+        def values(data: bytes) -> list[object]:
+            return [json.loads(line)["value"] for line in data.splitlines()]
+
+        with path.open("rb") as before:
+            first = before.read()
+            assert values(first) == ["a", "\0\0\0\0\2\4"]
+            schemas.append([schema_record("t-value", 2, 2, LONG), schema_record("t-value", 3, 3)])
+            topic.append([Record(None, framed(3, avro_string("c")), (), START_MS)])
+            more = before.read()
+            assert values(more) == ["c"]
+            assert os.fstat(before.fileno()).st_size == len(first + more)
+            assert values(path.read_bytes()) == ["a", 2, "c"]
+            before.seek(0)
+            assert before.read() == first + more
+        assert values(path.read_bytes()) == ["a", 2, "c"]
+        assert path.stat().st_size == len(path.read_bytes())
+
+
+def test_schemas_of_another_place(tmp_path: Path) -> None:
+    log, other = tmp_path / "log", tmp_path / "other"
+    build_log_dir(log, {"t": [[framed(1, avro_string("a"))]]})
+    build_log_dir(other, {"_schemas": [[schema_record("t-value", 1, 1)]]})
+    with mounted(log, tmp_path / "plain") as mount:
+        assert not (mount.path / "t" / "0" / "messages.decoded.jsonl").exists()
+        assert not (mount.path / "@schemas").exists()
+    for option in (("-o", f"schemas={other}"), ("--schemas", str(other))):
+        with mounted(log, tmp_path / "mnt", *option) as mount:
+            (line,) = (mount.path / "t" / "0" / "messages.decoded.jsonl").read_text().splitlines()
+            assert json.loads(line)["value"] == "a"
+            assert json.loads((mount.path / "@status.json").read_text())["schemas"] == str(other)
+    done = run_kafkafs("mount", log, tmp_path / "mnt", "-o", f"schemas={log}", "--read-only", check=False)
+    assert done.returncode == 2
+    assert b"no schemas here" in done.stderr

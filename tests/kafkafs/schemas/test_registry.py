@@ -1,0 +1,432 @@
+"""What `_schemas` amounts to: compared with a real registry's answers, and case by case."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import os
+import random
+import uuid
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkafs.schemas.registry import Registry, State, context_of, name_in_context, qualified
+from kafkafs.schemas.registry_replay import Limits, RegistryReplay
+from kafkafs.schemas.schema import Reference
+from kafkafs.schemas.sources import FileSchemas, LogSchemas, import_line, schemas_at
+from storage.errors import CorruptData, InvalidConfig
+from storage.format.record_columns import Record
+from storage.log.log_dir import LogDir
+from tests.support.builders import build_log_dir
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.schema_logs import LONG, STRING, GrowingLog, other_record, schema_record
+
+GOLDEN = FIXTURES / "schemas" / "golden"
+
+
+@cache
+def fixture_registry() -> Registry:
+    return LogSchemas(LogDir.open_read_only(FIXTURES / "schemas" / "log")).registry()
+
+
+def replayed(*records: Record, limits: Limits | None = None) -> Registry:
+    replay = RegistryReplay() if limits is None else RegistryReplay(limits)
+    for offset, record in enumerate(records):
+        replay.apply(record.key, record.value, offset, record.timestamp)
+    return replay.registry()
+
+
+def states(registry: Registry) -> dict[tuple[str, int], State]:
+    return {place: entry.state for place, entry in registry.versions.items()}
+
+
+@requires_fixtures
+def test_ids_of_the_fixture() -> None:
+    registry = fixture_registry()
+    golden = json.loads((GOLDEN / "schemas.json").read_text())
+    assert [str(schema_id) for schema_id in registry.ids()] == sorted(golden["ids"], key=int)
+    for text, expected in golden["ids"].items():
+        schema = registry.by_id(int(text))
+        assert schema is not None
+        assert (schema.schema_type, schema.text) == (expected["type"], expected["schema"])
+        references = [{"name": one.name, "subject": one.subject, "version": one.version} for one in schema.references]
+        assert references == expected["references"]
+        found = [entry for entry in registry.versions.values() if entry.schema.schema_id == int(text)]
+        assert [
+            (entry.subject, entry.version, entry.offset, entry.state.value)
+            for entry in sorted(found, key=lambda entry: entry.offset)
+            if not entry.context
+        ] == [(one["subject"], one["version"], one["offset"], one["state"]) for one in expected["subjects"]]
+    for one in golden["other_contexts"]:
+        assert registry.versions[one["subject"], one["version"]].schema.schema_id == one["id"]
+        schema = registry.by_id(one["id"], "avro-orders-value")
+        assert schema is not None
+        assert schema.text != STRING  # the default context's
+
+
+@requires_fixtures
+def test_answers_of_the_real_registry() -> None:
+    """Subjects, versions, texts and levels as Karapace answered before the hand-made records were written."""
+    registry = fixture_registry()
+    for when, answers in json.loads((GOLDEN / "registry.json").read_text()).items():
+        for path, answer in answers.items():
+            if path.startswith("/schemas/ids/"):
+                schema = registry.by_id(int(path.rpartition("/")[2]))
+                assert schema is not None
+                if "schema" in answer["body"]:
+                    assert schema.text == answer["body"]["schema"]
+            elif when == "after_deletions" and path.endswith("/versions"):
+                subject = path.split("/")[2].replace("%2F", "/")
+                live = [entry.version for entry in registry.of_subject(subject) if entry.state is State.LIVE]
+                assert live == answer["body"]
+            elif when == "after_deletions" and path.startswith("/subjects"):
+                wanted = {State.LIVE} if path == "/subjects" else {State.LIVE, State.SOFT_DELETED}
+                found = {
+                    entry.subject for entry in registry.versions.values() if entry.state in wanted and entry.offset < 46
+                }
+                assert found == set(answer["body"])
+    assert registry.compatibility == {
+        "": "FULL",
+        "json-users-value": "FORWARD",
+        "mixed-value": "NONE",
+        "hand-made-value": "NONE",
+    }
+
+
+@requires_fixtures
+def test_reading_changes_nothing(tmp_path: Path) -> None:
+    log = FIXTURES / "schemas" / "log" / "_schemas-0" / "00000000000000000000.log"
+    before = log.stat()
+    LogSchemas(LogDir.open_read_only(FIXTURES / "schemas" / "log")).registry()
+    after = log.stat()
+    assert (after.st_mtime_ns, after.st_atime_ns, after.st_ctime_ns) == (
+        before.st_mtime_ns, before.st_atime_ns, before.st_ctime_ns,
+    )  # fmt: skip
+
+
+def test_deletions() -> None:
+    three = [schema_record("a", number, number) for number in (1, 2, 3)]
+    soft = other_record("DELETE_SUBJECT", "a", {"subject": "a", "version": 2})
+    assert states(replayed(*three, soft)) == {
+        ("a", 1): State.SOFT_DELETED,
+        ("a", 2): State.SOFT_DELETED,
+        ("a", 3): State.LIVE,
+    }
+    hard = Record(three[0].key, None)
+    registry = replayed(*three, soft, hard)
+    assert states(registry)["a", 1] is State.HARD_DELETED
+    assert registry.by_id(1) is not None
+    assert registry.referenced(Reference("x", "a", 1)) is not None
+    # An empty value is Karapace's tombstone, a version with `deleted` a soft deletion in both.
+    assert states(replayed(*three, Record(three[0].key, b"")))["a", 1] is State.HARD_DELETED
+    assert states(replayed(*three, schema_record("a", 3, 3, deleted=True)))["a", 3] is State.SOFT_DELETED
+    cleared = replayed(*three, soft, other_record("CLEAR_SUBJECT", "a", {"subject": "a"}))
+    assert list(states(cleared).values()) == [State.HARD_DELETED, State.HARD_DELETED, State.LIVE]
+    again = replayed(*three, soft, three[1])
+    assert states(again)["a", 2] is State.LIVE
+
+
+def test_redpandas_records() -> None:
+    """Its keys also name a sequence number and a node, and it leaves out the version of a deleted subject."""
+    key = {"keytype": "SCHEMA", "subject": "a", "version": 1, "magic": 1, "seq": 3, "node": 0}
+    value = {"subject": "a", "version": 1, "id": 7, "schema": LONG, "deleted": False}
+    later = {**key, "seq": 9}
+    registry = replayed(
+        Record(json.dumps(key).encode(), json.dumps(value).encode()),
+        other_record("DELETE_SUBJECT", "a", {"subject": "a"}, seq=8, node=0),
+        Record(json.dumps(later).encode(), json.dumps({**value, "deleted": True}).encode()),
+        Record(json.dumps(key).encode(), None),
+    )
+    assert states(registry) == {("a", 1): State.HARD_DELETED}
+    schema = registry.by_id(7)
+    assert schema is not None
+    assert schema.text == LONG
+
+
+def test_a_version_with_another_id() -> None:
+    """After a hard deletion a version may come back with another id; messages may have either."""
+    first, again = schema_record("a", 1, 1, STRING), schema_record("a", 1, 2, LONG)
+    registry = replayed(first, Record(first.key, None), again)
+    assert [schema.text for schema in map(registry.by_id, (1, 2)) if schema is not None] == [STRING, LONG]
+    assert registry.versions["a", 1].schema.schema_id == 2
+
+
+def test_contexts() -> None:
+    records = [
+        schema_record("t-value", 1, 1, STRING),
+        schema_record("other", 1, 2, STRING),
+        schema_record(":.dr:t-value", 1, 2, LONG),
+        schema_record(":.dr:only", 1, 9, LONG),
+        schema_record(":.a:x", 1, 5, LONG),
+        schema_record(":.b:x", 1, 5, STRING),
+        schema_record(":.dr:holder", 1, 10, '"p"', references=[{"name": "n", "subject": "only", "version": 1}]),
+        schema_record(":.:plain", 1, 11, LONG),
+    ]
+    registry = replayed(*records)
+
+    def text(schema_id: int, subject: str | None = None) -> str | None:
+        schema = registry.by_id(schema_id, subject)
+        return None if schema is None else schema.text
+
+    assert text(1) == text(1, "t-value") == STRING
+    assert text(2) == text(2, "u-value") == STRING
+    assert text(2, "t-value") == LONG  # the subject has this id only in the other context
+    assert text(9) == LONG
+    assert text(5) is None  # two contexts disagree
+    assert text(5, "x") == LONG
+    holder = registry.by_id(10)
+    assert holder is not None
+    assert holder.references == (Reference("n", ":.dr:only", 1),)
+    assert registry.referenced(holder.references[0]) == registry.by_id(9)
+    assert ("plain", 1) in registry.versions
+    assert (context_of(":.dr:t"), context_of("t"), context_of(":.:t"), context_of(":.dr")) == (".dr", "", "", "")
+    assert (name_in_context(":.dr:a:b"), name_in_context("a:b")) == ("a:b", "a:b")
+    assert (qualified("s", ".dr"), qualified(":.x:s", ".dr"), qualified(":.:s", ".dr")) == (":.dr:s", ":.x:s", "s")
+
+
+def test_references_to_the_newest_and_to_the_default_context() -> None:
+    registry = replayed(
+        schema_record("a", 1, 1, STRING), schema_record("a", 2, 2, LONG), schema_record("a", 3, 3, deleted=True)
+    )
+    assert registry.referenced(Reference("a", "a", -1)) == registry.by_id(2)
+    assert registry.referenced(Reference("a", ":.dr:a", 1)) == registry.by_id(1)
+    assert registry.referenced(Reference("a", "a", 4)) is None
+
+
+def test_guids() -> None:
+    """As Confluent's SchemaValueTest pins them, and as records name them."""
+    text = '{"type":"record","name":"myrecord","fields":[{"type":"string","default":null,"name":"f"}]}'
+    pinned = bytes(
+        number % 256 for number in (29, 32, -53, -71, -27, -29, 94, -105, 84, -25, -38, 23, 11, 110, 93, -37)
+    )
+    given, digest = uuid.uuid4(), hashlib.sha256(b"").digest()[:16]
+    registry = replayed(
+        schema_record("a", 1, 1, text),
+        schema_record("b", 1, 2, LONG, references=[{"name": "n", "subject": "a", "version": 1}]),
+        schema_record("c", 1, 3, STRING, guid=str(given), md5=base64.b64encode(digest).decode(), ruleSet={}),
+    )
+    assert registry.by_guid(pinned) == registry.by_id(1)
+    assert registry.by_guid(hashlib.md5(LONG.encode() + b"na\0\0\0\1").digest()) == registry.by_id(2)
+    assert registry.by_guid(given.bytes) == registry.by_guid(digest) == registry.by_id(3)
+    assert registry.by_guid(hashlib.md5(STRING.encode()).digest()) is None  # rules are part of it, and not known here
+
+
+BROKEN: list[tuple[bytes | None, bytes | None]] = [
+    (None, b"{}"),
+    (b"", b"{}"),
+    (b"{", b"{}"),
+    (b"[1]", b"{}"),
+    (b"{}", b"{}"),
+    (b"\xff", b"{}"),
+    (b'{"keytype":"SCHEMA","version":1}', b"{}"),
+    (b'{"keytype":"SCHEMA","subject":"a","version":"1"}', b"{}"),
+    (b'{"keytype":"SCHEMA","subject":"a","version":true}', b"{}"),
+    (b'{"keytype":"SCHEMA","subject":"a","version":1}', b"{"),
+    (b'{"keytype":"SCHEMA","subject":"a","version":1}', b"[" * 100_000),
+    (b'{"keytype":"SCHEMA","subject":"a","version":1}', b'{"id":1}'),
+    (b'{"keytype":"SCHEMA","subject":"a","version":1}', b'{"id":-1,"schema":"1"}'),
+    (b'{"keytype":"SCHEMA","subject":"a","version":1}', b'{"id":4294967296,"schema":"1"}'),
+    (b'{"keytype":"SCHEMA","subject":"a","version":1}', b'{"id":1,"schema":"1","schemaType":7}'),
+    (b'{"keytype":"SCHEMA","subject":"a","version":1}', b'{"id":1,"schema":"1","references":[1]}'),
+    (b'{"keytype":"SCHEMA","subject":"a","version":1}', b'{"id":1,"schema":"1","references":[{"name":"n"}]}'),
+    (b'{"keytype":"SCHEMA","subject":"\\ud800","version":1}', b'{"id":1,"schema":"1"}'),
+    (b'{"keytype":"SCHEMA","subject":"a","version":1}', b'{"id":1,"schema":"\\udc80"}'),
+    (b'{"keytype":"CONFIG","subject":"a"}', b'{"compatibilityLevel":7}'),
+    (b'{"keytype":"CONFIG","subject":"a"}', b'{"compatibilityLevel":"\\ud800"}'),
+    (b'{"keytype":"DELETE_SUBJECT"}', b"{}"),
+    (b'{"keytype":"CLEAR_SUBJECT"}', b"{}"),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), BROKEN)
+def test_broken_records(key: bytes | None, value: bytes | None) -> None:
+    replay = RegistryReplay()
+    with pytest.raises(CorruptData):
+        replay.apply(key, value, 0, -1)
+    assert not replay.registry()
+
+
+def test_broken_records_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broken = [Record(key, value) for key, value in BROKEN]
+    build_log_dir(tmp_path, {"_schemas": [[schema_record("a", 1, 1), *broken, schema_record("a", 2, 2)]]})
+    with caplog.at_level(logging.WARNING):
+        registry = schemas_at(tmp_path).registry()
+    assert list(registry.ids()) == [1, 2]
+    assert "at offset 1" in caplog.text
+
+
+def test_unknown_kinds_are_ignored() -> None:
+    registry = replayed(
+        other_record("NOOP", None, None),
+        other_record("MODE", "a", {"mode": "READONLY"}),
+        other_record("CONTEXT", None, {"context": ".dr"}),
+        other_record("ASSOC", "a", {"x": 1}),
+        other_record("CONFIG", None, {"compatibilityLevel": "FULL"}),
+        other_record("CONFIG", "a", {"compatibilityLevel": "NONE"}),
+        other_record("CONFIG", "a", None),
+    )
+    assert not registry
+    assert registry.compatibility == {"": "FULL"}
+
+
+def test_limits() -> None:
+    small = Limits(text_bytes=10, versions=2, all_texts_bytes=15)
+    replay = RegistryReplay(small)
+
+    def apply(record: Record) -> None:
+        replay.apply(record.key, record.value, 0, 0)
+
+    with pytest.raises(CorruptData, match="too large; expected up to 10 characters, found 11"):
+        apply(schema_record("a", 1, 1, "x" * 11))
+    apply(schema_record("a", 1, 1, "x" * 10))
+    apply(schema_record("a", 1, 1, "x" * 10, deleted=True))  # the same one again
+    with pytest.raises(CorruptData, match="too large together"):
+        apply(schema_record("b", 1, 2, "y" * 10))
+    apply(schema_record("b", 1, 1, "x" * 10))  # held once
+    with pytest.raises(CorruptData, match="too many schemas"):
+        apply(schema_record("c", 1, 1, "x" * 10))
+    with pytest.raises(CorruptData, match="too many schemas"):
+        apply(schema_record("b", 1, 3, "x"))  # would replace a version
+    assert len(replay.registry().versions) == 2
+
+
+def test_follows_the_log(tmp_path: Path) -> None:
+    GrowingLog(tmp_path, "t-0")
+    log_dir = LogDir.open_read_only(tmp_path)
+    source = LogSchemas(log_dir)
+    assert not source.registry()
+    log = GrowingLog(tmp_path, "_schemas-0")
+    os.utime(tmp_path, (1, 1))  # a later change of the directory shows at once
+    log.append([schema_record("a", 1, 1)])
+    first = source.registry()
+    assert list(first.ids()) == [1]
+    assert source.registry() is first
+    log.append([other_record("NOOP", None, None)])
+    assert source.registry() is first  # nothing that decoding needs has changed
+    log.append([schema_record("a", 2, 2), other_record("DELETE_SUBJECT", "a", {"subject": "a", "version": 1})])
+    assert list(source.registry().ids()) == [1, 2]
+    assert list(first.ids()) == [1]
+
+
+def test_an_unreadable_log_leaves_what_was_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = GrowingLog(tmp_path, "_schemas-0")
+    log.append([schema_record("a", 1, 1)])
+    source = LogSchemas(LogDir.open_read_only(tmp_path))
+    assert list(source.registry().ids()) == [1]
+    log.append([schema_record("a", 2, 2)])
+    with (log.path / f"{0:020d}.log").open("r+b") as file:
+        file.seek(-20, os.SEEK_END)
+        file.write(b"\0" * 20)
+    with caplog.at_level(logging.WARNING):
+        assert list(source.registry().ids()) == [1]
+
+
+def test_an_id_that_compaction_removed_stays_known(tmp_path: Path) -> None:
+    """To the process that has used it; not to a later one, nor after the topic was made again."""
+    log = GrowingLog(tmp_path, "_schemas-0")
+    records = [schema_record("a", 1, 1), schema_record("b", 1, 2)]
+    log.append([*records, Record(records[0].key, None)])
+    source = LogSchemas(LogDir.open_read_only(tmp_path))
+    assert list(source.registry().ids()) == [1, 2]
+
+    def replace_log(name: str, *left: Record) -> None:
+        """As compaction does: another file in the place of the segment's."""
+        other = GrowingLog(tmp_path / name, "_schemas-0")
+        other.next_offset = log.next_offset
+        other.append(list(left))
+        (other.path / f"{0:020d}.log").replace(log.path / f"{0:020d}.log")
+
+    replace_log("cleaned", records[1], schema_record("c", 1, 3))
+    assert list(source.registry().ids()) == [1, 2, 3]
+    assert source.by_id(1) is not None
+    assert not source.registry().of_subject("a")
+    assert list(LogSchemas(LogDir.open_read_only(tmp_path)).registry().ids()) == [2, 3]
+
+
+def test_files(tmp_path: Path) -> None:
+    (tmp_path / "7.avsc").write_text(LONG)
+    (tmp_path / "8.proto").write_text('syntax = "proto3";')
+    (tmp_path / "ids").mkdir()
+    (tmp_path / "ids" / "9.json").write_text("{}")
+    for other in ("07.avsc", "x.avsc", "99999999999.avsc", "4294967296.json", "7.txt"):
+        (tmp_path / other).write_text("other")
+    (tmp_path / "10.avsc").write_bytes(b"\xff")
+    (tmp_path / "11.avsc").mkdir()
+    source = schemas_at(tmp_path)
+    found = {schema_id: entry.schema.schema_type for schema_id, entry in source.registry().ids().items()}
+    assert found == {7: "AVRO", 8: "PROTOBUF", 9: "JSON"}
+    assert not source.registry().subjects()
+    (tmp_path / "12.avsc").write_text(STRING)
+    assert source.by_id(12) is not None
+    schema = source.by_id(7, "t-value")
+    assert schema is not None
+    assert source.by_guid(hashlib.md5(LONG.encode()).digest()) == schema
+
+
+@requires_fixtures
+def test_import_file_goes_there_and_back(tmp_path: Path) -> None:
+    registry = fixture_registry()
+    lines = [import_line(entry) for entry in sorted(registry.versions.values(), key=lambda entry: entry.offset)]
+    (tmp_path / "import.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    read = FileSchemas(tmp_path).registry()
+    assert states(read) == states(registry)
+    assert {place: entry.schema for place, entry in read.versions.items()} == {
+        place: entry.schema for place, entry in registry.versions.items()
+    }
+    for schema_id in registry.ids():
+        assert read.by_id(schema_id) == registry.by_id(schema_id)
+
+
+def test_broken_import_lines_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    good = {"subject": "a", "body": {"version": 1, "id": 1, "schema": STRING}}
+    lines: list[Any] = [1, {}, {"subject": "a", "body": 3}, {"subject": 1, "body": {"version": 1}}, good]
+    (tmp_path / "import.jsonl").write_text("{\n" + "".join(json.dumps(line) + "\n" for line in lines))
+    with caplog.at_level(logging.WARNING):
+        assert list(FileSchemas(tmp_path).registry().ids()) == [1]
+    assert "line 1 is not a schema" in caplog.text
+
+
+def test_no_schemas_at_a_path(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="no schemas here; expected a log directory with _schemas-0"):
+        schemas_at(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        schemas_at(tmp_path / "missing")
+
+
+def test_fingerprints() -> None:
+    base = [schema_record("a", 1, 1), schema_record("b", 1, 2, LONG)]
+    one = replayed(*base).fingerprint
+    assert replayed(*base).fingerprint == one
+    others = [
+        replayed(*base, schema_record("a", 2, 3)),
+        replayed(base[0]),
+        replayed(base[0], schema_record("b", 1, 2, STRING)),
+        replayed(base[0], schema_record("b", 1, 2, LONG, schemaType="JSON")),
+        replayed(base[0], schema_record("c", 1, 2, LONG)),
+        replayed(base[0], schema_record(":.x:b", 1, 2, LONG)),
+        replayed(base[0], schema_record("b", 1, 2, LONG, references=[{"name": "", "subject": "a", "version": 1}])),
+    ]
+    assert len({one, *(other.fingerprint for other in others)}) == 8
+
+
+def test_any_bytes_are_read_or_refused() -> None:
+    """Records with random changes: CorruptData or a registry, nothing else."""
+    choose = random.Random(16)
+    samples = [schema_record("a", 1, 1), other_record("CONFIG", "a", {"compatibilityLevel": "X"})]
+    for _ in range(3000):
+        record = choose.choice(samples)
+        key, value = bytearray(record.key or b""), bytearray(record.value or b"")
+        for data in (key, value):
+            for _ in range(choose.randrange(3)):
+                data[choose.randrange(len(data))] = choose.randrange(256)
+        replay = RegistryReplay()
+        try:
+            replay.apply(bytes(key), bytes(value), 0, 0)
+        except CorruptData:
+            assert not replay.registry().versions
+        replay.registry().fingerprint  # noqa: B018

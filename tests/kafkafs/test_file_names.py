@@ -1,0 +1,26 @@
+"""Names as file names."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkafs.file_names import decoded_name, encoded_name
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8")))
+def test_names_go_there_and_back(text: str) -> None:
+    name = encoded_name(text)
+    assert name
+    assert "/" not in name
+    assert not name.startswith(".")
+    assert decoded_name(name) == text
+
+
+@given(st.text(alphabet="%/2Ff.x@", max_size=8))
+def test_a_name_has_one_encoded_form(name: str) -> None:
+    try:
+        text = decoded_name(name)
+    except ValueError:
+        return
+    assert encoded_name(text) == name

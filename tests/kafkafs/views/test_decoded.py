@@ -1,0 +1,251 @@
+"""Decoded views while schemas are registered: nothing changes under an open file, everything after it is closed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkafs.schemas.schema import Reference
+from kafkafs.schemas.sources import LogSchemas
+from kafkafs.schemas.steady import SteadySchemas
+from kafkafs.tree.tree import Tree, TreeOptions
+from storage.format.record_columns import Record
+from storage.log.log_dir import LogDir
+from tests.support.reference_views import content, read_all, tree_of
+from tests.support.schema_logs import (
+    LONG,
+    START_MS,
+    STRING,
+    GrowingLog,
+    avro_string,
+    framed,
+    other_record,
+    schema_record,
+)
+
+PATH = "/t/0/messages.decoded.jsonl"
+LEAST_KEPT_BYTES = 1 << 20  # of a segment
+
+
+class Cluster:
+    """A topic and a registry that a test lets grow."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.schemas = GrowingLog(path, "_schemas-0")
+        self.topic = GrowingLog(path, "t-0")
+        self.schemas.append([schema_record("other", 1, 99)])
+
+    def register(self, schema_id: int, subject: str = "t-value", text: str = STRING) -> None:
+        self.schemas.append([schema_record(subject, schema_id, schema_id, text)])
+
+    def send(self, schema_id: int, *texts: str) -> None:
+        self.topic.append([Record(None, framed(schema_id, avro_string(text)), (), START_MS) for text in texts])
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path / "log")
+
+
+def values(data: bytes) -> list[Any]:
+    """The decoded values; True for a line with an error."""
+    found = [json.loads(line) for line in data.splitlines()]
+    return [True if "error" in line else line["value"] for line in found]
+
+
+def test_a_schema_that_appears_later(cluster: Cluster) -> None:
+    cluster.send(1, "a", "b")
+    tree = tree_of(cluster.path)
+    view = tree.lookup(PATH)
+    before = view.open()
+    first = read_all(before)
+    assert values(first) == [True, True]
+    cluster.register(1)
+    # The open file is as it was, in content and size, for stats too, also where it grows by the same id.
+    assert read_all(before) == first
+    assert before.size == tree.lookup(PATH).attributes().size == len(first)
+    cluster.send(1, "c")
+    grown = read_all(before)
+    assert grown.startswith(first)
+    assert values(grown) == [True, True, True]
+    # What is opened now shows the values; the older handle still does not.
+    after = tree.lookup(PATH).open()
+    assert values(read_all(after)) == ["a", "b", "c"]
+    assert read_all(before) == grown
+    assert after.size == len(read_all(after))
+    before.close()
+    after.close()
+    assert values(content(tree, PATH)) == ["a", "b", "c"]
+
+
+def test_a_follower_sees_schemas_registered_after_it_began(cluster: Cluster) -> None:
+    cluster.register(1)
+    cluster.send(1, "a")
+    tree = tree_of(cluster.path)
+    handle = tree.lookup(PATH).open()
+    assert values(read_all(handle)) == ["a"]
+    cluster.register(2)
+    cluster.send(2, "b")
+    assert values(read_all(handle)) == ["a", "b"]
+    handle.close()
+
+
+def test_another_id_changes_nothing(cluster: Cluster) -> None:
+    """A view that met no unknown id, or not this one, is not measured again."""
+    cluster.register(1)
+    cluster.send(1, "a")
+    tree = tree_of(cluster.path)
+    content(tree, PATH)
+    scanned = tree.status()["view_index"]["scanned_bytes"]
+    cluster.register(2)
+    assert values(content(tree, PATH)) == ["a"]
+    assert tree.status()["view_index"]["scanned_bytes"] == scanned
+    cluster.send(7, "b")
+    assert values(content(tree, PATH)) == ["a", True]
+    scanned = tree.status()["view_index"]["scanned_bytes"]
+    cluster.register(3)
+    assert values(content(tree, PATH)) == ["a", True]
+    assert tree.status()["view_index"]["scanned_bytes"] == scanned
+
+
+def test_a_stat_measures_nothing_anew(cluster: Cluster) -> None:
+    cluster.send(1, "a")
+    tree = tree_of(cluster.path)
+    size = len(content(tree, PATH))
+    scanned = tree.status()["view_index"]["scanned_bytes"]
+    cluster.register(1)
+    assert tree.lookup(PATH).attributes().size == size
+    assert tree.status()["view_index"]["scanned_bytes"] == scanned
+    assert values(content(tree, PATH)) == ["a"]
+
+
+def test_ranges_and_times(cluster: Cluster) -> None:
+    cluster.register(1)
+    cluster.send(1, *"abcdefgh")
+    tree = tree_of(cluster.path)
+    assert values(content(tree, "/t/0/offsets/2-4.decoded.jsonl")) == ["c", "d", "e"]
+    assert values(content(tree, "/t/0/offsets/last-2.decoded.jsonl")) == ["g", "h"]
+    assert values(content(tree, "/t/0/time/2023-11-14.decoded.jsonl")) == list("abcdefgh")
+    assert values(content(tree, "/t/0/time/2023-11-15.decoded.jsonl")) == []
+
+
+def test_the_latest(cluster: Cluster) -> None:
+    """`latest.decoded.jsonl` keeps what it shows while it is open, and is decoded anew at the next open."""
+    cluster.register(1)
+    pairs = [(b"a", 1, "old"), (b"b", 2, "later"), (b"a", 1, "new")]
+    cluster.topic.append([Record(key, framed(number, avro_string(text)), (), START_MS) for key, number, text in pairs])
+    tree = tree_of(cluster.path)
+    for path in ("/t/0/latest.decoded.jsonl", "/t/latest.decoded.jsonl"):
+        assert values(content(tree, path)) == [True, "new"]
+    handle = tree.lookup("/t/0/latest.decoded.jsonl").open()
+    before = read_all(handle)
+    cluster.register(2)
+    assert read_all(handle) == before
+    handle.close()
+    for path in ("/t/0/latest.decoded.jsonl", "/t/latest.decoded.jsonl"):
+        assert values(content(tree, path)) == ["later", "new"]
+
+
+def test_a_key(cluster: Cluster) -> None:
+    cluster.register(1)
+    pairs = [(b"a", 1, "one"), (b"b", 2, "unknown"), (b"a", 1, "two")]
+    cluster.topic.append([Record(key, framed(number, avro_string(text)), (), START_MS) for key, number, text in pairs])
+    tree = tree_of(cluster.path)
+    for path in ("/t/0/keys/{}.decoded.jsonl", "/t/keys/{}.decoded.jsonl"):
+        assert values(content(tree, path.format("a"))) == ["one", "two"]
+        assert values(content(tree, path.format("b"))) == [True]
+    cluster.register(2)
+    for path in ("/t/0/keys/b.decoded.jsonl", "/t/keys/b.decoded.jsonl"):
+        assert values(content(tree, path)) == ["unknown"]
+
+
+def kept_tree(cluster: Cluster, index_dir: Path) -> Tree:
+    return Tree(LogDir.open_read_only(cluster.path), TreeOptions(index_dir=index_dir))
+
+
+def scanned_by(tree: Tree) -> int:
+    scanned: int = tree.status()["view_index"]["scanned_bytes"]
+    return scanned
+
+
+def test_what_is_kept_on_disk(cluster: Cluster, tmp_path: Path) -> None:
+    """A later mount uses it if the schemas are the same, and nothing is kept while an id is unknown."""
+    index_dir = tmp_path / "index"
+    cluster.register(1)
+    for number in range(5):
+        cluster.send(1, *[f"{number}-{index}".ljust(60) for index in range(4000)])
+    assert (cluster.topic.path / f"{0:020d}.log").stat().st_size > LEAST_KEPT_BYTES
+
+    first = kept_tree(cluster, index_dir)
+    data = content(first, PATH)
+    first.stop()
+    assert len(list(index_dir.iterdir())) == 1
+    again = kept_tree(cluster, index_dir)
+    assert content(again, PATH) == data
+    assert scanned_by(again) == 0
+
+    # It goes on with other ids, although they were registered after the pieces were measured.
+    cluster.register(2)
+    later = kept_tree(cluster, index_dir)
+    cluster.send(3, "unknown")
+    assert content(later, PATH).startswith(data)
+    later.stop()
+    assert len(list(index_dir.iterdir())) == 1  # nothing was kept
+    cluster.register(3)
+    known = kept_tree(cluster, index_dir)
+    assert values(content(known, PATH))[-1] == "unknown"
+    assert scanned_by(known) > LEAST_KEPT_BYTES
+
+
+def test_other_schemas_are_another_index(cluster: Cluster, tmp_path: Path) -> None:
+    """The same log with other schemas (`schemas=PATH`) does not take what was kept for these."""
+    index_dir, files = tmp_path / "index", tmp_path / "files"
+    files.mkdir()
+    (files / "2.avsc").write_text(STRING)
+    from kafkafs.schemas.sources import schemas_at
+
+    cluster.register(1)
+    for number in range(5):
+        cluster.send(1, *[f"{number}-{index}".ljust(60) for index in range(4000)])
+    first = kept_tree(cluster, index_dir)
+    assert values(content(first, PATH))[0] == "0-0".ljust(60)
+    first.stop()
+    log_dir = LogDir.open_read_only(cluster.path)
+    other = Tree(log_dir, TreeOptions(index_dir=index_dir), schemas=schemas_at(files))
+    assert values(content(other, PATH))[0] is True
+
+
+def test_answers_stay(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = LogSchemas(LogDir.open_read_only(cluster.path))
+    steady = SteadySchemas(source)
+    assert steady.fingerprint() == source.registry().fingerprint
+    assert steady.by_id(1, "t-value") is None
+    assert steady.referenced(Reference("n", "t-value", 1)) is None
+    assert steady.by_guid(bytes(16)) is None
+    assert steady.by_id(99, "t-value") is not None
+    assert not steady.is_outdated()
+    assert steady.fingerprint() is None  # something was unknown
+    cluster.schemas.append([other_record("NOOP", None, None)])
+    cluster.register(5)
+    assert not steady.is_outdated()
+    assert steady.by_id(5) is not None
+    cluster.register(1)
+    assert steady.is_outdated()
+    assert steady.by_id(1, "t-value") is None
+    assert steady.referenced(Reference("n", "t-value", 1)) is None
+    assert steady.by_id(1, "u-value") is not None  # was not asked before
+    assert not SteadySchemas(source).is_outdated()
+
+    # After too many questions it keeps the registry as it is then.
+    monkeypatch.setattr("kafkafs.schemas.steady._MOST_ANSWERS", 3)
+    few = SteadySchemas(source)
+    assert [few.by_id(number) is None for number in (1000, 1001, 1002, 1003)] == [True] * 4
+    assert not few.is_outdated()
+    cluster.register(1003, text=LONG)
+    assert few.is_outdated()
+    assert few.by_id(1003) is None
+    assert few.by_id(99) is not None

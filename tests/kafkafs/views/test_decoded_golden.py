@@ -1,0 +1,54 @@
+"""Every golden decoded line of the fixture `schemas` through the tree: whole partitions, ranges, times."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from kafkafs.tree.tree import Tree
+from tests.support.decoded_golden import agrees, golden_lines, partitions
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.reference_views import content, parsed, tree_of
+
+pytestmark = requires_fixtures
+
+
+@cache
+def tree() -> Tree:
+    return tree_of(FIXTURES / "schemas" / "log")
+
+
+def base(partition: str) -> str:
+    topic, _, number = partition.rpartition("-")
+    return f"/{topic}/{number}"
+
+
+@pytest.mark.parametrize("partition", partitions())
+def test_whole_partition(partition: str) -> None:
+    decoded: list[Any] = parsed(content(tree(), f"{base(partition)}/messages.decoded.jsonl", step=1000))
+    plain: list[Any] = parsed(content(tree(), f"{base(partition)}/messages.jsonl"))
+    for line, golden, jsonl in zip(decoded, golden_lines(partition), plain, strict=True):
+        assert line["offset"] == golden["offset"]
+        assert not agrees(line, golden, jsonl), (golden.get("kind"), line)
+
+
+@pytest.mark.parametrize("partition", partitions())
+def test_ranges(partition: str) -> None:
+    whole = content(tree(), f"{base(partition)}/messages.decoded.jsonl").splitlines(keepends=True)
+    offsets = [json.loads(line)["offset"] for line in whole]
+    middle = len(whole) // 2
+    first, last = offsets[middle // 2], offsets[middle]
+
+    def lines(name: str) -> list[bytes]:
+        return content(tree(), f"{base(partition)}/{name}.decoded.jsonl").splitlines(keepends=True)
+
+    assert lines(f"offsets/{first}-{last}") == whole[middle // 2 : middle + 1]
+    assert lines(f"offsets/{first}-") == whole[middle // 2 :]
+    assert lines("offsets/last-3") == whole[-3:]
+    assert lines(f"offsets/{last}") == whole[middle : middle + 1]
+    stamp = json.loads(whole[middle])["timestamp"]
+    expected = [line for line in whole if json.loads(line)["timestamp"] >= stamp]
+    assert lines(f"time/{stamp}--") == expected

@@ -1,0 +1,206 @@
+"""Lines of decoded.jsonl that are appended: encoded by their schemas, or refused with the name of the field."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kafkafs.formats.jsonl_parse import parse_line
+from kafkafs.schemas.registry import Registry
+from kafkafs.schemas.registry_replay import RegistryReplay
+from kafkafs.tree.tree import Tree
+from kafkafs.writing.line_parsers import Parsed
+from kafkafs.writing.schema_values import jsonl_with
+from storage.errors import InvalidRecord
+from storage.format.record_columns import Record
+from tests.support.commands import output_of, process
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.owned_dirs import opened
+from tests.support.reference_views import content
+from tests.support.schema_logs import LONG, avro_string, framed, schema_record
+
+LOG = FIXTURES / "schemas" / "log"
+RECORD = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "to", "type": {"type": "record", "name": "To", "fields": [{"name": "zip", "type": "string"}]}},
+        ],
+    }
+)
+
+
+def registry() -> Registry:
+    replay = RegistryReplay()
+    records = [
+        schema_record("t-value", 1, 1),
+        schema_record("t-key", 1, 2, LONG),
+        schema_record("t-value", 2, 3, RECORD),
+        schema_record("t-value", 3, 4, "{"),
+        schema_record("t-value", 4, 5, '"null"'),
+        schema_record(":.dr:u-value", 1, 1, LONG),
+        schema_record("other", 1, 9, "x", schemaType="THRIFT"),
+    ]
+    for offset, record in enumerate(records):
+        replay.apply(record.key, record.value, offset, 0)
+    return replay.registry()
+
+
+def parse(*lines: dict[str, Any], topic: str = "t") -> Parsed:
+    texts = [json.dumps(line).encode() for line in lines]
+    lengths = np.array([len(text) for text in texts], np.int64)
+    return jsonl_with(registry(), topic)(b"".join(texts), lengths.cumsum() - lengths, lengths)
+
+
+def record(line: dict[str, Any], topic: str = "t") -> Record:
+    parsed = parse(line, topic=topic)
+    assert parsed.error is None, parsed.error
+    return Record(parsed.columns.key(0), parsed.columns.value(0))
+
+
+def test_encoding() -> None:
+    found = record({"key": 5, "value": "v", "keySchema": 2, "valueSchema": 1})
+    assert (found.key, found.value) == (framed(2, b"\n"), framed(1, avro_string("v")))
+    found = record({"key": "k", "value": "v", "keySchema": None, "valueSchema": None})
+    assert (found.key, found.value) == (b"k", b"v")
+    assert record({"value": None, "valueSchema": None}).value is None
+    assert record({"value": None, "valueSchema": 5}).value == framed(5, b"")
+    found = record({"value": 7, "valueSchema": 1}, topic="u")
+    assert found.value == framed(1, b"\x0e")  # the topic's subject is in another context
+
+
+def test_what_could_not_be_decoded_is_taken_as_it_is() -> None:
+    raw = framed(77, b"\xff\xfe")
+    line = {"value": {"base64": "AAAAAE3//g=="}, "valueSchema": 77, "error": "value: there is no schema 77"}
+    assert record(line).value == raw
+    text = {"value": "\0\0\0\0Mx", "valueSchema": 77, "error": "value: there is no schema 77"}
+    assert record(text).value == framed(77, b"x")
+    # The other side of such a line is encoded, and so is a value that the error is not about.
+    assert record({**line, "key": 5, "keySchema": 2}).key == framed(2, b"\n")
+    assert record(
+        {"value": "v", "valueSchema": 1, "key": "\0\0\0\0Mx", "keySchema": 77, "error": "key: x"}
+    ).value == framed(1, avro_string("v"))
+    del line["error"]
+    assert "no schema has the id 77" in str(parse(line).error)
+
+
+def test_schemas_that_are_named_by_a_guid() -> None:
+    """The newer wire format: a header has the schema, the value is data alone."""
+    guid = base64.b64encode(b"\1" + hashlib.md5(b'"string"').digest()).decode()
+    other = base64.b64encode(b"\1" + hashlib.md5(LONG.encode()).digest()).decode()
+    line = {"value": "v", "valueSchema": 1, "headers": [["__value_schema_id", {"base64": guid}]]}
+    assert record(line).value == avro_string("v")
+    raw = {**line, "value": "left as it is", "error": "value: schema 1 does not fit the data"}
+    assert record(raw).value == b"left as it is"
+    wrong = {**line, "headers": [["__value_schema_id", {"base64": other}]]}
+    assert "header names another schema than 1" in str(parse(wrong).error)
+    of_the_key = {**line, "headers": [["__key_schema_id", {"base64": guid}]]}
+    assert record(of_the_key).value == framed(1, avro_string("v"))
+    no_guid = {**line, "headers": [["__value_schema_id", "x"]]}
+    assert record(no_guid).value == framed(1, avro_string("v"))
+
+
+def test_protobuf_that_is_named_by_a_guid() -> None:
+    text = 'syntax = "proto3"; message A { int32 n = 1; } message B { string s = 1; }'
+    replay = RegistryReplay()
+    one = schema_record("t-value", 1, 1, text, schemaType="PROTOBUF")
+    replay.apply(one.key, one.value, 0, 0)
+    parse_lines = jsonl_with(replay.registry(), "t")
+    guid = b"\1" + hashlib.md5(text.encode()).digest()
+
+    def appended(value: object, header: bytes) -> Parsed:
+        headers = [["__value_schema_id", {"base64": base64.b64encode(header).decode()}]]
+        line = json.dumps({"value": value, "valueSchema": 1, "headers": headers}).encode()
+        return parse_lines(line, np.zeros(1, np.int64), np.full(1, len(line), np.int64))
+
+    assert appended({"n": 5}, guid).columns.value(0) == b"\x08\x05"
+    assert appended({"n": 5}, guid + b"\0").columns.value(0) == b"\x08\x05"
+    assert appended({"s": "x"}, guid + b"\x02\x02").columns.value(0) == b"\x0a\x01x"
+    assert "the value is the message [1] of the schema, and the record's header names [0]" in str(
+        appended({"s": "x"}, guid).error
+    )
+    assert "header names no message type" in str(appended({"n": 5}, guid + b"\xff").error)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"value": 5, "valueSchema": 1}, "value: does not fit the schema 1: "),
+        ({"value": "x", "key": "y", "keySchema": 2}, "key: does not fit the schema 2: "),
+        ({"value": {"id": 1, "to": {"zip": 7}}, "valueSchema": 3}, "zip"),
+        ({"value": {"id": 1}, "valueSchema": 3}, "to"),
+        ({"value": {"id": 1, "to": {"zip": ""}, "more": 1}, "valueSchema": 3}, "more"),
+        ({"value": "x", "valueSchema": 4}, "the schema 4 cannot be used: "),
+        ({"value": "x", "valueSchema": 9}, "the schema 9 cannot be used: "),
+        ({"value": "x", "valueSchema": 6}, "value: no schema has the id 6 here"),
+        ({"value": "x", "valueSchema": "1"}, "valueSchema must be a whole number"),
+        ({"value": "x", "valueSchema": -1}, "valueSchema must be a whole number"),
+        ({"value": "x", "valueSchema": True}, "valueSchema must be a whole number"),
+        ({"value": "x", "valueSchema": 2**32}, "valueSchema must be a whole number"),
+    ],
+)
+def test_refusals(line: dict[str, Any], message: str) -> None:
+    parsed = parse({"value": "first"}, line, {"value": "never"})
+    assert len(parsed.columns) == 1
+    assert message in str(parsed.error)
+    assert isinstance(parsed.error, InvalidRecord)
+
+
+def test_without_schemas() -> None:
+    with pytest.raises(InvalidRecord, match="valueSchema names a schema, and none are known here; found 1"):
+        parse_line(b'{"value":"x","valueSchema":1}')
+
+
+@requires_fixtures
+@pytest.mark.parametrize(
+    "partition",
+    ["avro-orders/0", "avro-keys/1", "proto-events/0", "proto-legacy/0", "json-users/0", "mixed/0", "hand-made/0"],
+)
+def test_round_trip(tmp_path: Path, partition: str) -> None:
+    """A decoded line that is appended again is the same decoded line."""
+    output_of("topics", "create", tmp_path, partition.partition("/")[0], "--partitions", 2)
+    lines = output_of("cat", LOG, partition, "--format", "decoded")
+    with process("append", tmp_path, partition, "--format", "jsonl", "--schemas", LOG, stdin=-1) as appending:
+        _, messages = appending.communicate(lines, timeout=120)
+    assert appending.returncode == 0, messages
+    again = output_of("cat", tmp_path, partition, "--format", "decoded", "--schemas", LOG)
+    assert [json.loads(line) for line in again.splitlines()] == [json.loads(line) for line in lines.splitlines()]
+
+
+def test_through_the_tree(tmp_path: Path) -> None:
+    """`@append.jsonl` encodes by the schemas of the directory, which may be registered while it is open."""
+    owned = opened(tmp_path)
+    try:
+        owned.create_topic("_schemas", 1)
+        owned.create_topic("t", 1)
+        tree = Tree(owned.log_dir, owned=owned)
+        schemas = tree.lookup("/_schemas/0/@append.jsonl").open_to_write()
+        handle = tree.lookup("/t/@append.jsonl").open_to_write()
+        line = b'{"value":{"id":1,"to":{"zip":"a"}},"valueSchema":3}\n'
+        with pytest.raises(InvalidRecord, match="no schema has the id 3 here"):
+            handle.write(line)
+        registered = schema_record("t-value", 1, 3, RECORD)
+        assert registered.key is not None
+        assert registered.value is not None
+        schemas.write(json.dumps({"key": registered.key.decode(), "value": registered.value.decode()}).encode() + b"\n")
+        assert handle.write(line) == len(line)
+        with pytest.raises(InvalidRecord, match="zip"):
+            handle.write(line.replace(b'"a"', b"7"))
+        shown = content(tree, "/t/0/messages.decoded.jsonl")
+        assert json.loads(shown)["value"] == {"id": 1, "to": {"zip": "a"}}
+        more = tree.lookup("/t/@append.jsonl").open_to_write()
+        more.write(shown)
+        values = [json.loads(text)["value"] for text in content(tree, "/t/0/messages.decoded.jsonl").splitlines()]
+        assert values == [{"id": 1, "to": {"zip": "a"}}] * 2
+        for one in (schemas, handle, more):
+            one.close()
+    finally:
+        owned.close()

@@ -1,0 +1,274 @@
+"""Export of decoded values: typed columns of one Avro record, whichever version wrote them."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import dataset
+
+from kafkafs.cli import main
+from kafkafs.decoding import BadSchema, parse_avro
+from kafkafs.schemas.registry import Registry
+from kafkafs.schemas.schema import AVRO, Schema
+from kafkafs.spark.jobs.commits import Form, committed_sets
+from kafkafs.spark.jobs.export import ExportOptions, export
+from kafkafs.spark.jobs.typed_values import TypedValues, arrow_type, typed_form
+from kafkafs.spark.rows import HEADERS
+from storage.errors import InvalidConfig, NotPermitted
+from storage.format.record_columns import Record
+from storage.types import TopicPartition
+from tests.support.builders import build_log_dir
+from tests.support.commands import run
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.schema_logs import LONG, START_MS, GrowingLog, framed, schema_record
+
+fastavro = pytest.importorskip("fastavro")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TP = TopicPartition("t", 0)
+UTC = datetime.UTC
+
+
+def record_schema(*fields: tuple[str, Any], **defaults: Any) -> dict[str, Any]:
+    return {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": name, "type": kind} | ({"default": defaults[name]} if name in defaults else {})
+            for name, kind in fields
+        ],
+    }
+
+
+V1 = record_schema(("id", "int"), ("old", "string"))
+V2 = record_schema(("id", "long"), ("more", ["null", "string"]), more=None)
+V3 = record_schema(("id", "long"), ("more", ["null", "string"]), ("late", "double"), more=None, late=1.5)
+
+
+def encoded(schema_id: int, schema: dict[str, Any], value: dict[str, Any]) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return framed(schema_id, out.getvalue())
+
+
+def register(*schemas: dict[str, Any]) -> list[Record]:
+    return [schema_record("t-value", number, number, json.dumps(schema)) for number, schema in enumerate(schemas, 1)]
+
+
+def a_log(path: Path, values: list[bytes | None], *schemas: dict[str, Any]) -> Path:
+    build_log_dir(
+        path,
+        {"_schemas": [register(*schemas)], "t": [[Record(b"k", value, (), START_MS) for value in values]]},
+        broker=False,
+    )
+    return path
+
+
+def typed(
+    path: Path, values: list[bytes | None], headers: dict[int, list[tuple[str, bytes | None]]] | None = None
+) -> list[dict[str, Any]]:
+    """`headers` by row."""
+    pairs = [
+        [{"key": key, "value": value} for key, value in (headers or {}).get(row, [])] or None
+        for row in range(len(values))
+    ]
+    columns = [pa.array(values, pa.binary()), pa.array(pairs, HEADERS)]
+    batch = pa.RecordBatch.from_arrays(columns, names=["value", "headers"])
+    found: list[dict[str, Any]] = TypedValues(typed_form(path, None, [TP], None))(batch).to_pylist()
+    return found
+
+
+def test_versions_are_read_as_the_newest(tmp_path: Path) -> None:
+    values = [
+        encoded(1, V1, {"id": 7, "old": "x"}),
+        encoded(2, V2, {"id": 2**40, "more": "m"}),
+        None,
+        b"plain",
+        framed(9, b"x"),
+        framed(2, b"\x02"),
+        encoded(2, V2, {"id": 1, "more": None}) + b"\0",
+    ]
+    rows = typed(a_log(tmp_path, values, V1, V2), values)
+    assert [row["value"] for row in rows] == [{"id": 7, "more": None}, {"id": 2**40, "more": "m"}, *[None] * 5]
+    assert [row["value_schema_id"] for row in rows] == [1, 2, None, None, 9, 2, 2]
+    assert [row["value_bytes"] for row in rows] == [None, None, None, *values[3:]]
+    errors = [row["decode_error"] for row in rows]
+    assert errors[:4] == [None, None, None, "it is not in the wire format"]
+    assert "there is no schema 9" in errors[4]
+    assert all(errors[4:])
+
+
+def test_schemas_that_headers_name(tmp_path: Path) -> None:
+    """The value is data alone then, and may look as if it began with an id."""
+    guid = b"\1" + hashlib.md5(json.dumps(V1).encode()).digest()
+    value = encoded(1, V1, {"id": 0, "old": ""})[5:] or b""
+    tricky = encoded(1, V1, {"id": 7, "old": "abc"})[5:]
+    headers: dict[int, list[tuple[str, bytes | None]]] = {
+        1: [("other", b"x"), ("__value_schema_id", guid)],
+        2: [("__value_schema_id", b"\1" + bytes(16))],
+        3: [("__value_schema_id", None)],
+    }
+    path = a_log(tmp_path, [None], V1, V2)
+    rows = typed(path, [encoded(1, V1, {"id": 5, "old": "x"}), tricky, value, value], headers)
+    assert [row["value"] for row in rows] == [{"id": 5, "more": None}, {"id": 7, "more": None}, None, None]
+    assert [row["value_schema_id"] for row in rows] == [1, 1, None, None]
+    assert "there is no schema with the GUID 00000000-" in rows[2]["decode_error"]
+    assert rows[3]["decode_error"] == "it is not in the wire format"
+    (only,) = TypedValues(typed_form(path, None, [TP], None), keep_headers=False)(
+        pa.RecordBatch.from_arrays(
+            [pa.array([None], pa.binary()), pa.array([None], HEADERS)], names=["value", "headers"]
+        )
+    ).to_pylist()
+    assert list(only) == ["value", "value_bytes", "value_schema_id", "decode_error"]
+
+
+def test_every_type(tmp_path: Path) -> None:
+    kinds: list[tuple[str, Any, Any, Any]] = [
+        ("nothing", "null", None, None),
+        ("flag", "boolean", True, True),
+        ("int", "int", -5, -5),
+        ("long", "long", 2**60, 2**60),
+        ("float", "float", 1.5, 1.5),
+        ("double", "double", 1e300, 1e300),
+        ("bytes", "bytes", b"\xff", b"\xff"),
+        ("text", "string", "é", "é"),
+        ("fixed", {"type": "fixed", "name": "F", "size": 2}, b"ab", b"ab"),
+        ("enum", {"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B"),
+        ("list", {"type": "array", "items": ["null", "long"]}, [1, None], [1, None]),
+        ("map", {"type": "map", "values": "int"}, {"a": 1}, [("a", 1)]),
+        ("maybe", ["null", "string"], None, None),
+        ("either", ["null", "string", "int"], 5, "5"),
+        ("below", record_schema(("x", "int")) | {"name": "Below"}, {"x": 1}, {"x": 1}),
+        ("date", {"type": "int", "logicalType": "date"}, datetime.date(2026, 11, 22), datetime.date(2026, 11, 22)),
+        ("time", {"type": "int", "logicalType": "time-millis"}, datetime.time(1, 2, 3), "01:02:03"),
+        (
+            "stamp",
+            {"type": "long", "logicalType": "timestamp-millis"},
+            datetime.datetime(2026, 1, 2, tzinfo=UTC),
+            datetime.datetime(2026, 1, 2, tzinfo=UTC),
+        ),
+        (
+            "local",
+            {"type": "long", "logicalType": "local-timestamp-micros"},
+            datetime.datetime(2026, 1, 2),
+            datetime.datetime(2026, 1, 2),
+        ),
+        (
+            "price",
+            {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+            decimal.Decimal("-12.50"),
+            decimal.Decimal("-12.50"),
+        ),
+        (
+            "huge",
+            {"type": "bytes", "logicalType": "decimal", "precision": 60, "scale": 0},
+            decimal.Decimal(10**50),
+            str(10**50),
+        ),
+    ]
+    schema = record_schema(*((name, kind) for name, kind, _, _ in kinds))
+    values: list[bytes | None] = [encoded(1, schema, {name: value for name, _, value, _ in kinds})]
+    (row,) = typed(a_log(tmp_path, values, schema), values)
+    assert row["decode_error"] is None
+    assert row["value"] == {name: expected for name, _, _, expected in kinds}
+
+
+def test_what_a_column_cannot_express(tmp_path: Path) -> None:
+    """A year beyond Python's, a decimal of more digits than its type: the value stays as bytes, the others are read."""
+    schema = record_schema(("when", {"type": "long", "logicalType": "timestamp-millis"}))
+    good, bad = encoded(1, schema, {"when": 5}), framed(1, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01")
+    rows = typed(a_log(tmp_path, [good, bad], schema), [good, bad, good])
+    assert [row["value"] is None for row in rows] == [False, True, False]
+    assert rows[1]["value_bytes"] == bad
+    assert rows[1]["decode_error"]
+
+
+def test_a_schema_that_is_no_columns(tmp_path: Path) -> None:
+    def parsed(text: str) -> pa.DataType:
+        return arrow_type(parse_avro(Schema(1, AVRO, text), Registry()))
+
+    node = '{"type":"record","name":"Node","fields":[{"name":"next","type":["null","Node"]}]}'
+    with pytest.raises(BadSchema, match="Node contains itself"):
+        parsed(node)
+    for number, text in enumerate((node, LONG)):
+        path = tmp_path / str(number)
+        build_log_dir(path, {"_schemas": [[schema_record("t-value", 1, 1, text)]], "t": [[b"v"]], "u": [[]]})
+        with pytest.raises(InvalidConfig, match="the values of t cannot be columns: schema 1: "):
+            typed_form(path, None, [TP], None)
+    with pytest.raises(InvalidConfig, match="the subject u-value has no schema"):
+        typed_form(tmp_path / "0", None, [TopicPartition("u", 0)], None)
+    with pytest.raises(InvalidConfig, match="expected one topic, found t, u"):
+        typed_form(tmp_path / "0", None, [TP, TopicPartition("u", 0)], None)
+    with pytest.raises(InvalidConfig, match="the schema 5, as which this directory's files have their values"):
+        typed_form(tmp_path / "0", None, [TP], 5)
+
+
+def test_export(spark: SparkSession, tmp_path: Path) -> None:
+    """The first run chooses the version; a later one keeps it, whatever has been registered since."""
+    log, out = tmp_path / "log", tmp_path / "out"
+    schemas, topic = GrowingLog(log, "_schemas-0"), GrowingLog(log, "t-0")
+    first, second, third = register(V1, V2, V3)
+    schemas.append([first, second])
+
+    def send(*values: bytes | None) -> None:
+        topic.append([Record(b"k", value, (), START_MS) for value in values])
+
+    send(encoded(1, V1, {"id": 1, "old": "x"}), encoded(2, V2, {"id": 2, "more": "y"}), None, b"plain")
+    options = ExportOptions(decode=True)
+    assert export(spark, log, out, [TP], options).messages == 4
+    schemas.append([third])
+    send(encoded(3, V3, {"id": 3, "more": "z", "late": 2.5}))
+    assert export(spark, log, out, [TP], options).messages == 1
+    assert {done.form for done in committed_sets(out)} == {Form(False, "read_uncommitted", 2)}
+
+    rows = sorted(dataset.dataset(out, partitioning="hive").to_table().to_pylist(), key=lambda row: row["offset"])
+    assert [row["value"] for row in rows] == [
+        {"id": 1, "more": None},
+        {"id": 2, "more": "y"},
+        None,
+        None,
+        {"id": 3, "more": "z"},
+    ]
+    assert [row["value_schema_id"] for row in rows] == [1, 2, None, None, 3]
+    assert rows[3]["value_bytes"] == b"plain"
+    found = spark.read.parquet(str(out)).where("value.id > 1").select("value.more").collect()
+    assert sorted(row.more for row in found) == ["y", "z"]
+    with pytest.raises(NotPermitted, match="another form"):
+        export(spark, log, out, [TP], ExportOptions())
+    plain = tmp_path / "plain"
+    export(spark, log, plain, [TP], ExportOptions())
+    with pytest.raises(NotPermitted, match="found values decoded"):
+        export(spark, log, plain, [TP], options)
+
+
+@requires_fixtures
+def test_a_real_topic(spark: SparkSession, tmp_path: Path) -> None:
+    """Every value of the fixture that its golden file decodes is in a column."""
+    log = FIXTURES / "schemas" / "log"
+    result = run("spark", "export", str(log), str(tmp_path / "out"), "avro-keys", "--decode", "--json")
+    assert result.exit_code == 0, result.output
+    rows = dataset.dataset(tmp_path / "out", partitioning="hive").to_table().to_pylist()
+    assert len(rows) == json.loads(result.stdout)["messages"] > 100
+    assert not [row["decode_error"] for row in rows if row["decode_error"] is not None]
+    assert all(row["value"] is None or row["value_schema_id"] == 5 for row in rows)
+    assert {tuple(row["value"]) for row in rows if row["value"]} == {
+        ("name", "home", "others", "balance", "since", "flags")
+    }
+
+
+def test_options_that_do_not_go_together(tmp_path: Path) -> None:
+    assert "spark" in main.commands
+    build_log_dir(tmp_path / "log", {"t": [[b"v"]]})
+    result = run("spark", "export", tmp_path / "log", tmp_path / "out", "t", "--schemas", tmp_path)
+    assert result.exit_code == 2
+    assert "--schemas is for --decode" in result.output

@@ -1,0 +1,174 @@
+"""The option `decode`: the columns of decoded keys and values, in process and through Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kafkafs.schemas.sources import LogSchemas, schemas_at
+from kafkafs.spark import decoded_columns, rows
+from kafkafs.spark.decoded_columns import Decoding
+from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.options import COLUMNS, DECODED, parse
+from kafkafs.spark.rows import arrow_batches, arrow_schema
+from storage.format.record_columns import Record
+from storage.log.log_dir import LogDir
+from storage.log.reader import read_range
+from storage.types import TopicPartition
+from tests.support.builders import Batch, build_log_dir
+from tests.support.decoded_golden import agrees, golden_lines, partitions
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.reference_views import content, parsed, tree_of
+from tests.support.schema_logs import START_MS, avro_string, framed, schema_record
+
+pa = pytest.importorskip("pyarrow")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG = FIXTURES / "schemas" / "log"
+LONGS = '{"type":"array","items":"long"}'
+
+
+def decoded_rows(path: Path, tp: TopicPartition) -> list[dict[str, Any]]:
+    log_dir = LogDir.open_read_only(path)
+    snapshot = log_dir.log(tp).snapshot()
+    parts = ((tp, block) for block in read_range(snapshot, snapshot.log_start_offset))
+    batches = list(arrow_batches(parts, ("offset", *DECODED), Decoding(LogSchemas(log_dir))))
+    for batch in batches:
+        batch.validate(full=True)
+    found: list[dict[str, Any]] = pa.Table.from_batches(batches, arrow_schema(("offset", *DECODED))).to_pylist()
+    return found
+
+
+@requires_fixtures
+@pytest.mark.parametrize("partition", partitions())
+def test_every_golden_line(partition: str) -> None:
+    """The columns hold what decoded.jsonl shows."""
+    topic, _, number = partition.rpartition("-")
+    plain: list[Any] = parsed(content(tree_of(LOG), f"/{topic}/{number}/messages.jsonl"))
+    found = decoded_rows(LOG, TopicPartition(topic, int(number)))
+    for row, golden, jsonl in zip(found, golden_lines(partition), plain, strict=True):
+        line = {
+            **jsonl,
+            "key": json.loads(row["key_json"] or "null"),
+            "value": json.loads(row["value_json"] or "null"),
+            "keySchema": row["key_schema_id"],
+            "valueSchema": row["value_schema_id"],
+        }
+        if row["decode_error"] is not None:
+            line["error"] = row["decode_error"]
+        assert not agrees(line, golden, jsonl), row
+        assert (row["value_json"] is None) == (jsonl["value"] is None)
+
+
+def test_large_texts_make_short_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes may decode to a text a thousand times as long."""
+    monkeypatch.setattr(rows, "LEAST_BYTES", 100_000)
+    monkeypatch.setattr(decoded_columns, "_LARGE_BYTES", 10_000)
+    zeros = b"\xd0\x0f" + bytes(1000) + b"\0"  # a block of 1,000 longs, which are 0
+    many = [Record(None, framed(1, zeros)) for _ in range(500)]
+    build_log_dir(tmp_path, {"_schemas": [[schema_record("t-value", 1, 1, LONGS)]], "t": [[Batch(many)]]})
+    log_dir = LogDir.open_read_only(tmp_path)
+    tp = TopicPartition("t", 0)
+    parts = ((tp, block) for block in read_range(log_dir.log(tp).snapshot(), 0))
+    batches = list(arrow_batches(parts, ("value_json",), Decoding(LogSchemas(log_dir))))
+    assert sum(len(batch) for batch in batches) == 500
+    assert len(batches) >= 8
+    assert max(batch.nbytes for batch in batches) < 200_000
+    assert json.loads(batches[-1].column(0)[0].as_py()) == [0] * 1000
+
+
+def test_schemas_that_headers_name(tmp_path: Path) -> None:
+    guid = b"\1" + hashlib.md5(LONGS.encode()).digest()
+    records = [
+        Record(None, b"\2\x0e\0", ((b"__value_schema_id", guid),)),
+        Record(None, framed(1, b"\2\x0e\0"), ((b"__key_schema_id", guid),)),
+        Record(b"\2\x0e\0", b"plain", ((b"__key_schema_id", guid),)),
+    ]
+    build_log_dir(tmp_path, {"_schemas": [[schema_record("t-value", 1, 1, LONGS)]], "t": [[Batch(records)]]})
+    rows = decoded_rows(tmp_path, TopicPartition("t", 0))
+    assert [(row["key_json"], row["value_json"]) for row in rows] == [(None, "[7]"), (None, "[7]"), ("[7]", '"plain"')]
+    assert [(row["key_schema_id"], row["value_schema_id"]) for row in rows] == [(None, 1), (None, 1), (1, None)]
+
+
+def test_options() -> None:
+    base = {"path": "/x", "subscribe": "t"}
+    assert parse({**base, "decode": "true"}).columns == (*COLUMNS[:-1], *DECODED)
+    assert parse({**base, "decode": "true", "includeHeaders": "true"}).columns == (*COLUMNS, *DECODED)
+    assert parse({**base, "decode": "true"}).decodes
+    assert not parse({**base, "schemas": "/y"}).decodes
+    assert parse({**base, "columns": "value_JSON"}).columns == ("value_json",)
+    assert parse({**base, "columns": "value_json"}).decodes
+    assert parse({**base, "schemas": "file:/y"}).schemas == Path("/y")
+    with pytest.raises(InvalidOption, match="option schemas is empty"):
+        parse({**base, "schemas": " "})
+    with pytest.raises(InvalidOption, match="decode must be true or false"):
+        parse({**base, "decode": "yes"})
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    path = tmp_path / "logs"
+    values = [framed(1, avro_string("one")), b"plain", framed(9, b"x"), None]
+    topic = [Record(b"k", value, (), START_MS) for value in values]
+    build_log_dir(path, {"_schemas": [[schema_record("t-value", 1, 1)]], "t": [[Batch(topic)]]})
+    return path
+
+
+EXPECTED = [
+    ('"k"', '"one"', None, 1, False),
+    ('"k"', '"plain"', None, None, False),
+    ('"k"', '"\\u0000\\u0000\\u0000\\u0000\\tx"', None, 9, True),
+    ('"k"', None, None, None, False),
+]
+
+
+def test_in_a_query(spark: SparkSession, logs: Path) -> None:
+    frame = spark.read.format("kafkafs").options(subscribe="t", decode="true").load(str(logs)).orderBy("offset")
+    assert frame.columns == [*COLUMNS[:-1], *DECODED]
+    found = [
+        (row.key_json, row.value_json, row.key_schema_id, row.value_schema_id, row.decode_error is not None)
+        for row in frame.collect()
+    ]
+    assert found == EXPECTED
+    only = spark.read.format("kafkafs").options(subscribe="t", columns="value_json").load(str(logs))
+    assert sorted(row.value_json or "" for row in only.collect()) == sorted(row[1] or "" for row in EXPECTED)
+
+
+def test_schemas_of_another_place(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    build_log_dir(bare, {"t": [[framed(1, avro_string("here"))]]})
+    options = {"subscribe": "t", "columns": "value_json"}
+    frame = spark.read.format("kafkafs").options(**options, schemas=str(logs)).load(str(bare))
+    assert [row.value_json for row in frame.collect()] == ['"here"']
+    with pytest.raises(Exception, match="there are no schemas in"):
+        spark.read.format("kafkafs").options(**options).load(str(bare)).collect()
+
+
+def test_several_directories(logs: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    build_log_dir(other, {"u": [[b"v"]]})
+    assert list(decoded_columns.schemas_for((other, logs), None).registry().ids()) == [1]
+    assert schemas_at(logs).registry()
+    with pytest.raises(InvalidOption, match="decode needs the topic _schemas there"):
+        decoded_columns.schemas_for((other,), None)
+
+
+def test_in_a_stream(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    stream = spark.readStream.format("kafkafs").options(
+        subscribe="t", startingOffsets="earliest", columns="offset,value_json"
+    ).load(str(logs))  # fmt: skip
+    query = (
+        stream.writeStream.format("json")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "out"))
+    )
+    assert query.awaitTermination(120)
+    found = spark.read.schema("offset long, value_json string").json(str(tmp_path / "out")).orderBy("offset").collect()
+    assert [row.value_json for row in found] == [row[1] for row in EXPECTED]
