@@ -437,4 +437,3 @@ def inode(path: str) -> int:
     if folder.endswith("/offsets"):
         path = folder + slash + plain_offsets_name(name)
     return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little") >> 1 or 1
-

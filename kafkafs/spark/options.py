@@ -41,6 +41,7 @@ DECODED: Final = ("key_json", "value_json", "key_schema_id", "value_schema_id", 
 
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 
+
 @dataclass(frozen=True, slots=True)
 class TopicNames:
     """`subscribe`: these topics, with all their partitions that are here."""

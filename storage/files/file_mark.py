@@ -40,9 +40,7 @@ class FileMark:
 
     def shows(self, status: os.stat_result) -> bool:
         """True when `status` shows the same state. If this mark is not settled, the file may still have changed."""
-        return (
-            status.st_mtime_ns == self.mtime_ns and status.st_size == self.size and status.st_ino == self.inode
-        )
+        return status.st_mtime_ns == self.mtime_ns and status.st_size == self.size and status.st_ino == self.inode
 
     def still_shows(self, status: os.stat_result) -> bool:
         """As `shows`, for a file that is no longer written continuously: two changes within one tick of a nanosecond

@@ -112,9 +112,7 @@ def _broken(
 
 def load(path: Path, base_offset: int, end_offset: int | None = None, *, growing: bool = False) -> TimeIndex:
     """Reads a .timeindex; see `parse`. Never raises: a missing or unreadable file gives an index without entries."""
-    return load_index(
-        path, ENTRY_SIZE, lambda data: parse(data, base_offset, end_offset, growing=growing, path=path)
-    )
+    return load_index(path, ENTRY_SIZE, lambda data: parse(data, base_offset, end_offset, growing=growing, path=path))
 
 
 def encode(timestamps: npt.ArrayLike, offsets: npt.ArrayLike, base_offset: int) -> bytes:

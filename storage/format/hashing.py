@@ -161,9 +161,7 @@ def _round(
 @cython.nogil
 @cython.inline
 @cython.exceptval(check=False)
-def _word(
-    buffer: cython.const[cython.uchar][::1], start: cython.longlong, length: cython.longlong
-) -> cython.ulonglong:
+def _word(buffer: cython.const[cython.uchar][::1], start: cython.longlong, length: cython.longlong) -> cython.ulonglong:
     """Up to eight bytes, little-endian."""
     word: cython.ulonglong = 0
     index: cython.longlong

@@ -75,7 +75,7 @@ def measure(context: Context) -> None:
         with _fresh(log_dir, None) as tree:
             file = tree.path / "keyed" / "0" / "messages.jsonl"
             cat_seconds(file)
-            row = Row("grep of messages.jsonl, warm", "grep -F '\"key\":\"KEY\"' MNT/keyed/0/messages.jsonl")
+            row = Row("grep of messages.jsonl, warm", 'grep -F \'"key":"KEY"\' MNT/keyed/0/messages.jsonl')
             report.add(row, run_seconds(["grep", "-F", f'"key":"{there[2].decode()}"', str(file)]))
 
 

@@ -90,9 +90,7 @@ def test_a_topic_that_is_wholly_elsewhere(spark: SparkSession, parted: tuple[Pat
     [((b"0\n1\n0 0\n", b"0\n1\n0 0\n"), 9), ((b"0\n2\n0 0\n4 3\n", b"0\n1\n0 0\n"), 5)],
     ids=["the longest", "the highest epoch"],
 )
-def test_of_replicas_one_is_read(
-    spark: SparkSession, tmp_path: Path, epochs: tuple[bytes, bytes], read: int
-) -> None:
+def test_of_replicas_one_is_read(spark: SparkSession, tmp_path: Path, epochs: tuple[bytes, bytes], read: int) -> None:
     """A shorter replica from a later leader is read: the end of the other one would be truncated."""
     paths = []
     for name, messages, checkpoint in zip("ab", (5, 9), epochs, strict=True):

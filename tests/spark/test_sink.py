@@ -346,9 +346,7 @@ class Killed(Exception):
     """Raised instead of ending the process."""
 
 
-def test_foreach_batch_with_a_version_writes_each_batch_once(
-    spark: SparkSession, logs: Path, tmp_path: Path
-) -> None:
+def test_foreach_batch_with_a_version_writes_each_batch_once(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
     source = build_log_dir(tmp_path / "in", {"in": [[Batch(many(30))]]}, broker=False).path
     fail = [True]
 

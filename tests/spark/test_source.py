@@ -147,9 +147,7 @@ def catalog(spark: SparkSession) -> Iterator[str]:
 def test_a_view_of_a_table_is_planned_anew_for_each_query(
     spark: SparkSession, built: BuiltLogDir, catalog: str
 ) -> None:
-    spark.sql(
-        f"CREATE TEMPORARY VIEW readers AS SELECT * FROM {catalog} WITH (path '{built.path}', subscribe 't')"
-    )
+    spark.sql(f"CREATE TEMPORARY VIEW readers AS SELECT * FROM {catalog} WITH (path '{built.path}', subscribe 't')")
     assert spark.table("readers").count() == 40
     owned = OwnedDir.open(built.path)
     Appender(owned.log(TopicPartition("t", 1)), clock=SystemClock()).append([Record(None, b"more")])

@@ -139,9 +139,7 @@ def _scan(
         yield TO_DRIVER, _Scanned(stretch.start_offset, keys.passed(), sent)
 
 
-def _find_latest(
-    chunks: Iterator[KeyChunk], *, secret: Secret, starts: Sequence[int]
-) -> Iterator[tuple[int, _Latest]]:
+def _find_latest(chunks: Iterator[KeyChunk], *, secret: Secret, starts: Sequence[int]) -> Iterator[tuple[int, _Latest]]:
     """Step 2, in a worker that has all keys of a bucket: the offsets that stay, for each task that begins at one of
     `starts`."""
     held = list(chunks)

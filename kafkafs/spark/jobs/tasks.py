@@ -36,7 +36,6 @@ _TRACEBACK: Final = "Traceback (most recent call last):"
 _LACKING: Final = re.compile("No module named '(?:kafkafs|storage|pyarrow)")
 
 
-
 class SparkFailed(StorageError):
     """Spark gave up a job, for another reason than one of EXPECTED."""
 
@@ -174,9 +173,7 @@ def _results(outcomes: Iterable[R | Exception]) -> Iterator[R]:
         yield outcome
 
 
-def _catching_each(
-    work: Callable[..., Iterable[R]], allow_uncompiled: bool
-) -> Callable[..., Iterator[R | Exception]]:
+def _catching_each(work: Callable[..., Iterable[R]], allow_uncompiled: bool) -> Callable[..., Iterator[R | Exception]]:
     """As `_catching`, for work that yields many values: an expected error is the last of them."""
 
     def caught(*given: Any) -> Iterator[R | Exception]:

@@ -136,9 +136,7 @@ class FakeTree:
 def main(mountpoint: str) -> None:
     """Serves until unmounted; ends with libfuse's exit code."""
     tree = FakeTree()
-    serving = operations.Serving(
-        Path(mountpoint), Path("/"), os.getuid(), os.getgid(), {"ro": True, "fsname": "fake"}
-    )
+    serving = operations.Serving(Path(mountpoint), Path("/"), os.getuid(), os.getgid(), {"ro": True, "fsname": "fake"})
     served = operations.Operations(tree, serving, operations.Traffic(), lambda: None, tree.stopped.set)
     code = operations.serve(served, serving)
     assert tree.stopped.is_set()

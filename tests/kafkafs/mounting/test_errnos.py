@@ -39,7 +39,8 @@ CASES = {
     "offline": (errors.PartitionOffline("x"), errno.EIO),
     "its own errno": (OSError(errno.ENOSPC, "No space left on device"), errno.ENOSPC),
     "a disk too full to open a partition": (
-        errors.PartitionUnavailable("x", reason=OSError(errno.ENOSPC, "full")), errno.ENOSPC
+        errors.PartitionUnavailable("x", reason=OSError(errno.ENOSPC, "full")),
+        errno.ENOSPC,
     ),
     "no file": (FileNotFoundError(errno.ENOENT, "x"), errno.ENOENT),
     "a name in another encoding": (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), errno.ENOENT),

@@ -264,7 +264,7 @@ def _reads_of(view: Path, content: bytes, scratch: Path) -> dict[str, bytes]:
         f"rsync {view} {copy}; cat {copy}": content,
         f"tar cf - -C {view.parent} {view.name} | tar xf - -O": content,
         f"exec 3< {view}; wc -c <&3; (cat <&3)": size + content,
-        f"python3 -c 'import shutil; shutil.copyfile(\"{view}\", \"{copy}\")'; cat {copy}": content,
+        f'python3 -c \'import shutil; shutil.copyfile("{view}", "{copy}")\'; cat {copy}': content,
     }
 
 

@@ -23,6 +23,7 @@ from tests.support.serving_processes import fails_with
 
 pytestmark = requires_fuse
 
+
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     return build_log_dir(tmp_path / "logs", {"t": [[b"one", b"two"]]}).path

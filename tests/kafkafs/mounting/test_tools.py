@@ -122,9 +122,7 @@ ONLY_TEXT = {"sort", "sort -u", "uniq", "cut", "paste", "awk", "less", "sed"}
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_same_as_of_a_plain_file(
-    files: dict[str, tuple[Path, Path]], name: str, kind: str, tmp_path: Path
-) -> None:
+def test_the_same_as_of_a_plain_file(files: dict[str, tuple[Path, Path]], name: str, kind: str, tmp_path: Path) -> None:
     if kind not in TEXT and name in ONLY_TEXT:
         pytest.skip("a tool for text")
     if name.startswith("rsync") and shutil.which("rsync") is None:
@@ -226,9 +224,10 @@ def test_find_by_message_time(mnt: Path, built: BuiltLogDir) -> None:
 def test_du_and_ls_agree_with_the_size(mnt: Path, records: list[BuiltRecord]) -> None:
     view = mnt / "t/0/messages.txt"
     size = len(txt(records))
-    assert run(f"cat {view} | wc -c; ls -l {view} | cut -d' ' -f5; du -b {view} | cut -f1", mnt.parent).split() == [
-        b"%d" % size
-    ] * 3
+    assert (
+        run(f"cat {view} | wc -c; ls -l {view} | cut -d' ' -f5; du -b {view} | cut -f1", mnt.parent).split()
+        == [b"%d" % size] * 3
+    )
     assert int(run(f"du -k {view} | cut -f1", mnt.parent)) * 1024 >= size
 
 

@@ -242,19 +242,23 @@ def test_extended_attributes(live: LiveLog, tree: Tree) -> None:
 def test_info_json(live: LiveLog, tree: Tree) -> None:
     (live.path.parent / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 60\n")
     facts = json.loads(content(tree, "/t/0/@info.json"))
-    assert facts | {
-        "topic": "t",
-        "partition": 0,
-        "log_start_offset": 0,
-        "log_end_offset": 65,
-        "last_stable_offset": 65,
-        "recovery_point": 60,
-        "segments": 3,
-        "offsets": 65,
-        "messages": 65,
-        "first_timestamp": START_MS,
-        "last_timestamp": START_MS + DAY_MS,
-    } == facts
+    assert (
+        facts
+        | {
+            "topic": "t",
+            "partition": 0,
+            "log_start_offset": 0,
+            "log_end_offset": 65,
+            "last_stable_offset": 65,
+            "recovery_point": 60,
+            "segments": 3,
+            "offsets": 65,
+            "messages": 65,
+            "first_timestamp": START_MS,
+            "last_timestamp": START_MS + DAY_MS,
+        }
+        == facts
+    )
     assert facts["bytes"] == sum(live.log(base).stat().st_size for base in live.segments)
 
 

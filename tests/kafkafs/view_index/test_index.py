@@ -234,9 +234,7 @@ def test_what_is_kept_is_read_back(tmp_path: Path, live: LiveLog) -> None:
     assert snapshot.segments[0].size >= LEAST_BYTES
 
 
-def test_a_large_segment_is_measured_in_parts_that_meet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_segment_is_measured_in_parts_that_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts begin where the offset index says; entries that lie cost time and nothing else."""
     monkeypatch.setattr(parts, "_PART_BYTES", 20_000)
     live = LiveLog(tmp_path / "log", Codec.NONE)
@@ -252,8 +250,7 @@ def test_a_large_segment_is_measured_in_parts_that_meet(
     try:
         for hints in (ends[::40], [end + 1 for end in ends[::40]], ends[5:9] + [end + 3 for end in ends[100:200:9]]):
             entries = b"".join(
-                (7 * place + 7).to_bytes(4, "big") + hint.to_bytes(4, "big")
-                for place, hint in enumerate(hints)
+                (7 * place + 7).to_bytes(4, "big") + hint.to_bytes(4, "big") for place, hint in enumerate(hints)
             )
             live.log(0).with_suffix(".index").write_bytes(entries)
             fresh = LogDir.open_read_only(live.path.parent).log(TP).snapshot()

@@ -86,9 +86,7 @@ def test_offset_ranges(case: GoldenCase) -> None:
     rng = random.Random(seed(case))
     names: dict[str, list[Golden]] = {}
     for _ in range(12):
-        first, last = sorted(
-            rng.randint(snapshot.log_start_offset, snapshot.log_end_offset + 3) for _ in range(2)
-        )
+        first, last = sorted(rng.randint(snapshot.log_start_offset, snapshot.log_end_offset + 3) for _ in range(2))
         first = min(first, snapshot.log_end_offset)
         count = rng.randint(1, len(records) + 2)
         names[f"{first}-{last}"] = [record for record in records if first <= record.offset <= last]

@@ -729,9 +729,7 @@ def test_what_earlier_attempts_staged_goes(before: Path) -> None:
     def staged(attempt: str, batch: int, query: str = QUERY) -> str:
         config = LogDir.open_read_only(before).topic_info("t").config
         of = WriteId(query, batch)
-        writer = StagedFileWriter(
-            HastyDisk(), before, TP, of, config=config, clock=StandingClock(), attempt=attempt
-        )
+        writer = StagedFileWriter(HastyDisk(), before, TP, of, config=config, clock=StandingClock(), attempt=attempt)
         writer.append(RecordColumns.from_records([Record(b"k", b"v")]))
         file = writer.finish()
         assert file is not None
