@@ -32,5 +32,6 @@ def uncompiled() -> list[str]:
 
 def loaded() -> dict[str, str]:
     """The kernels that this process has imported so far, in alphabetical order: `compiled` or `interpreted`."""
-    found = [name for name in sorted(KERNELS) if name in sys.modules]
-    return {name: "compiled" if sys.modules[name].is_compiled() else "interpreted" for name in found}
+    # A module that another thread is importing at this moment is in sys.modules already, without its functions.
+    asked = {name: getattr(sys.modules.get(name), "is_compiled", None) for name in sorted(KERNELS)}
+    return {name: "compiled" if is_compiled() else "interpreted" for name, is_compiled in asked.items() if is_compiled}

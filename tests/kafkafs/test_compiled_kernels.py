@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 from kafkafs.compiled_kernels import KERNELS, loaded, uncompiled
 
@@ -22,3 +27,12 @@ def test_all_kernels_are_named() -> None:
 def test_kernels_are_compiled() -> None:
     assert not uncompiled()
     assert loaded() == dict.fromkeys(sorted(KERNELS), "compiled")
+
+
+def test_a_kernel_that_another_thread_is_importing_is_not_loaded_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = KERNELS[-1]
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    assert name not in loaded()
+    monkeypatch.delitem(sys.modules, name)
+    importlib.import_module(name)
+    assert name in loaded()
