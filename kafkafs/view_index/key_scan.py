@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafkafs.view_index.key_blocks import KeyCollector, Secret
-from kafkafs.view_index.parts import WINDOW_BYTES, OnBytes, in_parts
+from kafkafs.view_index.parts import OnBytes, in_parts, window_bytes
 from kafkafs.view_index.workbench import Workbench
 from kafkafs.view_index.workers import Workers
 from storage.format.batches import BatchTable
@@ -26,7 +26,7 @@ def scan_keys(
 
     def do(bench: Workbench, keys: KeyCollector, first: int, stop: int) -> int:
         reached = first
-        for window in scan_batches(snapshot, segment, first, stop, window=WINDOW_BYTES):
+        for window in scan_batches(snapshot, segment, first, stop, window=window_bytes(first, stop)):
             if window.damage is not None:
                 behind = window.damage.end
                 keys.add_damage(window.damage.position, behind)

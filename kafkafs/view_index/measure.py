@@ -19,7 +19,7 @@ from kafkafs.view_index import measure_kernel
 from kafkafs.view_index.hidden_times import Times, between, of_damaged_rows, times_at_ends
 from kafkafs.view_index.key_blocks import KeyCollector, Secret
 from kafkafs.view_index.key_scan import add_keys, collect_keys
-from kafkafs.view_index.parts import WINDOW_BYTES, OnBytes, in_parts
+from kafkafs.view_index.parts import OnBytes, in_parts, window_bytes
 from kafkafs.view_index.pieces import (
     NO_CRC,
     NO_LEAST,
@@ -92,7 +92,7 @@ def measure(bench: Workbench, task: SegmentTask, found: Measured, start: int, st
     """
     reached = start
     before: Times | None = None  # of the last readable batch
-    for window in scan_batches(task.snapshot, task.segment, start, stop, window=WINDOW_BYTES):
+    for window in scan_batches(task.snapshot, task.segment, start, stop, window=window_bytes(start, stop)):
         if window.damage is not None:
             found.pieces.append(_no_batch(window.damage.position, window.damage.end, before))
             behind = window.damage.end

@@ -18,7 +18,7 @@ _PARTS = 8  # the most for one segment
 
 # Read, decoded and summed up at a time. Each step of a window releases the interpreter's lock, and getting it back from
 # another thread costs more than a smaller window would gain from the processor's cache.
-WINDOW_BYTES = 4 << 20
+_WINDOW_BYTES = 4 << 20
 
 OnBytes = Callable[[int], None]
 """Called with the number of file bytes after each step; may raise to end the work."""
@@ -27,6 +27,11 @@ Result = TypeVar("Result")
 
 Pass = Callable[[Workbench, Result, int, int], int]
 """Adds what it finds in the batches that begin in [start, stop) to a result; returns the position after them."""
+
+
+def window_bytes(start: int, stop: int) -> int:
+    """The window for a pass over the batches that begin in [start, stop): for short ones the buffers are recycled."""
+    return min(_WINDOW_BYTES, max(stop - start, 1))
 
 
 @dataclass(slots=True)

@@ -18,7 +18,8 @@ according to its content, and to whether the error was told, that is, certainly 
 | not told | other bytes             | It is refused with the pending error. Nothing of it is taken.                   |
 | told     | other bytes             | The caller has moved on, and the begun line is forgotten. If the caller had     |
 |          |                         | ended its write within a line, the rest of that line is discarded up to its     |
-|          |                         | newline (`_continues_locked`); otherwise a new line begins.                     |
+|          |                         | newline (`_continues_locked`); otherwise, and after `sync`, which ends a line,  |
+|          |                         | a new line begins.                                                              |
 
 An error is told when it answers the first request of a write(2): the request before was answered with an error or a
 short count, or was too small to have been cut. A short count alone does not tell the caller the error. Nor does an
@@ -67,12 +68,14 @@ class _Failure:
     data: bytes
     error: Exception
     told: bool  # the caller has certainly got the error
+    may_be_cut: bool  # the request that it ends may be the first of several
+    synced: bool = False  # `sync` was called since: a line within which the caller had ended is over
 
     @property
     def ends_within_line(self) -> bool:
-        """Whether the caller ended its write within a line. Bytes that fill a request may be the first of several
-        requests: the kernel has dropped the others, and how they ended is unknown."""
-        return self.data[-1] != _NEWLINE and len(self.data) < _CUT_BYTES
+        """Whether the caller ended its write within a line. A request that is full may be the first of several: the
+        kernel has dropped the others, and how they ended is unknown."""
+        return not (self.synced or self.may_be_cut) and self.data[-1] != _NEWLINE
 
     @property
     def is_within_line(self) -> bool:
@@ -120,7 +123,8 @@ class LineWriter:
             if error is None:
                 self._may_be_cut = len(data) >= _CUT_BYTES
                 return taken
-            self._refuse_locked(data[taken:], error, told=not taken and (again or not self._may_be_cut), again=again)
+            told = not taken and (again or not self._may_be_cut)
+            self._refuse_locked(data, taken, error, told=told, again=again)
             if taken:
                 return taken
             raise error
@@ -135,6 +139,8 @@ class LineWriter:
             failure = self._failure
             if failure is None:
                 self._end_line_locked()
+            else:
+                failure.synced = True
             self._destination.sync()
             if failure is not None and (not failure.told or self._lacks_bytes_locked(failure)):
                 failure.told = True
@@ -171,7 +177,7 @@ class LineWriter:
         self._give_up_locked()
         self._discarding = continues
         if not failure.told:
-            self._refuse_locked(data, failure.error, told=True, again=False)
+            self._refuse_locked(data, 0, failure.error, told=True, again=False)
             raise failure.error
         return False
 
@@ -194,9 +200,10 @@ class LineWriter:
     def _parses(self, line: bytes) -> bool:
         return self._parse(line, np.zeros(1, np.int64), np.full(1, len(line), np.int64)).error is None
 
-    def _refuse_locked(self, data: Buffer, error: Exception, *, told: bool, again: bool) -> None:
-        failure = self._failure = _Failure(bytes(data), error, told)
-        if not again and failure.is_within_line and len(data) >= _CUT_BYTES:
+    def _refuse_locked(self, data: Buffer, taken: int, error: Exception, *, told: bool, again: bool) -> None:
+        """Notes that of a request only the first `taken` bytes are taken."""
+        failure = self._failure = _Failure(bytes(data[taken:]), error, told, len(data) >= _CUT_BYTES)
+        if not again and failure.is_within_line and failure.may_be_cut:
             failure.told = False
         self._may_be_cut = False
 

@@ -176,7 +176,7 @@ class PartitionLog:
                 check_size(len(data), self._limits.segment_bytes)
                 self._roll_locked(base_offset)
             if epoch is None:
-                self._write_epochs_locked(self._epochs.assign(EpochEntry(0, base_offset)))
+                self._replace_epochs_locked(self._epochs.assign(EpochEntry(0, base_offset)))
             try:
                 self._active.append_batch(data, last_offset, max_timestamp)
             except OSError as error:
@@ -265,13 +265,12 @@ class PartitionLog:
     def _assign_epochs_locked(self, table: BatchTable, first: int, last: int) -> None:
         """Writes the leader epochs that begin with these batches, before the batches are written
         (UnifiedLog.append)."""
-        epochs = assigned_epochs(self._epochs, table, first, last)
-        if epochs is not self._epochs:
-            self._write_epochs_locked(epochs)
+        self._replace_epochs_locked(assigned_epochs(self._epochs, table, first, last))
 
-    def _write_epochs_locked(self, epochs: LeaderEpochs) -> None:
-        self._files.write_epochs(epochs)
-        self._epochs = epochs
+    def _replace_epochs_locked(self, epochs: LeaderEpochs) -> None:
+        if epochs != self._epochs:
+            self._files.write_epochs(epochs)
+            self._epochs = epochs
 
     # Rolling
 
@@ -296,6 +295,8 @@ class PartitionLog:
         with self._health.failing(lambda: self._active.broken):
             self._active = self._opener.follow(old, base_offset, self._config)
             self._sealed = (*self._sealed, old.segment)
+            # After a gap (a follower's) the log ends where the segment begins, even if the append fails.
+            self._next_offset = max(self._next_offset, base_offset)
             self._jitter_ms = new_jitter_ms(self._config)
             self._limits = RollLimits.of(self._config, self._jitter_ms)
             self._snapshot = None
@@ -356,9 +357,7 @@ class PartitionLog:
             with self._health.failing():
                 removed = self._files.rename_deleted(segments)
                 # Not up to a log start within that segment: a crash may come before its checkpoint is written.
-                epochs = self._epochs.truncate_from_start(first.base_offset)
-                if epochs != self._epochs:
-                    self._write_epochs_locked(epochs)
+                self._replace_epochs_locked(self._epochs.truncate_from_start(first.base_offset))
             return removed
 
     def replace_segments(self, groups: Sequence[Replacement]) -> list[Path]:
@@ -396,7 +395,7 @@ class PartitionLog:
         segment. Crash-safe:
 
         1. newest first, the files of segments above `offset` are renamed; sync → a shorter log, complete in itself
-        2. the indexes of the last segment kept are cut, then its .log          → recovery rebuilds the indexes
+        2. the indexes of the last segment kept are cut, then its .log; sync    → recovery rebuilds the indexes
         3. leader epochs and producer snapshots from there on are removed       → recovery removes them
         """
         with self._flushing, self._lock:
@@ -454,8 +453,7 @@ class PartitionLog:
         self._generation += 1
         self._snapshot = None
         self._active.know_largest(greatest_timestamp(self._snapshot_locked(), self._active.segment))
-        if epochs != self._epochs:
-            self._write_epochs_locked(epochs)
+        self._replace_epochs_locked(epochs)
         snapshots = ProducerSnapshots(
             self._disk, self.path, clock=self._clock, expiration_ms=self._producer_expiration_ms
         )
@@ -478,6 +476,8 @@ class PartitionLog:
                 with self._health.failing():
                     self._active.finish()
                     self._files.wrote(self._active.paths())
+                    # An append that failed may have left the epoch that its batch would have begun.
+                    self._replace_epochs_locked(self._epochs.truncate_from_end(self._next_offset + 1))
                     self._files.write_producer_snapshot(self._next_offset, self._producers.snapshot())
                     self._files.sync(self._files.take_unsynced())
                 self._files.synced(self._next_offset, self._clock.now_ms())

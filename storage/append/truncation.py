@@ -39,7 +39,8 @@ def cut_segment(disk: Disk, segment: Segment, position: int, offset: int) -> Seg
     """Cuts the .log at a batch's start and the indexes to entries below `offset`; returns the resulting segment.
 
     Indexes first: a crash in between leaves fewer entries than there might be, which is not damage. (The offset index
-    is cut when the segment is opened for appending.)
+    is cut when the segment is opened for appending.) The cut is synced: if a power loss brought the messages back, they
+    could overlap a segment that was begun after the truncation.
     """
     times = time_index.load(segment.path_of(FileKind.TIME_INDEX), segment.base_offset, offset, growing=True)
     with opened(disk, segment.path_of(FileKind.TIME_INDEX), create=True) as file:
@@ -53,4 +54,5 @@ def cut_segment(disk: Disk, segment: Segment, position: int, offset: int) -> Seg
             file.truncate(len(kept))
     with opened(disk, segment.log.path) as file:
         file.truncate(position)
+        file.sync()
     return Segment(segment.directory, segment.base_offset, segment.log, position)

@@ -2,8 +2,13 @@
 
     python -m tests.simulation --seeds 2000            # from a fresh number on, until one fails
     python -m tests.simulation --seed 4711 --steps     # one again, with every step
+    python -m tests.simulation --shrink 4711           # the same failure in few operations, printed as a test
+    python -m tests.simulation --mutations             # plants faults: which seed finds each of them
 
-`scheduler` runs real threads one at a time and chooses who goes on at each switch point; `locks` makes every lock of
-storage and kafkafs such a point; `world` is the disk, the clock and what was acknowledged; `actors` are the programs
-that use the mount; `oracle` says what must hold. Nothing sleeps, and nothing depends on the machine's time.
+A seed becomes a plan (`drawing`, `plan`): topics, processes one after the other on the same directory, the programs
+that run in each, their operations, faults. `runs` carries it out. `scheduler` runs real threads one at a time and
+chooses who goes on at each switch point; `locks` makes every lock of storage and kafkafs such a point; `world` is the
+disk, the clock and what programs were told; `mounts`, `writers`, `readers` and `programs` are the programs, which use
+the mount as the kernel does; `rotting` flips bits; `oracle` says what must hold. `mutations` plants the faults of
+`planted`. Nothing sleeps, and nothing depends on the machine's time.
 """

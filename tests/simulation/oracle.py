@@ -11,16 +11,13 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from storage.types import TopicPartition
-from tests.simulation.world import Fate, Line, World, messages_in
+from tests.simulation.copies import Copy, shown
+from tests.simulation.world import Anomaly, Fate, Message, Messages, Sight, World, batches_in, messages_in
 
-Messages = dict[TopicPartition, list[tuple[int, bytes | None, bytes | None]]]
-
-COMPACTED = frozenset(("keyed",))
+COMPACTED = frozenset(("keyed", "__consumer_offsets"))
 RETAINED = frozenset(("kept",))
 
-
-class Anomaly(AssertionError):
-    """What was promised does not hold."""
+Place = tuple[TopicPartition, int]
 
 
 class Oracle:
@@ -34,65 +31,132 @@ class Oracle:
     def check(self, *, lost_power: bool) -> None:
         """After the end of a process, when the next one has recovered the directory."""
         world = self._world
-        found = messages_in(world.path)
+        damaged = {tp for tp, _ in world.rotten}
+        found = messages_in(world.path, damaged)
         self._has_lost_power |= lost_power
         for tp, messages in found.items():
-            self._check_offsets(tp, messages)
-        self._check_same_as_before(found, lost_power)
+            copy = world.copies.get(tp)
+            if copy is not None:
+                _check_copy(world, tp, copy, messages, lost_power=lost_power)
+            else:
+                self._check_offsets(tp, messages)
+        plain = {tp: found[tp] for tp in found if tp not in world.copies and tp.topic != "__consumer_offsets"}
+        self._check_same_as_before(plain)
         if not lost_power:
-            self._check_sights(found)
-        self._check_lines(found, lost_power)
+            self._check_sights(plain)
+        self._check_lines(plain)
         world.sights.clear()
-        self._before = found
-        # What power has taken is lost to those who were not told that it is synced; what is there now stays.
-        there = {value for messages in found.values() for _, _, value in messages}
+        self._before = plain
+        # Recovery ends with everything on disk: what is there stays.
+        there = {message.value for messages in plain.values() for message in messages}
         for line in world.lines.values():
             if line.value in there:
-                line.fate = Fate.SYNCED if lost_power else max(line.fate, Fate.ACKNOWLEDGED, key=list(Fate).index)
-            elif line.fate in (Fate.SENT, Fate.UNKNOWN) or (lost_power and line.fate is Fate.ACKNOWLEDGED):
+                line.fate = Fate.SYNCED
+                line.told = world.tick() if line.told is None else line.told
+            elif line.fate in (Fate.SENT, Fate.UNKNOWN):
                 line.fate = Fate.REFUSED
 
-    def _check_offsets(self, tp: TopicPartition, messages: list[tuple[int, bytes | None, bytes | None]]) -> None:
-        offsets = [offset for offset, _, _ in messages]
+    def _check_offsets(self, tp: TopicPartition, messages: list[Message]) -> None:
+        offsets = [message.offset for message in messages]
         if any(later <= earlier for earlier, later in pairwise(offsets)):
             raise Anomaly(f"nonmonotonic poll: {tp}: {offsets}")
         if self._has_lost_power:
             return
-        if tp.topic not in COMPACTED and offsets and offsets[-1] - offsets[0] + 1 != len(offsets):
+        rotten = {offset for place, offset in self._world.rotten if place == tp}
+        known = sorted(rotten.union(offsets))
+        if tp.topic not in COMPACTED and known and known[-1] - known[0] + 1 != len(known):
             raise Anomaly(f"lost write: {tp} has holes: {offsets}")
-        if tp.topic not in COMPACTED | RETAINED and offsets and offsets[0] != 0:
-            raise Anomaly(f"lost write: {tp} begins at {offsets[0]}")
+        if tp.topic not in COMPACTED | RETAINED and known and known[0] != 0:
+            raise Anomaly(f"lost write: {tp} begins at {known[0]}")
 
-    def _check_same_as_before(self, found: Messages, lost_power: bool) -> None:
+    def _check_same_as_before(self, found: Messages) -> None:
         for tp, messages in self._before.items():
-            now = {offset: value for offset, _, value in found.get(tp, [])}
-            for offset, _, value in messages:
-                if now.get(offset, value) != value:
-                    raise Anomaly(f"inconsistent offsets: {tp} {offset} was {value!r}, is {now[offset]!r}")
+            if tp.topic in self._world.removals:
+                continue
+            now = {message.offset: message.value for message in found.get(tp, [])}
+            for message in messages:
+                value = message.value
+                if (tp, message.offset) in self._world.rotten:
+                    continue  # recovery has cut it off
+                if now.get(message.offset, value) != value:
+                    is_now = now[message.offset]
+                    raise Anomaly(f"inconsistent offsets: {tp} {message.offset} was {value!r}, is {is_now!r}")
+
+    # What was read
 
     def _check_sights(self, found: Messages) -> None:
         """What was read is what is there, or was until retention took it."""
-        places: dict[bytes, tuple[TopicPartition, int]] = {}
-        for (tp, offset), value in self._world.removed.items():
-            places[value or b""] = (tp, offset)
-        for tp, messages in found.items():
-            places |= {value or b"": (tp, offset) for offset, _, value in messages}
-        for sight in self._world.sights:
-            expected = sight.first_offset
-            for value in sight.values:
-                place = places.get(value)
-                if place is None or place[0] != sight.tp:
-                    raise Anomaly(f"aborted read: {sight.path} showed {value!r}, which is not there")
-                gap = self._has_lost_power or sight.tp.topic in COMPACTED
-                if expected is not None and (place[1] < expected if gap else place[1] != expected):
-                    raise Anomaly(f"inconsistent offsets: {sight.path}: offset {place[1]}, expected {expected}")
-                expected = place[1] + 1
-
-    def _check_lines(self, found: Messages, lost_power: bool) -> None:
         world = self._world
-        places: dict[bytes, tuple[TopicPartition, int]] = {}
+        history: dict[TopicPartition, dict[int, Message]] = {}
+        for known in (world.rotten, world.removed):
+            for (tp, offset), message in known.items():
+                history.setdefault(tp, {})[offset] = message
         for tp, messages in found.items():
-            for offset, key, value in messages:
+            history.setdefault(tp, {}).update({message.offset: message for message in messages})
+        for sight in world.sights:
+            if sight.tp.topic in world.removals:
+                self._check_generation(sight)
+            else:
+                self._check_sight(sight, history.get(sight.tp, {}))
+
+    def _check_generation(self, sight: Sight) -> None:
+        """Of a topic that was removed and made again, a reader sees messages of one topic."""
+        for value in sight.values:
+            line = self._world.lines.get(value)
+            if line is None or line.topic != sight.tp.topic or line.fate is Fate.REFUSED:
+                raise Anomaly(f"aborted read: {sight.path} showed {value!r}, which is not there")
+            for removal in self._world.removals[line.topic]:
+                done = removal.end is not None and not removal.failed and removal.end < sight.tick
+                if done and line.told is not None and line.told < removal.begin:
+                    raise Anomaly(f"another topic's messages: {sight.path} showed {value!r} of one that was removed")
+
+    def _check_sight(self, sight: Sight, history: Mapping[int, Message]) -> None:
+        ordered = [history[offset] for offset in sorted(history)]
+        gone = [*self._world.rotten.items(), *self._world.removed.items()]
+        by_value = {message.value: message for (tp, _), message in gone if tp == sight.tp}
+        by_value |= {message.value: message for message in ordered}
+        for row, value in enumerate(sight.values):
+            message = by_value.get(value)
+            if message is None:
+                raise Anomaly(f"aborted read: {sight.path} showed {value!r}, which is not there")
+            if sight.offsets is not None and sight.offsets[row] != message.offset:
+                raise Anomaly(f"inconsistent offsets: {sight.path} showed {value!r} at {sight.offsets[row]}")
+            if not _is_in_time(sight, message) and not sight.path.endswith(".log"):
+                raise Anomaly(f"{sight.path} showed {value!r} of {message.timestamp}")
+        places = [by_value[value].offset for value in sight.values]
+        if any(later <= earlier for earlier, later in pairwise(places)):
+            raise Anomaly(f"nonmonotonic poll: {sight.path} showed offsets {places}")
+        if sight.path.endswith(".log"):
+            return  # whole batches
+        first, latest = sight.begins
+        if sight.tp.topic in COMPACTED or latest == 1 << 62:
+            return
+        wanted = [one for one in ordered if _is_in_time(sight, one) and one.offset >= first]
+        if sight.last is not None:
+            wanted = [one for one in wanted if one.offset <= sight.last]
+        left = list(sight.values)
+        for one in wanted:
+            if left and one.value == left[0]:
+                left.pop(0)
+                continue
+            # What retention had taken by then was not there at the open, or was never looked at.
+            is_needed = one.offset >= max(latest if len(left) == len(sight.values) else 0, sight.start)
+            if not is_needed or len(sight.values) - len(left) == sight.most:
+                continue
+            if left:
+                raise Anomaly(f"lost write: {sight.path} showed offsets {places}, without {one.offset}")
+            if sight.ended is not None and one.offset < sight.ended:
+                raise Anomaly(f"lost write: {sight.path} ended after offsets {places}, without {one.offset}")
+        if left:
+            raise Anomaly(f"lost write: {sight.path} showed offsets {places} in another order")
+
+    # What is there
+
+    def _check_lines(self, found: Messages) -> None:
+        world = self._world
+        places: dict[bytes, Place] = {}
+        for tp, messages in found.items():
+            for offset, key, value, timestamp in messages:
                 line = world.lines.get(value or b"")
                 if line is None:
                     raise Anomaly(f"a message that nobody wrote: {tp} {offset}: {value!r}")
@@ -102,34 +166,84 @@ class Oracle:
                     raise Anomaly(f"aborted read: {tp} {offset} holds {value!r}, which was refused")
                 if line.topic != tp.topic or key != line.key:
                     raise Anomaly(f"misplaced: {value!r} of {line.topic} in {tp}, key {key!r}")
+                if line.timestamp is not None and line.timestamp != timestamp:
+                    raise Anomaly(f"misplaced: {value!r} has timestamp {timestamp}, not {line.timestamp}")
+                if world.must_be_gone(line):
+                    raise Anomaly(f"another topic's messages: {value!r} is in {tp} again")
                 places[line.value] = tp, offset
-        for (tp, offset), value in world.removed.items():
-            if tp.topic not in COMPACTED:  # of a compacted topic the sources of a pass
-                places.setdefault(value or b"", (tp, offset))
+        self._check_removed(places)
         self._check_order(places)
-        latest = self._latest_by_key()
+        latest = world.latest_by_key()
         for line in world.lines.values():
-            promised = (Fate.SYNCED,) if lost_power else (Fate.SYNCED, Fate.ACKNOWLEDGED)
-            if line.fate not in promised or line.value in places or line.topic in world.deleted_topics:
+            if line.fate not in (Fate.SYNCED, Fate.ACKNOWLEDGED) or line.value in places or world.may_be_gone(line):
                 continue
             if line.topic in COMPACTED and line.key is not None and latest[line.key] is not line:
                 continue
             raise Anomaly(f"lost write: {line.value[:60]!r} to {line.path}, {line.fate.value}")
+        self._check_commits(places)
 
-    def _latest_by_key(self) -> Mapping[bytes, Line]:
-        latest: dict[bytes, Line] = {}
-        for line in self._world.lines.values():
-            if line.key is not None and line.fate is not Fate.REFUSED:
-                latest[line.key] = line
-        return latest
+    def _check_removed(self, places: dict[bytes, Place]) -> None:
+        """What retention took, and what a flipped bit destroyed, is nowhere else."""
+        for (tp, offset), message in [*self._world.removed.items(), *self._world.rotten.items()]:
+            value = message.value or b""
+            place = places.get(value)
+            # A share of a commit that recovery has cut off is written again.
+            again = self._has_lost_power or (tp, offset) in self._world.rotten
+            if place is not None and place != (tp, offset) and not again:
+                raise Anomaly(f"duplicate: {value!r} was at {tp} {offset}, and is at {place}")
+            if tp.topic not in COMPACTED:  # of a compacted topic the sources of a pass
+                places.setdefault(value, (tp, offset))
 
-    def _check_order(self, places: Mapping[bytes, tuple[TopicPartition, int]]) -> None:
+    def _check_commits(self, places: Mapping[bytes, Place]) -> None:
+        for lines in self._world.commits:
+            there = [line.value in places for line in lines]
+            if any(there) and not all(there):
+                raise Anomaly(f"lost write: {lines[0].value!r} and others were committed in part: {there}")
+            for line in lines:
+                if line.fate is Fate.UNKNOWN:
+                    line.fate = Fate.ACKNOWLEDGED if there[0] else Fate.REFUSED
+        self._world.commits.clear()
+
+    def _check_order(self, places: Mapping[bytes, Place]) -> None:
         last: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
         for value, (tp, offset) in sorted(places.items(), key=lambda item: item[1]):
             line = self._world.lines.get(value)
-            if line is None:
+            if line is None or (tp, offset) in self._world.rotten:
                 continue
             number, at = last.get((line.writer, tp), (-1, -1))
             if line.number <= number:
                 raise Anomaly(f"reordered: {line.writer} wrote {number} (at {at}) before {line.number} (at {offset})")
             last[line.writer, tp] = line.number, offset
+
+
+def _is_in_time(sight: Sight, message: Message) -> bool:
+    if sight.times is None:
+        return True
+    start, end = sight.times
+    return (start is None or message.timestamp >= start) and (end is None or message.timestamp < end)
+
+
+def _check_copy(world: World, tp: TopicPartition, copy: Copy, messages: list[Message], *, lost_power: bool) -> None:
+    """A follower's partition after recovery; the copy becomes what is there."""
+    least = list(copy.batches)
+    if copy.cutting is not None:
+        least = [batch for batch in least if batch.last < copy.cutting]
+    if lost_power:
+        least = [batch for batch in least if batch.last < copy.synced]
+    possible = [*copy.batches, *copy.appending]
+    known = {(batch.base, batch.crc): batch for batch in [*(copy.gone if lost_power else ()), *possible]}
+    there = batches_in(world.path / tp.dir_name)
+    for batch in there:
+        if batch not in known:
+            raise Anomaly(f"aborted read: {tp} holds the batch at {batch[0]}, which was cut off or never was there")
+    if not lost_power and there != [(batch.base, batch.crc) for batch in possible][: len(there)]:
+        raise Anomaly(f"inconsistent offsets: {tp} holds batches at {there}")
+    missing = {(batch.base, batch.crc) for batch in least}.difference(there)
+    if missing:
+        raise Anomaly(f"lost write: {tp} is without the batches at {sorted(missing)}, which were appended")
+    copy.batches = [known[batch] for batch in there]
+    expected = [(offset, value) for offset, value, _ in shown(copy.batches, committed=False)]
+    if [(message.offset, message.value) for message in messages] != expected:
+        raise Anomaly(f"inconsistent offsets: {tp} shows {messages}, expected {expected}")
+    copy.appending, copy.cutting, copy.synced = [], None, copy.end
+    copy.gone.clear()

@@ -1,4 +1,4 @@
-"""One seed: some processes one after the other on one directory, each ended in order, killed, or by a loss of power."""
+"""One plan: some processes one after the other on one directory, each ended in order, killed, or by a loss of power."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import secrets
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -21,30 +21,40 @@ from kafkafs.tree.generated import GeneratedTexts
 from kafkafs.views.state import Clocks
 from kafkafs.writing import line_writer
 from storage.client import partitioner
-from storage.directory.owned_dir import OwnedDir
-from storage.errors import StorageError
-from storage.files import dir_lock, file_mark
+from storage.client.group_offsets import GroupOffsets
+from storage.directory.owned_dir import Closing, Opening, OwnedDir
+from storage.files import descriptors, dir_identity, dir_lock, file_mark, log_file
 from storage.files.disk_protocol import DiskFile
+from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Finding, Severity
 from storage.verify.verify import verify_log_dir
-from tests.simulation import actors
+from tests.simulation import mounts, rotting
+from tests.simulation.copies import Copy
+from tests.simulation.drawing import draw
 from tests.simulation.locks import simulated_locks
-from tests.simulation.oracle import Anomaly, Oracle
-from tests.simulation.scheduler import Scheduler
-from tests.simulation.world import World
+from tests.simulation.oracle import Oracle
+from tests.simulation.plan import Before, Job, Plan, ProcessOf
+from tests.simulation.programs import Administrator, Consumer, Driver, Leader, Upkeep
+from tests.simulation.readers import Reader
+from tests.simulation.scheduler import Choices, Scheduler
+from tests.simulation.world import Anomaly, Fate, World
+from tests.simulation.writers import Writer, cut_bytes
 
 _MEMORY = Path("/dev/shm")
-
-_TOPICS = {
-    "plain": {},
-    "kept": {"retention.bytes": "900", "file.delete.delay.ms": "20"},
-    "keyed": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "file.delete.delay.ms": "20"},
+_PROGRAMS = {
+    "writer": Writer,
+    "reader": Reader,
+    "upkeep": Upkeep,
+    "administrator": Administrator,
+    "leader": Leader,
+    "driver": Driver,
+    "consumer": Consumer,
 }
 
 
 @dataclass
 class Figures:
-    """What one seed did."""
+    """What one plan did. `choices`: of the scheduler, by process."""
 
     seed: int
     steps: int = 0
@@ -52,7 +62,9 @@ class Figures:
     kills: int = 0
     power_losses: int = 0
     lines: int = 0
+    rots: int = 0
     faults: dict[str, int] = field(default_factory=dict)
+    choices: list[Choices] = field(default_factory=list)
 
 
 _worlds: list[World] = []  # the one that runs
@@ -74,19 +86,36 @@ class _Random(ModuleType):
         return random.Random(_worlds[-1].random.getrandbits(48))
 
 
+def _inode(real: int) -> int:
+    return _worlds[-1].inodes.of(real)
+
+
 def _monotonic() -> float:
     return _worlds[-1].clock.monotonic()
 
 
 @contextlib.contextmanager
 def simulation() -> Iterator[None]:
-    """Around any number of runs: locks and times are simulated, and requests small."""
-    with simulated_locks(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(line_writer, "_CUT_BYTES", actors.CUT_BYTES)
+    """Around any number of runs: locks and times are simulated."""
+    memory = _MEMORY if _MEMORY.is_dir() else None
+    with (
+        tempfile.TemporaryDirectory(prefix="kafkafs-simulation-", dir=memory) as place,
+        simulated_locks(),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.chdir(place)
         patch.setattr(file_mark, "time", _Time("time"))
         patch.setattr(partitioner, "random", _Random("random"))
         patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=_worlds[-1].random.getrandbits(128), version=4))
         patch.setattr(secrets, "randbits", lambda bits: _worlds[-1].random.getrandbits(bits))
+        of = dir_identity.DirIdentity.of
+        patch.setattr(
+            dir_identity.DirIdentity, "of", lambda path: replace(found := of(path), inode=_inode(found.inode))
+        )
+        patch.setattr(
+            log_file.FileIdentity, "of", lambda status: log_file.FileIdentity(status.st_dev, _inode(status.st_ino))
+        )
+        patch.setattr(log_file.LogFile, "is_it", lambda file, status: log_file.FileIdentity.of(status) == file.identity)
         take = dir_lock.DirLock._acquire
 
         def acquire(lock: dir_lock.DirLock) -> DiskFile:
@@ -99,69 +128,129 @@ def simulation() -> Iterator[None]:
         yield
 
 
-def run(seed: int, trace: Callable[[str], None] | None = None) -> Figures:
-    """Runs a seed within `simulation`. AssertionError (an Anomaly, a Deadlock …) or a bug's own error."""
-    # A place of the same name each time: what is ordered by hashes of paths comes in the same order.
-    place = (_MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())) / f"kafkafs-simulation-{seed}"
+def run_seed_into(figures: Figures, seed: int, trace: Callable[[str], None] | None = None) -> None:
+    """Runs the plan of a seed within `simulation`. Errors as `run`; the figures are filled in as far as it comes."""
+    run_into(figures, draw(seed), None, trace)
+
+
+def run(plan: Plan, choices: Sequence[Choices] | None = None, *, trace: Callable[[str], None] | None = None) -> Figures:
+    """Runs a plan within `simulation`; with `choices`, those of the scheduler. AssertionError (an Anomaly, a Deadlock
+    …) or a bug's own error."""
+    figures = Figures(plan.seed)
+    run_into(figures, plan, choices, trace)
+    return figures
+
+
+def run_into(
+    figures: Figures, plan: Plan, choices: Sequence[Choices] | None, trace: Callable[[str], None] | None = None
+) -> None:
+    """As `run`; the figures are filled in as far as it comes."""
+    # Relative, so of the same name each time: what is ordered by hashes of paths comes in the same order.
+    place = Path(f"seed-{plan.seed}")
     place.mkdir()
+    limit = descriptors.held_files._limit
     try:
-        world = World(seed, place / "log")
+        world = World(plan.seed, place / "log")
         _worlds.append(world)
-        random.seed(seed)  # the engine's own: which partition is next, when a segment's time is over
-        return _Run(world, trace).run()
+        jobs = [job for of in plan.processes for job in of.jobs]
+        world.deletes_records = any(isinstance(op, Before) for job in jobs for op in job.ops)
+        random.seed(plan.seed)  # the engine's own: which partition is next, when a segment's time is over
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(line_writer, "_CUT_BYTES", cut_bytes(plan.request_bytes))
+            try:
+                _Run(world, plan, figures, choices, trace).run()
+            finally:
+                figures.lines, figures.faults = len(world.lines), world.faults
     finally:
+        descriptors.held_files._limit = limit
         _worlds.pop()
         shutil.rmtree(place, ignore_errors=True)
 
 
 class _Run:
-    def __init__(self, world: World, trace: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        world: World,
+        plan: Plan,
+        figures: Figures,
+        choices: Sequence[Choices] | None,
+        trace: Callable[[str], None] | None,
+    ) -> None:
         self._world = world
+        self._plan = plan
+        self._choices = choices
         self._trace = trace
         self._oracle = Oracle(world)
-        self._figures = Figures(world.seed)
+        self._figures = figures
         self._locks: list[dir_lock.DirLock] = []
+        self._is_clean = True  # what the next process finds was recovered and closed in order
+        for topic in plan.topics:
+            config = dict(topic.config)
+            if config.get("flush.messages") == "1":
+                world.flushed_topics.add(topic.name)
+            if "retention.bytes" in config:
+                world.retained_bytes[topic.name] = int(config["retention.bytes"])
+            if topic.name == "copy":
+                world.copies[TopicPartition(topic.name, 0)] = Copy()
         world.on_lock = self._locks.append
 
-    def run(self) -> Figures:
+    def run(self) -> None:
         world, figures = self._world, self._figures
-        for number in range(world.random.randrange(1, 4)):
+        has_lost_power = False
+        for number, of in enumerate(self._plan.processes):
             world.number = number
-            scheduler = self._process(number)
-            figures.steps += scheduler.steps
-            figures.processes += 1
-            lost_power = scheduler.killed and world.random.random() < 0.5
+            scheduler = self._scheduler(number, of)
+            figures.choices.append(scheduler.choices)
+            try:
+                self._process(scheduler, of)
+            finally:
+                figures.steps += scheduler.steps
+                figures.processes += 1
+            lost_power = scheduler.killed and of.loses_power
+            has_lost_power |= lost_power
             figures.kills += scheduler.killed
             figures.power_losses += lost_power
+            world.failing.clear()
+            world.end_removals()
             world.disk.stopped = False
             if lost_power:
-                world.disk.power_loss()
-                world.new_disk()
-            self._recover(lost_power)
-            self._oracle.check(lost_power=lost_power)
-        figures.lines, figures.faults = len(world.lines), world.faults
-        return figures
+                world.lose_power()
+            world.disk.repair()
+            self._is_clean = not of.unchecked
+            if of.unchecked and number < len(self._plan.processes) - 1:
+                continue
+            unclean = [rot for rot in of.rots if rot.unclean] if scheduler.killed and not has_lost_power else []
+            figures.rots += rotting.rot_unsynced(world, unclean)
+            self._recover(has_lost_power)
+            self._oracle.check(lost_power=has_lost_power)
+            has_lost_power, self._is_clean = False, True
+            figures.rots += rotting.rot_sealed(world, [rot for rot in of.rots if not rot.unclean])
 
-    def _process(self, number: int) -> Scheduler:
-        """A mount from start to end. Killed at some step, or unmounted when everybody is through."""
-        random_ = self._world.random
-        scheduler = Scheduler(
-            random.Random(random_.randrange(1 << 48)),
-            kill_at=random_.choice((None, random_.randrange(1, 400), random_.randrange(1, 6000))),
-            switching=random_.choice((0.02, 0.2, 0.5)),
-            trace=self._trace,
+    def _scheduler(self, number: int, of: ProcessOf) -> Scheduler:
+        given = None
+        if self._choices is not None:
+            given = self._choices[number] if number < len(self._choices) else {}
+        return Scheduler(
+            random.Random(of.order), kill_at=of.kill_at, switching=of.switching, given=given, trace=self._trace
         )
+
+    def _process(self, scheduler: Scheduler, of: ProcessOf) -> None:
+        """A mount from start to end. Killed at some step, or unmounted when everybody is through."""
         opened: list[OwnedDir] = []
         locks: list[dir_lock.DirLock] = self._locks
         locks.clear()
+        self._forget_files()
+        held = of.held
+        descriptors.held_files._limit = descriptors.half_the_limit if held is None else lambda: held  # type: ignore[method-assign]
 
         def stop() -> None:
             self._world.disk.stopped = True
 
         scheduler.on_kill = stop
-        scheduler.spawn("mount", lambda: self._mount(scheduler, number, opened))
-        if number and random_.random() < 0.7:
-            scheduler.spawn("follower", lambda: self._follow(scheduler))
+        scheduler.spawn("mount", lambda: self._mount(scheduler, of, opened))
+        followers = [job for job in of.jobs if job.follows]
+        if followers:
+            scheduler.spawn("follower", lambda: self._follow(scheduler, of, followers, opened))
         try:
             scheduler.run()
         finally:
@@ -170,85 +259,97 @@ class _Run:
             for lock in [lock for lock in locks if hasattr(lock, "_file") and lock._file.fileno() >= 0]:
                 dir_lock._held.discard(lock._path)
                 lock._file.close()
-        return scheduler
 
-    def _mount(self, scheduler: Scheduler, number: int, opened: list[OwnedDir]) -> None:
+    def _mount(self, scheduler: Scheduler, of: ProcessOf, opened: list[OwnedDir]) -> None:
         world = self._world
-        process = actors.mount(world, scheduler, opened)
+        process = mounts.mount(world, scheduler, of, opened, self._plan.request_bytes)
         owned = process.owned
         assert owned is not None
-        if number == 0:
-            for topic, more in _TOPICS.items():
-                size = str(world.random.choice((300, 700, 2000)))
-                flush = {"flush.messages": "1"} if world.random.random() < 0.3 else {}
-                common = {"segment.bytes": size, "max.message.bytes": str(actors.MAX_MESSAGE_BYTES)}
-                with contextlib.suppress(StorageError, OSError):
-                    owned.create_topic(topic, 2, {**common, **more, **flush})
-                    if flush:
-                        world.flushed_topics.add(topic)
-        jobs: dict[str, Callable[[], None]] = {}
-        for index in range(world.random.randrange(1, 4)):
-            topic = world.random.choice(("plain", "plain", "kept"))
-            path = world.random.choice((f"/{topic}/@append", f"/{topic}/0/@append", f"/{topic}/1/@append"))
-            writer = actors.Writer(process, f"w{number}.{index}", topic, path)
-            jobs[f"writer {index}"] = lambda writer=writer: writer.run(3)
-        if world.random.random() < 0.5:
-            keyed = actors.Writer(process, f"w{number}.k", "keyed", "/keyed/@append.jsonl", keyed=True)
-            jobs["keyed"] = lambda: keyed.run(3)
-        for index in range(world.random.randrange(3)):
-            reader = actors.Reader(process, ["plain", "kept", "keyed"])
-            jobs[f"reader {index}"] = lambda reader=reader: reader.run(4)
-        if world.random.random() < 0.6:
-            jobs["admin"] = lambda: actors.administer(process, 6)
+        there = set(owned.log_dir.topics())
+        for topic in self._plan.topics:
+            if topic.name not in there and (world.number == 0 or topic.name != "again"):
+                owned.create_topic(topic.name, topic.partitions, dict(topic.config))
+        jobs = [job for job in of.jobs if not job.follows]
         process.working = len(jobs)
-
-        def ending(work: Callable[[], None]) -> Callable[[], None]:
-            def body() -> None:
-                work()
-                process.working -= 1
-
-            return body
-
-        for name, work in jobs.items():
-            scheduler.spawn(name, ending(work))
-        if world.random.random() < 0.8:
-            process.working += 1
-            scheduler.spawn("upkeep", lambda: self._upkeep(process))
+        for job in jobs:
+            scheduler.spawn(job.name, partial(self._work, process, job))
         scheduler.wait_until(lambda: process.working <= 0, "unmount")
         process.operations.destroy("/")
         assert process.maintenance is not None
         process.maintenance.stop()
-        owned.close()
+        closing = owned.close()
+        self._check_closing(closing)
 
-    def _upkeep(self, process: actors.Process) -> None:
-        actors.upkeep(process, 40)
+    def _check_closing(self, closing: Closing) -> None:
+        """What an orderly end has to be, after which faults."""
+        world = self._world
+        if not closing.clean and self._is_clean and not world.faults:
+            raise Anomaly(f"an orderly end is not clean: {closing}")
+        passing = world.faults.keys() <= {"ENOSPC", "EMFILE", "slow"} and "plain" not in world.flushed_topics
+        offline = [tp for tp in closing.errors if tp.topic == "plain"]
+        if offline and passing and self._is_clean and not world.failing and not world.rotten:
+            raise Anomaly(f"an error that passes took a partition offline: {closing}")
+        if closing.clean:
+            for line in list(world.lines.values()):
+                if line.fate is Fate.ACKNOWLEDGED:
+                    world.synced(line.path, {line.value})
+
+    @staticmethod
+    def _work(process: mounts.Process, job: Job) -> None:
+        _PROGRAMS[job.kind](process, job).run()  # type: ignore[abstract]
         process.working -= 1
 
-    def _follow(self, scheduler: Scheduler) -> None:
-        process = actors.follow(self._world, scheduler)
+    def _follow(self, scheduler: Scheduler, of: ProcessOf, jobs: list[Job], opened: list[OwnedDir]) -> None:
+        topics = [f"{topic.name}-0" for topic in self._plan.topics]
+        scheduler.wait_until(
+            lambda: all((self._world.path / name).exists() for name in topics) or bool(opened), "a mount"
+        )
+        process = mounts.follow(self._world, scheduler, of, opened, self._plan.request_bytes)
         try:
-            actors.Reader(process, ["plain", "kept"]).run(4)
+            for job in jobs:
+                Reader(process, job).run()
         finally:
             process.close()
 
     def _recover(self, lost_power: bool) -> None:
         """The next opening, which recovers, and a clean close; then nothing is wrong, and again changes nothing."""
         world = self._world
-        world.is_full = False
+        self._forget_files()
         owned = OwnedDir.open(
-            world.path, actors.Opening(create=True), config=actors.CONFIG, disk=world.disk, clock=world.clock
+            world.path, Opening(create=True), config=mounts.CONFIG, disk=world.disk, clock=world.clock
         )
-        offline = owned.failures()
+        offline, unfinished = owned.failures(), owned.unfinished
+        self._check_groups(owned)
         closing = owned.close()
-        if offline or not closing.clean:
-            raise Anomaly(f"not recovered: {offline}, {closing}")
+        if offline or unfinished or not closing.clean:
+            raise Anomaly(f"not recovered: {offline}, {unfinished}, {closing}")
+        damaged = {tp.dir_name for tp, _ in world.rotten}
         findings = [
             one
             for one in verify_log_dir(world.path)
-            if one.severity is not Severity.NOTE and not (lost_power and _is_lost_first_entry(one))
+            if one.severity is not Severity.NOTE
+            and one.path.parent.name not in damaged
+            and not (lost_power and _is_lost_first_entry(one))
+            # A change that a full disk cut short is completed when the partition is next opened.
+            and not (one.kind is FaultKind.TOPIC_CONFIG_DIFFERS and world.faults)
         ]
         if findings:
             raise Anomaly(f"verify finds: {findings}")
+
+    @staticmethod
+    def _forget_files() -> None:
+        """The engine's table of descriptors begins empty in each process."""
+        descriptors.held_files.forget_all()
+        descriptors.held_files._failures.clear()
+
+    def _check_groups(self, owned: OwnedDir) -> None:
+        for group, known in self._world.offsets.items():
+            found = GroupOffsets(owned.log_dir).group(group)
+            committed = None if found is None else found.offsets.get("plain", {}).get(0)
+            offset = None if committed is None else committed.offset
+            if offset not in known:
+                raise Anomaly(f"lost write: group {group} has committed {offset}, expected one of {known}")
+            known[:] = [offset]
 
 
 def _is_lost_first_entry(finding: Finding) -> bool:

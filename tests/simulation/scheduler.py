@@ -1,18 +1,27 @@
-"""Real threads, of which one runs at a time: who goes on at each switch point is drawn from the seed.
+"""Simulated threads, of which one runs at a time: who goes on at each switch point is drawn from the seed.
 
 A task runs until it comes to a switch point (`Scheduler.switch`: a lock, a disk operation, a look at the clock) or must
-wait (`Scheduler.wait_until`). The threads are real ones because the code keeps state for each thread. The order is
-the same whenever the seed and the code are the same.
+wait (`Scheduler.wait_until`). Tasks are greenlets: all run in one thread of the system, which need not wake another one
+at each switch. The order is the same whenever the seed and the code are the same.
+
+At each point where a task might hand over, there is a usual choice: to go on, or, where it cannot, the first task that
+can. `Scheduler.choices` has those that differed, by task and number of the point in it: the same choices with the same
+code are the same order again, and fewer of them are a simpler one.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+
+from greenlet import getcurrent, greenlet
 
 from tests.support.faults import Crash
+
+Choices = dict[tuple[str, int], str]
+"""By task and number of a point in it, who went on there."""
 
 
 class Killed(Crash):
@@ -33,27 +42,32 @@ class Task:
 
     name: str
     run: Callable[[], None]
-    baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     waits_for: Callable[[], bool] | None = None  # cannot go on before this is true
     waits_at: str = ""
+    points: int = 0  # where it might have handed over, so far
     error: BaseException | None = None
     done: bool = False
-    thread: threading.Thread | None = None
+    thread: greenlet = field(default_factory=greenlet)
 
 
-_current = threading.local()
+_running: list[tuple[Scheduler, Task]] = []  # at most one
 
 
 def current() -> Scheduler | None:
-    """The scheduler whose task the calling thread is; None in an ordinary thread."""
-    return getattr(_current, "scheduler", None)
+    """The scheduler of the task that runs; None outside of tasks."""
+    return _running[-1][0] if _running else None
+
+
+def current_task() -> Task | None:
+    """The task that runs; None outside of tasks."""
+    return _running[-1][1] if _running else None
 
 
 class Scheduler:
     """Runs tasks to their end, or kills them all at a step. One use.
 
     `kill_at`: the step at which the process ends; None: never. `switching`: how probable a switch is at a point where
-    the running task could go on. `trace` gets a line a step.
+    the running task could go on. `given`: the choices to make instead of random ones. `trace` gets a line a step.
     """
 
     def __init__(
@@ -63,37 +77,40 @@ class Scheduler:
         kill_at: int | None = None,
         switching: float = 0.3,
         most_steps: int = 200_000,
+        given: Choices | None = None,
         trace: Callable[[str], None] | None = None,
     ) -> None:
         self.steps = 0
+        self.choices: Choices = {}
         self.killed = False
         self.on_kill: Callable[[], None] = lambda: None
         self._random = seed
         self._kill_at = kill_at
         self._switching = switching
         self._most_steps = most_steps
+        self._given = given
         self._trace = trace
         self._tasks: list[Task] = []
-        self._running: Task | None = None
-        self._all_done = threading.Semaphore(0)
+        self._outside = getcurrent()
+        self._next: Task | None = None
         self._problem: BaseException | None = None
 
     def spawn(self, name: str, run: Callable[[], None]) -> Task:
         """A task that will run; also called by a running one."""
         task = Task(name, run)
-        task.thread = threading.Thread(target=self._work, args=(task,), name=f"sim-{name}", daemon=True)
+        task.thread = greenlet(partial(self._work, task), parent=self._outside)
         self._tasks.append(task)
-        task.thread.start()
         return task
 
     def run(self) -> None:
         """Until all tasks have ended. Raises Deadlock, TooManySteps, or the first error that a task ended with."""
-        if self._tasks:
-            self._pass_on(None)
-            self._all_done.acquire()
-            for task in self._tasks:
-                assert task.thread is not None
-                task.thread.join()
+        self._next = self._chosen(None)
+        while self._next is not None:
+            _running.append((self, self._next))
+            try:
+                self._next.thread.switch()
+            finally:
+                _running.pop()
         if self._problem is not None:
             raise self._problem
         for task in self._tasks:
@@ -103,10 +120,23 @@ class Scheduler:
     def switch(self, where: str) -> None:
         """A switch point: another task may go on here. Raises Killed in every task once the process has ended."""
         self._step(where)
-        if self._random.random() < self._switching:
-            task = self._mine()
+        task = self._mine()
+        task.points += 1
+        if self._given is not None:
+            if (task.name, task.points) in self._given:
+                self._pass_on(task)
+                self._check_killed()
+        elif self._random.random() < self._switching:
             self._pass_on(task)
             self._check_killed()
+
+    def pause(self, where: str) -> None:
+        """Others come first, if there are any that can go on."""
+        self._step(where)
+        task = self._mine()
+        task.points += 1
+        self._pass_on(task, rests=True)
+        self._check_killed()
 
     def wait_until(self, ready: Callable[[], bool], where: str) -> None:
         """Waits; `ready` is asked whenever a task is to be chosen."""
@@ -114,6 +144,7 @@ class Scheduler:
         task = self._mine()
         while not ready():
             task.waits_for, task.waits_at = ready, where
+            task.points += 1
             self._pass_on(task)
             task.waits_for = None
             self._check_killed()
@@ -142,12 +173,9 @@ class Scheduler:
             raise Killed
 
     def _mine(self) -> Task:
-        task: Task = _current.task
-        return task
+        return _running[-1][1]
 
     def _work(self, task: Task) -> None:
-        _current.scheduler, _current.task = self, task
-        task.baton.acquire()
         try:
             self._check_killed()
             task.run()
@@ -156,25 +184,41 @@ class Scheduler:
             if not isinstance(error, Killed):
                 self.kill()
         task.done = True
-        self._pass_on(None)
+        task.points += 1
+        self._next = self._chosen(task)
 
-    def _pass_on(self, task: Task | None) -> None:
-        """Chooses who goes on, and lets it; returns when the given task is chosen again."""
+    def _pass_on(self, task: Task, *, rests: bool = False) -> None:
+        """Lets whoever is chosen go on; returns when the given task is chosen again."""
+        self._next = self._chosen(task, rests=rests)
+        if self._next is not task:
+            self._outside.switch()
+
+    def _chosen(self, task: Task | None, *, rests: bool = False) -> Task | None:
+        """Who goes on after the given task; None when all have ended."""
         left = [one for one in self._tasks if not one.done]
         if not left:
-            self._all_done.release()
-            return
+            return None
         able = [one for one in left if self.killed or one.waits_for is None or one.waits_for()]
         if not able:
             self._problem = Deadlock(self._described())
             self.kill()
             able = left
-        chosen = able[0] if len(able) == 1 else self._random.choice(able)
-        if chosen is task:
-            return
-        chosen.baton.release()
-        if task is not None:
-            task.baton.acquire()
+        return self._choose(task, able, rests=rests)
+
+    def _choose(self, task: Task | None, able: list[Task], *, rests: bool) -> Task:
+        usual = task if task is not None and task in able and not rests else able[0]
+        if rests and usual is task and len(able) > 1:
+            usual = able[1]
+        if len(able) == 1 or self.killed:
+            return usual
+        place = ("", 0) if task is None else (task.name, task.points)
+        if self._given is not None:
+            wanted = self._given.get(place)
+            return next((one for one in able if one.name == wanted), usual)
+        chosen = self._random.choice([one for one in able if one is not task] if rests else able)
+        if chosen is not usual:
+            self.choices[place] = chosen.name
+        return chosen
 
     def _described(self) -> str:
         return "; ".join(f"{task.name} waits at {task.waits_at}" for task in self._tasks if not task.done)

@@ -11,11 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from storage.append.partition_files import PartitionFiles
+from tests.simulation import plan
+from tests.simulation.drawing import draw
 from tests.simulation.locks import SimulatedLock
+from tests.simulation.mutations import apply, copy_project
+from tests.simulation.planted import FAULTS
+from tests.simulation.runs import Figures, run, run_into, simulation
 from tests.simulation.scheduler import Deadlock, Scheduler, TooManySteps
+from tests.simulation.shrinking import failure_of, shrink
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = os.environ.get("KAFKAFS_SIMULATION_SEEDS", "300")
+SEEDS = os.environ.get("KAFKAFS_SIMULATION_SEEDS", "1000" if os.environ.get("CI") == "true" else "200")
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -25,8 +32,10 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("first", [["--first", "1"], []], ids=["the same seeds", "fresh seeds"])
 def test_nothing_is_found(first: list[str]) -> None:
-    """What fails is shown with its seed, which `python -m tests.simulation --seed` runs again."""
+    """What fails is shown with its seed, which `python -m tests.simulation --seed` runs again, and `--shrink` reduces.
+    The numbers of fresh seeds are printed."""
     done = simulate("--seeds", SEEDS, *first)
+    print(done.stdout)  # noqa: T201
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -34,6 +43,51 @@ def test_a_seed_is_the_same_each_time() -> None:
     one, other = (simulate("--seed", "7", "--steps").stdout.splitlines()[:-1] for _ in range(2))
     assert len(one) > 1000
     assert one == other
+
+
+def test_every_planted_fault_applies(tmp_path: Path) -> None:
+    """And the copy still compiles. Whether the simulation finds it is what `--mutations` tells."""
+    copy_project(tmp_path)
+    for fault in FAULTS:
+        before = {change.path: (tmp_path / change.path).read_text() for change in fault.changes}
+        apply(fault, tmp_path)
+        for path, text in before.items():
+            changed = (tmp_path / path).read_text()
+            assert changed != text, fault.name
+            compile(changed, path, "exec")
+            (tmp_path / path).write_text(text)
+
+
+def test_a_planted_fault_is_found() -> None:
+    done = simulate("--mutations", "recovery-point-too-far", "--seeds", "100")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "lost write" in done.stdout
+
+
+def test_a_failing_plan_is_reduced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fault that one write and one fsync(2) show is reduced to little more than these."""
+    monkeypatch.setattr(PartitionFiles, "sync", lambda _files, _unsynced: None)
+    with simulation():
+        seed = next(seed for seed in range(1, 50) if failure_of(Figures(seed), draw(seed), None) is not None)
+        assert shrink(seed) == 0
+        printed = capsys.readouterr().out
+        names = {**vars(plan), "simulate": lambda reduced, choices: run(reduced, choices)}
+        exec(printed, names)  # what is printed can be pasted
+        with pytest.raises(AssertionError):
+            names[f"test_seed_{seed}"]()  # type: ignore[operator]
+    assert printed.count("Write(") + printed.count("Batch(") <= 3
+    assert len(printed.splitlines()) < 40
+
+
+def test_choices_are_the_order_again() -> None:
+    """The same plan with the choices that its seed made does the same."""
+    with simulation():
+        for seed in range(3, 8):
+            first, again = Figures(seed), Figures(seed)
+            traces: list[list[str]] = [[], []]
+            run_into(first, draw(seed), None, traces[0].append)
+            run_into(again, draw(seed), first.choices, traces[1].append)
+            assert traces[0] == traces[1]
 
 
 def test_a_deadlock_is_seen() -> None:

@@ -1,4 +1,5 @@
-"""What the simulated process runs on, a disk and a clock, and what it was told: every line that was ever written."""
+"""What the simulated processes run on, a disk and a clock, and what they were told: every line that was ever
+written."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from storage.errors import StorageError
 from storage.files.dir_lock import DirLock
@@ -18,9 +20,14 @@ from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
+from tests.simulation.copies import Copy
 from tests.simulation.scheduler import current
-from tests.support.faults import FaultyDisk, FaultyFile
+from tests.support.faults import FaultyDisk, FaultyFile, _Inode
 from tests.support.owned_dirs import NOW_MS
+
+
+class Anomaly(AssertionError):
+    """What was promised does not hold."""
 
 
 class Fate(Enum):
@@ -35,7 +42,8 @@ class Fate(Enum):
 
 @dataclass(eq=False)
 class Line:
-    """A line that a program writes; no two have the same value. `path`: the file that it is written to."""
+    """A message that a program writes; no two have the same value. `path`: the file that it is written to. `began`,
+    `told`: when (World.tick) its first byte was written, and when its writer learnt that it is there."""
 
     topic: str
     path: str
@@ -43,20 +51,34 @@ class Line:
     number: int
     value: bytes
     key: bytes | None = None
+    timestamp: int | None = None
     fate: Fate = Fate.SENT
+    began: int = 0
+    told: int | None = None
 
 
 Place = tuple[TopicPartition, int]  # and an offset
 
 
-@dataclass
-class Sight:
-    """What a program read from the beginning of a file: whole lines, without keys and offsets."""
+class Message(NamedTuple):
+    """A message as a reader finds it."""
 
-    tp: TopicPartition
-    path: str
-    first_offset: int | None
-    values: list[bytes]
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+
+
+Messages = dict[TopicPartition, list[Message]]
+
+
+@dataclass
+class Removal:
+    """A topic was removed between these ticks; `end` None while that goes on, `failed`: it may be there in part."""
+
+    begin: int
+    end: int | None = None
+    failed: bool = False
 
 
 class SimulatedClock:
@@ -94,13 +116,58 @@ class SimulatedClock:
         return self.time_ms
 
 
+class Inodes:
+    """Inode numbers as file systems give them: that of a removed file goes to the next new one."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}  # by the real ones
+        self._free: list[int] = []
+        self._next = 1
+
+    def of(self, real: int) -> int:
+        """The number of a file, given when it is first asked for."""
+        if real not in self._numbers:
+            if self._free:
+                self._numbers[real] = self._free.pop()
+            else:
+                self._numbers[real], self._next = self._next, self._next + 1
+        return self._numbers[real]
+
+    def freed(self, real: int) -> None:
+        """The file was removed."""
+        self._free.append(self.of(real))
+
+
+class SimulatedFile(FaultyFile):
+    """A FaultyFile whose failed sync loses what it should have written, as Linux does: the process's next sync does not
+    bring it back, although everybody still reads it."""
+
+    def sync(self) -> None:
+        try:
+            super().sync()
+        except OSError:
+            assert isinstance(self._disk, SimulatedDisk)
+            self._disk.lost.append((self._inode, list(self._inode.pending)))
+            self._inode.pending.clear()
+            raise
+
+
 class SimulatedDisk(FaultyDisk):
     """A FaultyDisk whose operations are switch points, and which notes what was in the segments that are removed."""
 
+    file_type = SimulatedFile
+
     def __init__(self, root: Path, world: World) -> None:
-        super().__init__(root, seed=world.random.randrange(1 << 32))
+        super().__init__(root, seed=world.stream("disk").randrange(1 << 32))
         self._world = world
         self.fail = self._failure
+        self.lost: list[tuple[_Inode, list[tuple[int, bytes | None]]]] = []  # what failed syncs did not write
+
+    def repair(self) -> None:
+        """Before a mount is started again the disk is repaired, and what its cache held is written."""
+        for inode, writes in reversed(self.lost):
+            inode.pending[:0] = writes
+        self.lost.clear()
 
     def operation(self, what: str, path: Path) -> None:
         scheduler = current()
@@ -109,9 +176,14 @@ class SimulatedDisk(FaultyDisk):
         super().operation(what, path)
 
     def open(self, path: Path, *, create: bool = False) -> FaultyFile:
+        path = self._relative(path)
+        number = self._failure("open", path)
+        if number is not None:
+            raise OSError(number, os.strerror(number), str(path))
         existed = path.exists()
         file = super().open(path, create=create)
         if not existed:
+            self._world.inodes.of(os.fstat(file.fileno()).st_ino)
             self._stamp(path, path.parent)
         return file
 
@@ -120,14 +192,20 @@ class SimulatedDisk(FaultyDisk):
 
     def mkdir(self, path: Path) -> None:
         super().mkdir(path)
+        self._world.inodes.of(path.stat().st_ino)
         self._stamp(path, path.parent)
 
     def rmdir(self, path: Path) -> None:
+        number = path.stat().st_ino
         super().rmdir(path)
+        self._world.inodes.freed(number)
         self._stamp(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
+        number = target.stat().st_ino if target.is_file() else None
         super().rename(source, target)
+        if number is not None:
+            self._world.inodes.freed(number)
         self._stamp(source.parent, target.parent)
         if target.name.endswith(".log.deleted"):
             self._note_removed(target)
@@ -136,8 +214,16 @@ class SimulatedDisk(FaultyDisk):
         for path in paths:
             self._world.clock.stamp(path)
 
+    @staticmethod
+    def _relative(path: Path) -> Path:
+        """The lock of a directory is opened by its absolute path."""
+        return path.relative_to(Path.cwd()) if path.is_absolute() else path
+
     def unlink(self, path: Path) -> None:
+        path = self._relative(path)
+        number = path.stat().st_ino
         super().unlink(path)
+        self._world.inodes.freed(number)
         self._stamp(path.parent)
 
     def durable_bytes(self, topic: str) -> bytes:
@@ -152,48 +238,79 @@ class SimulatedDisk(FaultyDisk):
     def _note_removed(self, path: Path) -> None:
         """A segment is removed in order once it has its `.deleted` name: it need not be on disk for that."""
         topic, _, partition = path.parent.name.rpartition("-")
-        if partition.isdecimal():  # otherwise the directory of a topic that is being deleted
-            for offset, value in values_in(path.read_bytes()):
-                self._world.removed[TopicPartition(topic, int(partition)), offset] = value
+        if not partition.isdecimal():
+            return  # the directory of a topic that is being deleted
+        tp = TopicPartition(topic, int(partition))
+        for message in messages_of(path.read_bytes()):
+            self._world.removed[tp, message.offset] = message
+        limit = self._world.retained_bytes.get(topic)
+        left = sum(other.stat().st_size for other in path.parent.glob("*.log"))
+        if limit is not None and left < limit and not self._world.deletes_records:
+            raise Anomaly(f"lost write: retention leaves {left} bytes of {tp}, {limit} were to be kept")
 
     def _failure(self, what: str, _path: Path) -> int | None:
         world = self._world
         kind = what.split(" ")[0]
-        if world.is_full and kind in ("write", "create", "mkdir"):
-            world.faults["ENOSPC"] = world.faults.get("ENOSPC", 0) + 1
-            return errno.ENOSPC
-        if world.failing and kind in ("write", "sync", "rename", "sync_dir") and world.random.random() < world.failing:
-            world.faults["EIO"] = world.faults.get("EIO", 0) + 1
-            return errno.EIO
+        for name, (number, kinds) in _FAILURES.items():
+            rate = world.failing.get(name, 0.0)
+            if rate and kind in kinds and (rate >= 1 or world.trouble.random() < rate):
+                world.faults[name] = world.faults.get(name, 0) + 1
+                if name == "slow":
+                    world.clock.time_ms += world.trouble.randrange(1, 60)
+                    continue
+                world.had_errors |= name == "EIO"
+                return number
         return None
+
+
+_FAILURES = {
+    "ENOSPC": (errno.ENOSPC, ("write", "create", "mkdir")),
+    "EIO": (errno.EIO, ("write", "sync", "rename", "sync_dir", "truncate", "unlink")),
+    "EMFILE": (errno.EMFILE, ("open",)),
+    "slow": (0, ("write", "sync", "sync_dir", "rename")),
+}
 
 
 @dataclass
 class World:
-    """One seed's world, over all the processes that live in it one after the other."""
+    """One plan's world, over all the processes that live in it one after the other."""
 
     seed: int
     path: Path
-    random: random.Random = field(init=False)
     clock: SimulatedClock = field(init=False)
     disk: SimulatedDisk = field(init=False)
+    inodes: Inodes = field(default_factory=Inodes)
+    random: random.Random = field(init=False)
+    trouble: random.Random = field(init=False)
     lines: dict[bytes, Line] = field(default_factory=dict)
-    removed: dict[Place, bytes | None] = field(default_factory=dict)
+    removed: dict[Place, Message] = field(default_factory=dict)
+    rotten: dict[Place, Message] = field(default_factory=dict)  # what a flipped bit may have destroyed
+    copies: dict[TopicPartition, Copy] = field(default_factory=dict)
     sights: list[Sight] = field(default_factory=list)
-    deleted_topics: set[str] = field(default_factory=set)
+    removals: dict[str, list[Removal]] = field(default_factory=dict)
+    commits: list[list[Line]] = field(default_factory=list)  # writes that are there as a whole, or not at all
+    offsets: dict[str, list[int | None]] = field(default_factory=dict)  # of groups: the last commit, and tried ones
+    retained_bytes: dict[str, int] = field(default_factory=dict)  # retention.bytes of topics
+    deletes_records: bool = False  # a program asks for the deletion of records, which limits do not bound
     flushed_topics: set[str] = field(default_factory=set)  # flush.messages=1: what is acknowledged is on disk
     faults: dict[str, int] = field(default_factory=dict)
+    failing: dict[str, float] = field(default_factory=dict)
     had_errors: bool = False  # a disk that failed: partitions may be offline
-    is_full: bool = False
-    failing: float = 0.0  # how probable EIO is
     number: int = 0  # of the process
     on_lock: Callable[[DirLock], None] = lambda _lock: None
+    _ticks: int = 0
+    _disks: int = 0
 
     def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
-        self.clock = SimulatedClock(self.random)
+        self.random, self.trouble = self.stream("engine"), self.stream("trouble")
+        self.clock = SimulatedClock(self.stream("clock"))
         self.path.mkdir(parents=True, exist_ok=True)
         self.new_disk()
+
+    def stream(self, name: str) -> random.Random:
+        """Random numbers of their own: what one part of the world draws does not change what others draw."""
+        self._disks += 1
+        return random.Random(f"{self.seed} {name} {self._disks}")
 
     def new_disk(self) -> None:
         """At the beginning, and after a power loss: what is there now is what was durable."""
@@ -202,34 +319,124 @@ class World:
             self.clock.stamp(path)
         self.clock.stamp(self.path)
 
-    def line(self, topic: str, path: str, writer: str, number: int, size: int, key: bytes | None = None) -> Line:
-        value = b"%s.%d." % (writer.encode(), number)
-        line = Line(topic, path, writer, number, value + b"x" * max(0, size - len(value)), key)
+    def lose_power(self) -> None:
+        """What was only acknowledged may be gone, and what was read with it."""
+        self.sights.clear()
+        for line in self.lines.values():
+            if line.fate is Fate.ACKNOWLEDGED:
+                line.fate = Fate.UNKNOWN
+        self.disk.power_loss()
+        self.new_disk()
+
+    def tick(self) -> int:
+        """A number for this moment: later ones are greater."""
+        self._ticks += 1
+        return self._ticks
+
+    def line(
+        self,
+        topic: str,
+        path: str,
+        writer: str,
+        number: int,
+        size: int,
+        key: bytes | None = None,
+        timestamp: int | None = None,
+    ) -> Line:
+        text = b"%s.%d." % (writer.encode(), number)
+        # No part of it looks like another one: only its writer knows where a line begins that is written in parts.
+        value = text + b"".join(b"%d," % n for n in range((size - len(text)) // 2))
+        line = Line(topic, path, writer, number, value[: max(size, len(text))], key, timestamp)
+        line.began = self.tick()
         self.lines[line.value] = line
         return line
 
     def acknowledge(self, line: Line) -> None:
-        line.fate = Fate.ACKNOWLEDGED
+        line.fate, line.told = Fate.ACKNOWLEDGED, self.tick()
         if line.topic in self.flushed_topics:
             self.synced(line.path, {line.value})
 
     def synced(self, path: str, lines: set[bytes]) -> None:
         """fsync of a file has returned: those of its lines that were acknowledged when it began."""
+        lines = {value for value in lines if not self.may_be_gone(self.lines[value])}
         for value in lines:
             self.lines[value].fate = Fate.SYNCED
         topics = {self.lines[value].topic for value in lines}
         durable = {topic: self.disk.durable_bytes(topic) for topic in topics}
-        removed = set(self.removed.values())
+        removed = {message.value for known in (self.removed, self.rotten) for message in known.values()}
+        latest = self.latest_by_key()
+        lines = {value for value in lines if (key := self.lines[value].key) is None or latest[key] is self.lines[value]}
         for value in lines:
             if value not in removed and value not in durable[self.lines[value].topic]:
-                raise AssertionError(f"not on disk though it was said to be: {value[:60]!r} to {path}")
+                raise Anomaly(f"lost write: not on disk though it was said to be: {value[:60]!r} to {path}")
 
     def acknowledged(self, path: str) -> set[bytes]:
-        return {v for v, line in self.lines.items() if line.path == path and line.fate is Fate.ACKNOWLEDGED}
+        """The lines that fsync of this file covers."""
+        return {
+            value
+            for value, line in self.lines.items()
+            if line.fate is Fate.ACKNOWLEDGED and (line.path == path or line.path.startswith(_under(path)))
+        }
+
+    def latest_by_key(self) -> dict[bytes, Line]:
+        """The last line of each key that may be there: compaction may take all earlier ones."""
+        latest: dict[bytes, Line] = {}
+        for line in self.lines.values():
+            if line.key is not None and line.fate is not Fate.REFUSED:
+                latest[line.key] = line
+        return latest
+
+    def may_be_gone(self, line: Line) -> bool:
+        """Whether its topic was, or may have been, removed with it."""
+        return any(removal.end is None or removal.end > line.began for removal in self.removals.get(line.topic, ()))
+
+    def must_be_gone(self, line: Line) -> bool:
+        """Whether its topic was removed after it was acknowledged."""
+        if line.told is None:
+            return False
+        return any(
+            removal.end is not None and not removal.failed and removal.begin > line.told
+            for removal in self.removals.get(line.topic, ())
+        )
+
+    def end_removals(self) -> None:
+        """The process has ended: a removal that had not returned may have been done in part."""
+        for removals in self.removals.values():
+            for removal in removals:
+                if removal.end is None:
+                    removal.end, removal.failed = self.tick(), True
 
 
-def values_in(data: bytes) -> Iterator[tuple[int, bytes | None]]:
-    """The offsets and values of a segment's bytes, as far as they are whole batches."""
+@dataclass
+class Sight:
+    """What a program read of a file from its beginning, in order: whole messages.
+
+    `offsets`, `timestamps`: of each message, where the format shows them. `begins`: what the range's first offset may
+    have been; `start`: the log start after the last read; `ended`: the log end before the end of file was read, None
+    where reading ended before it.
+    """
+
+    tp: TopicPartition
+    path: str
+    values: list[bytes]
+    offsets: list[int] | None
+    begins: tuple[int, int]
+    last: int | None = None
+    most: int | None = None
+    times: tuple[int | None, int | None] | None = None
+    ended: int | None = None
+    tick: int = 0
+    start: int = 0
+
+
+def _under(path: str) -> str:
+    """A topic's file covers its partitions' files."""
+    topic, _, name = path.rpartition("/")
+    return f"{topic}/" if name.startswith("@append") and topic.count("/") == 1 else "\0"
+
+
+def messages_of(data: bytes) -> Iterator[Message]:
+    """The messages in a segment's bytes, as far as they are whole batches."""
     table = BatchTable.empty(4096)
     scan(memoryview(data), 0, table, 0, len(data))
     decoder, row = Decoder(), 0
@@ -237,27 +444,40 @@ def values_in(data: bytes) -> Iterator[tuple[int, bytes | None]]:
         block = decoder.decode(data, table, row, origin=0)
         if block.damage is not None:
             return
-        for index in range(len(block)):
-            yield int(block.offset[index]), block.value(index)
+        for n in range(len(block)):
+            yield Message(int(block.offset[n]), block.key(n), block.value(n), int(block.timestamp[n]))
         row = block.next_row
 
 
-def messages_in(path: Path) -> dict[TopicPartition, list[tuple[int, bytes | None, bytes | None]]]:
-    """Offset, key and value of every message that a reader finds in a log directory. Raises what is damaged."""
+def messages_in(path: Path, damaged: set[TopicPartition]) -> Messages:
+    """Every message that a reader finds in a log directory. Raises what is damaged, except in these partitions."""
     log_dir = LogDir.open_read_only(path)
-    found: dict[TopicPartition, list[tuple[int, bytes | None, bytes | None]]] = {}
+    found: Messages = {}
     try:
-        for topic in log_dir.topics():
-            for partition in log_dir.partitions(topic):
-                tp = TopicPartition(topic, partition)
-                messages = found[tp] = []
-                snapshot = log_dir.log(tp).snapshot()
-                for block in read_range(snapshot, snapshot.log_start_offset):
-                    if block.damage is not None:
-                        raise AssertionError(f"{tp} is damaged: {block.damage.error}")
-                    messages += [(int(block.offset[n]), block.key(n), block.value(n)) for n in range(len(block))]
+        for tp in log_dir.all_partitions():
+            messages = found[tp] = []
+            snapshot = log_dir.log(tp).snapshot()
+            for block in read_range(snapshot, snapshot.log_start_offset):
+                if block.damage is not None and tp not in damaged:
+                    raise Anomaly(f"{tp} is damaged: {block.damage.error}")
+                for n in range(len(block)):
+                    messages.append(
+                        Message(int(block.offset[n]), block.key(n), block.value(n), int(block.timestamp[n]))
+                    )
     except StorageError as error:
-        raise AssertionError(f"cannot be read: {error}") from error
+        raise Anomaly(f"cannot be read: {error}") from error
     finally:
         log_dir.close()
+    return found
+
+
+def batches_in(directory: Path) -> list[tuple[int, int]]:
+    """Base offset and checksum of each batch in a partition's segments."""
+    found = []
+    for path in sorted(directory.glob("*.log")):
+        data = path.read_bytes()
+        table = BatchTable.empty(4096)
+        scan(memoryview(data), 0, table, 0, len(data))
+        rows = zip(table.base_offset.tolist(), table.crc.tolist(), strict=True)
+        found += [(int(base), int(crc)) for base, crc in rows]
     return found

@@ -103,6 +103,8 @@ class FaultyFile:
 class FaultyDisk:
     """A Disk over a real directory `root` that counts, fails and stops. `stop_at` counts from 0; None never stops."""
 
+    file_type = FaultyFile
+
     def __init__(self, root: Path, *, stop_at: int | None = None, seed: int = 0) -> None:
         self.root = root
         self.stop_at = stop_at
@@ -145,7 +147,7 @@ class FaultyDisk:
             self._change(path, _Inode())
         inode = self._volatile[path.parent][path.name]
         assert inode is not None
-        return FaultyFile(self, file, inode)
+        return self.file_type(self, file, inode)
 
     def mkdir(self, path: Path) -> None:
         self.operation(f"mkdir {path.name}", path)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkafs.formats.jsonl_parse import parse_line
+from kafkafs.writing import line_writer
 from kafkafs.writing.destinations import open_target
 from kafkafs.writing.line_parsers import keyed_txt, parse_jsonl, parse_txt
 from kafkafs.writing.line_writer import LineWriter
@@ -93,6 +94,27 @@ def test_a_bad_line_begun_in_an_earlier_write(kept: Kept, writer: LineWriter) ->
         writer.write(b"D\nnext\nthi")
     assert writer.write(b"rd\nfourth\n") == 10
     assert kept.values == [b"fourth"]  # `thi` was refused with its write, so its end is no line
+
+
+def test_a_sync_ends_the_line_within_which_a_refused_write_ended(kept: Kept, writer: LineWriter) -> None:
+    with pytest.raises(InvalidRecord):
+        writer.write(b"BAD\nthi")
+    writer.sync()  # `thi` is over: what comes next is not its rest
+    assert writer.write(b"four") == 4
+    assert writer.write(b"th\n") == 3
+    assert kept.values == [b"fourth"]
+
+
+def test_the_end_of_a_full_request_is_not_the_end_of_a_write(
+    kept: Kept, writer: LineWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few of its bytes were refused: the next line is not the rest of the one that it ends within."""
+    monkeypatch.setattr(line_writer, "_CUT_BYTES", 16)
+    assert writer.write(b"good line\nBAD\nx\nthi") == 10
+    with pytest.raises(InvalidRecord):
+        writer.write(b"another\n")
+    assert writer.write(b"another\n") == 8
+    assert kept.values == [b"good line", b"another"]
 
 
 def test_a_bad_line_behind_the_rest_of_another(kept: Kept, writer: LineWriter) -> None:

@@ -139,6 +139,64 @@ def test_truncation_goes_by_whole_batches(owned: OwnedDir) -> None:
     assert log.log_end_offset == 13
 
 
+def test_truncated_messages_do_not_come_back(tmp_path: Path) -> None:
+    """A power loss after a truncation: what came back could overlap a segment that was begun since."""
+    old = [b"old %d" % n for n in range(6)]
+    for seed in range(20):
+        path = tmp_path / str(seed)
+        path.mkdir()
+        disk = FaultyDisk(path, seed=seed)
+        owned = opened(path, disk=disk)
+        owned.create_topic("t", 1, {"segment.bytes": "400"})
+        for value in old:
+            append(owned.log(TP), [value])
+        owned.log(TP).flush()
+        owned.truncate_to(TP, 0)
+        for n in range(9):
+            append(owned.log(TP), [b"new %d" % n])
+        assert len(owned.log(TP).snapshot().segments) > 1
+        owned._logs.abandon()
+        owned._dir_lock.release()
+        disk.power_loss()
+        again = opened(path)
+        assert not set(read(again, "t")) & set(old)
+        close_clean(again)
+
+
+def test_a_log_ends_where_its_segment_begins(tmp_path: Path) -> None:
+    """A follower's batch after a gap rolls the log, and is not appended: the disk is full."""
+    disk = FaultyDisk(tmp_path)
+    owned = opened(tmp_path, disk=disk)
+    owned.create_topic("t", 1, {"segment.bytes": "200"})
+    log = owned.log(TP)
+    log.append_batches(memoryview(_batch(0, [b"a" * 80])))
+    new = names.segment_file(5, names.FileKind.LOG)
+    disk.fail = lambda what, _path: errno.ENOSPC if what == f"write {new}" else None
+    with pytest.raises(OSError, match="No space"):
+        log.append_batches(memoryview(_batch(5, [b"b" * 80])))
+    disk.fail = lambda _what, _path: None
+    assert log.log_end_offset == 5
+    with pytest.raises(InvalidRecord):
+        log.append_batches(memoryview(_batch(1, [b"c"])))
+    log.append_batches(memoryview(_batch(5, [b"d"])))
+    assert read(owned, "t") == [b"a" * 80, b"d"]
+    assert owned.close().clean
+
+
+def test_no_epoch_is_left_of_a_batch_that_was_not_appended(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    owned = opened(tmp_path, disk=disk)
+    owned.create_topic("t", 1)
+    log = owned.log(TP)
+    log.append_batches(memoryview(_batch(0, [b"a"])))
+    disk.fail = lambda what, _path: errno.ENOSPC if what.startswith("write 0") else None
+    fields = BatchFields(leader_epoch=3)
+    with pytest.raises(OSError, match="No space"):
+        log.append_batches(memoryview(encode_batch([Record(None, b"b")], base_offset=7, fields=fields)))
+    disk.fail = lambda _what, _path: None
+    close_clean(owned)
+
+
 def test_truncation_to_a_segments_base_keeps_it_empty(owned: OwnedDir) -> None:
     log = owned.log(TP)
     append(log, [b"a", b"b"])

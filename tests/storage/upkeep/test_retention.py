@@ -293,7 +293,8 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(tmp_path: Path) -> None:
     assert tree_of(tmp_path) == before
     assert log.log_start_offset == 0
     done = _retain(log)
-    assert replace(told, dry_run=False) == replace(done, files=())
+    assert replace(told, dry_run=False, kept=()) == replace(done, files=())
+    assert [kept.base_offset for kept in told.kept] == [segment.base_offset for segment in log.snapshot().segments]
     _end(owned, done)
 
 

@@ -1,0 +1,106 @@
+"""What a follower's partition should hold: batches of a leader, and what truncations took away.
+
+A plain list of batches, changed by whoever calls the engine, before and after each call.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+COMMIT, ABORT = "commit", "abort"
+
+
+class Copied(NamedTuple):
+    """A batch that was appended: from offset `base` to `last`. `marker`: COMMIT, ABORT, or "" for messages."""
+
+    base: int
+    last: int
+    crc: int
+    values: tuple[bytes, ...]
+    timestamp: int
+    producer: int = -1
+    transactional: bool = False
+    marker: str = ""
+
+
+@dataclass
+class Copy:
+    """A follower's partition. `appending`: batches of a call that has not returned; `cutting`: where a truncation that
+    has not returned cuts; `cuts`: how many have returned; `synced`: what is below is on disk."""
+
+    batches: list[Copied] = field(default_factory=list)
+    appending: list[Copied] = field(default_factory=list)
+    cutting: int | None = None
+    cuts: int = 0
+    synced: int = 0
+    gone: list[Copied] = field(default_factory=list)  # cut off, and perhaps back after a power loss
+    values: set[bytes] = field(default_factory=set)  # all that ever were there
+
+    @property
+    def end(self) -> int:
+        """The log end offset."""
+        return self.batches[-1].last + 1 if self.batches else 0
+
+    def begin(self, batches: Sequence[Copied]) -> None:
+        """Before an append."""
+        self.appending = list(batches)
+        self.values.update(value for batch in batches for value in batch.values)
+
+    def appended(self) -> None:
+        """After it."""
+        self.batches += self.appending
+        self.appending = []
+
+    def refused(self) -> None:
+        """After one that failed and left nothing."""
+        self.appending = []
+
+    def cut(self, offset: int) -> None:
+        """Before a truncation."""
+        self.cutting = offset
+        self.synced = min(self.synced, offset)
+
+    def was_cut(self) -> None:
+        """After it: whole batches from the one that holds the offset on are gone."""
+        assert self.cutting is not None
+        kept = [batch for batch in self.batches if batch.last < self.cutting]
+        self.gone += self.batches[len(kept) :]
+        self.batches, self.cutting = kept, None
+        self.synced = min(self.synced, self.end)
+        self.cuts += 1
+
+    def flushed(self, end: int) -> None:
+        """A flush has returned that began when the log ended at `end`."""
+        if self.cutting is None:
+            self.synced = max(self.synced, end)
+            self.gone.clear()
+
+
+def crc_of(data: bytes) -> int:
+    """The checksum in a batch's header."""
+    return int(struct.unpack_from(">I", data, 17)[0])
+
+
+def shown(batches: Iterable[Copied], *, committed: bool) -> list[tuple[int, bytes, int]]:
+    """What a consumer sees: offset, value and timestamp of each message."""
+    batches = list(batches)
+    fate: dict[int, str] = {}  # of the batch at this place, by the next marker of its producer
+    ends: dict[int, str] = {}
+    for place in range(len(batches) - 1, -1, -1):
+        batch = batches[place]
+        if batch.marker:
+            ends[batch.producer] = batch.marker
+        elif batch.transactional:
+            fate[place] = ends.get(batch.producer, "")
+    found: list[tuple[int, bytes, int]] = []
+    for place, batch in enumerate(batches):
+        if committed and fate.get(place) == "":
+            break  # the last stable offset
+        if batch.marker or (committed and fate.get(place) == ABORT):
+            continue
+        first = batch.last - len(batch.values) + 1
+        found += [(first + n, value, batch.timestamp) for n, value in enumerate(batch.values)]
+    return found

@@ -1,0 +1,290 @@
+"""Plans, drawn from seeds. Most worlds are small: a fault needs few operations, and many worlds find more than large
+ones."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+from tests.simulation.mounts import MAX_MESSAGE_BYTES
+from tests.simulation.plan import (
+    AGAIN,
+    DROPS,
+    GIVES_UP,
+    GOOD,
+    HUGE,
+    NEXT,
+    NO_KEY,
+    NOT_JSON,
+    TOO_LARGE,
+    Alter,
+    Batch,
+    Before,
+    Close,
+    Commit,
+    Create,
+    Fault,
+    Flush,
+    Job,
+    Jump,
+    LineOf,
+    Look,
+    Marker,
+    Offset,
+    Pause,
+    Plan,
+    ProcessOf,
+    Read,
+    Remove,
+    Rot,
+    Status,
+    Sync,
+    TopicOf,
+    Truncate,
+    Write,
+)
+from tests.support.owned_dirs import NOW_MS
+
+_LIMIT = ("max.message.bytes", str(MAX_MESSAGE_BYTES))
+_SIZES = ("300", "700", "2000")
+
+
+def draw(seed: int) -> Plan:
+    """The plan of a seed, always the same."""
+    return _Drawing(random.Random(seed)).plan(seed)
+
+
+class _Drawing:
+    def __init__(self, source: random.Random) -> None:
+        self._random = source
+        self._is = lambda chance: source.random() < chance
+        self._of = source.choice
+        self._upto = source.randrange
+
+    def plan(self, seed: int) -> Plan:
+        self._has_copy = self._is(0.3)
+        self._has_commits = self._is(0.2)
+        self._has_keys = self._is(0.35)
+        self._remakes = self._is(0.2)
+        self._has_groups = self._is(0.05)
+        self._rots = self._is(0.15)
+        self._fails = self._is(0.45)
+        self._has_times = self._is(0.3)
+        topics = [self._topic("plain", 2), self._topic("kept", 2, retained=True)]
+        topics += [self._topic("keyed", 2, compacted=True)] if self._has_keys else []
+        topics += [self._topic("copy", 1)] if self._has_copy else []
+        topics += [self._topic("again", 1)] if self._remakes else []
+        self._names = [(topic.name, number) for topic in topics for number in range(topic.partitions)]
+        # Programs meet at the same few files.
+        themes = ("copy", "again", "plain") if self._rots else ("copy", "again")
+        self._names += [name for name in self._names if name[0] in themes] * 2
+        self._ranges = [self._range() for _ in range(4)]
+        count = self._of((1, 1, 2, 2, 3))
+        processes = tuple(self._process(number, count) for number in range(count))
+        return Plan(seed, tuple(topics), processes, self._of((24, 48, 96, 96, 200)))
+
+    def _topic(self, name: str, partitions: int, *, retained: bool = False, compacted: bool = False) -> TopicOf:
+        sizes = ("300", "300", "700") if name == "copy" or (retained and self._has_commits) else _SIZES
+        config = [_LIMIT, ("segment.bytes", self._of(sizes)), ("index.interval.bytes", self._of(("0", "100", "4096")))]
+        if retained:
+            config += [("file.delete.delay.ms", "20")]
+            config += [self._of((("retention.bytes", "900"), ("retention.ms", "200"), ("retention.bytes", "300")))]
+        if compacted:
+            config += [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.1")]
+            config += [("file.delete.delay.ms", "20")]
+        if self._is(0.25):
+            config.append(("flush.messages", "1"))
+        elif self._is(0.2):
+            config.append(("flush.ms", "30"))
+        if self._is(0.1):
+            config.append(("preallocate", "true"))
+        if self._is(0.1):
+            config.append(("segment.ms", "50"))
+        return TopicOf(name, partitions, tuple(config))
+
+    def _process(self, number: int, count: int) -> ProcessOf:
+        jobs: list[Job] = []
+        for index in range(self._upto(1, 3)):
+            jobs.append(self._writer(f"w{index}", self._of(("plain", "plain", "kept"))))
+        if self._has_keys and self._is(0.7):
+            jobs.append(self._writer("k", "keyed", keyed=True))
+        if self._remakes:
+            jobs.append(self._writer("g", "again"))
+        if self._has_copy and self._is(0.9):
+            jobs.append(self._leader())
+        if self._has_commits and self._is(0.8):
+            jobs.append(Job("driver", "d", self._some(1, 5, self._commit)))
+        if self._has_groups:
+            jobs.append(Job("consumer", "c", self._some(1, 4, self._offset)))
+        for index in range(self._of((0, 1, 1, 2))):
+            jobs.append(Job("reader", f"r{index}", self._some(1, 6, self._look)))
+        if self._is(0.6) or self._remakes or self._fails:
+            jobs.append(Job("administrator", "a", self._administration()))
+        if self._is(0.8):
+            jobs.append(Job("upkeep", "u", (Pause(self._of((5, 15, 40))),)))
+        if self._is(0.3) or (self._is(0.5) and (self._has_copy or self._remakes)):
+            jobs.append(Job("reader", "f", self._some(1, 6, self._look), follows=True))
+        kill_at = self._of((None, self._upto(1, 300), self._upto(1, 2500), self._upto(1, 2500)))
+        return ProcessOf(
+            tuple(jobs),
+            kill_at,
+            kill_at is not None and self._is(0.5),
+            self._of((0.02, 0.1, 0.3, 0.5)),
+            self._upto(1 << 32),
+            gentle=self._is(0.2),
+            trust_clean=self._is(0.8),
+            committed=self._has_copy and self._is(0.5),
+            clamp=self._is(0.2),
+            held=self._of((None, None, 6)),
+            unchecked=kill_at is not None and not self._has_copy and not self._rots and self._is(0.4),
+            rots=self._rotting() if self._rots else (),
+        )
+
+    def _some(self, least: int, most: int, make: object) -> tuple[object, ...]:
+        return tuple(make() for _ in range(self._upto(least, most)))  # type: ignore[operator]
+
+    # Writers
+
+    def _writer(self, name: str, topic: str, *, keyed: bool = False) -> Job:
+        json = keyed or self._is(0.35 if not self._has_times else 0.8)
+        folder = self._of((f"/{topic}", f"/{topic}/0", f"/{topic}/0"))
+        if topic in ("plain", "kept"):
+            folder = self._of((f"/{topic}", f"/{topic}/0", f"/{topic}/1"))
+        path = f"{folder}/@append.jsonl" if json else f"{folder}/@append"
+        policy = self._of((DROPS, GIVES_UP, NEXT, AGAIN))
+        make = partial(self._writing, json=json, keyed=keyed)
+        return Job("writer", name, self._some(2, 11, make), path, policy, self._is(0.75))
+
+    def _writing(self, *, json: bool, keyed: bool) -> object:
+        kind = self._random.random()
+        if kind < 0.15:
+            return Sync()
+        if kind < 0.25:
+            return Close()
+        if kind < 0.3:
+            return Pause(self._upto(1, 20))
+        lines = [self._line(json=json, keyed=keyed) for _ in range(self._of((1, 1, 2, 3, 5, 7)))]
+        if self._is(0.2):
+            bad = [TOO_LARGE, HUGE] + [NOT_JSON] * json + [NO_KEY] * keyed
+            lines.insert(self._upto(len(lines) + 1), self._line(json=json, keyed=keyed, kind=self._of(bad)))
+        if json and self._is(0.1):  # small enough for one request, which ends within a line after a bad one
+            bad = LineOf(kind=self._of((NOT_JSON, NO_KEY) if keyed else (NOT_JSON,)), key=lines[0].key)
+            cut, last = self._random.random(), LineOf(key=lines[0].key)
+            return Write((bad, last), ended=False) if cut < 0.3 else Write((*lines[:1], bad, last), round(cut, 3))
+        first = self._of((1.0, 1.0, self._random.random()))
+        if self._is(0.15):
+            return Write(tuple(lines), round(self._random.random(), 3), first=round(first, 3))
+        return Write(tuple(lines), ended=self._is(0.93), first=round(first, 3))
+
+    def _line(self, *, json: bool, keyed: bool, kind: str = GOOD) -> LineOf:
+        key = self._upto(3) if keyed else None
+        age = None
+        if json and self._has_times and self._is(0.7):
+            age = self._of((0, 10, 1000, 3000, -1000))
+        return LineOf(self._of((0, 0, 20, 60, 120)), kind, key, age)
+
+    # Readers
+
+    def _look(self) -> Look:
+        topic, partition = ("copy", 0) if self._has_copy and self._is(0.5) else self._of(self._names)
+        name = self._of(("messages", *self._ranges, self._range()))
+        ending = self._of(("txt", "jsonl", "jsonl", "log"))
+        reads = tuple(self._read() for _ in range(self._of((0, 1, 3, 6))))
+        return Look(topic, partition, f"{name}.{ending}", reads, self._is(0.85))
+
+    def _range(self) -> str:
+        first, size = self._of((0, self._upto(10), self._upto(25))), self._upto(15)
+        names = [
+            f"offsets/{first}-", f"offsets/{first}-{first + size}", f"offsets/{first}-{first + size}",
+            f"offsets/{first}+{size + 1}", f"offsets/{first}+{size + 1}", f"offsets/last-{size + 1}",
+            f"offsets/{first}",
+        ]  # fmt: skip
+        if self._has_times and self._is(0.6):
+            start = NOW_MS + self._of((-3000, -1000, 0, 20, 100)) + self._upto(50)
+            end = start + self._of((30, 200, 3000))
+            names = [f"time/{start}--{end}", f"time/{start}--", f"time/until-{end}", f"time/{start}--{end}"]
+        return self._of(names)
+
+    def _read(self) -> Read:
+        back = None if self._is(0.8) else round(self._random.random(), 2)
+        return Read(self._of((10, 60, 400, 4000)), back, self._of((0, 0, 3, 20, 60)))
+
+    # Others
+
+    def _administration(self) -> tuple[object, ...]:
+        ops: list[object] = [self._alteration()] if self._is(0.3) else []
+        kinds = [self._alteration, self._jump, Status, self._pause, self._before]
+        kinds += [self._remaking] * 3 if self._remakes else [self._creating]
+        kinds += [self._fault] * 3 if self._fails else []
+        for _ in range(self._upto(2, 7)):
+            made = self._of(kinds)()
+            ops += made if isinstance(made, list) else [made]
+        return tuple(ops)
+
+    def _alteration(self) -> Alter:
+        topic = self._of(("plain", "kept"))
+        key, values = self._of((("segment.bytes", _SIZES), ("index.interval.bytes", ("0", "50", "4096"))))
+        return Alter(topic, key, self._of(values))
+
+    def _jump(self) -> Jump:
+        return Jump(self._of((-500, 10, 1000, 100_000)))
+
+    def _pause(self) -> Pause:
+        return Pause(self._upto(1, 40))
+
+    def _before(self) -> Before:
+        return Before("kept", self._upto(2), round(self._random.random(), 2))
+
+    def _remaking(self) -> list[object]:
+        again = [self._pause(), Remove("again"), Create("again")]
+        return again if self._is(0.8) else [Remove("again"), self._pause(), Create("again")]
+
+    def _creating(self) -> list[object]:
+        return [Create("x"), self._pause(), Remove("x")] if self._is(0.5) else [Create("x")]
+
+    def _fault(self) -> list[object]:
+        kind = self._of(("ENOSPC", "ENOSPC", "EMFILE", "EMFILE", "EIO", "slow"))
+        rate = self._of((1.0, 0.3)) if kind in ("ENOSPC", "slow") else self._of((0.3, 0.1, 0.03))
+        if self._is(0.15):
+            return [Fault(kind, rate, lasting=True)]
+        ends = [self._of((Pause(self._upto(1, 60)), Status())), Fault(kind)]
+        return [Fault(kind, rate), *ends]
+
+    def _leader(self) -> Job:
+        ops: list[object] = []
+        for _ in range(self._upto(4, 20)):
+            kind = self._random.random()
+            if kind < 0.48:
+                producer = self._of((-1, 1, 2))
+                transactional = producer > 0 and self._is(0.7)
+                ops.append(
+                    Batch(self._of((1, 2, 5)), self._of((5, 30)), producer, transactional, self._of((0, 0, 0, 0, 2)))
+                )
+            elif kind < 0.62:
+                ops.append(Marker(self._of((1, 2)), self._is(0.6)))
+            elif kind < 0.8:
+                ops.append(Truncate(self._of((0.0, 0.3, 0.6, 0.9, 0.97))))
+            elif kind < 0.9:
+                ops.append(Flush())
+            else:
+                ops.append(Pause(self._upto(1, 20)))
+        return Job("leader", "l", tuple(ops), "/copy/0")
+
+    def _commit(self) -> Commit:
+        shares = self._random.sample([("kept", 0), ("kept", 1), ("plain", 0), ("plain", 1)], self._upto(1, 4))
+        return Commit(
+            tuple((topic, number, self._upto(1, 9)) for topic, number in shares),
+            self._upto(1, 3),
+            self._is(0.6),
+            self._is(0.4),
+        )
+
+    def _offset(self) -> Offset:
+        return Offset(self._of(("g", "h")), self._upto(100))
+
+    def _rotting(self) -> tuple[Rot, ...]:
+        names = [name for name in self._names if name[0] == "plain"]
+        return tuple(
+            Rot(*self._of(names), round(self._random.random(), 3), self._upto(4000), self._is(0.4))
+            for _ in range(self._of((0, 1, 1)))
+        )

@@ -1,0 +1,390 @@
+"""The faults that `mutations` plants: those that were once in the code, and others of their kinds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Change(NamedTuple):
+    """In the file at `path` the text `old`, which is there once, becomes `new`."""
+
+    path: str
+    old: str
+    new: str
+
+
+class Fault(NamedTuple):
+    """`name` says what is wrong."""
+
+    name: str
+    changes: tuple[Change, ...]
+
+
+def _fault(name: str, path: str, old: str, new: str, *more: tuple[str, str, str]) -> Fault:
+    return Fault(name, (Change(path, old, new), *(Change(*one) for one in more)))
+
+
+_LINES = "kafkafs/writing/line_writer.py"
+_APPEND = "storage/append"
+_VIEWS = "kafkafs/views"
+_OWNED = "storage/directory"
+
+FAULTS: tuple[Fault, ...] = (
+    # Lines
+    _fault(
+        "error-counts-as-told",
+        _LINES,
+        "            told = not taken and (again or not self._may_be_cut)\n",
+        "            told = True\n",
+    ),
+    _fault(
+        "error-is-forgotten",
+        _LINES,
+        "            if taken:\n                return taken\n            raise error",
+        "            if taken:\n                self._failure = None\n                return taken\n"
+        "            raise error",
+    ),
+    _fault(
+        "begun-line-is-forgotten",
+        _LINES,
+        "            self._failure = None\n            return True",
+        "            self._failure = None\n            self._begun.clear()\n            return True",
+    ),
+    _fault("next-line-is-discarded", _LINES, "        self._discarding = continues", "        self._discarding = True"),
+    _fault(
+        "full-request-ends-a-write",
+        _LINES,
+        "_Failure(bytes(data[taken:]), error, told, len(data) >= _CUT_BYTES)",
+        "_Failure(bytes(data[taken:]), error, told, len(data) - taken >= _CUT_BYTES)",
+    ),
+    _fault("sync-does-not-end-a-line", _LINES, "                failure.synced = True", "                pass"),
+    _fault(
+        "rest-of-line-is-a-line", _LINES, "        self._discarding = continues", "        self._discarding = False"
+    ),
+    _fault(
+        "bytes-lack-and-fsync-is-0",
+        _LINES,
+        "if failure is not None and (not failure.told or self._lacks_bytes_locked(failure)):",
+        "if failure is not None and not failure.told:",
+    ),
+    _fault(
+        "fsync-forgets-error",
+        _LINES,
+        "if failure is not None and (not failure.told or self._lacks_bytes_locked(failure)):",
+        "if failure is not None and self._lacks_bytes_locked(failure):",
+    ),
+    _fault(
+        "lines-beyond-come-twice",
+        "kafkafs/writing/destinations.py",
+        "        if taken.beyond or self._already:",
+        "        if False:",
+    ),
+    # Flushing
+    _fault(
+        "flush-without-its-turn",
+        f"{_APPEND}/flushing.py",
+        "        with self:\n            if self._files.recovery_point >= offset:",
+        "        if True:\n            if self._files.recovery_point >= offset:",
+    ),
+    _fault("put-back-left-out", f"{_APPEND}/flushing.py", "                self._files.put_back(unsynced)\n", ""),
+    _fault(
+        "directory-sync-left-out",
+        f"{_APPEND}/partition_files.py",
+        "        if unsynced.names:\n",
+        "        if False:\n",
+    ),
+    _fault(
+        "log-sync-left-out",
+        f"{_APPEND}/partition_files.py",
+        "for path in sorted(unsynced.paths):",
+        'for path in sorted(path for path in unsynced.paths if path.suffix != ".log"):',
+    ),
+    _fault(
+        "recovery-point-too-far",
+        f"{_APPEND}/partition_files.py",
+        "self.recovery_point = max(self.recovery_point, offset)",
+        "self.recovery_point = max(self.recovery_point, offset + 1)",
+    ),
+    _fault(
+        "fsync-of-own-lines-only",
+        "kafkafs/tree/append_files.py",
+        "        sync_each((super().sync, self._flush))",
+        "        super().sync()",
+    ),
+    _fault(
+        "failed-flush-stays-online",
+        f"{_APPEND}/flushing.py",
+        "                if isinstance(error, OSError) and error.errno not in OPENING_ERRORS:",
+        "                if False:",
+        (
+            f"{_APPEND}/flushing.py",
+            "            except OSError as error:\n                with self._lock:\n"
+            "                    self._health.fail(error)\n                raise",
+            "            except OSError:\n                raise",
+        ),
+    ),
+    _fault(
+        "close-without-sync",
+        f"{_APPEND}/partition_log.py",
+        "                    self._files.sync(self._files.take_unsynced())\n",
+        "",
+    ),
+    # Locks
+    _fault(
+        "lock-taken-too-late",
+        f"{_APPEND}/partition_log.py",
+        "        with self._lock:\n            self._health.check()\n"
+        "            base_offset, epoch = self._next_offset, self._epochs.latest_epoch\n            batch.place(",
+        "        base_offset, epoch = self._next_offset, self._epochs.latest_epoch\n"
+        "        with self._lock:\n            self._health.check()\n            batch.place(",
+    ),
+    _fault(
+        "lines-without-a-lock",
+        _LINES,
+        "        with self._lock:\n            if not len(data):",
+        "        if True:\n            if not len(data):",
+    ),
+    # Descriptors, full disks
+    _fault(
+        "few-descriptors-take-offline",
+        f"{_APPEND}/health.py",
+        "OPENING_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})",
+        "OPENING_ERRORS: Final = frozenset({errno.ENFILE, errno.ENOMEM})",
+    ),
+    _fault(
+        "close-raises",
+        f"{_OWNED}/owned_dir.py",
+        "        except (StorageError, OSError) as error:\n            clean, failure = False, error",
+        "        except StorageError as error:\n            clean, failure = False, error",
+    ),
+    _fault(
+        "opening-is-not-tried-again",
+        f"{_OWNED}/owned_logs.py",
+        "            if isinstance(failure, PartitionUnavailable):",
+        "            if False:",
+    ),
+    _fault(
+        "full-disk-takes-offline",
+        f"{_APPEND}/health.py",
+        "frozenset({errno.ENOSPC, errno.EDQUOT, *OPENING_ERRORS})",
+        "frozenset({*OPENING_ERRORS})",
+    ),
+    _fault(
+        "undo-left-out",
+        f"{_APPEND}/active_segment.py",
+        "        except BaseException:\n            self._state.restore(before)\n            self._undo(base)\n"
+        "            raise\n        if entries:",
+        "        except BaseException:\n            self._state.restore(before)\n"
+        "            raise\n        if entries:",
+    ),
+    # Recovery
+    _fault(
+        "later-segments-kept",
+        "storage/recovery/recovery.py",
+        "        for other in reversed(later):\n            self._remove_segment(other)\n",
+        "",
+    ),
+    _fault(
+        "final-time-entry-unchecked",
+        "storage/recovery/recovery.py",
+        "            if ends_there and not final_time_entry.is_sound(segments[first - 1]):",
+        "            if False:",
+    ),
+    _fault(
+        "clean-marker-stays",
+        f"{_OWNED}/clean_shutdown.py",
+        "    disk.unlink(directory / names.CLEAN_SHUTDOWN)\n    disk.sync_dir(directory)",
+        "    pass",
+    ),
+    _fault(
+        "clean-marker-not-durable",
+        f"{_OWNED}/clean_shutdown.py",
+        "    disk.unlink(directory / names.CLEAN_SHUTDOWN)\n    disk.sync_dir(directory)",
+        "    disk.unlink(directory / names.CLEAN_SHUTDOWN)",
+    ),
+    # Truncation
+    _fault(
+        "truncation-off-by-one",
+        f"{_APPEND}/partition_log.py",
+        "position = truncation.cut_position(before, last, offset)",
+        "position = truncation.cut_position(before, last, offset + 1)",
+    ),
+    _fault(
+        "truncation-keeps-checkpoint",
+        f"{_OWNED}/owned_logs.py",
+        "lowered = min(known.recovery_point or 0, offset)",
+        "lowered = known.recovery_point",
+        (
+            f"{_OWNED}/owned_logs.py",
+            "            removed = log.truncate_to(offset)\n            self._checkpoint_held()\n",
+            "            removed = log.truncate_to(offset)\n",
+        ),
+    ),
+    _fault(
+        "truncation-without-flushing",
+        f"{_APPEND}/partition_log.py",
+        "            self._files.shortened(offset)\n            with self._health.failing():\n                removed",
+        "            with self._health.failing():\n                removed",
+        (f"{_APPEND}/partition_log.py", "        self._files.shortened(end_offset)\n", ""),
+    ),
+    _fault(
+        "range-begins-below-its-name",
+        f"{_VIEWS}/growth.py",
+        "Cursor(max(first, selection.start_offset))",
+        "Cursor(first)",
+    ),
+    _fault(
+        "cut-marker-still-decides",
+        f"{_VIEWS}/shrinking.py",
+        "    if isolation is Isolation.READ_COMMITTED:",
+        "    if False:",
+    ),
+    _fault(
+        "follower-misses-rewriting",
+        "storage/log/read_only_log.py",
+        "was_active, found) and not _written_over(before, found)",
+        "was_active, found)",
+        (
+            "storage/log/segments.py",
+            "old.log.is_as_fixed(status) if old.sealed else",
+            "old.log.is_it(status) if old.sealed else",
+        ),
+        ("storage/log/read_only_log.py", "            if segment.log.fixed is None:", "            if False:"),
+        ("storage/log/segments.py", "        if base != last:\n            file.fix(status, on_change)\n", ""),
+    ),
+    _fault(
+        "inode-is-the-identity",
+        "storage/files/dir_identity.py",
+        "            and self.inode == other.inode\n            and _may_equal(self.born_ns, other.born_ns)\n"
+        "            and _may_equal(self.topic_id, other.topic_id)\n",
+        "            and self.inode == other.inode\n",
+        (
+            "storage/log/read_only_log.py",
+            "self._tail.end and tail.still_holds(was_active, self._tail):",
+            "self._tail.end:",
+        ),
+    ),
+    # Topics that are removed and made again
+    _fault(
+        "opening-not-tied-to-directory",
+        f"{_OWNED}/owned_logs.py",
+        "replaced = not is_there()",
+        "replaced = False",
+        (
+            f"{_OWNED}/owned_dir.py",
+            "            with self._logs.alone(partitions):\n                try:",
+            "            if True:\n                try:",
+        ),
+        (f"{_OWNED}/owned_dir.py", "        with self._logs.alone(new):", "        if True:"),
+    ),
+    _fault(
+        "failures-of-gone-partitions",
+        f"{_OWNED}/owned_logs.py",
+        "        return {tp: failed[tp] for tp in sorted(failed) if self._is_here(tp)}",
+        "        return failed",
+        (f"{_OWNED}/owned_logs.py", "{tp: failures[tp] for tp in failures if self._is_here(tp)}", "dict(failures)"),
+        (f"{_OWNED}/owned_logs.py", "        if replaced or partition_dirs.is_gone(directory):", "        if False:"),
+        (
+            f"{_OWNED}/owned_dir.py",
+            "            with self._logs.alone(partitions):\n                try:",
+            "            if True:\n                try:",
+        ),
+    ),
+    _fault(
+        "checkpoint-lines-stay",
+        f"{_OWNED}/owned_dir.py",
+        "            self.checkpoints.remove(new)\n",
+        "",
+        (f"{_OWNED}/owned_dir.py", "                self.checkpoints.remove(partitions)\n", ""),
+    ),
+    _fault(
+        "configuration-of-before",
+        f"{_OWNED}/owned_logs.py",
+        "                self._config_changes += 1  # `_install` checks it\n",
+        "",
+    ),
+    _fault(
+        "view-of-removed-topic",
+        "kafkafs/tree/services.py",
+        "if state is not None and state.log is not log:",
+        "if False:",
+    ),
+    # Views
+    _fault(
+        "closed-time-range-freezes",
+        f"{_VIEWS}/growth.py",
+        "            complete = self._question.is_fixed or (",
+        "            closed = isinstance(self._question.spec, TimeBetween) and self._question.spec.end_ms is not None\n"
+        "            complete = self._question.is_fixed or closed or (",
+    ),
+    _fault(
+        "count-before-the-step",
+        f"{_VIEWS}/growth.py",
+        "        layout, selection, tally = shown.layout, shown.selection, shown.tally\n",
+        "        layout, selection, tally = shown.layout, shown.selection, getattr(shown.plan, 'tally', shown.tally)\n",
+        (
+            f"{_VIEWS}/growth.py",
+            "                selection, tally = self._counted(snapshot, selection, tally, visible)\n",
+            "                selection, tally = self._counted(snapshot, selection, tally, visible)\n"
+            "                shown.plan.tally = tally._replace(offset=shown.tally.offset)\n",
+        ),
+    ),
+    _fault(
+        "damage-ends-a-page-read",
+        f"{_VIEWS}/open_view.py",
+        "if position > offset and self.direct_io:",
+        "if position > offset:",
+        (f"{_VIEWS}/open_view.py", "sealed = opened.sealed and not layout.is_damaged", "sealed = opened.sealed"),
+        (f"{_VIEWS}/open_view.py", "if count < expected and self.direct_io:", "if count < expected:"),
+    ),
+    # Upkeep, staged writes
+    _fault(
+        "upkeep-ignores-pending-writes",
+        "storage/staged_writes/ledger.py",
+        "    return min((part.base_offset for part in shares), default=None)",
+        "    return None",
+    ),
+    _fault("retention-takes-active", "storage/upkeep/retention.py", "[: len(snapshot.segments) - 1]\n", "\n"),
+    _fault(
+        "retention-takes-one-more",
+        "storage/upkeep/retention.py",
+        "            if excess < segment.size_bytes:",
+        "            if excess <= 0:",
+    ),
+    _fault(
+        "intent-left-out",
+        "storage/staged_writes/commit.py",
+        "        owned.commits.change(lambda ledger: ledger.begun(begun))\n",
+        "",
+    ),
+    _fault(
+        "share-becomes-visible-early",
+        f"{_APPEND}/active_segment.py",
+        "self._log.write_at(base, chunk[: LENGTH.start], bytes(len(length)), chunk[LENGTH.stop :])",
+        "self._log.write_at(base, chunk)",
+    ),
+    _fault(
+        "replay-is-written",
+        "storage/staged_writes/commit.py",
+        "    if owned.commits.state.is_done(write):",
+        "    if False:",
+    ),
+    _fault(
+        "compaction-off-by-one",
+        "storage/compaction/compaction.py",
+        "end_offset = max(self._map.latest_offset + 1, dirty.first_dirty)",
+        "end_offset = max(self._map.latest_offset + 1, dirty.first_dirty) + 1",
+    ),
+    _fault(
+        "compaction-takes-the-active",
+        "storage/compaction/compaction.py",
+        "bounds = (last_stable_offset(snapshot), segments[-1].base_offset, high_watermark, kept_from)",
+        "bounds = (last_stable_offset(snapshot), snapshot.log_end_offset, high_watermark, kept_from)",
+    ),
+    _fault(
+        "cleaned-segment-not-synced",
+        f"{_APPEND}/swap.py",
+        "        for path in paths:\n            sync_path(self._disk, path)\n",
+        "",
+    ),
+)

@@ -1,0 +1,319 @@
+"""Programs other than writers and readers: upkeep, an administrator, a leader whose follower the mount is, a Spark
+driver, a consumer that commits offsets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import uuid
+
+from kafkafs.tree.paths import NoSuchPath
+from storage.errors import StorageError
+from storage.files.commit_ledger import WriteId
+from storage.format.control_records import ControlType, EndTransactionMarker
+from storage.format.record_batch import BatchFields, encode_batch
+from storage.format.record_columns import Record, RecordColumns
+from storage.staged_writes.commit import CommitUnfinished, commit
+from storage.staged_writes.staging import StagedFileWriter
+from storage.types import TopicPartition
+from storage.upkeep.directory_retention import retain_partition
+from tests.simulation.copies import ABORT, COMMIT, Copied, crc_of
+from tests.simulation.mounts import MAX_MESSAGE_BYTES, Opened, Problem, Process
+from tests.simulation.plan import (
+    Alter,
+    Batch,
+    Before,
+    Commit,
+    Create,
+    Fault,
+    Flush,
+    Job,
+    Jump,
+    Marker,
+    Offset,
+    Pause,
+    Remove,
+    Status,
+    Truncate,
+)
+from tests.simulation.scheduler import Killed
+from tests.simulation.world import Anomaly, Fate, Line, Removal, messages_of
+
+
+class Program:
+    """A program of operations, each with its own method here or in a subclass."""
+
+    def __init__(self, process: Process, job: Job) -> None:
+        assert process.owned is not None
+        self._process = process
+        self._world = process.world
+        self._owned = process.owned
+        self._job = job
+
+    def run(self) -> None:
+        for op in self._job.ops:
+            try:
+                getattr(self, f"_{type(op).__name__.lower()}")(op)
+            except Problem:
+                continue
+        lasting = {op.kind for op in self._job.ops if isinstance(op, Fault) and op.lasting}
+        self._world.failing = {kind: rate for kind, rate in self._world.failing.items() if kind in lasting}
+
+    def _pause(self, op: Pause) -> None:
+        for _ in range(op.times):
+            self._process.scheduler.pause("a while")
+
+
+class Upkeep(Program):
+    """The maintenance thread. Each operation is a time in which it looks for what is due."""
+
+    def run(self) -> None:
+        assert self._process.maintenance is not None
+        rounds = sum(op.times for op in self._job.ops if isinstance(op, Pause))
+        while self._process.working > 1 and rounds > 0:
+            rounds -= 1
+            wait_ms = self._process.maintenance.run_due()
+            self._check_errors()
+            self._world.clock.time_ms += min(wait_ms, self._world.trouble.randrange(1, 60))
+            self._process.scheduler.pause("waits")
+
+    def _check_errors(self) -> None:
+        """Without a fault of the disk nothing of upkeep fails; that a segment is gone means that somebody else removed
+        it."""
+        world = self._world
+        if world.faults or world.rotten or world.removals:
+            return
+        assert self._process.maintenance is not None
+        for task in self._process.maintenance.status().tasks:
+            errors = [text for _, text in task.errors if not (world.deletes_records and "no longer" in text)]
+            if errors:
+                raise Anomaly(f"upkeep fails: {task.name}: {errors}")
+
+
+class Administrator(Program):
+    """Makes and removes topics, changes their configuration, deletes records, sets the clock; and what befalls the
+    disk."""
+
+    def _create(self, op: Create) -> None:
+        self._world.flushed_topics.discard(op.topic)
+        self._owned.create_topic(op.topic, 1, {"segment.bytes": "400", "max.message.bytes": str(MAX_MESSAGE_BYTES)})
+
+    def _remove(self, op: Remove) -> None:
+        removal = Removal(self._world.tick(), failed=True)
+        self._world.removals.setdefault(op.topic, []).append(removal)
+        try:
+            self._owned.delete_topic(op.topic)
+            removal.failed = False
+        except Killed:
+            raise
+        finally:
+            if not self._process.scheduler.killed:
+                removal.end = self._world.tick()
+
+    def _alter(self, op: Alter) -> None:
+        self._owned.alter_config(op.topic, {op.key: op.to})
+        # The only program that does this has returned from it: this is in force, for logs that are being opened too.
+        for log in self._owned.logs():
+            if log.tp.topic == op.topic and str(getattr(log.config, op.key.replace(".", "_"))) != op.to:
+                raise Anomaly(f"configuration: {log.tp} does not have {op.key} {op.to}")
+
+    def _jump(self, op: Jump) -> None:
+        self._world.clock.time_ms += op.by_ms
+
+    def _fault(self, op: Fault) -> None:
+        if op.rate:
+            self._world.failing[op.kind] = op.rate
+        else:
+            self._world.failing.pop(op.kind, None)
+
+    def _status(self, op: Status) -> None:
+        self._process.operations._tree.status()
+        assert self._process.maintenance is not None
+        self._process.maintenance.status()
+        self._owned.failures()
+
+    def _before(self, op: Before) -> None:
+        log = self._owned.log(TopicPartition(op.topic, op.partition))
+        start, end = log.log_start_offset, log.log_end_offset
+        before = start + int(op.part * (end - start))
+        for segment in log.snapshot().segments:
+            for message in messages_of(segment.log.path.read_bytes()):
+                if message.offset < before:  # it may no longer be shown, and its segment stays
+                    self._world.removed[log.tp, message.offset] = message
+        result = retain_partition(self._owned, log.tp, free_bytes=lambda: 1 << 30, before=before)
+        if result is not None and self._process.maintenance is not None:
+            self._process.maintenance.delete_later(result.files, 20)
+
+
+class Leader(Program):
+    """What a follower does with what its leader has: appends its batches, truncates, flushes. One partition."""
+
+    def __init__(self, process: Process, job: Job) -> None:
+        super().__init__(process, job)
+        topic, _, number = job.path.strip("/").partition("/")
+        self._tp = TopicPartition(topic, int(number))
+        self._copy = self._world.copies[self._tp]
+        self._number = 0
+        self._sequences: dict[int, int] = {}
+
+    def _batch(self, op: Batch) -> None:
+        values, records = [], []
+        time_ms = self._world.clock.time_ms
+        for _ in range(op.messages):
+            self._number += 1
+            text = b"%s.%d.%d." % (self._job.name.encode(), self._world.number, self._number)
+            values.append(text + b"y" * max(0, op.size - len(text)))
+            records.append(Record(None, values[-1], (), time_ms))
+        base = self._end() + op.skips
+        fields = BatchFields(leader_epoch=0)
+        if op.producer >= 0:
+            sequence = self._sequences.get(op.producer, 0)
+            self._sequences[op.producer] = sequence + op.messages
+            fields = BatchFields(0, op.producer, 0, sequence, op.transactional)
+        data = encode_batch(records, base_offset=base, fields=fields)
+        last = base + op.messages - 1
+        self._append(Copied(base, last, crc_of(data), tuple(values), time_ms, op.producer, op.transactional), data)
+
+    def _marker(self, op: Marker) -> None:
+        base, time_ms = self._end(), self._world.clock.time_ms
+        kind = ControlType.COMMIT if op.commits else ControlType.ABORT
+        key, value = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, EndTransactionMarker(kind, 0).coordinator_epoch)
+        fields = BatchFields(0, op.producer, 0, -1, transactional=True, control=True)
+        data = encode_batch([Record(key, value, (), time_ms)], base_offset=base, fields=fields)
+        marker = COMMIT if op.commits else ABORT
+        self._append(Copied(base, base, crc_of(data), (), time_ms, op.producer, True, marker), data)
+
+    def _end(self) -> int:
+        return max(self._copy.end, self._owned.log(self._tp).log_end_offset)
+
+    def _append(self, batch: Copied, data: bytes) -> None:
+        log = self._owned.log(self._tp)
+        log.check()
+        self._copy.begin([batch])
+        try:
+            log.append_batches(memoryview(data))
+        except (StorageError, OSError):
+            if log.failure is None:
+                self._copy.refused()
+            raise
+        self._copy.appended()
+
+    def _truncate(self, op: Truncate) -> None:
+        log = self._owned.log(self._tp)
+        offset = log.log_start_offset + int(op.part * (log.log_end_offset - log.log_start_offset))
+        if offset >= log.log_end_offset:
+            return
+        log.check()
+        end = log.log_end_offset
+        self._copy.cut(offset)
+        try:
+            files = self._owned.truncate_to(self._tp, offset)
+        except (StorageError, OSError):
+            if log.failure is None and log.log_end_offset < end:
+                self._copy.was_cut()  # what failed came after it
+            elif log.failure is None:
+                self._copy.cutting = None
+            raise
+        self._copy.was_cut()
+        assert self._process.maintenance is not None
+        self._process.maintenance.delete_later(files, 20)
+        # A segment may begin after a gap in the offsets.
+        if not self._copy.end <= log.log_end_offset <= max(offset, self._copy.end):
+            raise Anomaly(f"truncated {self._tp} at {offset} ends at {log.log_end_offset}, expected {self._copy.end}")
+
+    def _flush(self, op: Flush) -> None:
+        end = self._copy.end
+        self._owned.log(self._tp).flush()
+        self._copy.flushed(end)
+
+
+class Driver(Program):
+    """A Spark driver: it commits what its tasks have staged."""
+
+    def __init__(self, process: Process, job: Job) -> None:
+        super().__init__(process, job)
+        self._number = 0
+        self._query = str(uuid.uuid4())
+        self._batch = 0
+
+    def _commit(self, op: Commit) -> None:
+        world = self._world
+        write = WriteId(self._query, self._batch) if op.query else WriteId(str(uuid.uuid4()), None)
+        shares: dict[TopicPartition, list[Line]] = {}
+        for topic, partition, count in op.shares:
+            lines = shares[TopicPartition(topic, partition)] = []
+            for _ in range(count):
+                self._number += 1
+                name = f"{self._job.name}.{world.number}"
+                line = world.line(topic, f"/{topic}/{partition}/@staged", name, self._number, 30)
+                line.fate = Fate.REFUSED  # as long as nothing is committed
+                lines.append(line)
+        whole = [line for lines in shares.values() for line in lines]
+        if not self._write(write, shares, op.batches, whole):
+            return
+        self._batch += op.query
+        if op.query and op.again:
+            self._write(write, shares, op.batches, whole)
+
+    def _write(self, write: WriteId, shares: dict[TopicPartition, list[Line]], batches: int, whole: list[Line]) -> bool:
+        """True once it is committed."""
+        world, files = self._world, []
+        for tp, lines in shares.items():
+            config = self._owned.topic_info(tp.topic).config
+            writer = StagedFileWriter(world.disk, world.path, tp, write, config=config, clock=world.clock)
+            try:
+                size = -(-len(lines) // batches)
+                for first in range(0, len(lines), size):
+                    part = [Record(line.key, line.value) for line in lines[first : first + size]]
+                    writer.append(RecordColumns.from_records(part))
+                file = writer.finish()
+            except OSError:
+                writer.discard()
+                return False
+            assert file is not None
+            files.append(file)
+        fresh = [line for line in whole if line.fate is Fate.REFUSED]
+        for line in fresh:
+            line.fate = Fate.UNKNOWN
+        world.commits.append(whole)
+        try:
+            commit(self._owned, write, files)
+        except CommitUnfinished:
+            self._query, self._batch = str(uuid.uuid4()), 0  # a query that fails so is not continued
+            for line in fresh:  # the next opening will see to it, if the disk has really kept what began
+                line.fate = Fate.UNKNOWN if world.had_errors else Fate.SYNCED
+            return False
+        except (StorageError, OSError):
+            for line in fresh:
+                line.fate = Fate.REFUSED
+            return False
+        for line in fresh:
+            world.acknowledge(line)
+        world.synced("a commit", {line.value for line in fresh})
+        return True
+
+
+class Consumer(Program):
+    """A consumer that commits its offsets, by writing the files of its group."""
+
+    def _offset(self, op: Offset) -> None:
+        operations = self._process.operations
+        known = self._world.offsets.setdefault(op.group, [None])
+        path = f"/@groups/{op.group}/plain/0"
+        info = Opened(os.O_WRONLY)
+        try:
+            operations.open(path, info)
+        except NoSuchPath:
+            for above in (f"/@groups/{op.group}", f"/@groups/{op.group}/plain"):
+                with contextlib.suppress(FileExistsError):
+                    operations.mkdir(above, 0o755)
+            operations.create(path, 0o644, info)
+        known.append(op.offset)
+        try:
+            operations.write_from(info.fh, memoryview(b"%d\n" % op.offset), None)
+            operations.fsync(None, 0, info)
+            del known[:-1]
+        finally:
+            if not self._process.scheduler.killed:
+                operations.release(None, info)

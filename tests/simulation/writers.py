@@ -1,0 +1,318 @@
+"""Programs that append lines: what the kernel makes of their write(2), and what they learn of it.
+
+A write(2) comes in requests. Of an error in a later request than the first the program sees a short count alone, and a
+program may not even look at the count.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
+from storage.types import TopicPartition
+from tests.simulation.mounts import MAX_MESSAGE_BYTES, Opened, Problem, Process
+from tests.simulation.plan import (
+    AGAIN,
+    GIVES_UP,
+    HUGE,
+    NEXT,
+    NO_KEY,
+    NOT_JSON,
+    TOO_LARGE,
+    Close,
+    Job,
+    LineOf,
+    Pause,
+    Sync,
+    Write,
+)
+from tests.simulation.world import Anomaly, Fate, Line
+
+_OF_A_LINE = (InvalidRecord, RecordTooLarge, InvalidConfig)
+
+
+@dataclass(eq=False)
+class _Sent:
+    """A line on its way. `left`: its bytes that were not taken yet."""
+
+    line: Line
+    data: bytes
+    left: int
+    is_bad: bool
+    told: bool = False  # an error came after its first byte was written
+    given_up: bool = False  # the program has gone on without the rest of it
+
+
+class Writer:
+    """A program that appends lines to one file."""
+
+    def __init__(self, process: Process, job: Job) -> None:
+        self._process = process
+        self._world = process.world
+        self._job = job
+        self._topic = job.path.split("/")[1]
+        self._json = job.path.endswith(".jsonl")
+        self._number = 0
+        self._new_file()
+
+    def _new_file(self) -> None:
+        self._info: Opened | None = None
+        self._over: list[_Sent] = []  # lines of which a part is still to be written
+        self._unended: list[_Sent] = []  # taken, without a newline
+        self._pending = False  # a short count has shown an error that nobody has told yet
+        self._lacking = False  # the disk's error keeps taken bytes from becoming a message
+        self._sent: list[_Sent] = []
+
+    def run(self) -> None:
+        for op in self._job.ops:
+            if isinstance(op, Pause):
+                for _ in range(op.times):
+                    self._process.scheduler.pause("a while")
+                continue
+            if self._info is None and not self._open():
+                continue
+            if self._unended and not isinstance(op, Close):
+                self._sync()  # otherwise the next line would be the rest of it
+                if isinstance(op, Sync) or self._info is None:
+                    continue
+            if isinstance(op, Write):
+                self._write(op)
+            elif isinstance(op, Sync):
+                self._sync()
+            elif isinstance(op, Close):
+                self._close()
+        if self._info is not None:
+            self._close()
+
+    def _open(self) -> bool:
+        info = Opened(os.O_WRONLY | os.O_APPEND)
+        try:
+            self._process.operations.open(self._job.path, info)
+        except Problem:
+            return False
+        self._info = info
+        return True
+
+    def _close(self) -> None:
+        if self._over:
+            self._flush_rest()
+        if self._info is None:
+            return
+        info, unended = self._info, self._unended
+        operations = self._process.operations
+        operations.refused_at_release = None
+        operations.release(None, info)
+        refused = operations.refused_at_release
+        self._new_file()
+        for sent in unended:
+            if sent.line.fate is Fate.SENT:
+                if refused is None:
+                    self._world.acknowledge(sent.line)
+                else:
+                    sent.line.fate = Fate.UNKNOWN
+
+    def _sync(self) -> None:
+        if self._over:
+            self._flush_rest()
+        if self._info is None:
+            return
+        lines = self._world.acknowledged(self._job.path)
+        try:
+            self._process.operations.fsync(None, 0, self._info)
+        except Problem as error:
+            self._was_told(error)
+            if self._unended:  # it may still be the beginning of a line
+                for sent in self._unended:
+                    sent.line.fate = Fate.REFUSED if sent.is_bad else Fate.UNKNOWN
+                self._close()
+            return
+        if self._pending or any(sent.is_bad and not sent.told and not sent.left for sent in self._sent):
+            raise Anomaly(f"a refused line vanished: fsync of {self._job.path} says nothing of an error that it met")
+        if self._lacking:
+            raise Anomaly(f"lost write: fsync of {self._job.path} answers 0, and taken bytes are no message")
+        for sent in self._unended:
+            if not sent.is_bad:
+                self._world.acknowledge(sent.line)
+                lines.add(sent.line.value)
+        self._unended.clear()
+        self._world.synced(self._job.path, lines)
+
+    # Lines
+
+    def _line(self, of: LineOf) -> _Sent:
+        self._number += 1
+        world = self._world
+        size = {TOO_LARGE: 2 * MAX_MESSAGE_BYTES, HUGE: 5 * self._process.request_bytes + 2 * MAX_MESSAGE_BYTES}
+        key = None
+        if of.key is not None and of.kind != NO_KEY:
+            key = b"%s-k%d" % (self._job.name.encode(), of.key)
+        timestamp = None if of.age_ms is None or not self._json else world.clock.time_ms - of.age_ms
+        name = f"{self._job.name}.{world.number}"
+        line = world.line(self._topic, self._job.path, name, self._number, size.get(of.kind, of.size), key, timestamp)
+        data = line.value
+        if self._json:
+            fields = [b'"value":"%s"' % line.value]
+            fields += [] if key is None else [b'"key":"%s"' % key]
+            fields += [] if timestamp is None else [b'"timestamp":%d' % timestamp]
+            data = b"{%s}" % b",".join(fields)
+            if of.kind == NOT_JSON:
+                data = data[:-1]
+        is_bad = of.kind in (TOO_LARGE, HUGE) or (self._json and of.kind in (NOT_JSON, NO_KEY))
+        if is_bad:
+            line.fate = Fate.REFUSED
+        data += b"\n"
+        return _Sent(line, data, len(data), is_bad)
+
+    # write(2)
+
+    def _flush_rest(self) -> None:
+        """The rest of a line that an earlier buffer ended within."""
+        over, self._over = self._over, []
+        self._write_all(over, 0, 1.0)
+
+    def _write(self, op: Write) -> None:
+        sent = [self._line(of) for of in op.lines]
+        lines, self._over = [*self._over, *sent], []
+        if sent and not op.ended:
+            last = sent[-1]
+            last.data, last.left = last.data[:-1], last.left - 1
+        back = 0
+        if sent and op.cut < 1 and op.ended:
+            # By the bytes that all lines begin with nobody could tell which of them is begun (see LineWriter).
+            known = len(sent[-1].line.writer) + 12 * self._json + len(str(self._number)) + 2
+            back = max(0, len(sent[-1].data) - max(known, int(op.cut * len(sent[-1].data))))
+            self._over = sent[-1:] if back else []
+        self._write_all(lines, back, op.first)
+        if sent and not op.ended and not sent[-1].left and not sent[-1].given_up:
+            self._unended.append(sent[-1])
+
+    def _write_all(self, lines: list[_Sent], back: int, first: float) -> None:
+        """write(2) of these lines but for the last `back` bytes, again and again as the program does."""
+        for sent in lines:
+            if sent not in self._sent:
+                self._sent.append(sent)
+        was_pending, tries = self._pending, 0
+        while True:
+            lines = [sent for sent in lines if sent.left]
+            data = b"".join(sent.data[len(sent.data) - sent.left :] for sent in lines)
+            data = data[: len(data) - back]
+            if not data:
+                return
+            taken, error = self._write_once(data, first)
+            self._took(lines, taken)
+            self._lacking = False
+            if error is None:
+                if was_pending:
+                    raise Anomaly(f"{self._job.path} took bytes before it told the error of earlier ones")
+                if taken == len(data):
+                    self._pending = False
+                    return
+                self._pending = True
+                if not self._job.persists:
+                    self._forget(lines, None, back, len(data))
+                    if not lines[-1].data.endswith(b"\n"):
+                        self._sync()
+                    return
+                continue
+            was_pending = False
+            self._was_told(error)
+            self._mark(lines, error)
+            if self._job.after_error == AGAIN and tries < 2:
+                tries += 1
+                _sent_again(lines)
+                continue
+            if self._job.after_error == NEXT and len(lines) > 1 and isinstance(error, _OF_A_LINE):
+                lines = [sent for sent in lines if sent.left]
+                lines[0].given_up = True
+                lines = lines[1:]
+                _sent_again(lines)
+                continue
+            self._forget(lines, error, back, len(data))
+            if self._job.after_error == GIVES_UP:
+                self._over = []
+                self._close()
+            elif not lines[-1].data.endswith(b"\n"):
+                self._sync()  # otherwise the next line would be taken for the rest of the last one
+            return
+
+    def _took(self, lines: list[_Sent], taken: int) -> None:
+        for sent in lines:
+            count = min(taken, sent.left)
+            sent.left -= count
+            taken -= count
+            if sent.left or not count or not sent.data.endswith(b"\n"):
+                continue
+            if sent.is_bad:
+                if not sent.told:
+                    raise Anomaly(f"a refused line vanished: {sent.line.value[:40]!r} was taken without an error")
+            elif not sent.given_up:  # otherwise the rest of a line that was refused: it is passed over
+                self._world.acknowledge(sent.line)
+
+    def _was_told(self, error: Exception) -> None:
+        self._pending = False
+        for sent in self._sent:
+            sent.told = True
+
+    def _mark(self, lines: list[_Sent], error: Exception | None) -> None:
+        """What is known of lines that were not taken as a whole, after an error or (None) a short count.
+
+        A disk's error may come after the append (where flush.messages requires a flush), and some of several partitions
+        may have got their lines.
+        """
+        lines = [sent for sent in lines if sent.left]
+        certain = isinstance(error, _OF_A_LINE) if error is not None else not self._world.faults
+        for sent in lines:
+            if not sent.is_bad and not sent.given_up and sent.line.fate is not Fate.UNKNOWN:
+                sent.line.fate = Fate.REFUSED if certain else Fate.UNKNOWN
+        if not certain and lines and not lines[0].is_bad and 0 < lines[0].left < len(lines[0].data):
+            self._lacking = True
+
+    def _forget(self, lines: list[_Sent], error: Exception | None, back: int, size: int) -> None:
+        """The program goes on without the rest of its buffer.
+
+        If that ended within a line, it goes on with the rest of this line, unless what was refused filled a request:
+        then nobody can know that it is the rest of a line (kafkafs.writing.line_writer).
+        """
+        self._mark(lines, error)
+        for sent in lines:
+            sent.given_up = sent.given_up or sent.left > 0
+        if back and lines and lines[-1].given_up and size < cut_bytes(self._process.request_bytes):
+            lines[-1].left = back
+        else:
+            self._over = []
+
+    def _write_once(self, data: bytes, first: float) -> tuple[int, Exception | None]:
+        """write(2) as the kernel makes it of requests: how much was taken, or the error of the first request."""
+        assert self._info is not None
+        whole = self._process.request_bytes
+        least = cut_bytes(whole)
+        done, size = 0, least + int((whole - least) * first)
+        while done < len(data):
+            part = data[done : done + size]
+            try:
+                count = self._process.operations.write_from(self._info.fh, memoryview(part), None)
+            except Problem as error:
+                return done, None if done else error
+            done += count
+            if count < len(part):
+                break
+            size = whole
+        return done, None
+
+
+def _sent_again(lines: list[_Sent]) -> None:
+    for sent in lines:
+        if not sent.is_bad and not sent.given_up and sent.line.fate is Fate.REFUSED:
+            sent.line.fate = Fate.SENT
+
+
+def cut_bytes(request_bytes: int) -> int:
+    """What a request has at least that is not the last one of its write(2)."""
+    return request_bytes * 2 // 3
+
+
+def place_of(path: str) -> TopicPartition | str:
+    """The topic, or the partition, that a file belongs to."""
+    parts = path.split("/")
+    return TopicPartition(parts[1], int(parts[2])) if len(parts) == 4 else parts[1]
