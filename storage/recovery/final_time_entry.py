@@ -3,7 +3,8 @@
 A roll writes the time index's final entry after the segment's last message, and the next flush syncs it. Where a flush
 had already made all messages durable, the recovery point is at the segment's end by then: so after a power loss the
 segment lies below the recovery point, and the last entry of its time index may be missing, torn or garbage. All other
-entries were synced with the messages.
+entries were synced with the messages. After a kill the entry is there, but perhaps not synced: recovery does that,
+since the next flush begins at the recovery point.
 
 An empty time index is left as it is, as a broker leaves it: it cannot be told from one that was missing and was made
 empty by a recovery that did not come to its end.

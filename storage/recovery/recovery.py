@@ -9,8 +9,8 @@
    again from 4 on
 6. without a clean shutdown: check segments from the one that holds the recovery point on; cut at the first batch that
    is not sound; after a cut remove all later segments; rebuild the indexes of those that were checked.
-   The segment that ends at the recovery point is checked too if its time index lacks its final entry:
-   final_time_entry.py
+   The segment that ends at the recovery point is checked too if its time index lacks its final entry, and otherwise
+   its time index is synced: final_time_entry.py
 7. a log that ends below its checkpointed start restarts there; a directory without segments gets one
 8. leader epochs beyond the log end, and below its start, are removed
 9. producer state is rebuilt, its snapshots put in order
@@ -240,8 +240,14 @@ class Recovery:
             first = holding[-1] if holding else 0
             # The one before may have been rolled after the flush that moved the recovery point to its end.
             ends_there = 0 < first < len(segments) and segments[first].base_offset == plan.recovery_point
-            if ends_there and not final_time_entry.is_sound(segments[first - 1]):
-                unsound.add(segments[first - 1].base_offset)
+            if ends_there:
+                full = segments[first - 1].base_offset
+                if final_time_entry.is_sound(segments[first - 1]):
+                    # A killed process may have written the entry and not synced it, and no later flush covers it.
+                    with opened(self._disk, self._path(full, FileKind.TIME_INDEX)) as file:
+                        file.sync()
+                else:
+                    unsound.add(full)
         chosen = [row for row, segment in enumerate(segments) if row >= first or segment.base_offset in unsound]
         if not chosen:
             return ends

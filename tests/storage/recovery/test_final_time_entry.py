@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from storage.append.appender import Appender
 from storage.files import checkpoints, names
+from storage.files.disk_protocol import DiskFile
 from storage.format.record_columns import Record
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.support.owned_dirs import NOW_MS, StandingClock, close_clean, opened, read
+from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, close_clean, opened, read
 
 TP = TopicPartition("t", 0)
 SEGMENT_BYTES = 3000
@@ -61,3 +63,33 @@ def test_it_is_mended(tmp_path: Path, spoil: object) -> None:
     close_clean(owned)
     assert times.read_bytes() == whole
     assert not verify_log_dir(tmp_path)
+
+
+class _Syncs(HastyDisk):
+    """Remembers the files that were synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[Path] = []
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        file, synced = super().open(path, create=create), self.synced
+
+        class _File:
+            def __getattr__(self, name: str) -> object:
+                return getattr(file, name)
+
+            def sync(self) -> None:
+                synced.append(path)
+                file.sync()
+
+        return cast("DiskFile", _File())
+
+
+def test_it_is_synced_by_the_process_after_a_killed_one(tmp_path: Path) -> None:
+    """The killed process may have written the entry only; the next one's flushes begin at the recovery point."""
+    times, _values = rolled_after_flush(tmp_path)
+    disk = _Syncs()
+    owned = opened(tmp_path, disk=disk)
+    owned.log(TP)
+    assert times in disk.synced
+    close_clean(owned)
