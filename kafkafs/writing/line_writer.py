@@ -32,6 +32,7 @@ message.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -183,19 +184,22 @@ class LineWriter:
 
     def _continues_locked(self, failure: _Failure, data: Buffer) -> bool:
         """Whether `data` continues the line within which the refused bytes end. Bytes that are known to begin a line do
-        not: lines that were refused after a bad line, and complete JSON."""
+        not: lines that were refused after a bad line, complete JSON, and an object that cannot be part of that line."""
         refused, given = failure.data, bytes(data)
         at = refused.find(_NEWLINE) + 1
         while at:
             if len(refused) - at >= _NO_COINCIDENCE_BYTES and given.startswith(refused[at:]):
                 return False
             at = refused.find(_NEWLINE, at) + 1
-        line, newline, _ = given.partition(b"\n")
-        if not isinstance(self._parse, JsonLines) or not newline:
+        if not isinstance(self._parse, JsonLines):
             return True
+        line, newline, _ = given.partition(b"\n")
+        begun = refused.rpartition(b"\n")[2]
+        if not newline:
+            return failure.is_within_line or not given.lstrip().startswith(b"{") or _may_begin_json(begun + given)
         if self._parses(line):
             return False
-        return failure.is_within_line or self._parses(refused.rpartition(b"\n")[2] + line)
+        return failure.is_within_line or self._parses(begun + line)
 
     def _parses(self, line: bytes) -> bool:
         return self._parse(line, np.zeros(1, np.int64), np.full(1, len(line), np.int64)).error is None
@@ -307,3 +311,16 @@ class LineWriter:
         if error is not None and taken.rows == 0:
             raise error
         return taken.rows, error
+
+
+def _may_begin_json(data: bytes) -> bool:
+    """Whether more bytes may complete this to JSON. True in doubt."""
+    text = data.decode(errors="ignore")
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        # A literal or an escape that is cut off is reported at its beginning.
+        return error.msg.startswith("Unterminated string") or error.pos > len(text) - len("\\u0000")
+    except RecursionError:
+        pass
+    return True

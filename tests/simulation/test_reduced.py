@@ -28,3 +28,18 @@ def test_the_line_after_a_sync_is_not_the_rest_of_a_refused_one() -> None:
         processes=(ProcessOf((Job("writer", "w", ops, "/plain/@append.jsonl"),)),),
     )
     simulate(plan)
+
+
+def test_a_line_that_cannot_be_the_rest_of_a_refused_one_is_not_discarded() -> None:
+    """The refused line, whose newline was to follow, is complete JSON. The next line comes in two requests, is refused
+    with the pending error, and written again: it vanished, and write(2) had taken it."""
+    refused = Write((LineOf(kind=HUGE), LineOf()), cut=0.759)
+    ops = (refused, Write((LineOf(size=120),)))
+    job = Job("writer", "w0", ops, path="/plain/1/@append.jsonl", after_error="again", persists=False)
+    plan = Plan(
+        594510586678,
+        topics=(TopicOf("plain", 2, (("segment.bytes", "700"),)),),
+        processes=(ProcessOf((job,), kill_at=244, switching=0.5, order=3406854820),),
+        request_bytes=96,
+    )
+    simulate(plan, [{}])
