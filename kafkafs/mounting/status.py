@@ -274,8 +274,7 @@ TOPIC/0/offsets/100-199.txt    offsets 100 to 199; also 100- (from there on),
 TOPIC/0/time/2026-11-20.txt    that day; also 2026-11, 2026-11-20T10 (an hour),
                                2026-11-20--2026-11-22, until-2026-11-20,
                                2026-11-20-- (from there on), last-15m
-TOPIC/keys/KEY.txt             messages with that key; also TOPIC/0/keys/KEY.txt
-                               (keys are listed if they are at most 1,000)
+TOPIC/keys/KEY.txt             messages with that key; at most 1,000 are listed
 TOPIC/latest.jsonl             the last message of every key; also TOPIC/0/
 TOPIC/0/segments/              the real .log, .index and .timeindex files
 TOPIC/0/@info.json             offsets, size, times; TOPIC/@config  its settings

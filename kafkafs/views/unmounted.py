@@ -14,10 +14,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from kafkafs.selection.range_names import LastDuration, LastMessages, OffsetSpec, TimeSpec
 from kafkafs.selection.record_filters import header_rows, key_rows
 from kafkafs.selection.select import Selection, resolve, time_mask
-from kafkafs.view_index.cache_files import LEAST_BYTES, default_directory
-from kafkafs.view_index.key_index import KeyIndex
-from kafkafs.view_index.key_store import KeyStore
-from kafkafs.view_index.workers import Workers
 from kafkafs.views.spans import Cursor, Span, spans_from
 from storage.client.counting import visible_end
 from storage.errors import OffsetOutOfRange, SegmentGone
@@ -27,6 +23,7 @@ from storage.types import Isolation, TimeRange
 
 if TYPE_CHECKING:
     from kafkafs.selection.latest_messages import ChosenOffsets
+    from kafkafs.view_index.key_index import KeyIndex
     from storage.format.block import RecordBlock
     from storage.format.decoder import Decoder
     from storage.log.segment import Segment
@@ -225,6 +222,8 @@ class PartitionReader:
     @staticmethod
     def _stretches(snapshot: LogSnapshot, span: Span, keys: KeyIndex, key: bytes) -> list[tuple[int, int]]:
         """The stretches (start, end) of a span in which the key may be."""
+        from kafkafs.view_index.cache_files import LEAST_BYTES
+
         segment, whole = span.segment, [(span.start, span.end)]
         if segment.size < LEAST_BYTES:
             return whole
@@ -276,6 +275,12 @@ class PartitionReader:
 @contextmanager
 def key_index() -> Iterator[KeyIndex]:
     """The key index, with what mounts and earlier commands have kept of it; what is added is kept at the end."""
+    from kafkafs.view_index.cache_files import default_directory
+    from kafkafs.view_index.key_index import KeyIndex
+    from kafkafs.view_index.key_store import KeyStore
+    from kafkafs.view_index.workers import Workers
+
+    store: KeyStore | None
     try:
         store = KeyStore(default_directory(), _KEYS_BYTES)
     except RuntimeError:  # there is no home directory

@@ -140,15 +140,11 @@ class PartitionLog:
     def _snapshot_locked(self) -> LogSnapshot:
         if self._snapshot is None:
             self._snapshot = LogSnapshot(
-                tp=self.tp,
-                segments=(*self._sealed, self._active.segment),
-                log_start_offset=self._log_start_offset,
-                log_end_offset=self._next_offset,
-                active_end=self._active.size,
-                active_size=self._active.size,
-                generation=self._generation,
-                transactions=self._transactions,
-            )
+                tp=self.tp, segments=(*self._sealed, self._active.segment),
+                log_start_offset=self._log_start_offset, log_end_offset=self._next_offset,
+                active_end=self._active.size, active_size=self._active.size,
+                generation=self._generation, transactions=self._transactions,
+            )  # fmt: skip
         return self._snapshot
 
     # Appending

@@ -311,9 +311,13 @@ def test_what_is_not_allowed(mount: Mounted, topic: Path) -> None:
 
 def test_internal_topics(mount: Mounted) -> None:
     topic = mount.path / "__consumer_offsets"
-    topic.mkdir()
     with fails_with(errno.EPERM):
-        os.open(topic / "0" / "@append", os.O_WRONLY)
+        topic.mkdir()
+    (mount.path / "@groups" / "g" / "t").mkdir(parents=True)
+    (mount.path / "@groups" / "g" / "t" / "0").write_bytes(b"0\n")
+    (partition, *_) = (path for path in topic.iterdir() if path.name.isdigit())
+    with fails_with(errno.EPERM):
+        os.open(partition / "@append", os.O_WRONLY)
 
 
 def test_the_directory_is_locked(mount: Mounted, tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ def test_the_view_index_of_committed_messages_is_another(live: LiveLog, tmp_path
             data = content(tree, PATH)
             assert data.count(b"aborted\n") == len(text) // 8
             assert len(data) == len(live.text()) + len(text)
-    assert len(list(cache.iterdir())) == 2
+    # The index of keys is the same for both.
+    assert len([path for path in cache.iterdir() if path.suffix != ".keys"]) == 2
 
 
 def test_counts_and_last_messages_are_of_committed_ones(live: LiveLog) -> None:
