@@ -7,9 +7,10 @@ not even access times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from storage.errors import CorruptCheckpoint, NotPermitted, StorageError, UnknownTopicOrPartition
 from storage.files import (
@@ -32,6 +33,8 @@ from storage.log.scanning import scan_batches
 from storage.log.segments import live_offsets
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
+
+_T = TypeVar("_T")
 
 _REPLICA_DIRS = (DirKind.PARTITION, DirKind.DELETED, DirKind.STRAY, DirKind.FUTURE)
 
@@ -171,19 +174,20 @@ def _open(path: Path) -> tuple[Source, dict[TopicPartition, int] | None, dict[To
     if not features:
         began = cluster_metadata.read_bootstrap(path)
         features = {} if began is None else began.features
-    starts: dict[TopicPartition, int] | None = None
-    points: dict[TopicPartition, int] = {}
-    try:
-        if (path / names.LOG_START_CHECKPOINT).exists():
-            starts = checkpoints.read(path / names.LOG_START_CHECKPOINT)
-    except CorruptCheckpoint as error:
-        problems.append(error)
-    try:
-        points = checkpoints.read(path / names.RECOVERY_POINT_CHECKPOINT)
-    except CorruptCheckpoint as error:
-        problems.append(error)
+    starts_path = path / names.LOG_START_CHECKPOINT
+    starts = _readable(checkpoints.read, starts_path, problems) if starts_path.exists() else None
+    points = _readable(checkpoints.read, path / names.RECOVERY_POINT_CHECKPOINT, problems) or {}
     clean = (path / names.CLEAN_SHUTDOWN).exists()
     return Source(path, meta, metadata, features, clean, tuple(problems)), starts, points
+
+
+def _readable(read: Callable[[Path], _T], path: Path, problems: list[StorageError]) -> _T | None:
+    """The content of a small file; None, and one more problem, if it is corrupt."""
+    try:
+        return read(path)
+    except CorruptCheckpoint as error:
+        problems.append(error)
+        return None
 
 
 def _replica(
@@ -194,22 +198,10 @@ def _replica(
     points: Mapping[TopicPartition, int],
 ) -> Replica:
     problems: list[StorageError] = []
-    topic_id: str | None = None
-    overrides: Mapping[str, str] | None = None
-    epochs: LeaderEpochs | None = None
-    try:
-        topic_id = partition_metadata.read(path / names.PARTITION_METADATA)
-    except CorruptCheckpoint as error:
-        problems.append(error)
-    try:
-        overrides = topic_properties.read(path / names.TOPIC_PROPERTIES)
-    except CorruptCheckpoint as error:
-        problems.append(error)
-    try:
-        if (path / names.LEADER_EPOCH_CHECKPOINT).exists():
-            epochs = leader_epochs.read(path / names.LEADER_EPOCH_CHECKPOINT)
-    except CorruptCheckpoint as error:
-        problems.append(error)
+    topic_id = _readable(partition_metadata.read, path / names.PARTITION_METADATA, problems)
+    overrides = _readable(topic_properties.read, path / names.TOPIC_PROPERTIES, problems)
+    epochs_path = path / names.LEADER_EPOCH_CHECKPOINT
+    epochs = _readable(leader_epochs.read, epochs_path, problems) if epochs_path.exists() else None
     point = points.get(tp, 0)
     start = 0 if starts is None else starts.get(tp, 0)
     log = ReadOnlyLog(tp, path, lambda: start, lambda: point)
