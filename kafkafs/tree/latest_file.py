@@ -20,7 +20,7 @@ from kafkafs.tree.services import Services
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.views.growth import Question
 from kafkafs.views.handle import Handle
-from kafkafs.views.latest import JoinedHandle, LatestPlan, held_bytes
+from kafkafs.views.latest import LatestHandle, LatestPlan, held_bytes
 from kafkafs.views.open_view import OpenView
 from kafkafs.views.path_pages import PathPages
 from kafkafs.views.plans import Plan
@@ -125,7 +125,7 @@ class LatestOfTopic(File):
             for file in self._files():
                 parts.append(file.open())
                 opened.callback(parts[-1].close)
-            handle = JoinedHandle(parts)
+            handle = LatestHandle(parts)
             opened.pop_all()
         return handle
 

@@ -81,6 +81,25 @@ class CopyingHandle:
         return ctypes.string_at(buffer, count)
 
 
+def read_parts(address: int, offset: int, end: int, part_at: Callable[[int], tuple[Handle, int, int]]) -> int:
+    """`read_into` of a direct_io file that other open files make up, up to its position `end`. `part_at` gives for a
+    position the file that has it, the position there, and where the part ends in this file."""
+    position = offset
+    while position < end:
+        part, place, part_end = part_at(position)
+        wanted = min(end, part_end) - position
+        try:
+            count = part.read_into(address + position - offset, place, wanted)
+        except Exception:
+            if position == offset:
+                raise
+            break  # up to the damage; the next read reports it
+        position += count
+        if count < wanted:
+            break
+    return position - offset
+
+
 class BytesHandle:
     """A small file whose content was made when it was opened."""
 

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kafkafs.views.handle import CopyingHandle
+from kafkafs.views.handle import CopyingHandle, Handle, read_parts
 from kafkafs.views.open_view import ViewHandle
 from storage.errors import SegmentGone
 
@@ -51,21 +51,12 @@ class JoinedHandle(CopyingHandle):
         if offset + size > self._end(stretches):
             stretches = self._grow()
         self._check()
-        position, end = offset, min(offset + size, self._end(stretches))
-        while position < end:
+
+        def part_at(position: int) -> tuple[Handle, int, int]:
             stretch = stretches[bisect_right(stretches, position, key=lambda stretch: stretch.start) - 1]
-            wanted = min(end, stretch.end) - position
-            place = stretch.source + position - stretch.start
-            try:
-                count = self._parts[stretch.part].read_into(address + position - offset, place, wanted)
-            except Exception:
-                if position > offset:
-                    break  # up to the damage; the next read reports it
-                raise
-            position += count
-            if count < wanted:
-                break
-        return max(0, position - offset)
+            return self._parts[stretch.part], stretch.source + position - stretch.start, stretch.end
+
+        return read_parts(address, offset, min(offset + size, self._end(stretches)), part_at)
 
     def close(self) -> None:
         for part in self._parts:

@@ -18,11 +18,11 @@ from kafkafs.selection.latest_messages import ChosenOffsets
 from kafkafs.view_index.extent import Extent
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.workbench import Rendition
-from kafkafs.views.handle import CopyingHandle, Handle
+from kafkafs.views.handle import CopyingHandle, Handle, read_parts
 from kafkafs.views.layout import Layout, Run
 from kafkafs.views.plans import RenderedPlan, append_run
 from kafkafs.views.spans import Span
-from storage.errors import SegmentGone, StorageError
+from storage.errors import SegmentGone
 from storage.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def held_bytes(layout: Layout) -> int:
     return sum(wanted.offsets.nbytes for wanted in filters if isinstance(wanted, ChosenOffsets))
 
 
-class JoinedHandle(CopyingHandle):
+class LatestHandle(CopyingHandle):
     """Several open files of fixed sizes, one after the other, as one."""
 
     direct_io = True
@@ -92,21 +92,12 @@ class JoinedHandle(CopyingHandle):
         return self._ends[-1] if self._ends else 0
 
     def read_into(self, address: int, offset: int, size: int) -> int:
-        position, end = offset, min(offset + size, self.size)
-        while position < end:
-            number = bisect_right(self._ends, position)
-            start = self._ends[number - 1] if number else 0
-            wanted = min(end, self._ends[number]) - position
-            try:
-                count = self._parts[number].read_into(address + position - offset, position - start, wanted)
-            except StorageError:
-                if position == offset:
-                    raise
-                break  # the next read reports it
-            position += count
-            if count < wanted:
-                break
-        return max(0, position - offset)
+        return read_parts(address, offset, min(offset + size, self.size), self._part_at)
+
+    def _part_at(self, position: int) -> tuple[Handle, int, int]:
+        number = bisect_right(self._ends, position)
+        start = self._ends[number - 1] if number else 0
+        return self._parts[number], position - start, self._ends[number]
 
     def close(self) -> None:
         for part in self._parts:
