@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, to
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
 from tests.support.commands import output_of
+from tests.support.waiting import wait_for
 
 pytestmark = [requires_kafka]
 
@@ -68,13 +69,6 @@ def writing(client: Client) -> Iterator[list[Writing]]:
         producer.join()
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def test_a_consistent_cut_is_restored(broker: Broker, client: Client, writing: list[Writing], tmp_path: Path) -> None:
     copy, manifest = tmp_path / "copy", tmp_path / "m.json"
     everywhere = [(topic, partition) for topic in TOPICS for partition in range(PARTITIONS)]
@@ -82,12 +76,12 @@ def test_a_consistent_cut_is_restored(broker: Broker, client: Client, writing: l
     def all_are_past(moment: int) -> bool:
         return all(one.acknowledged.get(place, 0) > moment for one in writing for place in everywhere)
 
-    wait_for(lambda: all_are_past(0), "every producer writes to every partition")
+    wait_for("every producer writes to every partition", lambda: all_are_past(0))
     first = int(time.time() * 1000)
-    wait_for(lambda: all_are_past(first), "all have written something later")
+    wait_for("all have written something later", lambda: all_are_past(first))
     output_of("mirror", broker.log_dir, copy, "cut*", "--until", first, "--manifest", manifest)
     moment = int(time.time() * 1000)
-    wait_for(lambda: all_are_past(moment), "all have written something later again")
+    wait_for("all have written something later again", lambda: all_are_past(moment))
     # An increment, up to a later moment, while they write on.
     told = json.loads(
         output_of("mirror", broker.log_dir, copy, "cut*", "--until", moment, "--manifest", manifest, "--json")

@@ -13,6 +13,7 @@ import pytest
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
 from tests.support.mounts import Mounted, requires_fuse
+from tests.support.waiting import wait_for
 
 pytestmark = [requires_kafka, requires_fuse]
 DELETE = {"cleanup.policy": "delete", "internal.segment.bytes": 10_000, "retention.bytes": 40_000}
@@ -23,13 +24,6 @@ COMPACT = {
     "min.cleanable.dirty.ratio": 0.01,
     "min.compaction.lag.ms": 4_000,
 }
-
-
-def wait_for(what: str, condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
-        time.sleep(0.05)
 
 
 @contextmanager

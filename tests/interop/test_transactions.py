@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaProducer
 from tests.interop.client import Client
 from tests.interop.kafka import Broker, requires_kafka, run_tool
 from tests.support.commands import output_of
+from tests.support.waiting import wait_for
 
 pytestmark = requires_kafka
 
@@ -49,7 +50,12 @@ def test_as_the_broker_tells_it(own_broker: Broker) -> None:
             run_tool("org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", address, *arguments)
         )
 
+    def markers_are_written() -> bool:
+        """The broker answers a commit before it writes the markers, and writes that it is complete after them."""
+        return not any(row[3].startswith("Prepare") for row in tool("list"))
+
     def compare(open_partition: int | None) -> None:
+        wait_for("the markers of ended transactions", markers_are_written)
         for partition in (0, 1):
             (ours,) = told(log_dir, f"t/{partition}")["partitions"]
             theirs = tool("describe-producers", "--topic", "t", "--partition", str(partition))

@@ -114,7 +114,7 @@ class World:
     def look(self) -> None:
         """Opens every kind of view anew; keeps some of them open."""
         for view in self.views():
-            fd = os.open(self.root / view.path, os.O_RDONLY)
+            fd = self.open(view)
             kept = False
             try:
                 whole = sequential(fd)
@@ -129,6 +129,23 @@ class World:
                     os.close(fd)
         while len(self.held) > 12:
             self.held.pop(self.dice.randrange(len(self.held))).close()
+
+    def open(self, view: View) -> int:
+        """Opens a view. While a file of the same path is open with more bytes, which the kernel may have in its page
+        cache, the open may fail; it must not once such files are closed."""
+        path = self.root / view.path
+        try:
+            return os.open(path, os.O_RDONLY)
+        except OSError as error:
+            if error.errno != errno.ERANGE or view.content is None:
+                raise
+            longer = [held for held in self.held if held.is_longer_than(view)]
+            if not longer:
+                raise
+        for held in longer:
+            self.held.remove(held)
+            held.close()
+        return os.open(path, os.O_RDONLY)
 
     def read_at_random(self, fd: int, whole: bytes, what: str) -> None:
         """pread, readv, lseek and, where there is something to map, a private mapping."""
@@ -165,10 +182,15 @@ class Held:
         self.fd = fd
         self.view = view
         self.known = whole
+        self.opened_size = len(whole)
         self.was_cut = False
 
     def close(self) -> None:
         os.close(self.fd)
+
+    def is_longer_than(self, view: View) -> bool:
+        """Whether it was opened on the same path, when that had more bytes."""
+        return self.view.path == view.path and view.content is not None and self.opened_size > len(view.content)
 
     def offset_of(self, line: bytes) -> int:
         return int(json.loads(line)["offset"]) if self.view.path.endswith("jsonl") else int(line.split(b" ")[0])
