@@ -347,7 +347,7 @@ def test_the_page_about_dead_brokers(dead: Dead, tmp_path: Path) -> None:
             try:
                 served_as_expected(Client(broker.start().address), dead.expected)
                 broker.stop()
-                assert not broker.complaints()
+                assert broker.complaints() == []
             finally:
                 broker.kill()
             continue
