@@ -312,6 +312,7 @@ class OwnedLogs:
                 if replaced:
                     recovered.log.abandon()
                     raise PartitionOffline("directory is no longer the one that was opened", path=directory)
+                self._lower_checkpoint(recovered.log)
         except (StorageError, OSError) as error:
             raise self._note_failure(tp, directory, error, began_ms, replaced=replaced) from error
         self._install(recovered)
@@ -334,6 +335,22 @@ class OwnedLogs:
             staging.remove_orphans(self._disk, plan.directory, self._commits.state, self._clock.now_ms())
         log = PartitionLog(tp, plan.directory, plan.config, loaded, disk=self._disk, clock=self._clock)
         return _RecoveredLog(log, recovery.report, config_changes, info.replicas)
+
+    def _lower_checkpoint(self, log: PartitionLog) -> None:
+        """Recovery may have cut a log below its line in the recovery point checkpoint (a flipped bit, a lost file): then
+        the line is lowered on disk before anybody can append. Otherwise a killed process would leave it above messages
+        that were appended later and never synced, and the next recovery would trust them."""
+        known = self._checkpoints.of(log.tp)
+        if (known.recovery_point or 0) <= log.log_end_offset:
+            return
+        try:
+            with self._checkpointing:
+                with self._noting:
+                    self._checkpoints.set(log.tp, replace(known, recovery_point=log.recovery_point))
+                self._checkpoints.write()
+        except BaseException:
+            log.abandon()
+            raise
 
     def _install(self, recovered: _RecoveredLog) -> None:
         """Makes a log its partition's, once it has the configuration that is in force."""

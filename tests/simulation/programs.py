@@ -236,6 +236,7 @@ class Driver(Program):
         self._number = 0
         self._query = str(uuid.uuid4())
         self._batch = 0
+        self._unfinished = 0  # writes that were left to the next opening
 
     def _commit(self, op: Commit) -> None:
         world = self._world
@@ -245,7 +246,8 @@ class Driver(Program):
             lines = shares[TopicPartition(topic, partition)] = []
             for _ in range(count):
                 self._number += 1
-                name = f"{self._job.name}.{world.number}"
+                # A write that was left to the next opening comes after what other queries have written meanwhile.
+                name = f"{self._job.name}.{world.number}.{self._unfinished}"
                 line = world.line(topic, f"/{topic}/{partition}/@staged", name, self._number, 30)
                 line.fate = Fate.REFUSED  # as long as nothing is committed
                 lines.append(line)
@@ -281,6 +283,7 @@ class Driver(Program):
             commit(self._owned, write, files)
         except CommitUnfinished:
             self._query, self._batch = str(uuid.uuid4()), 0  # a query that fails so is not continued
+            self._unfinished += 1
             for line in fresh:  # the next opening will see to it, if the disk has really kept what began
                 line.fate = Fate.UNKNOWN if world.had_errors else Fate.SYNCED
             return False

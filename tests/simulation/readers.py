@@ -48,7 +48,7 @@ class Reader:
         # A follower knows of a log start once it is checkpointed.
         tick, starts = self._world.tick(), 0 if self._job.follows else self._log_start(tp, 0)
         copy = self._world.copies.get(tp)
-        cuts = None if copy is None or copy.cutting is not None else copy.cuts
+        cuts = cuts_before = None if copy is None or copy.cutting is not None else copy.cuts
         before = [] if copy is None else list(copy.batches)
         info = Opened(os.O_RDONLY)
         try:
@@ -87,6 +87,10 @@ class Reader:
             sight.last, sight.most = spec.last if not isinstance(spec, LastMessages) else None, spec.most
         if isinstance(spec, LastMessages):
             sight.last, sight.ended = None, None
+            if copy is not None and (cuts_before is None or copy.cutting is not None or copy.cuts != cuts_before):
+                # It stays at the offsets that the last N messages had: after a truncation there may be more in them,
+                # where there were gaps and markers (kafkafs/CONTRACT.md, "Truncation").
+                sight.most = None
         self._check_name(sight)
         if copy is None:
             self._world.sights.append(sight)

@@ -23,7 +23,7 @@ from kafkafs.writing import line_writer
 from storage.client import partitioner
 from storage.client.group_offsets import GroupOffsets
 from storage.directory.owned_dir import Closing, Opening, OwnedDir
-from storage.files import descriptors, dir_identity, dir_lock, file_mark, log_file
+from storage.files import descriptors, dir_identity, dir_lock, file_mark, log_file, names
 from storage.files.disk_protocol import DiskFile
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Finding, Severity
@@ -219,7 +219,9 @@ class _Run:
             self._is_clean = not of.unchecked
             if of.unchecked and number < len(self._plan.processes) - 1:
                 continue
-            unclean = [rot for rot in of.rots if rot.unclean] if scheduler.killed and not has_lost_power else []
+            # A process that was killed after it had closed the directory in order leaves nothing that is checked.
+            is_checked = scheduler.killed and not (world.path / names.CLEAN_SHUTDOWN).exists()
+            unclean = [rot for rot in of.rots if rot.unclean] if is_checked and not has_lost_power else []
             figures.rots += rotting.rot_unsynced(world, unclean)
             self._recover(has_lost_power)
             self._oracle.check(lost_power=has_lost_power)

@@ -26,11 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SEEDS = os.environ.get("KAFKAFS_SIMULATION_SEEDS", "1000" if os.environ.get("CI") == "true" else "200")
 FRESH = os.environ.get("KAFKAFS_SIMULATION_FRESH", "0")
 # Seeds that fail: faults that are not mended yet, of the engine or of the simulation.
-KNOWN = {
-    386: "recovery cuts at a flipped bit, below the line in recovery-point-offset-checkpoint; a kill leaves it",
-    914: "last-N, open while its log is truncated, shows a message more",
-    967: "after too many open files, a later staged write is in a partition before an earlier one",
-}
+KNOWN: dict[int, str] = {}
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:

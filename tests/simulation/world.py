@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -222,7 +222,11 @@ class SimulatedDisk(FaultyDisk):
     def unlink(self, path: Path) -> None:
         path = self._relative(path)
         number = path.stat().st_ino
+        is_source = path.name.endswith(".log") and any(path.parent.glob("*.log.swap"))
+        removed = list(messages_of(path.read_bytes())) if is_source else []
         super().unlink(path)
+        # Recovery finishes a replacement of the cleaner: its sources are removed at once, under their own names.
+        self._note(path, removed)
         self._world.inodes.freed(number)
         self._stamp(path.parent)
 
@@ -237,16 +241,23 @@ class SimulatedDisk(FaultyDisk):
 
     def _note_removed(self, path: Path) -> None:
         """A segment is removed in order once it has its `.deleted` name: it need not be on disk for that."""
-        topic, _, partition = path.parent.name.rpartition("-")
-        if not partition.isdecimal():
-            return  # the directory of a topic that is being deleted
-        tp = TopicPartition(topic, int(partition))
-        for message in messages_of(path.read_bytes()):
-            self._world.removed[tp, message.offset] = message
-        limit = self._world.retained_bytes.get(topic)
+        tp = self._note(path, messages_of(path.read_bytes()))
+        if tp is None:
+            return
+        limit = self._world.retained_bytes.get(tp.topic)
         left = sum(other.stat().st_size for other in path.parent.glob("*.log"))
         if limit is not None and left < limit and not self._world.deletes_records:
             raise Anomaly(f"lost write: retention leaves {left} bytes of {tp}, {limit} were to be kept")
+
+    def _note(self, path: Path, messages: Iterable[Message]) -> TopicPartition | None:
+        """Notes messages that a segment held; None in the directory of a topic that is being deleted."""
+        topic, _, partition = path.parent.name.rpartition("-")
+        if not partition.isdecimal():
+            return None
+        tp = TopicPartition(topic, int(partition))
+        for message in messages:
+            self._world.removed[tp, message.offset] = message
+        return tp
 
     def _failure(self, what: str, _path: Path) -> int | None:
         world = self._world

@@ -63,6 +63,7 @@ class Writer:
         self._pending = False  # a short count has shown an error that nobody has told yet
         self._lacking = False  # the disk's error keeps taken bytes from becoming a message
         self._sent: list[_Sent] = []
+        self._refused = 0  # the size of the last request of which something was refused
 
     def run(self) -> None:
         for op in self._job.ops:
@@ -210,7 +211,7 @@ class Writer:
                     return
                 self._pending = True
                 if not self._job.persists:
-                    self._forget(lines, None, back, len(data))
+                    self._forget(lines, None, back)
                     if not lines[-1].data.endswith(b"\n"):
                         self._sync()
                     return
@@ -228,7 +229,7 @@ class Writer:
                 lines = lines[1:]
                 _sent_again(lines)
                 continue
-            self._forget(lines, error, back, len(data))
+            self._forget(lines, error, back)
             if self._job.after_error == GIVES_UP:
                 self._over = []
                 self._close()
@@ -265,19 +266,20 @@ class Writer:
         for sent in lines:
             if not sent.is_bad and not sent.given_up and sent.line.fate is not Fate.UNKNOWN:
                 sent.line.fate = Fate.REFUSED if certain else Fate.UNKNOWN
-        if not certain and lines and not lines[0].is_bad and 0 < lines[0].left < len(lines[0].data):
-            self._lacking = True
+        if not certain and lines and 0 < lines[0].left < len(lines[0].data):
+            # The beginning of a line that the program goes on with after an error was not taken.
+            self._lacking = not lines[0].is_bad and not lines[0].given_up
 
-    def _forget(self, lines: list[_Sent], error: Exception | None, back: int, size: int) -> None:
+    def _forget(self, lines: list[_Sent], error: Exception | None, back: int) -> None:
         """The program goes on without the rest of its buffer.
 
-        If that ended within a line, it goes on with the rest of this line, unless what was refused filled a request:
-        then nobody can know that it is the rest of a line (kafkafs.writing.line_writer).
+        If that ended within a line, it goes on with the rest of this line, unless the request that was refused was a
+        full one: then nobody can know that it is the rest of a line (kafkafs.writing.line_writer).
         """
         self._mark(lines, error)
         for sent in lines:
             sent.given_up = sent.given_up or sent.left > 0
-        if back and lines and lines[-1].given_up and size < cut_bytes(self._process.request_bytes):
+        if back and lines and lines[-1].given_up and self._refused < cut_bytes(self._process.request_bytes):
             lines[-1].left = back
         else:
             self._over = []
@@ -290,6 +292,7 @@ class Writer:
         done, size = 0, least + int((whole - least) * first)
         while done < len(data):
             part = data[done : done + size]
+            self._refused = len(part)
             try:
                 count = self._process.operations.write_from(self._info.fh, memoryview(part), None)
             except Problem as error:

@@ -31,6 +31,7 @@ from storage.errors import (
 )
 from storage.files import checkpoints, names, partition_metadata
 from storage.files.dir_lock import holder
+from storage.files.names import FileKind
 from storage.log.log_dir import LogDir
 from storage.log.topic_info import DEFAULTS, TopicInfo
 from storage.types import TopicPartition
@@ -596,4 +597,32 @@ def test_what_has_passed_by_the_end_is_recovered_then(tmp_path: Path) -> None:
     close_clean(owned)
     owned = opened(path)
     assert read(owned, "t") == [b"kept"]
+    close_clean(owned)
+
+
+def test_a_recovery_that_cuts_below_the_checkpoint_lowers_it_first(tmp_path: Path) -> None:
+    """A bit has flipped below the recovery point. The process that cuts there is killed before its next checkpoint:
+    otherwise the next recovery would trust what was appended in place of what was cut, and never synced."""
+    path = tmp_path / "dir"
+    owned = opened(path)
+    owned.create_topic("t", 1)
+    for value in (b"kept", b"rots", b"cut"):
+        append(owned.log(TP), [value])
+    owned.log(TP).flush()
+    owned.checkpoint()
+    owned._logs.abandon()
+    owned._dir_lock.release()
+    with (path / "t-0" / names.segment_file(0, FileKind.LOG)).open("r+b") as file:
+        file.seek(file.read().index(b"rots"))
+        file.write(b"R")
+    disk = FaultyDisk(path)
+    disk.fail = lambda what, _path: errno.EIO if what.endswith(f"{names.RECOVERY_POINT_CHECKPOINT}.tmp") else None
+    owned = opened(path, disk=disk)
+    assert list(owned.failures()) == [TP]  # nobody can append before the line is lowered
+    owned._logs.abandon()
+    owned._dir_lock.release()
+    owned = opened(path)
+    assert checkpoints.read(path / names.RECOVERY_POINT_CHECKPOINT)[TP] == 1
+    assert read(owned, "t") == [b"kept"]
+    append(owned.log(TP), [b"more"])
     close_clean(owned)
