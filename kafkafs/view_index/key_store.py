@@ -44,7 +44,7 @@ from storage.log.segment import Segment
 _log = logging.getLogger(__name__)
 
 # The last byte must be incremented with any change of the layout, of the hash, or of a filter's bits.
-_MAGIC: Final = b"KFSKEYS\x01"
+_MAGIC: Final = b"KFSKEYS\x02"
 _HEAD: Final = struct.Struct("<8sII")
 _SPAN: Final = struct.Struct("<qqQQqqq")
 _LENGTH: Final = struct.Struct("<H")

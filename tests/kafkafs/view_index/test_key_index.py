@@ -219,7 +219,8 @@ def test_bytes_of_a_key(live: LiveLog) -> None:
     blocks = index._extended(snapshot, segment, segment.size)
     assert blocks.file_end == segment.size
     counted = [len({key_of(offset) for offset in range(first, last)}) for first, last in ranges_of(blocks, segment)]
-    assert blocks.columns[key_blocks.KEYS].tolist() == counted
+    keys = blocks.columns[key_blocks.KEYS]
+    assert (np.abs(keys / counted - 1) < 0.03).all()  # counted by a sketch
     assert 10 * blocks.keys <= 64 * len(blocks.words) <= 10 * blocks.keys + 64 * len(blocks)
 
 
@@ -242,7 +243,7 @@ def test_a_lookup_reads_little(live: LiveLog, cache: Path, monkeypatch: pytest.M
 
 
 def test_one_huge_batch(tmp_path: Path) -> None:
-    """More distinct keys than a block usually has: the set of hashes grows."""
+    """More distinct keys than a block usually has: room is made for their hashes."""
     live = LiveLog(tmp_path / "log", key_of=lambda offset: b"%d" % (offset % 30_000))
     live.write(40_000, size=3, batch=40_000)
     live.roll()
@@ -250,5 +251,5 @@ def test_one_huge_batch(tmp_path: Path) -> None:
     looked = tree_of(live.path.parent)
     for key in (b"0", b"1", b"29999"):
         assert content(looked, path_of(key)) == expected(live, key)
-    assert looked.status()["key_index"]["keys"] == 30_000
+    assert abs(looked.status()["key_index"]["keys"] - 30_000) < 500  # counted by a sketch
     assert np.all([absent(looked, path_of(b"x%d" % number)) for number in range(20)])
