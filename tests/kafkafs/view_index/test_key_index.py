@@ -184,7 +184,7 @@ def test_blocks_that_are_wrong_with_a_right_checksum(live: LiveLog, cache: Path)
     store = KeyStore(cache, 1 << 20)
     good = store.load(segment)
     assert good is not None
-    rng, status, key = random.Random(5), segment.log.stat(), file_key(segment, "keys", grows=True)
+    rng, status, key = random.Random(5), segment.log.stat(), file_key(segment, key_store._WHAT, grows=True)
     place = store._files.path(key)
     for row in range(key_blocks.COLUMNS):
         if row == key_blocks.KEYS:
@@ -194,10 +194,35 @@ def test_blocks_that_are_wrong_with_a_right_checksum(live: LiveLog, cache: Path)
             # The end of the last block is where the next scan begins; it is compared with the file's size alone.
             columns[row, rng.randrange(len(good) - 1)] += rng.choice((-1, 1, 1000, -(2**40)))
             blocks = KeyBlocks(columns, good.words, good.names, good.secret)
-            place.write_bytes(key_store._encode(key, blocks, status.st_size, status.st_mtime_ns))
+            times = status.st_mtime_ns, status.st_ctime_ns
+            place.write_bytes(key_store._encode(key, blocks, status.st_size, *times))
             assert store.load(segment) is None
     assert store.save(segment, good)
     assert look_up(live, cache) == 0
+
+
+def test_all_blocks_are_compared_with_a_file_that_has_changed(
+    live: LiveLog, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if its size and mtime are those of then; one whose ctime is, too, has not changed."""
+    monkeypatch.setattr(key_store, "_COMPARED", 1)
+    monkeypatch.setattr(key_store, "_SETTLED_NS", 0)
+    look_up(live, cache)
+    segment = LogDir.open_read_only(live.path.parent).log(TopicPartition("t", 0)).snapshot().segments[0]
+    store = KeyStore(cache, 1 << 20)
+    good = store.load(segment)
+    assert good is not None
+    assert len(good) > 1
+    columns = good.columns.copy()
+    columns[key_blocks.CRC, -1] ^= 1
+    status, key = segment.log.stat(), file_key(segment, key_store._WHAT, grows=True)
+    times = status.st_mtime_ns, status.st_ctime_ns
+    other = KeyBlocks(columns, good.words, good.names, good.secret)
+    store._files.path(key).write_bytes(key_store._encode(key, other, status.st_size, *times))
+    assert store.load(segment) is not None
+    live.log(live.segments[0]).chmod(0o600)
+    live.log(live.segments[0]).chmod(0o644)
+    assert store.load(segment) is None
 
 
 def test_memory_is_limited(live: LiveLog, monkeypatch: pytest.MonkeyPatch) -> None:
