@@ -60,12 +60,12 @@ class PartitionLog:
         self._config = config
         self._next_offset = loaded.next_offset
         self._log_start_offset = loaded.log_start_offset
-        self._producers = loaded.producers
-        self._epochs = loaded.epochs
+        self._producers, self._epochs = loaded.producers, loaded.epochs
         self._generation = 0
         self._jitter_ms = new_jitter_ms(config)
         self._limits = RollLimits.of(config, self._jitter_ms)
         self._snapshot: LogSnapshot | None = None
+        self._segments: tuple[Segment, ...] = ()  # of the last snapshot
         self._health = Health(path)
         # Additions (a roll's segment, names of written files) need the lock alone. To take anything away (segments,
         # files to be synced), to rename or remove files, and to move the recovery point, `_flushing` must be held as
@@ -139,8 +139,10 @@ class PartitionLog:
 
     def _snapshot_locked(self) -> LogSnapshot:
         if self._snapshot is None:
+            if (segments := (*self._sealed, self._active.segment)) != self._segments:
+                self._segments = segments  # otherwise shared with the last snapshot
             self._snapshot = LogSnapshot(
-                tp=self.tp, segments=(*self._sealed, self._active.segment),
+                tp=self.tp, segments=self._segments,
                 log_start_offset=self._log_start_offset, log_end_offset=self._next_offset,
                 active_end=self._active.size, active_size=self._active.size,
                 generation=self._generation, transactions=self._transactions,

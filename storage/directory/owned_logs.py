@@ -337,7 +337,7 @@ class OwnedLogs:
         return _RecoveredLog(log, recovery.report, config_changes, info.replicas)
 
     def _lower_checkpoint(self, log: PartitionLog) -> None:
-        """Recovery may have cut a log below its line in the recovery point checkpoint (a flipped bit, a lost file): then
+        """Recovery may have cut a log below its line in the recovery point checkpoint (a flipped bit). Then
         the line is lowered on disk before anybody can append. Otherwise a killed process would leave it above messages
         that were appended later and never synced, and the next recovery would trust them."""
         known = self._checkpoints.of(log.tp)

@@ -155,9 +155,11 @@ class ReadOnlyLog:
                 end = tail.extend(found[-1], self._tail, active_size, self._recovery_point())
             found[-1].size = active_size
         log_start = max(self._log_start(), found[0].base_offset if found else 0)
+        segments = tuple(found)
         snapshot = LogSnapshot(
             tp=self.tp,
-            segments=tuple(found),
+            # Snapshots share their list as long as it is the same: closed files keep thousands of them.
+            segments=before.segments if before is not None and before.segments == segments else segments,
             log_start_offset=log_start,
             # A log that ends below its start holds nothing: a broker would restart it there (LogLoader.load).
             log_end_offset=max(end.next_offset, log_start),

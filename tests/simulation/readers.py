@@ -89,7 +89,7 @@ class Reader:
             sight.last, sight.ended = None, None
             if copy is not None and (cuts_before is None or copy.cutting is not None or copy.cuts != cuts_before):
                 # It stays at the offsets that the last N messages had: after a truncation there may be more in them,
-                # where there were gaps and markers (kafkafs/CONTRACT.md, "Truncation").
+                # where there were gaps and markers (kafkafs/CONTRACT.md, "Ranges").
                 sight.most = None
         self._check_name(sight)
         if copy is None:
