@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from storage.directory.owned_dir import Closing, OwnedDir
 from storage.files import dir_lock
@@ -17,11 +18,13 @@ from tests.support.mounts import detach, kafkafs_mounts
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    signal.signal(
-        signal.SIGHUP, signal.SIG_DFL
-    )  # under nohup, the commands that tests run would inherit that it is ignored
+    # Under nohup, the commands that tests run would inherit that it is ignored.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     config.addinivalue_line("markers", "golden: reads the log directories of real brokers (tests/fixtures)")
     config.addinivalue_line("markers", "leaves_damage(*names): what verify finds, by name, in what the test leaves")
+    # A busy machine makes any example slow.
+    settings.register_profile("kafkafs", settings(), deadline=None)
+    settings.load_profile("kafkafs")
 
 
 @pytest.fixture(autouse=True)

@@ -75,13 +75,13 @@ def beyond_precision(schema: Any) -> bool:
     return "decimal" in json.dumps(schema)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(seed=SEEDS)
 def test_random_schemas_and_data(seed: int) -> None:
     samples_agree(seed)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=SEEDS)
 def test_random_schemas_and_data_uncompiled(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -89,7 +89,7 @@ def test_random_schemas_and_data_uncompiled(seed: int) -> None:
         samples_agree(seed)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seed=SEEDS)
 def test_damaged_data_in_both_forms(seed: int) -> None:
     """Any damage gives a text or an error, the same in both forms; every text is JSON."""

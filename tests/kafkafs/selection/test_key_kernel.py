@@ -6,7 +6,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkafs.selection import key_kernel
@@ -82,7 +82,6 @@ def table_of(sizes: list[int], position: int = 0) -> np.ndarray:
     return table
 
 
-@settings(deadline=None)
 @given(keys_of, st.tuples(uint64s, uint64s))
 def test_hashes(keys: list[bytes | None], secret: tuple[int, int]) -> None:
     """Both forms have the same; a key has the same everywhere, and none has 0, which stands for null."""
@@ -102,7 +101,6 @@ def test_similar_keys_have_different_hashes() -> None:
         assert len(np.unique(hashes >> np.uint64(shift) & np.uint64(0xFFFF))) > 28_000  # in theory 30,200 of 65,536
 
 
-@settings(deadline=None)
 @given(keys_of, st.integers(0, 8), st.booleans())
 def test_names(keys: list[bytes | None], longest: int, alike: bool) -> None:
     """A key is one name, whatever hashes say: also if all have the same."""
@@ -121,7 +119,6 @@ def test_names(keys: list[bytes | None], longest: int, alike: bool) -> None:
             assert form.add_names(*columns_of(keys), hashes_of(form, keys), longest, names, few, table * 0, 0) == -1
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(50, 400), st.lists(st.integers(0, 30), max_size=8)), max_size=20),
     st.integers(0, 20),

@@ -121,7 +121,7 @@ def follow(path: Path, config: dict[str, str], leader: dict[str, bytes]) -> dict
     return files_of(path)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(config=CONFIGS, partitions=st.sampled_from([1, 1, 3]), writes=WRITES)
 def test_all_ways_leave_the_same_files(
     config: dict[str, str], partitions: int, writes: list[tuple[bytes, int]]

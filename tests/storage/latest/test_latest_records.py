@@ -44,7 +44,7 @@ def snapshot_of(path: Path) -> LogSnapshot:
     return LogDir.open_read_only(path).log(TopicPartition("t", 0)).snapshot()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(ITEMS, max_size=12), st.integers(0, 20))
 def test_any_log(items: list[Item], start: int) -> None:
     with tempfile.TemporaryDirectory() as path:

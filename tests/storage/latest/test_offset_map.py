@@ -37,7 +37,7 @@ def kept(
     return block.offset[keep != 0].tolist(), int(stay[0]), int(deletes[0]), (int(counts[0]), int(counts[1]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(KEYS, min_size=1, max_size=60), st.integers(0, 20), st.booleans())
 def test_the_latest_of_each_key(keys: list[bytes | None], first: int, compiled: bool) -> None:
     block = block_of([Record(key, b"v") for key in keys])
