@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from tests.support.mounts import detach, kafkafs_mounts
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    signal.signal(
+        signal.SIGHUP, signal.SIG_DFL
+    )  # under nohup, the commands that tests run would inherit that it is ignored
     config.addinivalue_line("markers", "golden: reads the log directories of real brokers (tests/fixtures)")
     config.addinivalue_line("markers", "leaves_damage(*names): what verify finds, by name, in what the test leaves")
 

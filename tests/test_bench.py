@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_a_small_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.bench", "--messages", "20000", "--runs", "1", "--gigabytes", "0.005"]
     done = subprocess.run(
-        [*command, "--only", "process,mount,keys,large,writing,paced,recover,backup,topics"],
+        [*command, "--only", "process,mount,decoded-mount,keys,large,writing,paced,recover,backup,topics"],
         cwd=ROOT,
         # Without a broker, which starts slowly.
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), "KAFKAFS_KAFKA": str(tmp_path)},
@@ -31,5 +31,6 @@ def test_a_small_run(tmp_path: Path) -> None:
     assert {"a key, no index", "a key, the index is there", "the first key after a remount"} <= set(rows)
     assert {"line by line, no-op", "open, write, close, kafkafs", "paced at 100 MB/s", "recover", "mirror"} <= set(rows)
     assert {"cp, synced", "mirror --manifest", "verify_manifest", "digest", "diff, lz4"} <= set(rows)
+    assert {"jsonl of Avro warm", "decoded.jsonl of Avro cold"} <= set(rows)
     assert {"revive", "revive --link"} <= set(rows)
     assert list((tmp_path / "kafkafs" / "bench").glob("partial-*")) == []

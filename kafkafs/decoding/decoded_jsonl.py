@@ -11,6 +11,7 @@ from kafkafs.decoding.avro_program import Programs
 from kafkafs.decoding.columns import ColumnDecoder, Decoded, Room, Rooms
 from kafkafs.decoding.schema_guids import find_guids
 from kafkafs.formats import program, render_kernel
+from kafkafs.formats.base import Format
 from kafkafs.formats.program import Code, Operation
 from storage.format.block import RecordBlock, RecordColumn
 
@@ -41,7 +42,7 @@ _MOST_KEPT: Final = 4 << 20
 _MOST_ROWS: Final = 4096
 
 
-class DecodedJsonl:
+class DecodedJsonl(Format):
     """The Format for the records of one partition (`kafkafs.formats.base.Format`).
 
     A record renders to the same bytes for as long as this object is there: what `schemas` said of an id is kept, also
@@ -70,13 +71,6 @@ class DecodedJsonl:
             row += rows
             step = min(rows + rows // 4 + 1, _MOST_ROWS)
         self._rooms.keep(room)
-
-    def render(self, block: RecordBlock, out: memoryview, out_start: int = 0) -> int:
-        """See Format. ValueError also if a column points outside its buffer."""
-        row, end = self.render_rows(block, out, out_start)
-        if row < len(block):
-            raise ValueError(f"{len(out) - out_start} bytes are too few for {len(block)} records")
-        return end
 
     def render_rows(
         self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 class Format(Protocol):
     """Renders each record to bytes that depend only on the record. Threads can share it."""
 
-    @property
-    def name(self) -> str:
-        """`txt`, `jsonl`, or the text of a template."""
+    name: str
+    """`txt`, `jsonl`, or the text of a template."""
 
     def measure(self, block: RecordBlock, sizes: NDArray[np.int64]) -> None:
         """Puts the rendered size of each record in bytes into sizes[:len(block)], without rendering."""
@@ -26,6 +25,10 @@ class Format(Protocol):
 
         The content of `out` after that end is undefined.
         """
+        row, end = self.render_rows(block, out, out_start)
+        if row < len(block):
+            raise ValueError(f"{len(out) - out_start} bytes are too few for {len(block)} records")
+        return end
 
     def render_rows(
         self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from kafkafs.formats import render_kernel
+from kafkafs.formats.base import Format
 from storage.format.block import RecordColumn
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Program:
         return cls(np.array([reserve, operations, *steps], np.int64), bytes(literals) or b"\0")
 
 
-class ProgramFormat:
+class ProgramFormat(Format):
     """The Format that runs a program (`kafkafs.formats.base.Format`)."""
 
     def __init__(self, name: str, program: Program) -> None:
@@ -101,13 +102,6 @@ class ProgramFormat:
             raise ValueError(f"{len(sizes)} sizes for {len(block)} records")
         if len(block):
             self._run(block, 0, _NO_OUT, 0, sizes)
-
-    def render(self, block: RecordBlock, out: memoryview, out_start: int = 0) -> int:
-        """See Format. ValueError also if a column points outside its buffer."""
-        row, end = self.render_rows(block, out, out_start)
-        if row < len(block):
-            raise ValueError(f"{len(out) - out_start} bytes are too few for {len(block)} records")
-        return end
 
     def render_rows(
         self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0

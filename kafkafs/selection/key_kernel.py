@@ -1,36 +1,81 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Which records have a key, and which stretches of a log may hold one: Bloom filters over hashes of keys.
 
-A hash is a key's 64 bits of SipHash, or 1 where these are 0: in a table of hashes 0 is a free slot. A filter is a
-number of 64-bit words; a hash sets 7 bits of it, the best number at 10 bits a key, at places that its two halves give
-(Kirsch and Mitzenmacher, "Less hashing, same performance": double hashing costs no precision worth mentioning). 0.8 %
-of other keys pass such a filter. The 7 is a literal in loops, so that the compiler unrolls them.
+A hash is 64 bits of a key, never 0, which stands for no key. It decides nothing: a filter only says where to look, and
+names are compared byte by byte. So it is a fast one, a multiplication for each eight bytes, with a secret factor. A
+filter is a number of 64-bit words; a hash sets 5 bits of it, at places that its two halves give (Kirsch and
+Mitzenmacher, "Less hashing, same performance": double hashing costs no precision worth mentioning). With 10 bits a key
+0.95 % of other keys pass; 7 bits, the best number, would make it 0.82 %, and take almost half as long again. The 5 is
+a literal in loops, so that the compiler unrolls them.
 
 Cython in pure-Python mode; the same file runs uncompiled with equal results, only slower.
 """
 
 from __future__ import annotations
 
+import sys
+
 import cython
 
-_LOW = cython.declare(cython.ulonglong, 0xFFFFFFFF)  # declared, since as a literal it is a Python object to Cython
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+
+# Declared, since as literals they are Python objects to Cython.
+_LOW = cython.declare(cython.ulonglong, 0xFFFFFFFF)
+_ALL = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _MOST_BITS = cython.declare(cython.ulonglong, 0x80000000)  # so that a place times the bits fits 64 bits
+# Odd numbers with about as many ones as zeros, those of MurmurHash3's and SplitMix64's last steps.
+_FACTOR_1 = cython.declare(cython.ulonglong, 0xFF51AFD7ED558CCD)
+_FACTOR_2 = cython.declare(cython.ulonglong, 0xBF58476D1CE4E5B9)
+
+# Cells of a collector's `state`.
+IS_OPEN = 0  # whether a block is being made, of which the next ones are
+POSITION = 1  # where it begins in the file
+BASE_OFFSET = 2  # of its first batch
+CRC = 3  # of its first batch
+FILE_END = 4  # the end of its last batch so far
+RECORDS = 5
+IS_UNKNOWN = 6  # whether it has damage
+PENDING = 7  # hashes of its keys, some more than once
+BLOCKS = 8  # complete ones, of the whole part
+WORDS = 9  # of their filters
+STATE_CELLS = 10
+
+_IS_OPEN = cython.declare(cython.int, 0)
+_POSITION = cython.declare(cython.int, 1)
+_BASE_OFFSET = cython.declare(cython.int, 2)
+_CRC = cython.declare(cython.int, 3)
+_FILE_END = cython.declare(cython.int, 4)
+_RECORDS = cython.declare(cython.int, 5)
+_IS_UNKNOWN = cython.declare(cython.int, 6)
+_PENDING = cython.declare(cython.int, 7)
+_BLOCKS = cython.declare(cython.int, 8)
+_WORDS = cython.declare(cython.int, 9)
+_STATE_CELLS = cython.declare(cython.int, 10)
+
+# Fields of a block; kafkafs.view_index.key_blocks.KeyBlock has the same order.
+_BLOCK_POSITION = cython.declare(cython.int, 0)
+_BLOCK_FILE_END = cython.declare(cython.int, 1)
+_BLOCK_BASE_OFFSET = cython.declare(cython.int, 2)
+_BLOCK_CRC = cython.declare(cython.int, 3)
+_BLOCK_KEYS = cython.declare(cython.int, 4)
+_BLOCK_FIRST = cython.declare(cython.int, 5)
+_BLOCK_WORDS = cython.declare(cython.int, 6)
+_BLOCK_FIELDS = cython.declare(cython.int, 7)
+
+# Rows of a BatchTable that are copied; storage.format.batches.Column has the same numbers.
+_TABLE_POSITION = cython.declare(cython.int, 0)
+_TABLE_SIZE = cython.declare(cython.int, 1)
+_TABLE_BASE_OFFSET = cython.declare(cython.int, 2)
+_TABLE_CRC = cython.declare(cython.int, 13)
+
+BITS_PER_KEY = 10
+_BITS_PER_KEY = cython.declare(cython.ulonglong, 10)
 
 
 def is_compiled() -> bool:
     """True for the built kernel, False when this file runs as plain Python."""
     return bool(cython.compiled)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.inline
-@cython.exceptval(check=False)
-def _place(hash_: cython.ulonglong, probe: cython.int, bits: cython.ulonglong) -> cython.ulonglong:
-    """The bit, below `bits`, that a hash's probe sets."""
-    low: cython.ulonglong = hash_ & _LOW
-    step: cython.ulonglong = (hash_ >> 32) | 1
-    return (((low + step * cython.cast(cython.ulonglong, probe)) & _LOW) * bits) >> 32
 
 
 def rows_with_key(
@@ -76,69 +121,383 @@ def rows_with_key(
     return found
 
 
-def distinct(
-    hashes: cython.const[cython.ulonglong][:, ::1],
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
+def _product(left: cython.ulonglong, right: cython.ulonglong) -> cython.ulonglong:
+    """Modulo 2^64."""
+    return left * right if cython.compiled else (left * right) & _ALL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
+def _word(buffer: cython.const[cython.uchar][::1], start: cython.longlong) -> cython.ulonglong:
+    """Eight bytes, in the order of the machine."""
+    word: cython.ulonglong = 0
+    if cython.compiled:
+        memcpy(cython.address(word), cython.address(buffer[start]), 8)
+    else:
+        word = int.from_bytes(buffer[start : start + 8], sys.byteorder)
+    return word
+
+
+def hash_keys(
+    buffer: cython.const[cython.uchar][::1],
+    starts: cython.const[cython.longlong][::1],
     lengths: cython.const[cython.longlong][::1],
-    first: cython.Py_ssize_t,
-    last: cython.Py_ssize_t,
-    table: cython.ulonglong[::1],
-    found: cython.ulonglong[:, ::1],
+    secret_0: cython.ulonglong,
+    secret_1: cython.ulonglong,
+    hashes: cython.ulonglong[::1],
+) -> None:
+    """Put the hash of each key (at `starts`, `lengths` bytes; negative: null, which gives 0) into `hashes`.
+
+    IndexError when there is less room than keys; ValueError for a key outside the buffer.
+    """
+    size: cython.longlong = len(buffer)
+    rows: cython.Py_ssize_t = len(starts)
+    factor: cython.ulonglong = secret_1 | 1
+    row: cython.Py_ssize_t
+    at: cython.longlong
+    last: cython.longlong
+    length: cython.longlong
+    index: cython.longlong
+    word: cython.ulonglong
+    value: cython.ulonglong
+    bad: cython.bint = False
+    if not cython.compiled:
+        buffer, starts, lengths, hashes = (memoryview(each) for each in (buffer, starts, lengths, hashes))
+    if len(lengths) < rows or len(hashes) < rows:
+        raise IndexError("fewer lengths or hashes than keys")
+    with cython.nogil:
+        for row in range(rows):
+            length = lengths[row]
+            if length < 0:
+                hashes[row] = 0
+                continue
+            at = starts[row]
+            if at < 0 or length > size or at > size - length:
+                bad = True
+                break
+            # The length tells keys of less than eight bytes from those that end with zero bytes.
+            value = secret_0 ^ _product(cython.cast(cython.ulonglong, length), _FACTOR_2)
+            if length >= 8:
+                last = at + length - 8
+                while at < last:
+                    value = _product(value ^ _word(buffer, at), factor)
+                    value ^= value >> 32
+                    at += 8
+                # The last eight bytes, some of them perhaps for the second time: faster than byte by byte.
+                word = _word(buffer, last)
+            else:
+                word = 0
+                for index in range(length):
+                    word |= cython.cast(cython.ulonglong, buffer[at + index]) << (8 * index)
+            value = _product(value ^ word, factor)
+            value = _product(value ^ (value >> 32), _FACTOR_1)
+            value = _product(value ^ (value >> 29), _FACTOR_2)
+            value ^= value >> 32
+            hashes[row] = value if value != 0 else 1
+    if bad:
+        raise ValueError("a key lies outside the buffer")
+
+
+def add_names(
+    buffer: cython.const[cython.uchar][::1],
+    starts: cython.const[cython.longlong][::1],
+    lengths: cython.const[cython.longlong][::1],
+    hashes: cython.const[cython.ulonglong][::1],
+    longest: cython.longlong,
+    names: cython.uchar[::1],
+    ends: cython.longlong[::1],
+    table: cython.longlong[::1],
     count: cython.Py_ssize_t,
 ) -> int:
-    """Add the hashes (first column) of rows [first, last) to a set; rows of negative length (null keys) are left out.
+    """Add the keys of at most `longest` bytes to a set of them, which has `count`; returns how many it has then, or -1
+    when they are more than `ends` has room for.
 
-    `table` has a power of two of slots, and holds the `count` hashes that are in the set. A new hash is put there, and
-    with its row behind the others into `found`. Returns how many are in the set then. IndexError when the table would
-    be more than half full or there are fewer columns or rows.
+    `names`: the keys, one after the other; `ends`: where each ends; `table`: a power of two of slots, more than there
+    may be keys, each free (0) or a key's number from 1 on. IndexError for arrays that do not fit each other;
+    ValueError for a key outside the buffer.
     """
+    size: cython.longlong = len(buffer)
+    rows: cython.Py_ssize_t = len(starts)
+    room: cython.Py_ssize_t = len(ends)
     slots: cython.ulonglong = len(table)
     row: cython.Py_ssize_t
+    at: cython.longlong
+    length: cython.longlong
+    known: cython.longlong
+    first: cython.longlong
+    used: cython.longlong
+    index: cython.longlong
     slot: cython.ulonglong
-    value: cython.ulonglong
+    left: cython.ulonglong = slots
+    full: cython.bint = False
+    bad: cython.bint = False
     if not cython.compiled:
-        hashes, lengths = memoryview(hashes), memoryview(lengths)
-        table, found = memoryview(table), memoryview(found)
-    if first < 0 or last < first or count < 0 or hashes.shape[0] < last or hashes.shape[1] < 1 or len(lengths) < last:
-        raise IndexError("rows outside of the columns")
-    if found.shape[1] < 2 or found.shape[0] < last - first or count > found.shape[0] - (last - first):
-        raise IndexError("no room for that many hashes")
-    if slots == 0 or slots & (slots - 1) or cython.cast(cython.ulonglong, count + (last - first)) > slots // 2:
+        buffer, starts, lengths, hashes = (memoryview(each) for each in (buffer, starts, lengths, hashes))
+        names, ends, table = (memoryview(each) for each in (names, ends, table))
+    if len(lengths) < rows or len(hashes) < rows:
+        raise IndexError("fewer lengths or hashes than keys")
+    if count < 0 or count > room or longest < 0 or longest > 65536 or len(names) < longest * room:
+        raise IndexError("no room for that many names")
+    if slots & (slots - 1) or slots <= cython.cast(cython.ulonglong, room):
         raise IndexError("the table is too small, or not a power of two")
+    used = 0 if count == 0 else ends[count - 1]
+    if used < 0 or used > longest * count:
+        raise IndexError("names that end elsewhere")
+    with cython.nogil:
+        for row in range(rows):
+            length = lengths[row]
+            if length < 0 or length > longest:
+                continue
+            at = starts[row]
+            if at < 0 or length > size or at > size - length:
+                bad = True
+                break
+            slot = hashes[row] & (slots - 1)
+            left = slots
+            while True:
+                known = table[slot]
+                if known <= 0 or known > count:
+                    break
+                first = 0 if known == 1 else ends[known - 2]
+                if first >= 0 and first <= used - length and ends[known - 1] == first + length:
+                    index = 0
+                    while index < length and names[first + index] == buffer[at + index]:
+                        index += 1
+                    if index == length:
+                        break
+                left -= 1
+                if left == 0:
+                    break
+                slot = (slot + 1) & (slots - 1)
+            if left == 0:
+                break
+            if known > 0 and known <= count:
+                continue
+            if count >= room:
+                full = True
+                break
+            for index in range(length):
+                names[used + index] = buffer[at + index]
+            used += length
+            ends[count] = used
+            count += 1
+            table[slot] = count
+    if bad:
+        raise ValueError("a key lies outside the buffer")
+    if left == 0:
+        raise IndexError("a table without a free slot")
+    return -1 if full else count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _fill(
+    hashes: cython.const[cython.ulonglong][::1],
+    count: cython.Py_ssize_t,
+    words: cython.ulonglong[::1],
+    first: cython.longlong,
+    size: cython.longlong,
+) -> cython.void:
+    """Set the bits of the first `count` hashes in the filter of `size` words from `first` on, which are cleared."""
+    bits: cython.ulonglong = cython.cast(cython.ulonglong, size) * 64
+    index: cython.Py_ssize_t
+    _probe: cython.int
+    value: cython.ulonglong
+    low: cython.uint
+    step: cython.uint
+    place: cython.ulonglong
+    for index in range(size):
+        words[first + index] = 0
+    for index in range(count):
+        value = hashes[index]
+        low = cython.cast(cython.uint, value & _LOW)
+        step = cython.cast(cython.uint, value >> 32) | 1
+        for _probe in range(5):
+            place = (cython.cast(cython.ulonglong, low) * bits) >> 32
+            words[first + cython.cast(cython.longlong, place >> 6)] |= cython.cast(cython.ulonglong, 1) << (place & 63)
+            low = (low + step) & _LOW
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _different(
+    hashes: cython.const[cython.ulonglong][::1], count: cython.Py_ssize_t, sketch: cython.ulonglong[::1]
+) -> cython.longlong:
+    """About how many different ones there are among the first `count` hashes, to about a hundredth.
+
+    Each sets one of at least eight times as many bits; the number of bits tells that of hashes (Whang et al., "A
+    linear-time probabilistic counting algorithm"). `sketch`: eight bits a hash, and at least as many words as the
+    least power of two that has them.
+    """
+    bits: cython.longlong = 64
+    shift: cython.int = 58
+    index: cython.Py_ssize_t
+    place: cython.ulonglong
+    bit: cython.ulonglong
+    found: cython.longlong = 0
+    share: cython.double
+    result: cython.longlong
+    while bits < 8 * count:
+        bits *= 2
+        shift -= 1
+    for index in range(bits >> 6):
+        sketch[index] = 0
+    for index in range(count):
+        place = hashes[index] >> shift
+        bit = cython.cast(cython.ulonglong, 1) << (place & 63)
+        place >>= 6
+        found += (sketch[place] & bit) == 0
+        sketch[place] |= bit
+    share = cython.cast(cython.double, found) / cython.cast(cython.double, bits)
+    # -bits * ln(1 - share), as a series: the share is below an eighth.
+    share = share * (1.0 + share * (1.0 / 2 + share * (1.0 / 3 + share * (1.0 / 4 + share / 5))))
+    result = cython.cast(cython.longlong, share * bits + 0.5) if cython.compiled else int(share * bits + 0.5)
+    return result if result < count else count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _close(
+    state: cython.longlong[::1],
+    pending: cython.const[cython.ulonglong][::1],
+    sketch: cython.ulonglong[::1],
+    blocks: cython.longlong[:, ::1],
+    words: cython.ulonglong[::1],
+) -> cython.bint:
+    """Complete the block that is being made; False without room for it."""
+    block: cython.longlong = state[_BLOCKS]
+    first: cython.longlong = state[_WORDS]
+    count: cython.longlong = state[_PENDING]
+    keys: cython.longlong
+    size: cython.longlong = -1
+    if block < 0 or block >= blocks.shape[0] or first < 0 or count < 0 or count > len(pending):
+        return False
+    # Twice eight bits a hash: the next power of two.
+    if count > len(sketch) * 4 or len(sketch) == 0:
+        return False
+    keys = _different(pending, count, sketch)
+    if not state[_IS_UNKNOWN]:
+        size = (keys * cython.cast(cython.longlong, _BITS_PER_KEY) + 63) // 64
+        if size > len(words) or first > len(words) - size or cython.cast(cython.ulonglong, size) * 64 > _MOST_BITS:
+            return False
+        _fill(pending, count, words, first, size)
+    blocks[block, _BLOCK_POSITION] = state[_POSITION]
+    blocks[block, _BLOCK_FILE_END] = state[_FILE_END]
+    blocks[block, _BLOCK_BASE_OFFSET] = state[_BASE_OFFSET]
+    blocks[block, _BLOCK_CRC] = state[_CRC]
+    blocks[block, _BLOCK_KEYS] = keys
+    blocks[block, _BLOCK_FIRST] = first
+    blocks[block, _BLOCK_WORDS] = size
+    state[_BLOCKS] = block + 1
+    if size > 0:
+        state[_WORDS] = first + size
+    state[_PENDING] = 0
+    state[_IS_OPEN] = 0
+    return True
+
+
+def close(
+    state: cython.longlong[::1],
+    pending: cython.const[cython.ulonglong][::1],
+    sketch: cython.ulonglong[::1],
+    blocks: cython.longlong[:, ::1],
+    words: cython.ulonglong[::1],
+) -> None:
+    """Complete the block that is being made, if there is one: a row of `blocks` and its filter in `words`, behind those
+    that `state` counts. `pending`, `sketch`: see `collect`. IndexError without room."""
+    done: cython.bint = True
+    if not cython.compiled:
+        state, pending, sketch = memoryview(state), memoryview(pending), memoryview(sketch)
+        blocks, words = memoryview(blocks), memoryview(words)
+    if len(state) < _STATE_CELLS or blocks.shape[1] < _BLOCK_FIELDS:
+        raise IndexError("cells or fields are missing")
+    with cython.nogil:
+        if state[_IS_OPEN]:
+            done = _close(state, pending, sketch, blocks, words)
+    if not done:
+        raise IndexError("no room for the block")
+
+
+def collect(
+    table: cython.const[cython.longlong][:, :],
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    batch: cython.const[cython.longlong][::1],
+    hashes: cython.const[cython.ulonglong][::1],
+    block_bytes: cython.longlong,
+    block_records: cython.longlong,
+    state: cython.longlong[::1],
+    pending: cython.ulonglong[::1],
+    sketch: cython.ulonglong[::1],
+    blocks: cython.longlong[:, ::1],
+    words: cython.ulonglong[::1],
+) -> None:
+    """Add the batches in rows [first, last) of a BatchTable to a collector's blocks, completing each that has
+    `block_bytes` or `block_records`.
+
+    `batch`: each record's row, ascending; `hashes`: of its key, 0 for none. `state`, `pending` (hashes), `blocks` and
+    `words` are the collector's; `sketch` is for the kernel: at least a word for every four hashes. IndexError when
+    there is too little room, or for a record of a batch that is not in the rows: the state is then of no more use.
+    """
+    count: cython.Py_ssize_t = len(batch)
+    room: cython.longlong = len(pending)
+    row: cython.Py_ssize_t
+    record: cython.Py_ssize_t = 0
+    held: cython.longlong
+    before: cython.ulonglong
+    value: cython.ulonglong
+    done: cython.bint = True
+    if not cython.compiled:
+        table, batch, hashes, state = (memoryview(each) for each in (table, batch, hashes, state))
+        pending, sketch, blocks, words = (memoryview(each) for each in (pending, sketch, blocks, words))
+    if len(state) < _STATE_CELLS or blocks.shape[1] < _BLOCK_FIELDS or len(hashes) < count:
+        raise IndexError("cells, fields or hashes are missing")
+    if first < 0 or last > table.shape[1] or table.shape[0] <= _TABLE_CRC:
+        raise IndexError("rows outside of the table")
+    held = state[_PENDING]
+    if held < 0 or held > room or room - held < count:
+        raise IndexError("no room for the hashes")
     with cython.nogil:
         for row in range(first, last):
-            if lengths[row] < 0:
-                continue
-            value = hashes[row, 0]
-            if value == 0:
-                value = 1
-            slot = value & (slots - 1)
-            while table[slot] != 0 and table[slot] != value:
-                slot = (slot + 1) & (slots - 1)
-            if table[slot] == 0:
-                table[slot] = value
-                found[count, 0] = value
-                found[count, 1] = row
-                count += 1
-    return count
-
-
-def fill(found: cython.const[cython.ulonglong][:, ::1], count: cython.Py_ssize_t, words: cython.ulonglong[::1]) -> None:
-    """Set the bits of the first `count` hashes in the filter `words`. IndexError without room, or with too much."""
-    bits: cython.ulonglong = cython.cast(cython.ulonglong, len(words)) * 64
-    index: cython.Py_ssize_t
-    probe: cython.int
-    place: cython.ulonglong
-    if not cython.compiled:
-        found, words = memoryview(found), memoryview(words)
-    if count < 0 or found.shape[0] < count or found.shape[1] < 1:
-        raise IndexError("fewer hashes than that")
-    if bits > _MOST_BITS or (bits == 0 and count > 0):
-        raise IndexError("a filter without words, or of more than 2^31 bits")
-    with cython.nogil:
-        for index in range(count):
-            for probe in range(7):
-                place = _place(found[index, 0], probe, bits)
-                words[place >> 6] |= cython.cast(cython.ulonglong, 1) << (place & 63)
+            if not state[_IS_OPEN]:
+                state[_IS_OPEN] = 1
+                state[_POSITION] = table[_TABLE_POSITION, row]
+                state[_BASE_OFFSET] = table[_TABLE_BASE_OFFSET, row]
+                state[_CRC] = table[_TABLE_CRC, row]
+                state[_RECORDS] = 0
+                state[_IS_UNKNOWN] = 0
+                state[_PENDING] = 0
+            held = state[_PENDING]
+            state[_RECORDS] -= record
+            before = 0
+            while record < count and batch[record] == row:
+                value = hashes[record]
+                record += 1
+                # The same key many times in turn is common, and needs no bits but the first one's.
+                if value != before and value != 0:
+                    pending[held] = value
+                    held += 1
+                    before = value
+            state[_RECORDS] += record
+            state[_PENDING] = held
+            state[_FILE_END] = table[_TABLE_POSITION, row] + table[_TABLE_SIZE, row]
+            if state[_FILE_END] - state[_POSITION] >= block_bytes or state[_RECORDS] >= block_records:
+                done = _close(state, pending, sketch, blocks, words)
+                if not done:
+                    break
+    if not done:
+        raise IndexError("no room for the block")
+    if record < count:
+        raise IndexError("a record of a batch outside of the rows")
 
 
 def probe(
@@ -156,16 +515,17 @@ def probe(
     count: cython.Py_ssize_t = len(firsts)
     room: cython.longlong = len(words)
     row: cython.Py_ssize_t
-    number: cython.int
+    _probe: cython.int
     place: cython.ulonglong
     bits: cython.ulonglong
+    low: cython.ulonglong
+    step: cython.ulonglong
     if not cython.compiled:
         words, firsts = memoryview(words), memoryview(firsts)
         sizes, marks = memoryview(sizes), memoryview(marks)
     if len(sizes) < count or len(marks) < count:
         raise IndexError("fewer sizes or marks than filters")
-    if hash_ == 0:
-        hash_ = 1
+    step = (hash_ >> 32) | 1
     with cython.nogil:
         for row in range(count):
             if sizes[row] == 0:
@@ -177,8 +537,10 @@ def probe(
             bits = cython.cast(cython.ulonglong, sizes[row]) * 64
             if bits > _MOST_BITS:
                 continue
-            for number in range(7):
-                place = _place(hash_, number, bits)
+            low = hash_ & _LOW
+            for _probe in range(5):
+                place = (low * bits) >> 32
+                low = (low + step) & _LOW
                 if not (words[firsts[row] + cython.cast(cython.longlong, place >> 6)] >> (place & 63)) & 1:
                     marks[row] = 0
                     break

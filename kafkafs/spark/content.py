@@ -33,7 +33,7 @@ def content_of(records: RecordColumns, topic: str) -> ContentSum:
     """The digest of records for one topic."""
     rows = len(records)
     total = np.full(rows, zlib.crc32(topic.encode()), np.uint64)
-    hashes = np.empty((rows, 2), np.uint64)
+    hashes = np.empty((rows, 1), np.uint64)
     for starts, lengths, factor in (
         (records.value_start, records.value_length, _OF_VALUES),
         (records.key_start, records.key_length, _OF_KEYS),

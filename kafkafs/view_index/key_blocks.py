@@ -1,24 +1,23 @@
 """The keys of a segment, as Bloom filters over its blocks: stretches of about 512 KiB of the file, of whole batches.
 
-A filter answers "no" only if the key is not in its block, and "yes" for 0.8 % of the keys that are not. So what it
+A filter answers "no" only if the key is not in its block, and "yes" for 1 % of the keys that are not. So what it
 leaves out may be skipped, and what is left is read. A block with damage may hold any key, and has no filter.
 
-Hashes are SipHash with a random secret for each segment: two keys of a segment have different hashes (64 bits), also if
-somebody has chosen them for having the same.
+Two keys with the same hash only cost time: a filter that says "yes" for one does for the other. Each segment has its
+own random secret for hashes, so keys are taken for one another in one segment and not in the next.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from kafkafs.selection import key_kernel
 from kafkafs.view_index.pieces import NO_CRC
-from storage.format import hashing
 from storage.format.batches import BatchTable
 from storage.format.block import RecordBlock
 
@@ -27,14 +26,14 @@ UInt64s = npt.NDArray[np.uint64]
 
 BLOCK_BYTES = 512 << 10  # of the file
 _BLOCK_RECORDS = 4096  # of records that are compressed well there are far more in a block's bytes
-_BITS_PER_KEY = 10
 MOST_NAMES = 1000
 LONGEST_NAME = 255  # bytes of a file's name, so a longer key is in no listing
 UNKNOWN = -1  # `words` of a block that may hold any key
 
 
 class KeyBlock(NamedTuple):
-    """A block: whole batches from `position` to `file_end`, in bytes of the file. `keys`: how many distinct ones."""
+    """A block: whole batches from `position` to `file_end`, in bytes of the file. `keys`: about how many distinct
+    ones."""
 
     position: int
     file_end: int
@@ -110,24 +109,27 @@ class KeyBlocks:
 
     def extended(self, parts: Iterable[KeyCollector]) -> KeyBlocks:
         """These blocks, and those that were collected behind them, up to the first gap."""
-        blocks: list[KeyBlock] = []
-        words, names, end, size = [self.words], self.names, self.file_end, len(self.words)
+        blocks, words, names = [self.columns], [self.words], self.names
+        end, size = self.file_end, len(self.words)
         for part in parts:
-            if not part.blocks:
+            added = part.blocks
+            if not len(added):
                 continue
-            if part.blocks[0].position != end:
+            if int(added[0, POSITION]) != end:
                 break
-            blocks += [block._replace(first=block.first + size) for block in part.blocks]
-            words += part.filters
-            size += sum(map(len, part.filters))
-            end = part.blocks[-1].file_end
-            if names is not None:
-                names = None if part.names is None else names.union(part.names.values())
-                names = None if names is None or len(names) > MOST_NAMES else names
-        if not blocks:
+            columns = added.T.copy()
+            columns[FIRST] += size
+            blocks.append(columns)
+            words.append(part.words)
+            size += len(part.words)
+            end = int(columns[FILE_END, -1])
+            found = None if names is None else part.names
+            names = None if names is None or found is None else names | found
+            names = None if names is None or len(names) > MOST_NAMES else names
+        if len(blocks) == 1:
             return self
-        columns = np.concatenate((self.columns, np.array(blocks, np.int64).T), axis=1)
-        return KeyBlocks(np.ascontiguousarray(columns), np.concatenate(words), names, self.secret)
+        columns = np.ascontiguousarray(np.concatenate(blocks, axis=1))
+        return KeyBlocks(columns, np.concatenate(words), names, self.secret)
 
     def may_hold(self, key: bytes) -> npt.NDArray[np.bool_]:
         """For each block, whether it may hold a message with the key."""
@@ -152,141 +154,137 @@ class KeyBlocks:
 
 
 class KeyCollector:
-    """Makes the blocks of a part of a segment from its batches, which must be given in order. Used by one thread.
-
-    `blocks`: those that are complete, with `first` counted in the words of this part; `filters`: of the blocks that
-    have some; `names`: by hash, as in KeyBlocks.
-    """
+    """Makes the blocks of a part of a segment from its batches, which must be given in order. Used by one thread."""
 
     def __init__(self, secret: Secret) -> None:
-        self.blocks: list[KeyBlock] = []
-        self.filters: list[UInt64s] = []
-        self.names: dict[int, bytes] | None = {}
         self._secret = secret
-        self._words = 0
-        # of the block that is being made
-        self._head: tuple[int, int, int] | None = None  # position, base offset and CRC of its first batch
-        self._file_end = 0
-        self._records = 0
-        self._is_unknown = False
-        self._set = _HashSet(_BLOCK_RECORDS)
+        # of the block that is being made, and how many are complete; see key_kernel.collect
+        self._state = np.zeros(key_kernel.STATE_CELLS, np.int64)
+        self._pending = np.empty(0, np.uint64)
+        self._sketch = np.empty(1, np.uint64)
         # of the whole part
-        self._hashes = np.empty((0, 1), np.uint64)
-        self._known = _HashSet(2 * (MOST_NAMES + 1))
+        self._blocks = np.empty((0, COLUMNS), np.int64)
+        self._words = np.empty(0, np.uint64)
+        self._names: _Names | None = _Names()
+        # recycled
+        self._hashes = np.empty(0, np.uint64)
+
+    @property
+    def blocks(self) -> npt.NDArray[np.int64]:
+        """The complete blocks, a row each, with `first` counted in the words of this part."""
+        return self._blocks[: int(self._state[key_kernel.BLOCKS])]
+
+    @property
+    def words(self) -> UInt64s:
+        """The filters of the complete blocks."""
+        return self._words[: int(self._state[key_kernel.WORDS])]
+
+    @property
+    def names(self) -> frozenset[bytes] | None:
+        """As in KeyBlocks."""
+        return None if self._names is None else self._names.all()
 
     def add(self, table: BatchTable, first: int, last: int, block: RecordBlock) -> None:
         """Adds the batches in rows [first, last) of a table, decoded in `block` without any left out."""
-        count = len(block)
+        count, starts, lengths = len(block), block.key_start, block.key_length
         if count > len(self._hashes):
-            self._hashes = np.empty((2 * count, 1), np.uint64)
+            self._hashes = np.empty(2 * count, np.uint64)
         hashes = self._hashes[:count]
-        lengths = np.ascontiguousarray(block.key_length)
-        hashing.siphash_columns(block.buffer, np.ascontiguousarray(block.key_start), lengths, *self._secret, hashes)
-        batch, ends = block.batch, table.end
-        row = record = 0
-        row = first
-        while row < last:
-            if self._head is None:
-                self._begin(int(table.position[row]), int(table.base_offset[row]), int(table.crc[row]))
-            assert self._head is not None
-            limit = self._head[0] + BLOCK_BYTES
-            stop = min(max(int(ends.searchsorted(limit, side="right")), row + 1), last)
-            until = count if stop == last else int(batch.searchsorted(stop))
-            room = max(_BLOCK_RECORDS - self._records, 0)
-            if until - record > room:
-                stop = max(row + 1, min(stop, int(batch[record + room])))
-                until = count if stop == last else int(batch.searchsorted(stop))
-            before = self._set.count
-            self._set.add(hashes, lengths, record, until)
-            if self.names is not None and self._set.count > before:
-                self._name(block, before)
-            self._records += until - record
-            self._file_end = int(ends[stop - 1])
-            if self._file_end >= limit or self._records >= _BLOCK_RECORDS:
-                self.close()
-            row, record = stop, until
+        key_kernel.hash_keys(block.buffer, starts, lengths, *self._secret, hashes)
+        if self._names is not None and not self._names.add(block, hashes):
+            self._names = None
+        self._make_room(count, last - first)
+        key_kernel.collect(
+            table.data,
+            first,
+            last,
+            block.batch,
+            hashes,
+            BLOCK_BYTES,
+            _BLOCK_RECORDS,
+            self._state,
+            self._pending,
+            self._sketch,
+            self._blocks,
+            self._words,
+        )
 
     def add_damage(self, position: int, end: int) -> None:
         """Adds bytes that cannot be read: a damaged batch, or where none begins."""
-        if self._head is None:
-            self._begin(position, -1, NO_CRC)
-        assert self._head is not None
-        self._is_unknown = True
-        self._file_end = end
-        if end - self._head[0] >= BLOCK_BYTES:
+        state = self._state
+        if not state[key_kernel.IS_OPEN]:
+            state[key_kernel.IS_OPEN] = 1
+            state[key_kernel.POSITION], state[key_kernel.BASE_OFFSET] = position, -1
+            state[key_kernel.CRC] = NO_CRC
+            state[key_kernel.RECORDS] = state[key_kernel.PENDING] = 0
+        state[key_kernel.IS_UNKNOWN] = 1
+        state[key_kernel.FILE_END] = end
+        if end - int(state[key_kernel.POSITION]) >= BLOCK_BYTES:
             self.close()
 
     def close(self) -> None:
         """Completes the block that is being made, if there is one."""
-        if self._head is None:
-            return
-        position, base_offset, crc = self._head
-        count, size = self._set.count, UNKNOWN
-        if not self._is_unknown:
-            size = -(-count * _BITS_PER_KEY // 64)
-            words = np.zeros(size, np.uint64)
-            key_kernel.fill(self._set.found, count, words)
-            self.filters.append(words)
-        self.blocks.append(KeyBlock(position, self._file_end, base_offset, crc, count, self._words, size))
-        self._words += max(size, 0)
-        self._head = None
-        self._set.clear()
+        self._make_room(0, 1)
+        key_kernel.close(self._state, self._pending, self._sketch, self._blocks, self._words)
 
-    def _begin(self, position: int, base_offset: int, crc: int) -> None:
-        self._head = position, base_offset, crc
-        self._file_end = position
-        self._records = 0
-        self._is_unknown = False
-
-    def _name(self, block: RecordBlock, before: int) -> None:
-        """Keeps the keys that the block being made has in addition to the first `before` ones."""
-        assert self.names is not None
-        new = self._set.found[before : self._set.count]
-        if len(new) > MOST_NAMES:
-            self.names = None
-            return
-        known = self._known.count
-        self._known.add(new, np.zeros(len(new), np.int64), 0, len(new))
-        for hash_, index in self._known.found[known : self._known.count].tolist():
-            row = int(new[index, 1])
-            if int(block.key_length[row]) <= LONGEST_NAME:
-                key = block.key(row)
-                assert key is not None
-                self.names[hash_] = key
-        if self._known.count > MOST_NAMES:
-            self.names = None
+    def _make_room(self, records: int, batches: int) -> None:
+        """For so many more hashes, and as many blocks as there may be then: each ends with a batch."""
+        pending = int(self._state[key_kernel.PENDING])
+        hashes = pending + records
+        if hashes > len(self._pending):
+            larger = np.empty(max(2 * hashes, _BLOCK_RECORDS), np.uint64)
+            larger[:pending] = self._pending[:pending]
+            self._pending = larger
+            self._sketch = np.empty(len(larger) // 4 + 1, np.uint64)
+        words = hashes * key_kernel.BITS_PER_KEY // 64 + batches
+        self._blocks = _with_room(self._blocks, self.blocks, batches)
+        self._words = _with_room(self._words, self.words, words)
 
 
-class _HashSet:
-    """Different hashes, in the order in which they came: `found` has `count` rows of a hash and its row."""
-
-    def __init__(self, room: int) -> None:
-        self.count = 0
-        self.found = np.empty((room, 2), np.uint64)
-        self._table = np.zeros(_power_of_two(2 * room), np.uint64)
-
-    def add(self, hashes: UInt64s, lengths: npt.NDArray[np.int64], first: int, last: int) -> None:
-        """See `key_kernel.distinct`."""
-        needed = self.count + last - first
-        if needed > len(self.found):
-            held = self.found[: self.count].copy()
-            self.found = np.empty((2 * needed, 2), np.uint64)
-            self._table = np.zeros(_power_of_two(4 * needed), np.uint64)
-            key_kernel.distinct(held, np.zeros(len(held), np.int64), 0, len(held), self._table, self.found, 0)
-            self.found[: self.count] = held
-        self.count = key_kernel.distinct(hashes, lengths, first, last, self._table, self.found, self.count)
-
-    def clear(self) -> None:
-        if self.count:
-            self._table[:] = 0
-            self.count = 0
+_Array = TypeVar("_Array", npt.NDArray[np.int64], UInt64s)
 
 
-def _power_of_two(least: int) -> int:
-    return 1 << (least - 1).bit_length()
+def _with_room(array: _Array, used: _Array, rows: int) -> _Array:
+    """An array with room for `rows` behind those that are used: the array itself, or a copy."""
+    needed = len(used) + rows
+    if needed <= len(array):
+        return array
+    larger = np.empty((2 * needed, *array.shape[1:]), array.dtype)
+    larger[: len(used)] = used
+    return larger
+
+
+class _Names:
+    """The different keys of up to LONGEST_NAME bytes, at most MOST_NAMES."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._bytes = np.empty(MOST_NAMES * LONGEST_NAME, np.uint8)  # mostly untouched, so it takes no memory
+        self._ends = np.empty(MOST_NAMES, np.int64)
+        self._table = np.zeros(4096, np.int64)
+
+    def add(self, block: RecordBlock, hashes: UInt64s) -> bool:
+        """Adds the keys of a block; False if they are too many then."""
+        self._count = key_kernel.add_names(
+            block.buffer,
+            block.key_start,
+            block.key_length,
+            hashes,
+            LONGEST_NAME,
+            self._bytes,
+            self._ends,
+            self._table,
+            self._count,
+        )
+        return self._count >= 0
+
+    def all(self) -> frozenset[bytes]:
+        ends = self._ends[: self._count].tolist()
+        names = self._bytes[: ends[-1] if ends else 0].tobytes()
+        return frozenset(names[start:end] for start, end in zip([0, *ends], ends, strict=False))
 
 
 def _hash_of(key: bytes, secret: Secret) -> int:
-    hashes = np.empty((1, 1), np.uint64)
-    hashing.siphash_columns(key, np.zeros(1, np.int64), np.array([len(key)], np.int64), *secret, hashes)
-    return int(hashes[0, 0])
+    hashes = np.empty(1, np.uint64)
+    key_kernel.hash_keys(key, np.zeros(1, np.int64), np.array([len(key)], np.int64), *secret, hashes)
+    return int(hashes[0])

@@ -55,9 +55,13 @@ class ProducerSnapshots:
                 self._remove(offset)
                 continue
             table = ProducerTable(offset, read.entries())
-            table.expire(self._clock.now_ms(), self._expiration_ms)
+            self.expire(table)
             return table
         return ProducerTable(log_start_offset)
+
+    def expire(self, table: ProducerTable) -> None:
+        """Removes the producers that loading a snapshot of this state would leave out."""
+        table.expire(self._clock.now_ms(), self._expiration_ms)
 
     def write(self, table: ProducerTable) -> None:
         """Writes a snapshot of the state at its end, unless the newest one is as new (takeSnapshot)."""

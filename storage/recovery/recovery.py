@@ -268,6 +268,7 @@ class Recovery:
                     producers = self._producers_at(snapshots, segments[:row], segment.base_offset)
                 producers.end_offset = segment.base_offset
                 snapshots.write(producers)
+                snapshots.expire(producers)  # a broker loads this snapshot for each segment
                 lost = self._recover_segment(segment, producers, segments[row + 1 :], below=row < first)
                 ends[segment.base_offset] = producers.end_offset
                 snapshots.write(producers)

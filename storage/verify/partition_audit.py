@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -249,15 +249,25 @@ class PartitionAudit:
     def _check_snapshot(
         self, offset: int, snapshots: dict[int, dict[int, ProducerEntry]], table: ProducerTable, seen: set[int]
     ) -> None:
-        """Checks the producers of the log: a snapshot may lack them, but must not have other values."""
+        """Checks the producers of the log: a snapshot may lack them, or what they did before they expired, but must not
+        have other values."""
         stored, path = snapshots.get(offset, {}), self._path(offset, FileKind.PRODUCER_SNAPSHOT)
         for entry in table.entries():
             told = stored.get(entry.producer_id)
-            if told is not None and entry.producer_id in seen and told != entry:
+            if told is not None and entry.producer_id in seen and not _is_true(told, entry):
                 how = _SNAPSHOT_REBUILT
                 self._findings.add(
                     Finding(FaultKind.SNAPSHOT_UNTRUE, path, how, offset=offset, expected=entry, found=told)
                 )
+
+
+def _is_true(told: ProducerEntry, entry: ProducerEntry) -> bool:
+    """Whether a snapshot has a producer as the log has it, or begins with what it did after it had expired."""
+    if told.coordinator_epoch == -1:
+        entry = replace(entry, coordinator_epoch=-1)
+    if told.last_offset == -1:
+        entry = replace(entry, last_sequence=-1, last_offset=-1, offset_delta=0)
+    return told == entry
 
 
 def read_small(

@@ -19,6 +19,7 @@ from tests.bench import (
     checking,
     compact,
     data,
+    decoded_mount,
     decoding,
     in_process,
     keys,
@@ -39,6 +40,7 @@ from tests.bench.measure import Report, machine
 CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "process": ("decoding in process", in_process.measure),
     "decoded": ("decoding by schemas", decoding.measure),
+    "decoded-mount": ("decoded by schemas through a mount", decoded_mount.measure),
     "mount": ("through a mount", through_mount.measure),
     "keys": ("finding a key", keys.measure),
     "broker": ("from a broker", broker.measure),

@@ -67,19 +67,26 @@ def _copies(context: Context, log_dir: Path, root: Path) -> None:
 
 
 def _large(context: Context) -> None:
-    """The large partition once, beside `cp`."""
+    """Mirroring and reviving the large partition once, beside `cp`."""
     with (
         large(context, context.gigabytes * 1e9) as (source, files),
         tempfile.TemporaryDirectory(dir=CACHE, prefix="backup-") as temporary,
     ):
         size = sum(file.stat().st_size for file in files)
-        copy = ["sh", "-c", 'cp -r "$0" "$1" && sync "$1"/* "$1"', f"{source}/large-0", f"{temporary}/cp"]
-        os.sync()
-        context.report.add(Row("cp, synced, large", "cp -r SRC/large-0 DEST && sync …", bytes=size), run_seconds(copy))
-        shutil.rmtree(f"{temporary}/cp")
-        row = Row("mirror, large", "kafkafs mirror SRC DEST large/0", bytes=size, compare=("cp, synced, large",))
-        os.sync()
-        context.report.add(row, run_seconds([*KAFKAFS, "mirror", str(source), f"{temporary}/mirror", "large/0"]))
+        target = f"{temporary}/new"
+        for name, command in (
+            ("cp, large", "cp -r SRC DEST"),
+            ("cp, synced, large", "cp -r SRC DEST && sync DEST/*/* DEST/* DEST"),
+            ("mirror, large", "kafkafs mirror SRC DEST"),
+            ("revive, large", "kafkafs revive SRC --to DEST"),
+            ("revive --link, large", "kafkafs revive SRC --to DEST --link"),
+        ):
+            compare = () if name.startswith("cp") else ("cp, large", "cp, synced, large")
+            row = Row(name, command, bytes=size, note="once", compare=compare)
+            shell = command.replace("kafkafs", KAFKAFS[0]).replace("SRC", str(source)).replace("DEST", target)
+            os.sync()
+            context.report.add(row, run_seconds(["sh", "-c", shell]))
+            shutil.rmtree(target)
 
 
 def _digests(context: Context, tp: TopicPartition, what: str) -> None:

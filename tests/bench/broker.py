@@ -6,27 +6,31 @@ import subprocess
 from pathlib import Path
 
 from tests.bench.case import Context
-from tests.bench.data import CACHE, lines
+from tests.bench.data import CACHE, keyed_lines, lines
 from tests.bench.measure import Row, run_seconds
 from tests.interop.client import Client
 from tests.interop.kafka import HAVE_KAFKA, Broker, java
 
 TOPIC = "plain"
+KEYED_TOPIC = "keyed"
 
 
-def serving(messages: int) -> Broker:
-    """A started broker with the messages in one partition, uncompressed; its directory is kept for the next time."""
-    directory = CACHE / f"broker-{messages}"
+def serving(messages: int, topic: str = TOPIC) -> Broker:
+    """A started broker with the messages in one partition, uncompressed; its directory is kept for the next time.
+    `topic`: TOPIC, or KEYED_TOPIC for those with keys."""
+    keyed = topic == KEYED_TOPIC
+    directory = CACHE / f"broker-{'keyed-' if keyed else ''}{messages}"
     broker = Broker(directory, {"log.retention.ms": "-1", "log.segment.bytes": str(1 << 30)}, quick_jvm=False).start()
     client = Client(broker.address)
-    if TOPIC not in client.topics():
-        client.create_topic(TOPIC)
-    if client.offsets(TOPIC)[1] == 0:
-        command = ["kcat", "-P", "-b", broker.address, "-t", TOPIC, "-p", "0", "-X", "batch.size=16384"]
-        subprocess.run([*command, "-l", str(lines(messages))], check=True)
-    if client.offsets(TOPIC)[1] != messages:
+    if topic not in client.topics():
+        client.create_topic(topic)
+    if client.offsets(topic)[1] == 0:
+        command = ["kcat", "-P", "-b", broker.address, "-t", topic, "-p", "0", "-X", "batch.size=16384"]
+        source = ["-K", ":", "-l", str(keyed_lines(messages))] if keyed else ["-l", str(lines(messages))]
+        subprocess.run([*command, *source], check=True)
+    if client.offsets(topic)[1] != messages:
         broker.kill()
-        raise AssertionError(f"{directory} holds {client.offsets(TOPIC)} messages, not {messages}: remove it")
+        raise AssertionError(f"{directory} holds {client.offsets(topic)} messages, not {messages}: remove it")
     return broker
 
 

@@ -223,6 +223,21 @@ def make(partition: str, count: int = MESSAGES) -> Path:
     return log_dir
 
 
+def keyed_lines(count: int = MESSAGES) -> Path:
+    """A text file of the messages of `keyed-0`, key, colon and value a line: what a producer is fed."""
+    rng, keys = np.random.default_rng(SEED), max(1, count // MESSAGES_PER_KEY)
+    target = CACHE / f"keyed-{count}.txt"
+    if not target.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(f".{os.getpid()}")
+        with partial.open("wb") as out:
+            for chunk in values(count):
+                colon, end = (np.full((len(chunk), 1), ord(mark), np.uint8) for mark in ":\n")
+                out.write(np.hstack([_keys(rng, len(chunk), keys), colon, chunk, end]).tobytes())
+        partial.rename(target)
+    return target
+
+
 def lines(count: int = MESSAGES) -> Path:
     """A text file of the messages, one a line: what a producer is fed, and what `messages.txt` must hold."""
     target = CACHE / f"messages-{count}.txt"

@@ -1,23 +1,37 @@
-"""Finding a key's messages through a mount: with the key index there, without it, and by reading everything.
+"""Finding a key's messages through a mount: with the key index there, without it, and by reading everything; and what
+the index costs: its size, and its share of the scan that measures a view.
 
 "Cold" is a fresh mount with an empty cache directory. A lookup is stat, open, read and close in this process, so that
-the start of a program is not part of it. The log's own bytes are in the kernel's page cache in all cases.
+the start of a program is not part of it. The log's own bytes are in the kernel's page cache in all cases. The scan is
+timed in this process, by the processor time that it takes: other work on the machine is not in it.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.bench import data
+import psutil
+
+from kafkafs.formats import by_name
+from kafkafs.view_index import measure as measuring
+from kafkafs.view_index.measure import SegmentTask
+from kafkafs.view_index.pieces import Pieces
+from kafkafs.view_index.workers import Workers
+from storage.log.log_dir import LogDir
+from storage.types import TopicPartition
+from tests.bench import broker, data
 from tests.bench.case import Context, say
 from tests.bench.measure import Report, Row, call_seconds, run_seconds
 from tests.bench.noop_fuse import cat_seconds
 from tests.bench.through_mount import warm_page_cache
+from tests.interop.kafka import HAVE_KAFKA
 from tests.support.mounts import KAFKAFS, Mounted, mounted, run_kafkafs
 
 _LOOKUPS = 20  # of one run
@@ -49,6 +63,7 @@ def measure(context: Context) -> None:
             wanted = run_kafkafs("cat", log_dir, "keyed/0", "--key", key.decode()).stdout
             assert not wanted or _file(tree, key).read_bytes() == wanted
     there = [key for key in keys if _is_there(log_dir, messages, key)]
+    _scans(context, log_dir)
     for _ in range(context.runs):
         with _fresh(log_dir, None, "-o", "keys=off") as tree:
             row = Row("messages.txt cold, keys=off", f"{command}messages.txt", bytes=context.size, messages=messages)
@@ -69,14 +84,69 @@ def measure(context: Context) -> None:
                 _lookups(report, "a key, the index is there", tree, there[1:])
                 _lookups(report, "a key that is not there", tree, [b"nobody-%d" % n for n in range(_LOOKUPS)])
             with _fresh(log_dir, Path(cache)) as tree:
-                row = Row("the first key after a remount", f"{command}keys/KEY.txt", note="the index is on disk")
+                row = Row("the first key after a remount", f"{command}keys/KEY.txt")
+                before = _processor_seconds(tree)
                 report.add(row, call_seconds(_file(tree, there[-1]).read_bytes))
+                taken = _processor_seconds(tree) - before
+                status = json.loads((tree.path / "@status.json").read_bytes())["key_index"]
+                assert status["scanned_bytes"] == 0  # it is the index on disk that was used
+                kept = sum(file.stat().st_size for file in Path(cache).rglob("*.keys"))
+                report.rows[row.name].note = (
+                    f"the index is on disk, {kept / messages:.2f} bytes a message; "
+                    f"{1000 * taken:.0f} ms of processor time"
+                )
             _commands(context, log_dir, Path(cache), there[2].decode())
         with _fresh(log_dir, None) as tree:
             file = tree.path / "keyed" / "0" / "messages.jsonl"
             cat_seconds(file)
             row = Row("grep of messages.jsonl, warm", 'grep -F \'"key":"KEY"\' MNT/keyed/0/messages.jsonl')
             report.add(row, run_seconds(["grep", "-F", f'"key":"{there[2].decode()}"', str(file)]))
+    _peer(context, there[2].decode())
+
+
+def _scans(context: Context, log_dir: Path) -> None:
+    """The scan that measures a view, without collecting keys and with, by turns."""
+    log = LogDir.open_read_only(log_dir).log(TopicPartition("keyed", 0))
+    snapshot, workers = log.snapshot(), Workers()
+    for run in range(context.runs + 1):
+        for ext in ("txt", "jsonl"):
+            for secret in (None, (data.SEED, 2**63 + data.SEED)):
+                taken = time.process_time()
+                for segment in snapshot.segments:
+                    task = SegmentTask(snapshot, segment, by_name(ext, log.tp), None, None)
+                    end = snapshot.end_position(segment)
+                    _, parts = measuring.extend(Pieces.none(0), task, end, workers, lambda _: None, secret)
+                    for part in parts:
+                        part.close()
+                taken = time.process_time() - taken
+                plain = f"measuring {ext}, processor time"
+                row = Row(plain, messages=context.messages)
+                if secret is not None:
+                    row = Row(f"{plain}, with keys", messages=context.messages, compare=(plain,))
+                if run:  # the first one allocates
+                    context.report.add(row, taken)
+
+
+def _processor_seconds(tree: Mounted) -> float:
+    """What the serving process has taken so far."""
+    times = psutil.Process(tree.pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def _peer(context: Context, key: str) -> None:
+    """The same question to a broker, which knows nothing of keys: everything is fetched."""
+    if not HAVE_KAFKA or not all(map(shutil.which, ("kcat", "jq"))):
+        return
+    serving = broker.serving(context.messages, broker.KEYED_TOPIC)
+    try:
+        kcat = f"kcat -C -b {serving.address} -t {broker.KEYED_TOPIC} -p 0 -o beginning -e -q -J"
+        shell = f"{kcat} | jq -c 'select(.key == \"{key}\")'"
+        row = Row("kcat -J | jq", "kcat -C … -e -q -J | jq -c 'select(.key == \"KEY\")'", messages=context.messages)
+        for _ in range(context.runs):
+            context.report.add(row, run_seconds(["bash", "-o", "pipefail", "-c", shell]))
+        serving.stop()
+    finally:
+        serving.kill()
 
 
 def _is_there(log_dir: Path, messages: int, key: bytes) -> bool:
@@ -103,5 +173,5 @@ def _commands(context: Context, log_dir: Path, cache: Path, key: str) -> None:
     context.report.add(row, run_seconds([*cat, "--key", key], environment=environment))
     shell = " ".join(cat) + f" | jq -c 'select(.key == \"{key}\")'"
     row = Row("kafkafs cat | jq", "kafkafs cat LOGDIR keyed/0 --format jsonl | jq -c 'select(.key == \"KEY\")'")
-    row.messages, row.note = context.messages, "as kcat | jq, without a broker"
+    row.messages, row.note = context.messages, "without a broker"
     context.report.add(row, run_seconds(["bash", "-o", "pipefail", "-c", shell]))

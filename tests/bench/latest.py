@@ -11,7 +11,12 @@ from contextlib import closing
 from pathlib import Path
 
 from kafkafs.tree.tree import Tree, TreeOptions
+from storage.format.decoder import Decoder
+from storage.latest.latest_records import LatestKeys
+from storage.latest.offset_map import ENTRY_BYTES
 from storage.log.log_dir import LogDir
+from storage.log.reader import read_range
+from storage.log.snapshot import LogSnapshot
 from tests.bench import data
 from tests.bench.case import Context, say
 from tests.bench.compact import TP, made_log, our_pass
@@ -28,13 +33,23 @@ def _read_all(tree: Tree, path: str) -> None:
             position += len(handle.read(position, STEP))
 
 
+def _bytes_a_key(snapshot: LogSnapshot) -> str:
+    """What the scan's map takes, beside the cleaner's, which has the same slots and may fill as much of them."""
+    keys, decoder = LatestKeys(512 << 20), Decoder()
+    for block in read_range(snapshot, snapshot.log_start_offset, snapshot.log_end_offset, decoder=decoder):
+        assert keys.put(block)
+    slots = keys.slots / max(1, len(keys))
+    return f"{slots * ENTRY_BYTES:.1f} bytes a key in slots of {ENTRY_BYTES}, {1 / slots:.2f} of them full"
+
+
 def measure(context: Context) -> None:
     """Rows of the file in this process, by `cat --latest` and through a mount, and of the cleaner."""
     report, messages = context.report, context.messages
     say("data: compacted")
     source = made_log(messages)
     log_dir, place = source / "log", data.CACHE / "latest-run"
-    size = LogDir.open_read_only(log_dir).log(TP).snapshot().size_bytes
+    snapshot = LogDir.open_read_only(log_dir).log(TP).snapshot()
+    size, a_key = snapshot.size_bytes, _bytes_a_key(snapshot)
     shutil.rmtree(place, ignore_errors=True)
     cat = ["cat", str(log_dir), str(TP), "--latest", "--format", "jsonl"]
     for number in range(context.runs):
@@ -47,7 +62,7 @@ def measure(context: Context) -> None:
                 before = greatest()
                 opened = call_seconds(lambda: tree.lookup(f"/{TP}/latest.jsonl").open().close())  # noqa: B023
                 grown = greatest() - before
-            note = f"{result.counts.records_kept:,} keys; grew by {grown / 2**20:.0f} MiB"
+            note = f"{result.counts.records_kept:,} keys; grew by {grown / 2**20:.0f} MiB; {a_key}"
             compare = ("our cleaner, for latest",)
             report.add(Row("opening latest.jsonl", bytes=size, messages=messages, note=note, compare=compare), opened)
             read = call_seconds(lambda: _read_all(tree, f"/{TP}/latest.jsonl"))  # noqa: B023

@@ -20,11 +20,11 @@ from tests.support.mounts import KAFKAFS, Mounted, mounted
 
 
 @contextmanager
-def fresh(log_dir: Path, cache_home: Path | None = None) -> Iterator[Mounted]:
+def fresh(log_dir: Path, cache_home: Path | None = None, *options: str) -> Iterator[Mounted]:
     """A mount that has seen nothing yet; with `cache_home`, one that finds what is cached there."""
     with tempfile.TemporaryDirectory(prefix="kafkafs-bench-") as temporary:
         point = Path(temporary) / "mnt"
-        with mounted(log_dir, point, cache_home=cache_home or Path(temporary) / "cache") as tree:
+        with mounted(log_dir, point, *options, cache_home=cache_home or Path(temporary) / "cache") as tree:
             yield tree
 
 

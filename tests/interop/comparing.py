@@ -66,14 +66,18 @@ def segment_files(directory: Path) -> dict[str, bytes]:
     return found
 
 
-def different_files(tp: TopicPartition, broker: Path, ours: Path) -> list[Difference]:
-    """Byte for byte; of the leader epochs all but the one that the broker has begun after the recovery."""
+def different_files(tp: TopicPartition, broker: Path, ours: Path, log_start: int = 0) -> list[Difference]:
+    """Byte for byte; of the leader epochs all but the one that the broker has begun after the recovery.
+
+    `log_start`: producers whose last batch is below it need not be in both (storage/DESIGN.md, "Where we differ from a
+    broker").
+    """
     theirs, mine = segment_files(broker / tp.dir_name), segment_files(ours / tp.dir_name)
     found = []
     if theirs.keys() != mine.keys():
         found.append(Difference(tp, "files", sorted(theirs.keys() - mine.keys()), sorted(mine.keys() - theirs.keys())))
     for name in theirs.keys() & mine.keys():
-        if theirs[name] != mine[name] and not _same_producers(name, theirs[name], mine[name]):
+        if theirs[name] != mine[name] and not _same_producers(name, theirs[name], mine[name], log_start):
             found.append(Difference(tp, name, *_first_difference(theirs[name], mine[name])))
     begun, epochs = (_epochs(where / tp.dir_name) for where in (broker, ours))
     if begun[:-1] != [entry for entry in epochs if not begun or entry[0] < begun[-1][0]]:
@@ -88,20 +92,23 @@ def _first_difference(theirs: bytes, mine: bytes) -> tuple[str, str]:
     return tuple(f"{len(data)} bytes, at {start}: {data[start : start + 40].hex(' ', 4)}" for data in (theirs, mine))  # type: ignore[return-value]
 
 
-def _same_producers(name: str, theirs: bytes, mine: bytes) -> bool:
+def _same_producers(name: str, theirs: bytes, mine: bytes, log_start: int) -> bool:
     """Whether two snapshots have the same entries: their order is free."""
     part = parse_segment_file(name)
     if part is None or part.kind is not FileKind.PRODUCER_SNAPSHOT:
         return False
-    return _producers(theirs) == _producers(mine)
+    return _producers(theirs, log_start) == _producers(mine, log_start)
 
 
-def _producers(data: bytes) -> list[bytes]:
-    """The entries of those that have not expired: when a producer is forgotten depends on when a log was opened."""
+def _producers(data: bytes, log_start: int) -> list[bytes]:
+    """The entries that have not expired, because when a producer is forgotten depends on when a log was opened, and
+    whose last batch is at `log_start` or above."""
     now_ms = time.time() * 1000
     found = []
     for at in range(10, len(data), 46):
-        timestamp, _, transaction = struct.unpack_from(">qiq", data, at + 26)
+        last_offset, _, timestamp, _, transaction = struct.unpack_from(">qiqiq", data, at + 14)
+        if last_offset < log_start:
+            continue
         if transaction >= 0 or now_ms - timestamp < _EXPIRATION_MS:
             found.append(data[at : at + 46])
     return sorted(found)

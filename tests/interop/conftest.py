@@ -18,7 +18,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         running.start()
         yield running
         running.stop()
-        assert not running.complaints()
+        assert running.complaints() == []
     finally:
         running.kill()
 
@@ -49,4 +49,4 @@ def the_broker_does_not_notice(request: pytest.FixtureRequest) -> Iterator[None]
     yield
     if "broker" in request.fixturenames:
         running: Broker = request.getfixturevalue("broker")
-        assert not running.complaints()
+        assert running.complaints() == []

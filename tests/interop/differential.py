@@ -205,7 +205,7 @@ class Differential:
         self._compare_answers(client.address, logs, list(self._cases))
         self._broker.stop()
         for tp in self._cases:
-            self._note(different_files(tp, self._broker.log_dir, ours))
+            self._note(different_files(tp, self._broker.log_dir, ours, self._starts.get(tp, 0)))
 
     def _compare_answers(
         self, address: str, logs: Logs, partitions: Sequence[TopicPartition], rewritten: Collection[TopicPartition] = ()

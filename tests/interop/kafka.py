@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 VERSION = "4.3.0"
+OLDER_VERSION = "3.9.1"
 CLUSTER_ID = "a2Fma2Fmcy1pbnRlcm9wLTE"
 
 
@@ -25,11 +26,16 @@ def _cache_dir() -> Path:
 
 
 JARS = Path(os.environ.get("KAFKAFS_KAFKA") or _cache_dir() / "kafkafs" / f"kafka-{VERSION}")
+OLDER_JARS = _cache_dir() / "kafkafs" / f"kafka-{OLDER_VERSION}"
 HAVE_KAFKA = bool(shutil.which("java")) and (JARS / f"kafka-clients-{VERSION}.jar").is_file()
+HAVE_OLDER_KAFKA = HAVE_KAFKA and (OLDER_JARS / f"kafka-clients-{OLDER_VERSION}.jar").is_file()
 REQUIRED = os.environ.get("CI", "").lower() in ("true", "1")
 
 requires_kafka = pytest.mark.skipif(
     not HAVE_KAFKA and not REQUIRED, reason=f"no Java, or no Kafka {VERSION} in {JARS} (tests/run.sh fetches it)"
+)
+requires_older_kafka = pytest.mark.skipif(
+    not HAVE_OLDER_KAFKA and not REQUIRED, reason=f"no Kafka {OLDER_VERSION} in {OLDER_JARS} (tests/run.sh fetches it)"
 )
 
 LOG4J = """\
@@ -45,6 +51,15 @@ Configuration:
       level: INFO
       AppenderRef:
         - ref: File
+"""
+
+# The same for Log4j 1, which Kafka had before 4.0.
+OLDER_LOG4J = """\
+log4j.rootLogger=INFO, File
+log4j.appender.File=org.apache.log4j.FileAppender
+log4j.appender.File.File=${kafkafs.log}
+log4j.appender.File.layout=org.apache.log4j.PatternLayout
+log4j.appender.File.layout.ConversionPattern=%d %p %m (%c)%n
 """
 
 # Small and quick, for tests: short delays, one internal partition each, no waiting for groups to fill.
@@ -83,17 +98,17 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def java(*arguments: str | Path, heap: str = "256m", options: tuple[str, ...] = ()) -> list[str]:
+def java(*arguments: str | Path, heap: str = "256m", options: tuple[str, ...] = (), jars: Path = JARS) -> list[str]:
     """The command line of one of Kafka's tools. With the client compiler only, because they run for seconds."""
     return [
         "java", f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options,
-        "-cp", f"{JARS}/*", *map(str, arguments),
+        "-cp", f"{jars}/*", *map(str, arguments),
     ]  # fmt: skip
 
 
-def run_tool(*arguments: str | Path, timeout: float = 120) -> str:
+def run_tool(*arguments: str | Path, timeout: float = 120, jars: Path = JARS) -> str:
     """Runs one of Kafka's tools, which must succeed; returns what it printed."""
-    done = subprocess.run(java(*arguments), capture_output=True, text=True, timeout=timeout, check=False)
+    done = subprocess.run(java(*arguments, jars=jars), capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode != 0:
         raise AssertionError(f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout
@@ -107,9 +122,20 @@ def dump_log_segments(*files: Path, deep: bool = True) -> str:
 
 
 class Broker:
-    """One KRaft node (broker and controller) over `directory`/log. `start` may follow `stop` or `kill`."""
+    """One KRaft node (broker and controller) over `directory`/log. `start` may follow `stop` or `kill`.
 
-    def __init__(self, directory: Path, config: Mapping[str, str] | None = None, *, quick_jvm: bool = True) -> None:
+    `version`: VERSION or OLDER_VERSION.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: Mapping[str, str] | None = None,
+        *,
+        quick_jvm: bool = True,
+        version: str = VERSION,
+    ) -> None:
+        self.version = version
         self.directory = directory
         self.log_dir = directory / "log"
         self.log_file = directory / "broker.log"
@@ -119,6 +145,7 @@ class Broker:
         self._port, self._controller_port = free_ports(2)
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "log4j2.yaml").write_text(LOG4J)
+        (directory / "log4j.properties").write_text(OLDER_LOG4J)
         self._properties = directory / "server.properties"
         self._write_properties()
 
@@ -155,8 +182,13 @@ class Broker:
     def start(self, timeout: float = 180) -> Broker:
         """Format the directory if it is new, start the broker, and wait until it answers."""
         self._format()
-        logging = (f"-Dkafkafs.log={self.log_file}", f"-Dlog4j2.configurationFile={self.directory}/log4j2.yaml")
-        command = ["java", "-Xmx512m", *self._jvm, *logging, "-cp", f"{JARS}/*", "kafka.Kafka", str(self._properties)]
+        logging = (
+            f"-Dkafkafs.log={self.log_file}",
+            f"-Dlog4j2.configurationFile={self.directory}/log4j2.yaml",
+            f"-Dlog4j.configuration=file:{self.directory}/log4j.properties",
+        )
+        program = ["-cp", f"{self._jars}/*", "kafka.Kafka", str(self._properties)]
+        command = ["java", "-Xmx512m", *self._jvm, *logging, *program]
         said_before = len(self.log_text())
         with (self.directory / "broker.out").open("ab") as output:
             self._process = subprocess.Popen(
@@ -172,7 +204,11 @@ class Broker:
 
     def _format(self) -> None:
         if not (self.log_dir / "meta.properties").exists():
-            run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._properties)
+            run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._properties, jars=self._jars)
+
+    @property
+    def _jars(self) -> Path:
+        return JARS if self.version == VERSION else OLDER_JARS
 
     def _answers(self, said_before: int) -> bool:
         """Whether the listener is open and the broker says, after `said_before` characters of log, that it serves."""

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tests.interop.adoption import adopted_as_it_is, told_since
 from tests.interop.client import Client, Message
-from tests.interop.kafka import Broker, free_ports, run_tool
+from tests.interop.kafka import VERSION, Broker, free_ports, run_tool
 from tests.support.commands import output_of
 from tests.support.fixtures import Golden
 
@@ -23,8 +23,15 @@ Place = tuple[str, int]
 class RevivedBroker(Broker):
     """A broker with the server.properties of `log_dir`, unchanged but for settings that make it quicker."""
 
-    def __init__(self, directory: Path, log_dir: Path, port: int, config: Mapping[str, str] | None = None) -> None:
-        super().__init__(directory)
+    def __init__(
+        self,
+        directory: Path,
+        log_dir: Path,
+        port: int,
+        config: Mapping[str, str] | None = None,
+        version: str = VERSION,
+    ) -> None:
+        super().__init__(directory, version=version)
         self.log_dir = log_dir
         self._port = port
         more = {"group.initial.rebalance.delay.ms": "0", "initial.broker.registration.timeout.ms": "170000"}
@@ -48,13 +55,17 @@ def port_pair() -> int:
 
 
 def revived(
-    directory: Path, sources: Sequence[Path], *options: str | Path, config: Mapping[str, str] | None = None
+    directory: Path,
+    sources: Sequence[Path],
+    *options: str | Path,
+    config: Mapping[str, str] | None = None,
+    version: str = VERSION,
 ) -> tuple[RevivedBroker, dict[str, Any]]:
     """Runs `kafkafs revive` and returns a broker for the result, not started yet, and the command's report."""
     port = port_pair()
     target = directory / "revived"
     told = output_of("revive", *sources, *options, "--to", target, "--listener", f"127.0.0.1:{port}", "--json")
-    return RevivedBroker(directory / "broker", target, port, config), json.loads(told)
+    return RevivedBroker(directory / "broker", target, port, config, version), json.loads(told)
 
 
 class Expected:
@@ -131,12 +142,12 @@ def producers_write_on(client: Client, topic: str, partition: int, transactional
 def second_start_is_clean(broker: Broker) -> None:
     """The broker stops without a complaint, starts again without repairs or strays, and stops."""
     broker.stop()
-    assert not broker.complaints()
+    assert broker.complaints() == []
     said = len(broker.log_text())
     broker.start()
     adopted_as_it_is(told_since(broker, said))
     broker.stop()
-    assert not broker.complaints()
+    assert broker.complaints() == []
 
 
 def left_open(client: Client, topic: str, messages: Sequence[Message], partition: int, id: str) -> None:

@@ -38,7 +38,7 @@ def mine(tmp_path: Path) -> Iterator[Broker]:
     running = Broker(tmp_path / "broker", {"log.retention.check.interval.ms": str(HOUR_MS)})
     try:
         yield running
-        assert not running.complaints()
+        assert running.complaints() == []
     finally:
         running.kill()
 

@@ -44,7 +44,7 @@ def stopped(tmp_path: Path) -> Iterator[Broker]:
             client.produce("written", [Message(b"theirs")], partition)
         broker.stop()
         yield broker
-        assert not broker.complaints()
+        assert broker.complaints() == []
     finally:
         broker.kill()
 

@@ -41,7 +41,7 @@ def own(tmp_path: Path) -> Iterator[Broker]:
     try:
         running.start()
         yield running
-        assert not running.complaints()
+        assert running.complaints() == []
     finally:
         running.kill()
 

@@ -75,7 +75,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Origin]:
         shutil.copytree(broker.log_dir, killed)
         broker.start()
         broker.stop()
-        assert not broker.complaints()
+        assert broker.complaints() == []
         yield Origin(broker.log_dir, killed)
     finally:
         broker.kill()

@@ -38,7 +38,7 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
         for partition in range(2):
             client.produce("read", [Message(b"%d" % n) for n in range(100)], partition)
         yield running
-        assert not running.complaints()
+        assert running.complaints() == []
     finally:
         running.kill()
 

@@ -14,6 +14,7 @@ from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, requires_kafka
 from tests.support.fixtures import Golden, read_jsonl
 from tests.support.mounts import Mounted, requires_fuse, run_kafkafs
+from tests.support.waiting import wait_for
 
 pytestmark = [requires_kafka, requires_fuse]
 CODECS = (None, "gzip", "snappy", "lz4", "zstd")
@@ -143,12 +144,11 @@ def test_internal_topics_and_deleted_ones(client: Client, live: Mounted) -> None
     client.transactions("short-lived", [(True, [Message(b"x")])], id="for-state")
     assert (live.path / "short-lived").is_dir()
     internal = "__transaction_state"
-    assert read_jsonl((live.path / internal / "0/messages.jsonl").read_bytes()) == client.consume(internal)
+    view = live.path / internal / "0/messages.jsonl"
+    # The broker writes that a transaction is complete after it has answered the commit.
+    wait_for("both show the same", lambda: read_jsonl(view.read_bytes()) == client.consume(internal))
     client.delete_topic("short-lived")
-    deadline = time.monotonic() + 120
-    while "short-lived" in {path.name for path in live.path.iterdir()}:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for("the topic is gone", lambda: "short-lived" not in {path.name for path in live.path.iterdir()})
     assert not [path.name for path in live.path.iterdir() if path.name.endswith("-delete")]
 
 

@@ -291,28 +291,54 @@ def hash_keys(dice: random.Random) -> None:
 
 def filter_keys(dice: random.Random) -> None:
     """Filters of any hashes, in any room, asked at any place; no key that is in one is denied. And rows with a key."""
-    rows, slots = dice.choice((0, 1, 5, 40)), dice.choice((1, 2, 3, 8, 64, 128))
-    wide = np.frombuffer(dice.choice((bytes(16 * rows), dice.randbytes(16 * rows))), np.uint64).copy().reshape(-1, 2)
-    lengths = column([dice.choice((-1, 0, 5)) for _ in range(dice.choice((rows, rows, max(rows - 1, 0))))])
-    table, found = np.zeros(slots, np.uint64), np.zeros((dice.choice((rows, rows + 3, 1)), 2), np.uint64)
-    first, last = dice.choice(((0, rows), (0, rows), (index(dice, rows), index(dice, rows))))
-    held = dice.choice((0, 0, index(dice, 5)))
-    count = tolerant(key_kernel.distinct, wide, lengths, first, last, table, found, held)
-    words = np.zeros(dice.choice((0, 1, 7)), np.uint64)
-    tolerant(key_kernel.fill, found, index(dice, rows) if count is None else count, words)
-    filters = dice.choice((1, 3))
-    firsts, sizes = (column([number(dice, len(words)) for _ in range(filters)]) for _ in range(2))
-    marks = np.zeros(dice.choice((filters, filters, 0)), np.uint8)
-    tolerant(key_kernel.probe, words, firsts, sizes, dice.choice((0, 1, dice.randrange(2**64))), marks)
-    if count is not None and len(words):
-        for hash_ in found[held:count, 0].tolist():
-            mark = np.zeros(1, np.uint8)
-            key_kernel.probe(words, column([0]), column([len(words)]), hash_, mark)
-            assert mark[0] == 1
+    rows = dice.choice((0, 1, 5, 40))
     data = dice.randbytes(dice.choice((0, 1, 20)))
     starts, sizes = (column([number(dice, len(data)) for _ in range(rows)]) for _ in range(2))
+    hashes = np.zeros(dice.choice((rows, rows, max(rows - 1, 0))), np.uint64)
+    secret = dice.randrange(2**64), dice.choice((0, 2**64 - 1, dice.randrange(2**64)))
+    tolerant(key_kernel.hash_keys, exact(data), starts, sizes, *secret, hashes)
+    if dice.random() < 0.5:
+        hashes = np.frombuffer(dice.randbytes(8 * len(hashes)), np.uint64).copy()
+    _name_keys(dice, data, starts, sizes, hashes)
     key = exact(data[: dice.choice((0, 1, 3))])
     tolerant(key_kernel.rows_with_key, exact(data), starts, sizes, key, column([0] * dice.choice((rows, rows, 1))))
+    _collect_keys(dice, hashes)
+
+
+def _name_keys(dice: random.Random, data: bytes, starts: np.ndarray, sizes: np.ndarray, hashes: np.ndarray) -> None:
+    """A set of names whose arrays hold anything."""
+    longest, room = dice.choice((0, 3, 20)), dice.choice((0, 2, 40))
+    names = np.zeros(dice.choice((longest * room, longest * room, 1)), np.uint8)
+    ends, table = np.zeros(room, np.int64), np.zeros(dice.choice((1, 4, 64, 64, 65)), np.int64)
+    count = 0
+    if dice.random() < 0.3:
+        count = index(dice, room)
+        ends, table = (column([number(dice, 5) for _ in old]) for old in (ends, table))
+    tolerant(key_kernel.add_names, exact(data), starts, sizes, hashes, longest, names, ends, table, count)
+
+
+def _collect_keys(dice: random.Random, hashes: np.ndarray) -> None:
+    batches, rows = dice.choice((0, 1, 3)), len(hashes)
+    table = np.zeros((dice.choice((14, 14, 13)), batches), np.int64)
+    table[0], table[1] = np.arange(batches) * 100, 100
+    batch = column(sorted(dice.randrange(max(batches, 1)) for _ in range(rows)))
+    if dice.random() < 0.2:
+        batch = column([number(dice, batches) for _ in range(rows)])
+    state = np.zeros(dice.choice((key_kernel.STATE_CELLS, key_kernel.STATE_CELLS, 3)), np.int64)
+    if dice.random() < 0.2:
+        state[dice.randrange(len(state))] = number(dice, 10) >> 2  # not so large that sizes of files overflow
+    pending = np.zeros(dice.choice((rows, rows, rows + 5, 0)), np.uint64)
+    sketch = np.zeros(dice.choice((rows // 4 + 1, rows // 4 + 1, 0, 1)), np.uint64)
+    blocks = np.zeros((dice.choice((batches + 1, batches + 1, 0)), dice.choice((7, 7, 6))), np.int64)
+    words = np.zeros(dice.choice((rows * 10 // 64 + batches + 1, 0, 1)), np.uint64)
+    first, last = dice.choice(((0, batches), (0, batches), (index(dice, batches), index(dice, batches))))
+    limits = dice.choice((1, 150, 10**6)), dice.choice((1, 10, 10**6))
+    made = state, pending, sketch, blocks, words
+    tolerant(key_kernel.collect, table, first, last, batch, hashes, *limits, *made)
+    tolerant(key_kernel.close, *made)
+    firsts, sizes = (column([number(dice, len(words)) for _ in range(3)]) for _ in range(2))
+    marks = np.zeros(dice.choice((3, 3, 0)), np.uint8)
+    tolerant(key_kernel.probe, words, firsts, sizes, dice.choice((0, 1, dice.randrange(2**64))), marks)
 
 
 def index_entries(dice: random.Random) -> None:

@@ -184,7 +184,7 @@ def test_blocks_that_are_wrong_with_a_right_checksum(live: LiveLog, cache: Path)
     store = KeyStore(cache, 1 << 20)
     good = store.load(segment)
     assert good is not None
-    rng, status, key = random.Random(5), segment.log.stat(), file_key(segment, "keys", grows=True)
+    rng, status, key = random.Random(5), segment.log.stat(), file_key(segment, key_store._WHAT, grows=True)
     place = store._files.path(key)
     for row in range(key_blocks.COLUMNS):
         if row == key_blocks.KEYS:
@@ -194,10 +194,35 @@ def test_blocks_that_are_wrong_with_a_right_checksum(live: LiveLog, cache: Path)
             # The end of the last block is where the next scan begins; it is compared with the file's size alone.
             columns[row, rng.randrange(len(good) - 1)] += rng.choice((-1, 1, 1000, -(2**40)))
             blocks = KeyBlocks(columns, good.words, good.names, good.secret)
-            place.write_bytes(key_store._encode(key, blocks, status.st_size, status.st_mtime_ns))
+            times = status.st_mtime_ns, status.st_ctime_ns
+            place.write_bytes(key_store._encode(key, blocks, status.st_size, *times))
             assert store.load(segment) is None
     assert store.save(segment, good)
     assert look_up(live, cache) == 0
+
+
+def test_all_blocks_are_compared_with_a_file_that_has_changed(
+    live: LiveLog, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if its size and mtime are those of then; one whose ctime is, too, has not changed."""
+    monkeypatch.setattr(key_store, "_COMPARED", 1)
+    monkeypatch.setattr(key_store, "_SETTLED_NS", 0)
+    look_up(live, cache)
+    segment = LogDir.open_read_only(live.path.parent).log(TopicPartition("t", 0)).snapshot().segments[0]
+    store = KeyStore(cache, 1 << 20)
+    good = store.load(segment)
+    assert good is not None
+    assert len(good) > 1
+    columns = good.columns.copy()
+    columns[key_blocks.CRC, -1] ^= 1
+    status, key = segment.log.stat(), file_key(segment, key_store._WHAT, grows=True)
+    times = status.st_mtime_ns, status.st_ctime_ns
+    other = KeyBlocks(columns, good.words, good.names, good.secret)
+    store._files.path(key).write_bytes(key_store._encode(key, other, status.st_size, *times))
+    assert store.load(segment) is not None
+    live.log(live.segments[0]).chmod(0o600)
+    live.log(live.segments[0]).chmod(0o644)
+    assert store.load(segment) is None
 
 
 def test_memory_is_limited(live: LiveLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +244,8 @@ def test_bytes_of_a_key(live: LiveLog) -> None:
     blocks = index._extended(snapshot, segment, segment.size)
     assert blocks.file_end == segment.size
     counted = [len({key_of(offset) for offset in range(first, last)}) for first, last in ranges_of(blocks, segment)]
-    assert blocks.columns[key_blocks.KEYS].tolist() == counted
+    keys = blocks.columns[key_blocks.KEYS]
+    assert (np.abs(keys / counted - 1) < 0.03).all()  # counted by a sketch
     assert 10 * blocks.keys <= 64 * len(blocks.words) <= 10 * blocks.keys + 64 * len(blocks)
 
 
@@ -242,7 +268,7 @@ def test_a_lookup_reads_little(live: LiveLog, cache: Path, monkeypatch: pytest.M
 
 
 def test_one_huge_batch(tmp_path: Path) -> None:
-    """More distinct keys than a block usually has: the set of hashes grows."""
+    """More distinct keys than a block usually has: room is made for their hashes."""
     live = LiveLog(tmp_path / "log", key_of=lambda offset: b"%d" % (offset % 30_000))
     live.write(40_000, size=3, batch=40_000)
     live.roll()
@@ -250,5 +276,5 @@ def test_one_huge_batch(tmp_path: Path) -> None:
     looked = tree_of(live.path.parent)
     for key in (b"0", b"1", b"29999"):
         assert content(looked, path_of(key)) == expected(live, key)
-    assert looked.status()["key_index"]["keys"] == 30_000
+    assert abs(looked.status()["key_index"]["keys"] - 30_000) < 500  # counted by a sketch
     assert np.all([absent(looked, path_of(b"x%d" % number)) for number in range(20)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import PartitionOffline
-from storage.files import checkpoints, names
+from storage.files import checkpoints, names, producer_state
+from storage.files.names import FileKind
+from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.recovery.dry_run import rehearse
@@ -21,6 +24,7 @@ from storage.recovery.recovery import RecoveryPlan, RecoveryReport
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind
 from storage.verify.verify import verify_log_dir
+from tests.support.builders import ROLL, Batch, Marker, Partition, build_log_dir, commit
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.fixtures import FIXTURES, copy_log_dir, topics_of
 from tests.support.owned_dirs import ONE_THREAD, StandingClock, append, close_clean, opened, read, tree_of
@@ -276,6 +280,37 @@ def test_reindexing_rebuilds_what_recovery_would_trust(tmp_path: Path) -> None:
     assert len(report.recovered_segments) > 2
     close_clean(owned)
     assert tree_of(path) == expected
+
+
+def test_a_producer_expires_between_two_segments(tmp_path: Path) -> None:
+    """As in a broker, which loads a snapshot for each segment that it recovers. Verify accepts such snapshots."""
+    old = StandingClock().now_ms() - 2 * 86_400_000
+
+    def batch(producer: int, sequence: int) -> Batch:
+        record = Record(None, b"x", (), old)
+        return Batch([record], producer_id=producer, base_sequence=sequence, transactional=producer == 7)
+
+    def ended(producer: int) -> Marker:
+        return replace(commit(producer), timestamp=old, coordinator_epoch=3)
+
+    items = [batch(7, 0), ended(7), ROLL, batch(8, 0), ROLL, batch(7, 1), ROLL, ended(8)]
+    path = tmp_path / "dir"
+    build_log_dir(path, {"t": [Partition(items, recovery_point=0)]}, clean=False)
+    owned = opened(path)
+    owned.log(TP)
+
+    def told(offset: int) -> dict[int, tuple[int, int]]:
+        found = producer_state.read(path / "t-0" / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT))
+        assert found is not None
+        return {entry.producer_id: (entry.last_offset, entry.coordinator_epoch) for entry in found.entries()}
+
+    assert [told(offset) for offset in (2, 3, 4, 5)] == [
+        {7: (0, 3)},
+        {8: (2, -1)},
+        {7: (3, -1)},
+        {7: (3, -1), 8: (-1, 3)},
+    ]
+    close_clean(owned)
 
 
 def test_several_partitions_with_progress(tmp_path: Path) -> None:
