@@ -337,9 +337,9 @@ class OwnedLogs:
         return _RecoveredLog(log, recovery.report, config_changes, info.replicas)
 
     def _lower_checkpoint(self, log: PartitionLog) -> None:
-        """Recovery may have cut a log below its line in the recovery point checkpoint (a flipped bit). Then
-        the line is lowered on disk before anybody can append. Otherwise a killed process would leave it above messages
-        that were appended later and never synced, and the next recovery would trust them."""
+        """Recovery may have cut a log below its line in the recovery point checkpoint (a bit has flipped, a file was
+        lost): then the line is lowered on disk before anybody can append. Otherwise a killed process would leave it
+        above messages that were appended later and never synced, and the next recovery would trust them."""
         known = self._checkpoints.of(log.tp)
         if (known.recovery_point or 0) <= log.log_end_offset:
             return

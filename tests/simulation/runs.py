@@ -183,6 +183,7 @@ class _Run:
         self._oracle = Oracle(world)
         self._figures = figures
         self._locks: list[dir_lock.DirLock] = []
+        self._empty: set[Path] = set()  # time indexes whose only entry a loss of power has taken
         self._is_clean = True  # what the next process finds was recovered and closed in order
         for topic in plan.topics:
             config = dict(topic.config)
@@ -331,7 +332,7 @@ class _Run:
             for one in verify_log_dir(world.path)
             if one.severity is not Severity.NOTE
             and one.path.parent.name not in damaged
-            and not (lost_power and _is_lost_first_entry(one))
+            and not self._is_lost_first_entry(one, lost_power=lost_power)
             # A change that a full disk cut short is completed when the partition is next opened.
             and not (one.kind is FaultKind.TOPIC_CONFIG_DIFFERS and world.faults)
         ]
@@ -344,6 +345,15 @@ class _Run:
         descriptors.held_files.forget_all()
         descriptors.held_files._failures.clear()
 
+    def _is_lost_first_entry(self, finding: Finding, *, lost_power: bool) -> bool:
+        """An empty time index of a segment that was rolled right after a flush (storage.recovery.final_time_entry). It
+        stays empty after the recovery that follows the loss of power."""
+        if finding.kind is not FaultKind.TIME_INDEX_INCOMPLETE or finding.path.stat().st_size:
+            return False
+        if lost_power:
+            self._empty.add(finding.path)
+        return finding.path in self._empty
+
     def _check_groups(self, owned: OwnedDir) -> None:
         for group, known in self._world.offsets.items():
             found = GroupOffsets(owned.log_dir).group(group)
@@ -352,8 +362,3 @@ class _Run:
             if offset not in known:
                 raise Anomaly(f"lost write: group {group} has committed {offset}, expected one of {known}")
             known[:] = [offset]
-
-
-def _is_lost_first_entry(finding: Finding) -> bool:
-    """An empty time index of a segment that was rolled right after a flush (storage.recovery.final_time_entry)."""
-    return finding.kind is FaultKind.TIME_INDEX_INCOMPLETE and finding.path.stat().st_size == 0
