@@ -7,15 +7,13 @@ entries were synced with the messages. After a kill the entry is there, but perh
 since the next flush begins at the recovery point.
 
 An empty time index is left as it is, as a broker leaves it: it cannot be told from one that was missing and was made
-empty by a recovery that did not come to its end. One that ends within an entry is not sound, however short it is.
+empty by a recovery that did not come to its end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from storage.files import names, time_index
-from storage.files.names import FileKind
 from storage.format.batches import BatchTable
 from storage.log.segment import Segment
 
@@ -27,9 +25,6 @@ def is_sound(segment: Segment) -> bool:
     a time. Damage that ends such a walk is not a matter of the time index: then the answer is True. Errors:
     SegmentGone, OSError.
     """
-    path = segment.directory / names.segment_file(segment.base_offset, FileKind.TIME_INDEX)
-    if path.stat().st_size % time_index.ENTRY_SIZE:
-        return False
     times = segment.time_index(segment.size)
     if times.problem is not None:
         return False

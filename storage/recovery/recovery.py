@@ -131,7 +131,6 @@ class Recovery:
         self._load_epochs()
         segments, unsound = self._open_segments()
         ends = self._check_segments(segments, unsound)
-        self._trim_time_indexes(segments)
         next_offset = self._next_offset(segments, ends)
         if segments and next_offset < plan.log_start_offset:
             self._note(f"log ends at {next_offset}, below its start {plan.log_start_offset}: it restarts there")
@@ -201,19 +200,13 @@ class Recovery:
             wrong = index.problem is not None or bool((index.last_offset < base_offset).any())
             if wrong or not self._path(base_offset, FileKind.OFFSET_INDEX).exists():
                 unsound.add(base_offset)
-            with opened(self._disk, self._path(base_offset, FileKind.TIME_INDEX), create=True):
-                pass
-        return segments, unsound
-
-    def _trim_time_indexes(self, segments: Sequence[Segment]) -> None:
-        """After pass 6: it would take one that was torn, and then trimmed to nothing, for one that is to stay empty."""
-        for segment in segments:
-            times = self._path(segment.base_offset, FileKind.TIME_INDEX)
-            size = times.stat().st_size
-            if size % TIME_ENTRY_SIZE:
-                self._note(f"trims {times.name} to whole entries")
-                with opened(self._disk, times) as file:
+            times = self._path(base_offset, FileKind.TIME_INDEX)
+            with opened(self._disk, times, create=True) as file:
+                size = file.size()
+                if size % TIME_ENTRY_SIZE:
+                    self._note(f"trims {times.name} to whole entries")
                     file.truncate(size - size % TIME_ENTRY_SIZE)
+        return segments, unsound
 
     # Pass 5
 

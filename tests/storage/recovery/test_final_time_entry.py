@@ -19,11 +19,11 @@ TP = TopicPartition("t", 0)
 SEGMENT_BYTES = 3000
 
 
-def rolled_after_flush(path: Path, interval_bytes: int = 500) -> tuple[Path, list[bytes]]:
+def rolled_after_flush(path: Path) -> tuple[Path, list[bytes]]:
     """A log of two segments whose recovery point is where the second begins: the first one's time index, and the
     values. It was not closed."""
     owned = opened(path)
-    overrides = {"segment.bytes": str(SEGMENT_BYTES), "index.interval.bytes": str(interval_bytes)}
+    overrides = {"segment.bytes": str(SEGMENT_BYTES), "index.interval.bytes": "500"}
     owned.create_topic("t", 1, overrides)
     log = owned.log(TP)
     values: list[bytes] = []
@@ -63,18 +63,6 @@ def test_it_is_mended(tmp_path: Path, spoil: object) -> None:
     close_clean(owned)
     assert times.read_bytes() == whole
     assert not verify_log_dir(tmp_path)
-
-
-def test_a_torn_first_entry_is_mended(tmp_path: Path) -> None:
-    """It is the only entry: trimmed to whole entries, the time index would be empty, and such a one is left so."""
-    times, values = rolled_after_flush(tmp_path, interval_bytes=10_000)
-    whole = times.read_bytes()
-    assert len(whole) == 12
-    times.write_bytes(whole[:-1])
-    owned = opened(tmp_path)
-    assert read(owned, "t") == values
-    close_clean(owned)
-    assert times.read_bytes() == whole
 
 
 class _Syncs(HastyDisk):
