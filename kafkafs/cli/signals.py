@@ -29,6 +29,24 @@ def interrupt_quietly(ctx: click.Context) -> None:
 
 
 @contextmanager
+def interrupts_kept(ctx: click.Context) -> Iterator[None]:
+    """^C within the block raises KeyboardInterrupt, at its end at the latest: what is raised while Python forks, in a
+    function of os.register_at_fork, is dropped. In the real program only."""
+    came = False
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
+
+    if ctx.find_root().obj == "process" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
+    yield
+    if came:
+        raise KeyboardInterrupt
+
+
+@contextmanager
 def logging_disabled() -> Iterator[None]:
     """Disables logging while a library has its own handler of ^C, which `interrupt_quietly` can replace only later."""
     logging.disable()

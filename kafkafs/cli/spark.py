@@ -18,7 +18,7 @@ from kafkafs.cli import passes, say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.histogram import drawing
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS
-from kafkafs.cli.signals import interrupt_quietly, logging_disabled
+from kafkafs.cli.signals import interrupt_quietly, interrupts_kept, logging_disabled
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, absent, expand, open_log_dir
 from storage.types import Isolation
@@ -443,7 +443,7 @@ def _session(ctx: click.Context, name: str, master: str | None, settings: tuple[
     )
     try:
         with ExitStack() as stack:
-            with logging_disabled(), _killing_children_on_interrupt():
+            with interrupts_kept(ctx), logging_disabled(), _killing_children_on_interrupt():
                 session = stack.enter_context(starting)
             interrupt_quietly(ctx)  # replaces Spark's handler, which cancels jobs in the middle of another call
             yield session
