@@ -48,7 +48,7 @@ class ActiveSegment:
         self._log, self._offset_file, self._time_file = files
         self._paths = self._log.path, self._offset_file.path, self._time_file.path
         self._state = state
-        self._undone = False  # an append was undone, and perhaps not on the disk
+        self._was_cut = False  # bytes behind the end were cut off, and perhaps not on the disk
         # What rolling depends on.
         self.fill = SegmentFill(segment.base_offset, segment.size, first_timestamp, created_ms, *entries)
 
@@ -238,7 +238,7 @@ class ActiveSegment:
         self._log.truncate(size)
         self._offset_file.truncate(self.fill.offset_entries * OFFSET_ENTRY_SIZE)
         self._time_file.truncate(self.fill.time_entries * TIME_ENTRY_SIZE)
-        self._undone = True
+        self._was_cut = True
         self.broken = False
 
     def finish(self) -> None:
@@ -251,15 +251,17 @@ class ActiveSegment:
             self._state.wrote_final_entry()
         if self._log.size() != self.size:
             self._log.truncate(self.size)
+            self._was_cut = True
 
-    def sync_undone(self) -> None:
-        """Before another segment follows: what was left of an append that failed is gone from the disk too. The
-        recovery point may be at this segment's end already; then nobody would look for it after a power loss."""
-        if not self._undone:
+    def sync_cut(self) -> None:
+        """Before another segment follows: what was left of an append that failed, or was preallocated, is gone from the
+        disk too. The recovery point may be at this segment's end already; then nobody would look for it after a power
+        loss."""
+        if not self._was_cut:
             return
         self.broken = True
         self._log.sync()
-        self.broken = self._undone = False
+        self.broken = self._was_cut = False
 
     def paths(self) -> tuple[Path, Path, Path]:
         """The three files, for syncing; always the same object."""

@@ -49,7 +49,7 @@ class SegmentOpener:
         """Ends the segment `old` and creates the one after it. Crash-safe:
 
         1. remove leftover files with the new name  → the old segment is the last
-        2. write the old segment's final time entry; if an append to it has failed, sync its .log → as before
+        2. write the old segment's final time entry, cut its .log; if it was cut, sync it → as before
         3. create the new segment's files           → an empty last segment, or index files that recovery removes
         The next flush syncs all this. Until then the recovery point is at most at the end of the old segment; where it
         is exactly there, recovery checks the final time entry (storage.recovery.final_time_entry).
@@ -57,7 +57,7 @@ class SegmentOpener:
         self._files.remove_named(base_offset)
         old.finish()
         self._files.wrote(old.paths())
-        old.sync_undone()
+        old.sync_cut()
         try:
             new = self.create(base_offset, config)
         except OSError:

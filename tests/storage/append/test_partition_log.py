@@ -183,33 +183,37 @@ def test_a_log_ends_where_its_segment_begins(tmp_path: Path) -> None:
     assert owned.close().clean
 
 
-def test_a_failed_append_does_not_come_back_in_a_full_segment(tmp_path: Path) -> None:
-    """An append to a full disk is undone in a segment of which all is flushed, and then the log is rolled: after a
-    power loss the segment is below the recovery point, where nobody cuts off what is back."""
+@pytest.mark.parametrize("preallocated", [False, True])
+def test_what_was_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Path, preallocated: bool) -> None:
+    """An append to a full disk is undone in a segment of which all is flushed, or it was preallocated, and then the log
+    is rolled: after a power loss the segment is below the recovery point, where nobody cuts off what is back."""
     for seed in range(20):
         path = tmp_path / str(seed)
         path.mkdir()
         disk = FaultyDisk(path, seed=seed)
         owned = opened(path, disk=disk)
-        owned.create_topic("t", 1, {"segment.bytes": "300", "index.interval.bytes": "0"})
+        config = {"segment.bytes": "300", "index.interval.bytes": "0", "preallocate": str(preallocated).lower()}
+        owned.create_topic("t", 1, config)
         log = owned.log(TP)
-        for value in (b"kept", b"too"):
+        for value in (b"n" * 200, b"kept", b"too"):  # only a segment that follows another is preallocated
             append(log, [value])
         log.flush()
         owned.checkpoint()
-        first = path / "t-0" / names.segment_file(0, names.FileKind.LOG)
-        size = first.stat().st_size
-        disk.fail = lambda what, _path: errno.ENOSPC if what.startswith("write 0") else None
-        with pytest.raises(OSError, match="No space"):
-            append(log, [b"undone"])
-        disk.fail = lambda _what, _path: None
+        full = path / "t-0" / names.segment_file(1, names.FileKind.LOG)
+        size = log.snapshot().active_size
+        assert (full.stat().st_size > size) == preallocated
+        if not preallocated:
+            disk.fail = lambda what, _path: errno.ENOSPC if what.startswith("write 0") else None
+            with pytest.raises(OSError, match="No space"):
+                append(log, [b"undone"])
+            disk.fail = lambda _what, _path: None
         append(log, [b"n" * 120])  # in the next segment
         owned._logs.abandon()
         owned._dir_lock.release()
         disk.power_loss()
         again = opened(path)
-        assert read(again, "t")[:2] == [b"kept", b"too"]
-        assert first.stat().st_size == size
+        assert read(again, "t")[1:3] == [b"kept", b"too"]
+        assert full.stat().st_size == size
         close_clean(again)
 
 
