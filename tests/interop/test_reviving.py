@@ -202,9 +202,10 @@ def test_bare_partition_directories(dead: Dead, tmp_path: Path, with_ids: bool) 
     serves(broker, dead.expected)
 
 
-def test_replicas_of_different_lengths(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [VERSION, pytest.param(OLDER_VERSION, marks=requires_older_kafka)])
+def test_replicas_of_different_lengths(tmp_path: Path, version: str) -> None:
     """The highest leader epoch wins over the longer log, then the end; what the others have beyond it is told."""
-    origin = Broker(tmp_path / "origin")
+    origin = Broker(tmp_path / "origin", version=version)
     copies = [tmp_path / f"broker-{number}" for number in range(3)]
     try:
         for number, copy in enumerate(copies):
@@ -225,7 +226,7 @@ def test_replicas_of_different_lengths(tmp_path: Path) -> None:
         assert b"350" in output_of("topics", "describe", copies[0], "t")
     finally:
         origin.kill()
-    broker, told = revived(tmp_path, copies)
+    broker, told = revived(tmp_path, copies, version=version)
     (partition,) = [one for one in told["partitions"] if one["topic"] == "t"]
     assert partition["source"] == str(copies[2] / "t-0")
     assert partition["beyond"] == [{"source": str(copies[0] / "t-0"), "first_offset": 100, "last_offset": 349}]
