@@ -331,7 +331,8 @@ def _fill(
 def _different(
     hashes: cython.const[cython.ulonglong][::1], count: cython.Py_ssize_t, sketch: cython.ulonglong[::1]
 ) -> cython.longlong:
-    """About how many different ones there are among the first `count` hashes, to about a hundredth.
+    """About how many different ones there are among the first `count` hashes: to about a hundredth if they are many; of
+    a few, two may set the same bit and count as one.
 
     Each sets one of at least eight times as many bits; the number of bits tells that of hashes (Whang et al., "A
     linear-time probabilistic counting algorithm"). `sketch`: eight bits a hash, and at least as many words as the
