@@ -104,6 +104,17 @@ class SegmentWriter:
         self._since_entry += len(batch)
         self._last = (last_offset - self._base, max_timestamp)
 
+    def append_records(
+        self, columns: RecordColumns, rows: int, base_offset: int, room: memoryview, codec: Codec = Codec.NONE
+    ) -> None:
+        """Appends records, a millisecond apart, in batches of `room` if they are not compressed."""
+        row = 0
+        while row < rows:
+            last = rows if codec is Codec.NONE else min(rows, row + BATCH_BYTES // (VALUE_BYTES + 9))
+            first = base_offset + row
+            row, end, _ = encode_into(room, 0, columns, row, last, base_offset=first, codec=codec)
+            self.append(room[:end], first, base_offset + row - 1, START_MS + base_offset + row - 1)
+
     def _finish(self) -> None:
         self._log.close()
         index = np.array(self._entries, np.int64).reshape(-1, 3)
@@ -152,12 +163,7 @@ def _batched(directory: Path, count: int, codec: Codec, segment_bytes: int, *, k
             key_start=starts + VALUE_BYTES if keyed else 0,
             key_length=KEY_BYTES if keyed else -1,
         )
-        row = 0
-        while row < rows:
-            last = rows if codec is Codec.NONE else min(rows, row + BATCH_BYTES // (VALUE_BYTES + 9))
-            base = offset + row
-            row, end, _ = encode_into(target, 0, columns, row, last, base_offset=base, codec=codec)
-            writer.append(target[:end], base, offset + row - 1, START_MS + offset + row - 1)
+        writer.append_records(columns, rows, offset, target, codec)
         offset += rows
     writer.close()
 
@@ -226,26 +232,27 @@ def make(partition: str, count: int = MESSAGES) -> Path:
 def keyed_lines(count: int = MESSAGES) -> Path:
     """A text file of the messages of `keyed-0`, key, colon and value a line: what a producer is fed."""
     rng, keys = np.random.default_rng(SEED), max(1, count // MESSAGES_PER_KEY)
-    target = CACHE / f"keyed-{count}.txt"
-    if not target.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        partial = target.with_suffix(f".{os.getpid()}")
-        with partial.open("wb") as out:
-            for chunk in values(count):
-                colon, end = (np.full((len(chunk), 1), ord(mark), np.uint8) for mark in ":\n")
-                out.write(np.hstack([_keys(rng, len(chunk), keys), colon, chunk, end]).tobytes())
-        partial.rename(target)
-    return target
+    made = (np.hstack([_keys(rng, len(chunk), keys), _column(b":", len(chunk)), chunk]) for chunk in values(count))
+    return _kept_lines(f"keyed-{count}.txt", made)
 
 
 def lines(count: int = MESSAGES) -> Path:
     """A text file of the messages, one a line: what a producer is fed, and what `messages.txt` must hold."""
-    target = CACHE / f"messages-{count}.txt"
+    return _kept_lines(f"messages-{count}.txt", values(count))
+
+
+def _kept_lines(name: str, rows: Iterator[NDArray[np.uint8]]) -> Path:
+    """The file in the cache directory, made of these rows, each with a newline, if it is not there yet."""
+    target = CACHE / name
     if not target.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(f".{os.getpid()}")
         with partial.open("wb") as out:
-            for chunk in values(count):
-                out.write(np.hstack([chunk, np.full((len(chunk), 1), ord("\n"), np.uint8)]).tobytes())
+            for chunk in rows:
+                out.write(np.hstack([chunk, _column(b"\n", len(chunk))]).tobytes())
         partial.rename(target)
     return target
+
+
+def _column(byte: bytes, rows: int) -> NDArray[np.uint8]:
+    return np.full((rows, 1), ord(byte), np.uint8)

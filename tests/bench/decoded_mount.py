@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.format.record_batch import encode_into
 from storage.format.record_columns import RecordColumns
 from tests.bench.case import Context, say
 from tests.bench.data import BATCH_BYTES, CACHE, CHUNK, START_MS, SegmentWriter
@@ -64,9 +63,5 @@ def _write(directory: Path, count: int) -> None:
             value_length=values.lengths,
             timestamp=np.arange(START_MS + first, START_MS + first + used, dtype=np.int64),
         )
-        row = 0
-        while row < used:
-            base = first + row
-            row, end, _ = encode_into(out, 0, columns, row, used, base_offset=base)
-            writer.append(out[:end], base, first + row - 1, START_MS + first + row - 1)
+        writer.append_records(columns, used, first, out)
     writer.close()

@@ -13,8 +13,6 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -30,19 +28,11 @@ from tests.bench import broker, data
 from tests.bench.case import Context, say
 from tests.bench.measure import Report, Row, call_seconds, run_seconds
 from tests.bench.noop_fuse import cat_seconds
-from tests.bench.through_mount import warm_page_cache
+from tests.bench.through_mount import fresh, warm_page_cache
 from tests.interop.kafka import HAVE_KAFKA
-from tests.support.mounts import KAFKAFS, Mounted, mounted, run_kafkafs
+from tests.support.mounts import KAFKAFS, Mounted, run_kafkafs
 
 _LOOKUPS = 20  # of one run
-
-
-@contextmanager
-def _fresh(log_dir: Path, cache: Path | None, *options: str) -> Iterator[Mounted]:
-    with tempfile.TemporaryDirectory(prefix="kafkafs-bench-") as temporary:
-        point = Path(temporary) / "mnt"
-        with mounted(log_dir, point, *options, cache_home=cache or Path(temporary) / "cache") as tree:
-            yield tree
 
 
 def _file(tree: Mounted, key: bytes, ext: str = "txt") -> Path:
@@ -58,17 +48,17 @@ def measure(context: Context) -> None:
     dice = random.Random(data.SEED)
     keys = [data.key(dice.randrange(messages // data.MESSAGES_PER_KEY)) for _ in range(100 + _LOOKUPS)]
     command = f"kafkafs mount LOGDIR MNT --read-only; cat MNT/{data.KEYED.replace('-', '/')}/"
-    with _fresh(log_dir, None) as tree:  # what is timed must be right
+    with fresh(log_dir, None) as tree:  # what is timed must be right
         for key in keys[:5]:
             wanted = run_kafkafs("cat", log_dir, "keyed/0", "--key", key.decode()).stdout
             assert not wanted or _file(tree, key).read_bytes() == wanted
     there = [key for key in keys if _is_there(log_dir, messages, key)]
     _scans(context, log_dir)
     for _ in range(context.runs):
-        with _fresh(log_dir, None, "-o", "keys=off") as tree:
+        with fresh(log_dir, None, "-o", "keys=off") as tree:
             row = Row("messages.txt cold, keys=off", f"{command}messages.txt", bytes=context.size, messages=messages)
             report.add(row, cat_seconds(tree.path / "keyed" / "0" / "messages.txt"))
-        with _fresh(log_dir, None) as tree:
+        with fresh(log_dir, None) as tree:
             row = Row("messages.txt cold", f"{command}messages.txt", bytes=context.size, messages=messages)
             row.compare = ("messages.txt cold, keys=off",)
             report.add(row, cat_seconds(tree.path / "keyed" / "0" / "messages.txt"))
@@ -77,13 +67,13 @@ def measure(context: Context) -> None:
             report.rows["messages.txt cold"].note = f"makes the key index: {size}"
             _lookups(report, "a key, the index was made by messages.txt", tree, there)
         with tempfile.TemporaryDirectory(prefix="kafkafs-bench-") as cache:
-            with _fresh(log_dir, Path(cache)) as tree:
+            with fresh(log_dir, Path(cache)) as tree:
                 row = Row("a key, no index", f"{command}keys/KEY.txt", note="one scan", messages=messages)
                 row.compare = ("messages.txt cold, keys=off", "messages.txt cold")
                 report.add(row, call_seconds(_file(tree, there[0]).read_bytes))
                 _lookups(report, "a key, the index is there", tree, there[1:])
                 _lookups(report, "a key that is not there", tree, [b"nobody-%d" % n for n in range(_LOOKUPS)])
-            with _fresh(log_dir, Path(cache)) as tree:
+            with fresh(log_dir, Path(cache)) as tree:
                 row = Row("the first key after a remount", f"{command}keys/KEY.txt")
                 before = _processor_seconds(tree)
                 report.add(row, call_seconds(_file(tree, there[-1]).read_bytes))
@@ -96,7 +86,7 @@ def measure(context: Context) -> None:
                     f"{1000 * taken:.0f} ms of processor time"
                 )
             _commands(context, log_dir, Path(cache), there[2].decode())
-        with _fresh(log_dir, None) as tree:
+        with fresh(log_dir, None) as tree:
             file = tree.path / "keyed" / "0" / "messages.jsonl"
             cat_seconds(file)
             row = Row("grep of messages.jsonl, warm", 'grep -F \'"key":"KEY"\' MNT/keyed/0/messages.jsonl')

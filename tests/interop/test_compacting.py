@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -88,19 +87,12 @@ def test_the_broker_finds_nothing_to_do(own: Broker) -> None:
     own.reconfigure({"log.cleaner.enable": "true"})
     said = len(own.log_text())
     client = Client(own.start().address)
-    deadline = time.monotonic() + 120
-    while "Beginning cleaning of log theirs-0" not in own.log_text()[said:]:
-        assert time.monotonic() < deadline, own.log_text()[-4000:]
-        time.sleep(0.1)
+    wait_for("the cleaner to begin", lambda: "Beginning cleaning of log theirs-0" in own.log_text()[said:])
     for committed, records in expected.items():
         assert client.consume("ours", committed=committed) == records
     # Its own cleaner produced the same result from the same log.
-    deadline = time.monotonic() + 120
-    while [(r.offset, r.key, r.value) for r in client.consume("theirs")] != [
-        (r.offset, r.key, r.value) for r in expected[False]
-    ]:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wanted = [(r.offset, r.key, r.value) for r in expected[False]]
+    wait_for("the same", lambda: [(r.offset, r.key, r.value) for r in client.consume("theirs")] == wanted)
     own.stop()
     text = own.log_text()[said:]
     assert "cleaning of log ours-0" not in text

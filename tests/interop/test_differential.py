@@ -24,3 +24,4 @@ def test_the_same_of_both(seed: str) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=850)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "40 logs and 40 damages" in done.stdout
+    assert " 0 logs compacted" not in done.stdout

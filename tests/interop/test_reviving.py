@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from tests.interop.reviving import (
     served_as_expected,
 )
 from tests.support.commands import output_of, process, run
+from tests.support.waiting import wait_for
 
 pytestmark = requires_kafka
 
@@ -336,9 +336,7 @@ def test_old_messages_are_not_removed(dead: Dead, tmp_path: Path) -> None:
         client = Client(broker.start().address)
         client.create_topic("young", 1, {"retention.ms": "1000", "internal.segment.bytes": 2000})
         client.produce("young", messages(1, 100), batch=5)
-        deadline = time.monotonic() + 120
-        while client.offsets("young")[0] < 80:  # until retention has run
-            assert time.monotonic() < deadline
+        wait_for("retention", lambda: client.offsets("young")[0] >= 80)
         for partition in range(3):
             assert client.offsets("orders", partition) == dead.expected.offsets["orders", partition]
     finally:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kafkafs.tree.node import View
+from kafkafs.tree.paths import DECODED, RENDERED
 from kafkafs.tree.tree import Tree, TreeOptions
 from kafkafs.views.handle import Handle
 from storage.errors import StorageError
@@ -19,6 +20,7 @@ from storage.types import Isolation
 from tests.support.fixtures import Golden
 
 UNKEPT = TreeOptions(index_bytes=0)
+PLAIN = [ext for ext in RENDERED if ext != DECODED]  # the formats of a directory without schemas
 
 
 def txt(records: Iterable[Golden]) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.paths import DECODED, RENDERED, LatestPath, NoSuchPath, parse
+from kafkafs.tree.paths import LatestPath, NoSuchPath, parse
 from kafkafs.tree.services import LatestMemory
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import CorruptBatch, SegmentGone, TooManyKeys
@@ -23,9 +23,7 @@ from tests.support.compacted_logs import TP, compact, opened, put, updates
 from tests.support.fixtures import Golden, GoldenCase, case_params, golden_cases, log_dir_of
 from tests.support.live_log import LiveLog
 from tests.support.readers import read_all as records_in
-from tests.support.reference_views import content, jsonl_objects, parsed, read_all, read_anyhow, tree_of, txt
-
-PLAIN = [ext for ext in RENDERED if ext != DECODED]  # there are no schemas
+from tests.support.reference_views import PLAIN, content, jsonl_objects, parsed, read_all, read_anyhow, tree_of, txt
 
 
 def latest(records: Iterable[Golden]) -> list[Golden]:
