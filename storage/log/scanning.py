@@ -13,6 +13,7 @@ from typing import Final
 
 from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
 from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
+from storage.format.decoder import verify_crcs
 from storage.log import buffers
 from storage.log.buffers import WINDOW_BYTES
 from storage.log.segment import Segment
@@ -75,7 +76,17 @@ def scan_sound_batches(
 class _BatchScan:
     """One scan: its position in the segment, and the last offset that it has seen."""
 
-    __slots__ = ("_end", "_end_offset", "_last_offset", "_limit", "_position", "_segment", "_snapshot")
+    __slots__ = (
+        "_end",
+        "_end_offset",
+        "_last_batch",
+        "_last_offset",
+        "_limit",
+        "_offset_before_last",
+        "_position",
+        "_segment",
+        "_snapshot",
+    )
 
     def __init__(self, snapshot: LogSnapshot, segment: Segment, start: int, end: int | None) -> None:
         self._snapshot = snapshot
@@ -86,6 +97,9 @@ class _BatchScan:
         self._position = start
         # None where the scan did not begin with the segment: looked up when an error has to name the next offset.
         self._last_offset = segment.base_offset - 1 if start == 0 else None
+        # Of the last batch that was given out: its position, and the last offset before it.
+        self._last_batch: int | None = None
+        self._offset_before_last = segment.base_offset - 1
 
     def windows(self, window: int) -> Generator[Window, None, None]:
         segment, end = self._segment, self._end
@@ -101,7 +115,7 @@ class _BatchScan:
                 while damage is None and stop is ScanStop.FULL:
                     table.clear()
                     start, stop = scan(data, position, table, start)
-                    damage = self._check_offsets(table)
+                    damage = self._check_offsets(data, position, table)
                     if table.rows:
                         yield Window(data, position, table)
                 needed = self._size_of_a_larger_batch(data) if stop is ScanStop.END and start == 0 else 0
@@ -120,20 +134,31 @@ class _BatchScan:
         finally:
             buffers.give(buffer)
 
-    def _check_offsets(self, table: BatchTable) -> SpanDamage | None:
+    def _check_offsets(self, data: memoryview, origin: int, table: BatchTable) -> SpanDamage | None:
         """Keeps the rows before the first one whose offset is wrong; returns what is wrong with that one."""
         known = self._last_offset
         least = self._segment.base_offset - 1 if known is None else known
         good = ascending_rows(table, table.rows, least, self._end_offset)
+        if table.rows and not good and self._is_last_batch_corrupt():
+            # The last offset came from the header of a damaged batch at the end of the window before.
+            self._last_offset = least = self._offset_before_last
+            good = ascending_rows(table, table.rows, least, self._end_offset)
         damage = None
         if good < table.rows:
             before = self._offset_before(self._position)
-            good = _wrong_row(table, good, before, self._end_offset)
-            damage = self._wrong_offset(table, good, int(table.last_offset[good - 1]) if good else before)
+            good = _wrong_row(data, origin, table, good, before, self._end_offset)
+            last_offset = int(table.last_offset[good - 1]) if good else before
+            damage = self._wrong_offset(data, origin, table, good, last_offset)
             table.rows = good
         if good:
-            self._last_offset = int(table.last_offset[-1])
+            self._last_batch = int(table.position[good - 1])
+            self._offset_before_last = int(table.last_offset[good - 2]) if good > 1 else least
+            self._last_offset = int(table.last_offset[good - 1])
         return damage
+
+    def _is_last_batch_corrupt(self) -> bool:
+        position = self._last_batch
+        return position is not None and self._segment.batch_at(position, self._limit, any_offset=True) is None
 
     def _size_of_a_larger_batch(self, data: memoryview) -> int:
         """How many bytes must be read for the batch that begins with `data` and reaches beyond it; 0 if none does."""
@@ -147,13 +172,17 @@ class _BatchScan:
             self._last_offset = _last_offset_before(self._snapshot, self._segment, position)
         return self._last_offset
 
-    def _wrong_offset(self, table: BatchTable, row: int, last_offset: int) -> SpanDamage:
-        position = int(table.position[row])
-        expected, found = f"a last offset above {last_offset}", int(table.last_offset[row])
-        error = self._error(CorruptBatch, "offsets do not ascend", position, last_offset + 1, expected, found)
-        batch = self._segment.batch_at(position, self._limit, any_offset=True)
-        end = self._resume(position, last_offset) if batch is None else int(batch.end[0])
-        return SpanDamage(position, end, error)
+    def _wrong_offset(self, data: memoryview, origin: int, table: BatchTable, row: int, last_offset: int) -> SpanDamage:
+        """What is wrong with the batch in a row, whose offset does not follow `last_offset`."""
+        position, end = int(table.position[row]), int(table.end[row])
+        corrupt = verify_crcs(data, table, row, row + 1, origin)
+        if corrupt is None:
+            expected, found = f"a last offset above {last_offset}", int(table.last_offset[row])
+            error = self._error(CorruptBatch, "offsets do not ascend", position, last_offset + 1, expected, found)
+            return SpanDamage(position, end, error)
+        wrong = corrupt.error
+        error = self._error(CorruptBatch, wrong.what, position, last_offset + 1, wrong.expected, wrong.found)
+        return SpanDamage(position, self._resume(position, end, last_offset), error)
 
     def _no_batch(self, position: int) -> SpanDamage:
         """What is wrong at a position where a batch should begin, and where reading can continue."""
@@ -162,12 +191,8 @@ class _BatchScan:
         length = int.from_bytes(head[8:12], "big", signed=True)
         claimed = int.from_bytes(head[:8], "big", signed=True)
         magic = head[16] if len(head) > 16 else None
-        end = self._resume(position, last_offset)
+        end = self._resume(position, position + 12 + length, last_offset)
         if magic is not None and magic > 2:
-            # The header's length may be right: then only this batch cannot be read.
-            behind = position + 12 + length
-            if position < behind < end and segment.batch_at(behind, limit) is not None:
-                end = behind
             what, expected = "record batch has an unknown format version", "magic 0, 1 or 2"
             # Readers use this offset: one that does not belong here would make them skip the damage.
             offset = claimed if last_offset < claimed < self._end_offset else last_offset + 1
@@ -183,9 +208,13 @@ class _BatchScan:
         path = self._segment.log.path
         return kind(what, path=path, position=position, offset=offset, expected=expected, found=found, advice=_ADVICE)
 
-    def _resume(self, position: int, last_offset: int) -> int:
+    def _resume(self, position: int, claimed: int, last_offset: int) -> int:
+        """Where reading can continue after the batch at `position`: at `claimed`, where it ends by its own length, if a
+        batch begins there and the index knows of none before; else at the next one that the index knows of."""
         behind = self._segment.resume_after(position, last_offset, self._limit)
-        return self._limit if behind is None else behind
+        end = self._limit if behind is None else behind
+        is_batch = position < claimed < end and self._segment.batch_at(claimed, self._limit) is not None
+        return claimed if is_batch else end
 
 
 def _last_offset_before(snapshot: LogSnapshot, segment: Segment, position: int) -> int:
@@ -230,12 +259,17 @@ def _end_offset(snapshot: LogSnapshot, segment: Segment) -> int:
     return snapshot.segments[later].base_offset if later < len(snapshot.segments) else snapshot.log_end_offset
 
 
-def _wrong_row(table: BatchTable, row: int, last_offset: int, end_offset: int) -> int:
+def _wrong_row(data: memoryview, origin: int, table: BatchTable, row: int, last_offset: int, end_offset: int) -> int:
     """Which batch has the wrong offset where that of `row` does not follow those before: this one, or the one before.
 
-    The CRC does not cover base offsets. One that is too high makes the batches after it look too low: they outvote it.
+    Damage in the header of the one before may have raised its last offset: then its CRC is wrong. The CRC does not
+    cover base offsets, though. One that is too high makes the batches after it look too low: they outvote it.
     """
-    if row == 0 or row + 1 >= table.rows or int(table.last_offset[row]) >= end_offset:
+    if row == 0 or int(table.last_offset[row]) >= end_offset:
+        return row
+    if verify_crcs(data, table, row - 1, row, origin) is not None:
+        return row - 1
+    if row + 1 >= table.rows:
         return row
     base, last = table.base_offset.tolist(), table.last_offset.tolist()
     two_before = last[row - 2] if row > 1 else last_offset

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from storage.errors import StorageError
+from storage.format.batches import BATCH_HEADER_SIZE
+from storage.format.compression import Codec
 from storage.log.reader import find_batch, read_blocks
 from storage.log.scanning import scan_batches
 from storage.log.snapshot import LogSnapshot
@@ -109,3 +112,26 @@ def test_flipped_bytes_never_show_wrong_records(tmp_path: Path, seed: int) -> No
 def _all_offsets_are_found(snapshot: LogSnapshot) -> None:
     for offset in range(snapshot.log_start_offset, snapshot.log_end_offset):
         assert find_batch(snapshot, offset) is not None
+
+
+@pytest.mark.parametrize("window", [100, 1 << 20])
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_a_flipped_bit_of_a_header_hides_its_batch_alone(tmp_path: Path, magic: int, window: int) -> None:
+    """Without an index that would help. A last offset that is too high does not make the batches after it wrong."""
+    codec = Codec.NONE if magic == 2 else Codec.GZIP
+    items = [Batch(many(3), magic=magic, codec=codec) for _ in range(8)]
+    partition = build_log_dir(tmp_path, {"t": [[*items, ROLL, Batch(many(2))]]})["t", 0]
+    path = partition.path / f"{0:020d}.log"
+    intact = path.read_bytes()
+    for number in (0, 3, 7):
+        batch = partition.batches[number]
+        offsets = [record.offset for record in partition.records if not 3 * number <= record.offset < 3 * number + 3]
+        for bit in range(8 * 12, 8 * (BATCH_HEADER_SIZE if magic == 2 else 30)):
+            if magic == 2 and bit // 8 in range(12, 16):
+                continue  # the leader epoch: nothing protects it, and readers do not need it
+            data = bytearray(intact)
+            data[batch.position + bit // 8] ^= 1 << bit % 8
+            path.write_bytes(data)
+            records, errors = read_past_damage(open_log(partition.path).snapshot(), window=window)
+            assert [record.offset for record in records] == offsets, bit
+            assert [error.position for error in errors if isinstance(error, StorageError)] == [batch.position], bit
