@@ -44,5 +44,8 @@ if ! "$older/bin/python" -c 'import pyspark' 2>/dev/null; then
     }
 fi
 
+# All of them take more than half an hour one after the other.
+[ $# -gt 0 ] || set -- -n 2 --dist loadfile
+
 say "running the tests"
 exec "$venv/bin/python" -m pytest "$@"
