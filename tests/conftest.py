@@ -18,8 +18,10 @@ from tests.support.mounts import detach, kafkafs_mounts
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Under nohup, the commands that tests run would inherit that it is ignored.
+    # Under nohup, or in the background of a shell script, the commands that tests run would inherit that it is ignored.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "golden: reads the log directories of real brokers (tests/fixtures)")
     config.addinivalue_line("markers", "leaves_damage(*names): what verify finds, by name, in what the test leaves")
     # A busy machine makes any example slow.

@@ -17,6 +17,7 @@ from tests.support.builders import AUTOMATIC, ROLL, Batch, BuiltPartition, Parti
 from tests.support.mounted_logs import txt
 from tests.support.mounts import Mounted, mounted, requires_fuse
 from tests.support.serving_processes import fails_with, watched
+from tests.support.waiting import wait_for
 
 pytestmark = requires_fuse
 
@@ -189,9 +190,21 @@ def test_no_smaller_size_is_shown_than_a_reader_through_the_page_cache_was_promi
         assert (mount.path / "t/0/messages.txt").read_bytes() == generations.expected("messages.txt")
     finally:
         os.close(fd)
+    wait_for("the kernel tells the mount of a close(2) later", lambda: _is_shown(path))
     fresh = path.read_bytes()
     assert fresh == generations.expected(view) if view.endswith(".txt") else 0 < len(fresh) < len(own)
     assert path.stat().st_size == len(fresh)
+
+
+def _is_shown(path: Path) -> bool:
+    """False while the path may not be looked at."""
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno != errno.ERANGE:
+            raise
+        return False
+    return True
 
 
 @pytest.mark.parametrize("view", ["messages.txt", "offsets/0-3999.txt", "offsets/3000-3999.txt"])
