@@ -119,21 +119,33 @@ def _append(owned: Owner, begun: PendingCommit, shares: Sequence[tuple[Partition
     written: list[TopicPartition] = []
     try:
         owned.commits.change(lambda ledger: ledger.begun(begun))
+    except OSError as error:
+        if _is_pending(owned, begun.write) and not _withdrawn(owned, begun.write):
+            raise _unfinished(owned, begun.write, error) from error
+        raise
+    try:
         for part, (log, batches) in zip(begun.parts, shares, strict=True):
             _append_share(owned, begun.write, part, log, batches)
             untouched = False
             log.flush()
             written.append(part.tp)
     except (StorageError, OSError) as error:
-        if untouched and all(log.failure is None for log, _ in shares):
-            try:
-                owned.commits.change(lambda ledger: ledger.withdrawn(begun.write))
-            except OSError:
-                pass  # it remains begun
-            else:
-                raise
+        # A log that failed may have a part of its share.
+        if untouched and all(log.failure is None for log, _ in shares) and _withdrawn(owned, begun.write):
+            raise
         _note_written(owned, begun.write, written)
         raise _unfinished(owned, begun.write, error) from error
+
+
+def _is_pending(owned: Owner, write: WriteId) -> bool:
+    return any(pending.write == write for pending in owned.commits.state.pending)
+
+
+def _withdrawn(owned: Owner, write: WriteId) -> bool:
+    """Withdraws a write that has begun; False if it remains begun."""
+    with contextlib.suppress(OSError):
+        owned.commits.change(lambda ledger: ledger.withdrawn(write))
+    return not _is_pending(owned, write)
 
 
 def _check_replay(owned: Owner, write: WriteId, content: ContentSum) -> None:

@@ -47,19 +47,30 @@ class CommitLedger:
         """Replaces the content by what `changed` returns for it, durably; concurrent changes are made one after
         another.
 
-        The caller may hold a log's locks; none are taken here. OSError: the file may have the old or the new content,
-        and is read again.
+        The caller may hold a log's locks; none are taken here. OSError: `state` is what the file has, which is the old
+        content, or the new one that a loss of power may undo.
         """
         with self._lock:
             ledger = changed(self._ledger)
             if ledger == self._ledger:
                 return
+            before = self._inode()
             try:
                 replace_file(self._disk, self._path, commit_ledger.encode(ledger))
             except OSError:
-                self._ledger = commit_ledger.read(self._path.parent)
+                # The new file was created while the old one was there, so their inodes differ. To read it again would
+                # need a descriptor, and there may be none left.
+                if self._inode() != before:
+                    self._ledger = ledger
                 raise
             self._ledger = ledger
+
+    def _inode(self) -> int | None:
+        """Of the file; None without one."""
+        try:
+            return self._path.stat().st_ino
+        except FileNotFoundError:
+            return None
 
 
 def holds(snapshot: LogSnapshot, part: PendingPart) -> bool:

@@ -379,6 +379,33 @@ def test_a_full_disk_before_anything_is_appended(before: Path) -> None:
     close_sound(owned)
 
 
+@pytest.mark.parametrize("step", ["create", "sync_dir"])
+def test_a_write_that_cannot_begin_is_not_said_to_have_begun(before: Path, step: str) -> None:
+    """Whatever became of a partition meanwhile: who is told that a write will be finished later does not repeat it."""
+    disk = FaultyDisk(before)
+    owned = opened(before, disk=disk)
+    write = WriteId(QUERY, 0)
+    files = stage(before, write, WRITES[0], disk)
+    left = 1  # so that the write can be withdrawn
+
+    def fails(what: str, path: Path) -> int | None:
+        nonlocal left
+        names_ledger = path.name.startswith("kafkafs-commits") if step == "create" else path == before
+        if not (what.startswith(step) and names_ledger and left):
+            return None
+        left -= 1
+        owned.log(TP)._health.fail(OSError(errno.EIO, "the disk fails"))
+        return errno.EMFILE
+
+    disk.fail = fails
+    with pytest.raises(OSError, match="Too many open files"):
+        commit.commit(owned, write, files)
+    disk.fail = lambda _what, _path: None
+    assert left == 0
+    assert owned.commits.state == commit_ledger.read(before) == Ledger()
+    assert _seen(before, Stopped(before, 0, None, False)) == {TP: [], OTHER: [b"first"]}
+
+
 def test_a_full_disk_between_partitions(before: Path) -> None:
     """The first has its share; the other gets it at the next opening; the replay is dropped."""
     disk = FaultyDisk(before)
