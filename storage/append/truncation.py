@@ -5,7 +5,9 @@ Source: LocalLog.truncateTo, LogSegment.truncateTo. Nothing here locks: the Part
 
 from __future__ import annotations
 
-from storage.append.rolling_rules import TIME_ENTRY_SIZE
+from pathlib import Path
+
+from storage.append.rolling_rules import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
 from storage.files import time_index, transaction_index
 from storage.files.disk import opened
 from storage.files.disk_protocol import Disk
@@ -38,21 +40,28 @@ def end_offset(segment: Segment) -> int:
 def cut_segment(disk: Disk, segment: Segment, position: int, offset: int) -> Segment:
     """Cuts the .log at a batch's start and the indexes to entries below `offset`; returns the resulting segment.
 
-    Indexes first: a crash in between leaves fewer entries than there might be, which is not damage. (The offset index
-    is cut when the segment is opened for appending.) The cut is synced: if a power loss brought the messages back, they
-    could overlap a segment that was begun after the truncation.
+    Indexes first: a crash in between leaves fewer entries than there might be, which is not damage. All is synced, each
+    index before the log is cut. If a power loss brought messages back, they could overlap a segment that was begun
+    after the truncation; and no recovery looks at entries that came back, since the recovery point is where the segment
+    now ends. An entry of an aborted transaction would then hide messages that are appended later.
     """
+    offsets = segment.offset_index(position)
     times = time_index.load(segment.path_of(FileKind.TIME_INDEX), segment.base_offset, offset, growing=True)
-    with opened(disk, segment.path_of(FileKind.TIME_INDEX), create=True) as file:
-        if file.size() > len(times) * TIME_ENTRY_SIZE:
-            file.truncate(len(times) * TIME_ENTRY_SIZE)
+    _cut(disk, segment.path_of(FileKind.OFFSET_INDEX), len(offsets) * OFFSET_ENTRY_SIZE)
+    _cut(disk, segment.path_of(FileKind.TIME_INDEX), len(times) * TIME_ENTRY_SIZE)
     aborted = segment.path_of(FileKind.TRANSACTION_INDEX)
     if aborted.exists():
         entries = transaction_index.load(aborted, segment.base_offset).entries()
         kept = transaction_index.encode([entry for entry in entries if entry.last_offset < offset])
-        with opened(disk, aborted) as file:
-            file.truncate(len(kept))
+        _cut(disk, aborted, len(kept))
     with opened(disk, segment.log.path) as file:
         file.truncate(position)
         file.sync()
     return Segment(segment.directory, segment.base_offset, segment.log, position)
+
+
+def _cut(disk: Disk, index: Path, size: int) -> None:
+    with opened(disk, index, create=True) as file:
+        if file.size() > size:
+            file.truncate(size)
+        file.sync()  # also what an earlier process has cut: that may not be on disk yet

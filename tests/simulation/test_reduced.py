@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.simulation.plan import HUGE, Job, LineOf, Plan, ProcessOf, Sync, TopicOf, Write
+from tests.simulation.plan import HUGE, Batch, Job, LineOf, Marker, Plan, ProcessOf, Sync, TopicOf, Truncate, Write
 from tests.simulation.runs import run, simulation
 from tests.simulation.scheduler import Choices
 
@@ -43,3 +43,25 @@ def test_a_line_that_cannot_be_the_rest_of_a_refused_one_is_not_discarded() -> N
         request_bytes=96,
     )
     simulate(plan, [{}])
+
+
+def test_what_a_truncation_cut_from_an_index_does_not_come_back() -> None:
+    """A process is killed after a truncation. The next one recovers nothing in the segment, which ends at the recovery
+    point, and the power is lost: an entry of the offset index was there again, beyond the end of the log."""
+
+    def leader(*ops: object) -> tuple[Job, ...]:
+        return (Job("leader", "l", ops, path="/copy/0"),)
+
+    first = leader(Marker(2, commits=False), Marker(1, commits=True), Batch(2, size=30, skips=2))
+    second = leader(Truncate(0.9), Batch(5, size=30, producer=1, transactional=True), Truncate(0.6))
+    plan = Plan(
+        639296447029,
+        topics=(TopicOf("copy", 1, (("segment.bytes", "300"), ("index.interval.bytes", "100"))),),
+        processes=(
+            ProcessOf(first, kill_at=205, loses_power=True, switching=0.02, order=3637495608),
+            ProcessOf(second, kill_at=340, switching=0.1, order=1159310798),
+            ProcessOf((), kill_at=28, loses_power=True, switching=0.1, order=3956798855),
+        ),
+        request_bytes=96,
+    )
+    simulate(plan, [{}, {}, {}])
