@@ -231,6 +231,21 @@ def test_no_epoch_is_left_of_a_batch_that_was_not_appended(tmp_path: Path) -> No
     close_clean(owned)
 
 
+def test_an_epoch_begins_below_where_a_batch_that_was_not_appended_would_have_begun_it(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    owned = opened(tmp_path, disk=disk)
+    owned.create_topic("t", 1)
+    log = owned.log(TP)
+    disk.fail = lambda what, _path: errno.ENOSPC if what.startswith("write 0") else None
+    with pytest.raises(OSError, match="No space"):
+        log.append_batches(memoryview(_batch(2, [b"a"], epoch=3)))
+    disk.fail = lambda _what, _path: None
+    log.append_batches(memoryview(_batch(0, [b"b"], epoch=3)))
+    found = leader_epochs.read(owned.path / "t-0" / names.LEADER_EPOCH_CHECKPOINT)
+    assert found.entries == (EpochEntry(3, 0),)
+    close_clean(owned)
+
+
 def test_truncation_to_a_segments_base_keeps_it_empty(owned: OwnedDir) -> None:
     log = owned.log(TP)
     append(log, [b"a", b"b"])
