@@ -18,6 +18,7 @@ KERNELS: Final = (
     "storage.format.index_kernel",
     "storage.format.inflate_kernel",
     "storage.latest.offset_map_kernel",
+    "storage.latest.key_table_kernel",
     "kafkafs.formats.render_kernel",
     "kafkafs.selection.key_kernel",
     "kafkafs.view_index.measure_kernel",

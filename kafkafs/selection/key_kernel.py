@@ -18,12 +18,22 @@ import sys
 import cython
 
 if cython.compiled:
+    from cython.cimports.libc.math import log
     from cython.cimports.libc.string import memcpy
+else:
+    from math import log
 
 # Declared, since as literals they are Python objects to Cython.
 _LOW = cython.declare(cython.ulonglong, 0xFFFFFFFF)
 _ALL = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _MOST_BITS = cython.declare(cython.ulonglong, 0x80000000)  # so that a place times the bits fits 64 bits
+# So many hashes at least make a filter whose bits tell their number well enough.
+_MANY = cython.declare(cython.longlong, 1024)
+# To count the ones of a word in parallel.
+_TWOS = cython.declare(cython.ulonglong, 0x5555555555555555)
+_FOURS = cython.declare(cython.ulonglong, 0x3333333333333333)
+_EIGHTS = cython.declare(cython.ulonglong, 0x0F0F0F0F0F0F0F0F)
+_SUM = cython.declare(cython.ulonglong, 0x0101010101010101)
 # Odd numbers with about as many ones as zeros, those of MurmurHash3's and SplitMix64's last steps.
 _FACTOR_1 = cython.declare(cython.ulonglong, 0xFF51AFD7ED558CCD)
 _FACTOR_2 = cython.declare(cython.ulonglong, 0xBF58476D1CE4E5B9)
@@ -39,7 +49,8 @@ IS_UNKNOWN = 6  # whether it has damage
 PENDING = 7  # hashes of its keys, some more than once
 BLOCKS = 8  # complete ones, of the whole part
 WORDS = 9  # of their filters
-STATE_CELLS = 10
+IS_VARIED = 10  # whether nearly all hashes of the last block were different; then those of the next may be
+STATE_CELLS = 11
 
 _IS_OPEN = cython.declare(cython.int, 0)
 _POSITION = cython.declare(cython.int, 1)
@@ -51,7 +62,8 @@ _IS_UNKNOWN = cython.declare(cython.int, 6)
 _PENDING = cython.declare(cython.int, 7)
 _BLOCKS = cython.declare(cython.int, 8)
 _WORDS = cython.declare(cython.int, 9)
-_STATE_CELLS = cython.declare(cython.int, 10)
+_IS_VARIED = cython.declare(cython.int, 10)
+_STATE_CELLS = cython.declare(cython.int, 11)
 
 # Fields of a block; kafkafs.view_index.key_blocks.KeyBlock has the same order.
 _BLOCK_POSITION = cython.declare(cython.int, 0)
@@ -299,13 +311,10 @@ def add_names(
 @cython.nogil
 @cython.exceptval(check=False)
 def _fill(
-    hashes: cython.const[cython.ulonglong][::1],
-    count: cython.Py_ssize_t,
-    words: cython.ulonglong[::1],
-    first: cython.longlong,
-    size: cython.longlong,
+    hashes: cython.const[cython.ulonglong][::1], count: cython.Py_ssize_t, words: cython.ulonglong[::1]
 ) -> cython.void:
-    """Set the bits of the first `count` hashes in the filter of `size` words from `first` on, which are cleared."""
+    """Set the bits of the first `count` hashes in the filter that is `words`, which are cleared."""
+    size: cython.Py_ssize_t = len(words)
     bits: cython.ulonglong = cython.cast(cython.ulonglong, size) * 64
     index: cython.Py_ssize_t
     _probe: cython.int
@@ -314,15 +323,42 @@ def _fill(
     step: cython.uint
     place: cython.ulonglong
     for index in range(size):
-        words[first + index] = 0
+        words[index] = 0
     for index in range(count):
         value = hashes[index]
         low = cython.cast(cython.uint, value & _LOW)
         step = cython.cast(cython.uint, value >> 32) | 1
         for _probe in range(5):
             place = (cython.cast(cython.ulonglong, low) * bits) >> 32
-            words[first + cython.cast(cython.longlong, place >> 6)] |= cython.cast(cython.ulonglong, 1) << (place & 63)
-            low = (low + step) & _LOW
+            words[place >> 6] |= cython.cast(cython.ulonglong, 1) << (place & 63)
+            low = low + step if cython.compiled else (low + step) & _LOW
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _keys_in(
+    words: cython.const[cython.ulonglong][::1], first: cython.longlong, size: cython.longlong
+) -> cython.longlong:
+    """About how many different hashes set the bits of the filter of `size` words from `first` on: to about a hundredth
+    if they are many, as in `_different`."""
+    index: cython.longlong
+    found: cython.longlong = 0
+    word: cython.ulonglong
+    bits: cython.double = cython.cast(cython.double, size) * 64.0
+    result: cython.longlong
+    for index in range(size):
+        word = words[first + index]
+        word -= (word >> 1) & _TWOS
+        word = (word & _FOURS) + ((word >> 2) & _FOURS)
+        word = (word + (word >> 4)) & _EIGHTS
+        found += cython.cast(cython.longlong, _product(word, _SUM) >> 56)
+    # A full one cannot be made of a tenth as many hashes as it has bits.
+    if found >= size * 64:
+        found = size * 64 - 1
+    bits = log(1.0 - found / bits) * bits / -5.0 if size > 0 else 0.0
+    result = cython.cast(cython.longlong, bits + 0.5) if cython.compiled else int(bits + 0.5)
+    return result
 
 
 @cython.cfunc
@@ -378,19 +414,32 @@ def _close(
     block: cython.longlong = state[_BLOCKS]
     first: cython.longlong = state[_WORDS]
     count: cython.longlong = state[_PENDING]
-    keys: cython.longlong
+    keys: cython.longlong = -1
     size: cython.longlong = -1
     if block < 0 or block >= blocks.shape[0] or first < 0 or count < 0 or count > len(pending):
         return False
     # Twice eight bits a hash: the next power of two.
     if count > len(sketch) * 4 or len(sketch) == 0:
         return False
-    keys = _different(pending, count, sketch)
-    if not state[_IS_UNKNOWN]:
-        size = (keys * cython.cast(cython.longlong, _BITS_PER_KEY) + 63) // 64
+    if state[_IS_VARIED] and count >= _MANY and not state[_IS_UNKNOWN]:
+        # Probably there are about as many keys as hashes here too. If so, the filter's own bits tell how many.
+        size = (count * cython.cast(cython.longlong, _BITS_PER_KEY) + 63) // 64
         if size > len(words) or first > len(words) - size or cython.cast(cython.ulonglong, size) * 64 > _MOST_BITS:
             return False
-        _fill(pending, count, words, first, size)
+        _fill(pending, count, words[first : first + size])
+        keys = _keys_in(words, first, size)
+        keys = count if keys > count else keys
+        if keys * 16 < count * 15:
+            keys = -1
+    if keys < 0:
+        keys = _different(pending, count, sketch)
+        size = -1
+        if not state[_IS_UNKNOWN]:
+            size = (keys * cython.cast(cython.longlong, _BITS_PER_KEY) + 63) // 64
+            if size > len(words) or first > len(words) - size or cython.cast(cython.ulonglong, size) * 64 > _MOST_BITS:
+                return False
+            _fill(pending, count, words[first : first + size])
+    state[_IS_VARIED] = keys * 16 >= count * 15
     blocks[block, _BLOCK_POSITION] = state[_POSITION]
     blocks[block, _BLOCK_FILE_END] = state[_FILE_END]
     blocks[block, _BLOCK_BASE_OFFSET] = state[_BASE_OFFSET]

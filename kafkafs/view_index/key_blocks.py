@@ -166,8 +166,6 @@ class KeyCollector:
         self._blocks = np.empty((0, COLUMNS), np.int64)
         self._words = np.empty(0, np.uint64)
         self._names: _Names | None = _Names()
-        # recycled
-        self._hashes = np.empty(0, np.uint64)
 
     @property
     def blocks(self) -> npt.NDArray[np.int64]:
@@ -184,16 +182,13 @@ class KeyCollector:
         """As in KeyBlocks."""
         return None if self._names is None else self._names.all()
 
-    def add(self, table: BatchTable, first: int, last: int, block: RecordBlock) -> None:
-        """Adds the batches in rows [first, last) of a table, decoded in `block` without any left out."""
-        count, starts, lengths = len(block), block.key_start, block.key_length
-        if count > len(self._hashes):
-            self._hashes = np.empty(2 * count, np.uint64)
-        hashes = self._hashes[:count]
-        key_kernel.hash_keys(block.buffer, starts, lengths, *self._secret, hashes)
+    def add(self, table: BatchTable, first: int, last: int, block: RecordBlock, hashes: UInt64s) -> None:
+        """Adds the batches in rows [first, last) of a table, decoded in `block` without any left out. `hashes`: as many
+        as there are records, to be overwritten: new memory would take a fifth as long as everything else here."""
+        key_kernel.hash_keys(block.buffer, block.key_start, block.key_length, *self._secret, hashes)
         if self._names is not None and not self._names.add(block, hashes):
             self._names = None
-        self._make_room(count, last - first)
+        self._make_room(len(block), last - first)
         key_kernel.collect(
             table.data,
             first,

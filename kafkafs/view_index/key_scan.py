@@ -46,13 +46,14 @@ def collect_keys(bench: Workbench, keys: KeyCollector, window: Window) -> None:
     while row < window.table.rows:
         block = bench.checked.decode(window.buffer, window.table, row, origin=window.origin)
         bench.note(block)
-        add_keys(keys, window.table, row, block)
+        add_keys(bench, keys, window.table, row, block)
         row = block.next_row if block.damage is None else block.damage.row + 1
 
 
-def add_keys(keys: KeyCollector, table: BatchTable, first: int, block: RecordBlock) -> None:
+def add_keys(bench: Workbench, keys: KeyCollector, table: BatchTable, first: int, block: RecordBlock) -> None:
     """Adds the batches from the row `first` on that are decoded in `block`, and the damaged one after them."""
-    keys.add(table, first, block.next_row if block.damage is None else block.damage.row, block)
+    last = block.next_row if block.damage is None else block.damage.row
+    keys.add(table, first, last, block, bench.hashes(len(block)))
     if block.damage is not None:
         row = block.damage.row
         keys.add_damage(int(table.position[row]), int(table.end[row]))

@@ -138,7 +138,7 @@ def _measure_window(
         bench.note(block)
         row = block.next_row
         if keys is not None:
-            add_keys(keys, table, first, block)
+            add_keys(bench, keys, table, first, block)
         if len(block):
             sizes = bench.sizes(len(block))
             task.format.measure(block, sizes)

@@ -115,6 +115,10 @@ class Workbench:
             self._sizes = np.empty(2 * count, dtype=np.int64)
         return self._sizes[:count]
 
+    def hashes(self, count: int) -> npt.NDArray[np.uint64]:
+        """As `sizes`, and in the same memory: whichever of them is asked for later overwrites the other."""
+        return self.sizes(count).view(np.uint64)
+
     def totals(self, rows: int) -> npt.NDArray[np.int64]:
         """Columns for the sums by batch of `measure_kernel.add_records`, cleared for `rows` batches."""
         if rows > self._totals.shape[1]:

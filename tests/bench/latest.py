@@ -12,8 +12,7 @@ from pathlib import Path
 
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.format.decoder import Decoder
-from storage.latest.latest_records import LatestKeys
-from storage.latest.offset_map import ENTRY_BYTES
+from storage.latest.latest_keys import LatestKeys
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
@@ -34,12 +33,12 @@ def _read_all(tree: Tree, path: str) -> None:
 
 
 def _bytes_a_key(snapshot: LogSnapshot) -> str:
-    """What the scan's map takes, beside the cleaner's, which has the same slots and may fill as much of them."""
-    keys, decoder = LatestKeys(512 << 20), Decoder()
-    for block in read_range(snapshot, snapshot.log_start_offset, snapshot.log_end_offset, decoder=decoder):
+    """What the scan's table takes; the cleaner's map has slots of 24 bytes, as many of which may be taken."""
+    start, end, decoder = snapshot.log_start_offset, snapshot.log_end_offset, Decoder()
+    keys = LatestKeys(512 << 20, start, end)
+    for block in read_range(snapshot, start, end, decoder=decoder):
         assert keys.put(block)
-    slots = keys.slots / max(1, len(keys))
-    return f"{slots * ENTRY_BYTES:.1f} bytes a key in slots of {ENTRY_BYTES}, {1 / slots:.2f} of them full"
+    return f"{keys.memory_bytes / max(1, len(keys)):.1f} bytes a key in slots of {keys.slot_bytes}"
 
 
 def measure(context: Context) -> None:

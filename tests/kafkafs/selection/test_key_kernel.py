@@ -184,6 +184,26 @@ def test_how_many_keys_are_counted(distinct: int) -> None:
     assert abs(made.blocks[0, KEYS] / distinct - 1) < 0.02
 
 
+@pytest.mark.parametrize("distinct", [1, 1000, 2900, 3700, 4000])
+def test_blocks_after_one_of_different_keys(distinct: int) -> None:
+    """Then a filter is made as if all keys were different, and again if they are not."""
+    made = []
+    for form in BOTH:
+        one = Made(form, 12_000, 3)
+        for number, many in enumerate((4000, distinct, 4000)):
+            keys = [b"%d-%d" % (number, key % many) for key in range(4000)]
+            one.add(table_of([1000], 1000 * number), [0] * 4000, hashes_of(form, keys), 1000, 5000)
+        made.append((one.blocks.tolist(), one.words.tolist()))
+        for number, block in enumerate(one.blocks.tolist()):
+            many = distinct if number == 1 else 4000
+            assert abs(block[KEYS] / many - 1) < 0.02
+            words = -(-block[KEYS] * 10 // 64)
+            assert words <= block[WORDS] <= words * 16 / 15 + 1
+            inside = hashes_of(form, [b"%d-%d" % (number, key) for key in range(many)])[::7].tolist()
+            assert all(one.may_hold(value)[number] for value in inside)
+    assert made[0] == made[1]
+
+
 def test_how_many_other_keys_pass() -> None:
     """Of keys as people have them: numbered."""
     count = 5000

@@ -1,4 +1,4 @@
-"""The offsets of the latest records against a dict: any logs, both isolations, maps that grow, too little memory."""
+"""The offsets of the latest records against a dict: any logs, both isolations, too little memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptBatch, TooManyKeys
 from storage.format.record_columns import Record
-from storage.latest.latest_records import LatestKeys, latest_offsets, rows_among
+from storage.latest.latest_records import latest_offsets, rows_among
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TopicPartition
-from tests.storage.latest.test_offset_map import block_of
 from tests.support.builders import ROLL, Batch, BuiltRecord, Item, Partition, abort, build_log_dir, commit
-from tests.support.uncompiled import plain_kernels
 
 MEMORY = 1 << 20
 KEYS = st.none() | st.binary(max_size=2) | st.sampled_from([b"k1", b"k2", b"k" * 300])
@@ -63,39 +61,10 @@ def keyed(count: int, keys: int, first: int = 0) -> list[Record]:
     return [Record(b"key-%d" % ((first + i) * 7919 % keys), b"v") for i in range(count)]
 
 
-def test_a_map_that_grows_often() -> None:
-    keys, last = LatestKeys(8 << 20), dict[bytes, int]()
-    for first in range(0, 60_000, 2_000):
-        records = keyed(2_000, 40_000, first)
-        assert keys.put(block_of(records, first))
-        last.update({record.key or b"": first + slot for slot, record in enumerate(records)})
-    assert len(keys) == len(last) == 40_000
-    # The aim is 24 bytes a key, and some free space.
-    assert len(keys) <= keys.slots * 0.9
-    assert keys.slots <= len(keys) / 0.9 * 1.35
-    assert keys.offsets().tolist() == sorted(last.values())
-
-
-def test_the_memory_is_a_limit() -> None:
-    memory = 256 << 10
-    keys, first = LatestKeys(memory), 0
-    while keys.put(block_of(keyed(500, 10**9, first), first)):
-        first += 500
-        assert keys.slots * 24 <= memory
-    assert len(keys) > memory / 24 / 2
-
-
-def test_uncompiled() -> None:
-    with plain_kernels():
-        keys = LatestKeys(MEMORY)
-        assert keys.put(block_of([Record(b"a", b"1"), Record(b"b", b"1"), Record(b"a", None), Record(None, b"x")]))
-        assert keys.offsets().tolist() == [1]
-
-
 def test_too_many_keys_name_the_way_out(tmp_path: Path) -> None:
     built = build_log_dir(tmp_path, {"t": [Partition([Batch(keyed(3_000, 10**9))])]})["t", 0]
     with pytest.raises(TooManyKeys, match=r"t/0 has more keys.*latest_memory=.*kafkafs spark latest"):
-        latest_offsets(snapshot_of(built.path.parent), Isolation.READ_UNCOMMITTED, 16 << 10)
+        latest_offsets(snapshot_of(built.path.parent), Isolation.READ_UNCOMMITTED, 32 << 10)
 
 
 def test_damage_may_hide_the_latest(tmp_path: Path) -> None:
