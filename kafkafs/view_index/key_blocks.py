@@ -241,10 +241,10 @@ _Array = TypeVar("_Array", npt.NDArray[np.int64], UInt64s)
 
 def _with_room(array: _Array, used: _Array, rows: int) -> _Array:
     """An array with room for `rows` behind those that are used: the array itself, or a copy."""
-    needed = len(used) + rows
-    if needed <= len(array):
+    if len(used) + rows <= len(array):
         return array
-    larger = np.empty((2 * needed, *array.shape[1:]), array.dtype)
+    # Each copy is memory that the system must provide anew; what is not used of it takes none.
+    larger = np.empty((2 * len(used) + 32 * rows, *array.shape[1:]), array.dtype)
     larger[: len(used)] = used
     return larger
 
