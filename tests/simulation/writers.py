@@ -262,7 +262,8 @@ class Writer:
         may have got their lines.
         """
         lines = [sent for sent in lines if sent.left]
-        certain = isinstance(error, _OF_A_LINE) if error is not None else not self._world.faults
+        passes = not self._world.faults and self._topic not in self._world.removals
+        certain = isinstance(error, _OF_A_LINE) if error is not None else passes
         for sent in lines:
             if not sent.is_bad and not sent.given_up and sent.line.fate is not Fate.UNKNOWN:
                 sent.line.fate = Fate.REFUSED if certain else Fate.UNKNOWN
