@@ -91,12 +91,12 @@ class _Drawing:
         return Plan(seed, tuple(topics), processes, self._of(sizes))
 
     def _topic(self, name: str, partitions: int, *, retained: bool = False, compacted: bool = False) -> TopicOf:
-        small = name == "copy" or (retained and self._has_commits) or self._theme in (RETENTION, ROT, POWER)
+        small = name == "copy" or (retained and self._has_commits) or self._theme in (ROT, POWER)
         sizes = ("300", "300", "700") if small else _SIZES
         config = [_LIMIT, ("segment.bytes", self._of(sizes)), ("index.interval.bytes", self._of(("0", "100", "4096")))]
         if retained:
             config += [("file.delete.delay.ms", "20")]
-            config += [self._of(_LIMITS)]
+            config += [self._of(_LIMITS if self._theme is not RETENTION or self._is(0.6) else _LIMITS[-1:])]
         if compacted:
             config += [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.1")]
             config += [("file.delete.delay.ms", "20")]
@@ -123,7 +123,7 @@ class _Drawing:
         if self._has_copy and self._is(0.9):
             jobs.append(self._leader())
         if self._has_commits and self._is(0.8):
-            jobs.append(Job("driver", "d", self._some(1, 5, self._commit)))
+            jobs.append(Job("driver", "d", self._some(*((3, 8) if theme is RETENTION else (1, 5)), self._commit)))
         if self._has_groups:
             jobs.append(Job("consumer", "c", self._some(1, 4, self._offset)))
         for index in range(self._of(theme.readers)):
@@ -131,14 +131,19 @@ class _Drawing:
         if self._is(theme.administrator) or self._remakes or self._fails:
             jobs.append(Job("administrator", "a", self._administration()))
         if self._is(theme.upkeep):
-            jobs.append(Job("upkeep", "u", (Pause(self._of((5, 15, 40))),)))
+            jobs.append(Job("upkeep", "u", (Pause(self._of((40, 100) if theme is RETENTION else (5, 15, 40))),)))
         if self._is(theme.follows) or (theme is EVERYTHING and self._is(0.35) and (self._has_copy or self._remakes)):
             jobs.append(Job("reader", "f", self._some(1, 6, self._look), follows=True))
         kill_at = self._upto(1, self._of(theme.kill_within)) if self._is(theme.kills) else None
+        kill_operation = None
+        if kill_at is not None and self._is(0.4):
+            kill_at, kill_operation = None, 1 + kill_at // 8
+        is_killed = kill_at is not None or kill_operation is not None
         return ProcessOf(
             tuple(jobs),
             kill_at,
-            kill_at is not None and self._is(theme.power),
+            kill_operation,
+            is_killed and self._is(theme.power),
             self._of((0.02, 0.1, 0.3, 0.5)),
             self._upto(1 << 32),
             gentle=self._is(0.2),
@@ -146,7 +151,7 @@ class _Drawing:
             committed=self._has_copy and self._is(theme.committed),
             clamp=self._is(0.2),
             held=self._of((None, None, 6)),
-            unchecked=kill_at is not None and not self._has_copy and not self._rots and self._is(0.4),
+            unchecked=is_killed and not self._has_copy and not self._rots and self._is(0.4),
             rots=self._rotting() if self._rots else (),
         )
 
@@ -165,9 +170,9 @@ class _Drawing:
         policy = self._of((DROPS, GIVES_UP, NEXT, AGAIN))
         if theme is LINES:
             path = path if json and self._is(0.3) else f"/{topic}/{path.rpartition('/')[2]}"
-            policy = self._of((DROPS, DROPS, policy, AGAIN))
+            policy = self._of((DROPS, policy, AGAIN, AGAIN))
         make = partial(self._writing, json=json, keyed=keyed, needs_key=topic == "keyed")
-        return Job("writer", name, self._some(2, 11, make), path, policy, self._is(0.75))
+        return Job("writer", name, self._some(2, 11, make), path, policy, self._is(0.5 if theme is LINES else 0.75))
 
     def _writing(self, *, json: bool, keyed: bool, needs_key: bool) -> object:
         kind = self._random.random()
@@ -177,7 +182,8 @@ class _Drawing:
             return Close()
         if kind < 0.3:
             return Pause(self._upto(1, 20))
-        lines = [self._line(json=json, keyed=keyed) for _ in range(self._of((1, 1, 2, 3, 5, 7)))]
+        counts = (1, 2, 3, 5, 7) if self._theme is LINES else (1, 1, 2, 3, 5, 7)
+        lines = [self._line(json=json, keyed=keyed) for _ in range(self._of(counts))]
         if self._is(0.4 if self._theme is LINES else 0.2):
             bad = [TOO_LARGE, HUGE] + [NOT_JSON] * json + [NO_KEY] * needs_key
             lines.insert(self._upto(len(lines) + 1), self._line(json=json, keyed=keyed, kind=self._of(bad)))
@@ -191,7 +197,7 @@ class _Drawing:
         return Write(tuple(lines), ended=self._is(0.93), first=round(first, 3))
 
     def _line(self, *, json: bool, keyed: bool, kind: str = GOOD) -> LineOf:
-        key = self._upto(3) if keyed else None
+        key = self._upto(6 if self._theme is LINES else 3) if keyed else None
         age = None
         if json and self._has_times and self._is(0.7):
             age = self._of((0, 10, 1000, 3000, -1000))
@@ -233,7 +239,7 @@ class _Drawing:
         if self._is(0.3):
             ops.append(self._alteration())
         kinds = [self._alteration, self._jump, Status, self._pause]
-        kinds += [self._before] if self._deletes else []
+        kinds += [self._before] * (3 if self._remakes else 1) if self._deletes else []
         if self._remakes:
             kinds += [self._remaking] * (8 if theme is MADE_AGAIN else 3)
         else:
@@ -282,7 +288,7 @@ class _Drawing:
         return [Fault(kind, rate), *ends]
 
     def _leader(self) -> Job:
-        ops: list[object] = []
+        ops: list[object] = self._rewritten()[-8:] if self._theme is TRUNCATION and self._is(0.3) else []
         for _ in range(self._upto(4, 20)):
             if self._theme is TRUNCATION and self._is(0.15):
                 ops += self._of((self._undecided, self._rewritten))()
@@ -306,14 +312,18 @@ class _Drawing:
 
     def _undecided(self) -> list[object]:
         """A transaction whose marker is cut off, and then decided again."""
-        producer, waits = self._of((1, 2)), [Pause(self._upto(1, 20))] if self._is(0.7) else []
-        ops = [Batch(self._of((1, 2)), 5, producer, transactional=True), Marker(producer, self._is(0.6)), *waits]
-        return [*ops, Truncate(0.99), *waits, Marker(producer, self._is(0.4))]
+        producer = self._of((1, 2))
+        ops: list[object] = [Batch(self._of((1, 2)), 5, producer, transactional=True)]
+        ops += [Batch(self._of((1, 2)), 30) for _ in range(self._upto(3))]  # the marker may be in another segment
+        ops += [Marker(producer, self._is(0.7)), Pause(self._upto(1, 40)), Truncate(0.99)]
+        ops += [Pause(self._upto(1, 10))] if self._is(0.2) else []
+        return [*ops, Marker(producer, self._is(0.3)), Pause(self._upto(1, 30))]
 
     def _rewritten(self) -> list[object]:
         """Several segments are cut off, and as much is written again."""
         batches = [Batch(self._of((1, 2)), self._of((5, 30))) for _ in range(self._upto(3, 7))]
-        return [*batches, Truncate(self._of((0.0, 0.3, 0.6))), *batches]
+        flushes = [Flush()] if self._is(0.3) else []
+        return [*batches, *flushes, Truncate(self._of((0.0, 0.3, 0.6))), *batches]
 
     def _commit(self) -> Commit:
         shares = self._random.sample([("kept", 0), ("kept", 1), ("plain", 0), ("plain", 1)], self._upto(1, 4))

@@ -209,13 +209,15 @@ class Rot:
 
 @value
 class ProcessOf:
-    """A mount from start to end. `kill_at`: the step at which it is killed; `switching`: how probable it is that
+    """A mount from start to end. `kill_at`: the step at which it is killed, or `kill_operation`: which operation of
+    the disk it does not survive; `switching`: how probable it is that
     another thread goes on at a switch point, as `order` draws it; `held`: how many descriptors of written files may be
     open; `unchecked`: the next process recovers what this one leaves; otherwise that is done and compared between
     them."""
 
     jobs: tuple[Job, ...]
     kill_at: int | None = None
+    kill_operation: int | None = None
     loses_power: bool = False
     switching: float = 0.2
     order: int = 0

@@ -251,6 +251,7 @@ class _Run:
             self._world.disk.stopped = True
 
         scheduler.on_kill = stop
+        self._world.disk.left = -1 if of.kill_operation is None else of.kill_operation
         mounted = scheduler.spawn("mount", lambda: self._mount(scheduler, of, opened))
         followers = [job for job in of.jobs if job.follows]
         if followers:

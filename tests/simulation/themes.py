@@ -54,15 +54,15 @@ EVERYTHING = Theme(
 )
 MADE_AGAIN = Theme(
     "a topic that is removed and made again", 13, topics=(), written=("again",), writers=(1, 2), processes=(1, 1, 2),
-    readers=(1, 2, 2), kills=0.4, remakes=1.0, fails=0.15, follows=0.6, upkeep=0.4, administrator=1.0,
+    readers=(1, 2, 2), kills=0.4, remakes=1.0, fails=0.15, follows=0.6, upkeep=0.4, administrator=1.0, deletes=0.6,
 )  # fmt: skip
 RETENTION = Theme(
     "staged commits while retention goes on", 13, written=("kept", "kept", "plain"), processes=(1, 2),
-    readers=(0, 1), kills=0.6, power=0.1, kill_within=(1500, 3000), commits=0.75, fails=0.15, upkeep=1.0, times=0.6,
+    readers=(0, 1), kills=0.6, power=0.1, kill_within=(1500, 3000), commits=0.75, fails=0.5, upkeep=1.0, times=0.6,
 )  # fmt: skip
 TRUNCATION = Theme(
-    "truncations under open views", 12, topics=(), writers=(0,), processes=(1, 1, 2), readers=(1, 2, 2), kills=0.45,
-    power=0.8, kill_within=(300, 1500), copies=1.0, follows=0.6, upkeep=0.5, administrator=0.1, committed=0.6,
+    "truncations under open views", 12, topics=(), writers=(0,), processes=(1, 1, 2, 2), readers=(1, 2, 2), kills=0.45,
+    power=0.8, kill_within=(300, 1200), copies=1.0, follows=0.6, upkeep=0.5, administrator=0.1, committed=0.6,
 )  # fmt: skip
 ROT = Theme(
     "bits that flip", 6, topics=("plain",), written=("plain",), writers=(1, 2), processes=(2, 2, 3), readers=(1, 2, 3),
@@ -82,7 +82,7 @@ VIEWS = Theme(
 )  # fmt: skip
 LINES = Theme(
     "lines that are refused, and written again", 12, topics=("plain",), written=("plain",), writers=(1, 1, 2),
-    processes=(1, 1, 2), readers=(0,), kills=0.2, fails=0.5, upkeep=0.1, administrator=0.0,
+    processes=(1, 1, 2), readers=(0,), kills=0.2, fails=0.7, upkeep=0.1, administrator=0.0,
 )  # fmt: skip
 
 THEMES = (EVERYTHING, MADE_AGAIN, RETENTION, TRUNCATION, ROT, OPENINGS, POWER, VIEWS, LINES)

@@ -21,7 +21,7 @@ from storage.log.reader import read_range
 from storage.types import TopicPartition
 from tests.simulation.clocks import Inodes, SimulatedClock
 from tests.simulation.copies import Copy
-from tests.simulation.scheduler import current
+from tests.simulation.scheduler import Killed, current
 from tests.support.faults import FaultyDisk, FaultyFile, _Inode
 
 
@@ -103,6 +103,7 @@ class SimulatedDisk(FaultyDisk):
         super().__init__(root, seed=world.stream("disk").randrange(1 << 32))
         self._world = world
         self.fail = self._failure
+        self.left = -1  # operations until the process is killed in one of them; negative: it is not
         self.lost: list[tuple[_Inode, list[tuple[int, bytes | None]]]] = []  # what failed syncs did not write
 
     def repair(self) -> None:
@@ -115,6 +116,10 @@ class SimulatedDisk(FaultyDisk):
         scheduler = current()
         if scheduler is not None:
             scheduler.switch(what)
+            self.left -= 1
+            if not self.left:
+                scheduler.kill()
+                raise Killed
         super().operation(what, path)
 
     def open(self, path: Path, *, create: bool = False) -> FaultyFile:
