@@ -209,6 +209,8 @@ class _Drawing:
         topic, partition = ("copy", 0) if self._has_copy and self._is(0.5) else self._of(self._names)
         name = self._of(("messages", *self._ranges, self._range()))
         ending = self._of(("txt", "jsonl", "jsonl", "log"))
+        if self._theme is TRUNCATION and self._is(0.4):
+            name, ending = "messages", "jsonl"
         reads = tuple(self._read() for _ in range(self._of((0, 1, 3, 6))))
         return Look(topic, partition, f"{name}.{ending}", reads, self._is(0.85))
 
@@ -290,7 +292,7 @@ class _Drawing:
     def _leader(self) -> Job:
         ops: list[object] = self._rewritten()[-8:] if self._theme is TRUNCATION and self._is(0.3) else []
         for _ in range(self._upto(4, 20)):
-            if self._theme is TRUNCATION and self._is(0.15):
+            if self._theme is TRUNCATION and self._is(0.2):
                 ops += self._of((self._undecided, self._rewritten))()
                 continue
             kind = self._random.random()
@@ -314,7 +316,7 @@ class _Drawing:
         """A transaction whose marker is cut off, and then decided again."""
         producer = self._of((1, 2))
         ops: list[object] = [Batch(self._of((1, 2)), 5, producer, transactional=True)]
-        ops += [Batch(self._of((1, 2)), 30) for _ in range(self._upto(3))]  # the marker may be in another segment
+        ops += [Batch(self._of((1, 2)), 30) for _ in range(self._upto(4))]  # the marker may be in another segment
         ops += [Marker(producer, self._is(0.7)), Pause(self._upto(1, 40)), Truncate(0.99)]
         ops += [Pause(self._upto(1, 10))] if self._is(0.2) else []
         return [*ops, Marker(producer, self._is(0.3)), Pause(self._upto(1, 30))]

@@ -176,7 +176,8 @@ class _Reading:
         return self._read_at(position, read.size) is not None
 
     def begin_again(self) -> bool:
-        """Reads all from the beginning."""
+        """Reads all from the beginning, once a handle would look at the log again (kafkafs.views.open_view.LOOK_S)."""
+        self._process.world.clock.rest(1)
         self._bytes.clear()
         self._front, self.is_torn = 0, False
         self._cuts = 0 if self._copy is None else self._copy.cuts
