@@ -47,6 +47,7 @@ from tests.simulation.themes import EVERYTHING, LINES, MADE_AGAIN, OPENINGS, POW
 from tests.support.owned_dirs import NOW_MS
 
 _LIMIT = ("max.message.bytes", str(MAX_MESSAGE_BYTES))
+_ROOM = ("max.message.bytes", "2000")
 _SIZES = ("300", "700", "2000")
 _LIMITS = (("retention.bytes", "900"), ("retention.ms", "200"), ("retention.bytes", "300"), ("retention.bytes", "0"))
 
@@ -74,6 +75,8 @@ class _Drawing:
         self._fails = self._is(theme.fails)
         self._has_times = self._is(theme.times)
         self._deletes = self._is(theme.deletes)
+        # One request has lines for several partitions, none of which can be too large (kafkafs.writing.destinations).
+        self._scatters = theme is LINES and self._is(0.4)
         wanted = ("plain", "kept") if theme.topics is None else theme.topics
         topics = [self._topic(name, 2, retained=name == "kept") for name in wanted]
         topics += [self._topic("keyed", 2, compacted=True)] if self._has_keys else []
@@ -93,7 +96,13 @@ class _Drawing:
     def _topic(self, name: str, partitions: int, *, retained: bool = False, compacted: bool = False) -> TopicOf:
         small = name == "copy" or (retained and self._has_commits) or self._theme in (ROT, POWER)
         sizes = ("300", "300", "700") if small else _SIZES
-        config = [_LIMIT, ("segment.bytes", self._of(sizes)), ("index.interval.bytes", self._of(("0", "100", "4096")))]
+        if self._scatters:
+            sizes = ("2000",)
+        config = [
+            _ROOM if self._scatters else _LIMIT,
+            ("segment.bytes", self._of(sizes)),
+            ("index.interval.bytes", self._of(("0", "100", "4096"))),
+        ]
         if retained:
             config += [("file.delete.delay.ms", "20")]
             config += [self._of(_LIMITS if self._theme is not RETENTION or self._is(0.6) else _LIMITS[-1:])]
@@ -114,14 +123,13 @@ class _Drawing:
         theme = self._theme
         jobs: list[Job] = []
         for index in range(self._of(theme.writers)):
-            keyed = theme is LINES and self._is(0.4)  # so that one write(2) has lines for several partitions
-            jobs.append(self._writer(f"w{index}", self._of(theme.written), keyed=keyed))
+            jobs.append(self._writer(f"w{index}", self._of(theme.written), keyed=self._scatters))
         if self._has_keys and self._is(0.7):
             jobs.append(self._writer("k", "keyed", keyed=True))
         if self._remakes:
             jobs.append(self._writer("g", "again"))
         if self._has_copy and self._is(0.9):
-            jobs.append(self._leader())
+            jobs.append(self._leader(number))
         if self._has_commits and self._is(0.8):
             jobs.append(Job("driver", "d", self._some(*((3, 8) if theme is RETENTION else (1, 5)), self._commit)))
         if self._has_groups:
@@ -162,7 +170,7 @@ class _Drawing:
 
     def _writer(self, name: str, topic: str, *, keyed: bool = False) -> Job:
         theme = self._theme
-        json = keyed or self._is(0.35 if not self._has_times else 0.8)
+        json = keyed or self._is(0.1 if theme is LINES else 0.35 if not self._has_times else 0.8)
         folder = self._of((f"/{topic}", f"/{topic}/0", f"/{topic}/0"))
         if topic in ("plain", "kept"):
             folder = self._of((f"/{topic}", f"/{topic}/0", f"/{topic}/1"))
@@ -170,9 +178,16 @@ class _Drawing:
         policy = self._of((DROPS, GIVES_UP, NEXT, AGAIN))
         if theme is LINES:
             path = path if json and self._is(0.3) else f"/{topic}/{path.rpartition('/')[2]}"
-            policy = self._of((DROPS, policy, AGAIN, AGAIN))
+            policy = self._of((DROPS, DROPS, policy, AGAIN, AGAIN))
         make = partial(self._writing, json=json, keyed=keyed, needs_key=topic == "keyed")
-        return Job("writer", name, self._some(2, 11, make), path, policy, self._is(0.5 if theme is LINES else 0.75))
+        return Job(
+            "writer",
+            name,
+            self._some(2, 15 if theme is LINES else 11, make),
+            path,
+            policy,
+            self._is(0.5 if theme is LINES else 0.75),
+        )
 
     def _writing(self, *, json: bool, keyed: bool, needs_key: bool) -> object:
         kind = self._random.random()
@@ -182,9 +197,9 @@ class _Drawing:
             return Close()
         if kind < 0.3:
             return Pause(self._upto(1, 20))
-        counts = (1, 2, 3, 5, 7) if self._theme is LINES else (1, 1, 2, 3, 5, 7)
+        counts = (1, 3, 5, 7) if self._theme is LINES else (1, 1, 2, 3, 5, 7)
         lines = [self._line(json=json, keyed=keyed) for _ in range(self._of(counts))]
-        if self._is(0.4 if self._theme is LINES else 0.2):
+        if self._is(0.5 * (not keyed) if self._theme is LINES else 0.2):
             bad = [TOO_LARGE, HUGE] + [NOT_JSON] * json + [NO_KEY] * needs_key
             lines.insert(self._upto(len(lines) + 1), self._line(json=json, keyed=keyed, kind=self._of(bad)))
         if json and self._is(0.1):  # small enough for one request, which ends within a line after a bad one
@@ -194,14 +209,15 @@ class _Drawing:
         first = self._of((1.0, 1.0, self._random.random()))
         if self._is(0.15):
             return Write(tuple(lines), round(self._random.random(), 3), first=round(first, 3))
-        return Write(tuple(lines), ended=self._is(0.93), first=round(first, 3))
+        return Write(tuple(lines), ended=self._is(0.8 if self._theme is LINES else 0.93), first=round(first, 3))
 
     def _line(self, *, json: bool, keyed: bool, kind: str = GOOD) -> LineOf:
         key = self._upto(6 if self._theme is LINES else 3) if keyed else None
         age = None
         if json and self._has_times and self._is(0.7):
             age = self._of((0, 10, 1000, 3000, -1000))
-        return LineOf(self._of((0, 0, 20, 60, 120)), kind, key, age)
+        sizes = ((0, 20, 20) if keyed else (20, 60, 120, 120)) if self._theme is LINES else (0, 0, 20, 60, 120)
+        return LineOf(self._of(sizes), kind, key, age)
 
     # Readers
 
@@ -236,7 +252,7 @@ class _Drawing:
     def _administration(self) -> tuple[object, ...]:
         theme = self._theme
         ops: list[object] = []
-        if self._fails and self._is(0.6 if theme is OPENINGS else 0.1):
+        if self._fails and self._is(0.6 if theme in (OPENINGS, LINES) else 0.1):
             ops += self._fault()  # before anybody has opened anything
         if self._is(0.3):
             ops.append(self._alteration())
@@ -282,6 +298,8 @@ class _Drawing:
         return [Create("x"), self._pause(), Remove("x")] if self._is(0.5) else [Create("x")]
 
     def _fault(self) -> list[object]:
+        if self._theme is LINES and self._is(0.8):  # some of several partitions get their lines
+            return [Fault("ENOSPC", self._of((0.5, 0.3, 0.1))), Pause(self._upto(20, 150)), Fault("ENOSPC")]
         kind = self._of(("ENOSPC", "ENOSPC", "EMFILE", "EMFILE", "EIO", "slow"))
         rate = self._of((1.0, 0.3)) if kind in ("ENOSPC", "slow") else self._of((0.3, 0.1, 0.03))
         if self._is(0.15):
@@ -289,8 +307,10 @@ class _Drawing:
         ends = [self._of((Pause(self._upto(1, 60)), Status())), Fault(kind)]
         return [Fault(kind, rate), *ends]
 
-    def _leader(self) -> Job:
-        ops: list[object] = self._rewritten()[-8:] if self._theme is TRUNCATION and self._is(0.3) else []
+    def _leader(self, number: int) -> Job:
+        ops: list[object] = []
+        if self._theme is TRUNCATION and self._is(0.5):  # what the process before has left is all on disk
+            ops += self._rewritten(written=number == 0)
         for _ in range(self._upto(4, 20)):
             if self._theme is TRUNCATION and self._is(0.2):
                 ops += self._of((self._undecided, self._rewritten))()
@@ -321,11 +341,11 @@ class _Drawing:
         ops += [Pause(self._upto(1, 10))] if self._is(0.2) else []
         return [*ops, Marker(producer, self._is(0.3)), Pause(self._upto(1, 30))]
 
-    def _rewritten(self) -> list[object]:
+    def _rewritten(self, *, written: bool = True) -> list[object]:
         """Several segments are cut off, and as much is written again."""
         batches = [Batch(self._of((1, 2)), self._of((5, 30))) for _ in range(self._upto(3, 7))]
         flushes = [Flush()] if self._is(0.3) else []
-        return [*batches, *flushes, Truncate(self._of((0.0, 0.3, 0.6))), *batches]
+        return [*(batches * written), *flushes, Truncate(self._of((0.0, 0.3, 0.6))), *batches]
 
     def _commit(self) -> Commit:
         shares = self._random.sample([("kept", 0), ("kept", 1), ("plain", 0), ("plain", 1)], self._upto(1, 4))

@@ -61,7 +61,7 @@ RETENTION = Theme(
     readers=(0, 1), kills=0.6, power=0.1, kill_within=(1500, 3000), commits=0.75, fails=0.5, upkeep=1.0, times=0.6,
 )  # fmt: skip
 TRUNCATION = Theme(
-    "truncations under open views", 12, topics=(), writers=(0,), processes=(1, 1, 2, 2), readers=(1, 2, 2), kills=0.45,
+    "truncations under open views", 12, topics=(), writers=(0,), processes=(1, 1, 2, 2), readers=(1, 2, 2), kills=0.5,
     power=0.8, kill_within=(300, 1200), copies=1.0, follows=0.6, upkeep=0.5, administrator=0.1, committed=0.6,
 )  # fmt: skip
 ROT = Theme(
