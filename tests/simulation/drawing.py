@@ -77,6 +77,8 @@ class _Drawing:
         self._deletes = self._is(theme.deletes)
         # One request has lines for several partitions, none of which can be too large (kafkafs.writing.destinations).
         self._scatters = theme is LINES and self._is(0.4)
+        self._shared = self._is(0.5) if theme is LINES and not self._scatters and self._is(0.4) else None
+        self._fails &= self._shared is None
         wanted = ("plain", "kept") if theme.topics is None else theme.topics
         topics = [self._topic(name, 2, retained=name == "kept") for name in wanted]
         topics += [self._topic("keyed", 2, compacted=True)] if self._has_keys else []
@@ -91,6 +93,7 @@ class _Drawing:
         count = self._of(theme.processes)
         processes = tuple(self._process(number, count) for number in range(count))
         sizes = (24, 96, 200, 600, 600) if theme is LINES else (24, 48, 96, 96, 200)
+        sizes = sizes if self._shared is None else (600,)
         return Plan(seed, tuple(topics), processes, self._of(sizes))
 
     def _topic(self, name: str, partitions: int, *, retained: bool = False, compacted: bool = False) -> TopicOf:
@@ -122,6 +125,8 @@ class _Drawing:
     def _process(self, number: int, count: int) -> ProcessOf:
         theme = self._theme
         jobs: list[Job] = []
+        if self._shared is not None:
+            jobs += [self._sharing(f"s{index}") for index in range(self._of((2, 3)))]
         for index in range(self._of(theme.writers)):
             jobs.append(self._writer(f"w{index}", self._of(theme.written), keyed=self._scatters))
         if self._has_keys and self._is(0.7):
@@ -188,6 +193,16 @@ class _Drawing:
             policy,
             self._is(0.5 if theme is LINES else 0.75),
         )
+
+    def _sharing(self, name: str) -> Job:
+        """One of several programs that have inherited one open file: each writes whole lines, and each line is in one
+        request."""
+        path = "/plain/@append.jsonl" if self._shared else "/plain/@append"
+        ops = [
+            Sync() if self._is(0.1) else Write(tuple(LineOf(self._of((0, 20, 60))) for _ in range(self._upto(1, 4))))
+            for _ in range(self._upto(3, 12))
+        ]
+        return Job("writer", name, tuple(ops), path, shares=True)
 
     def _writing(self, *, json: bool, keyed: bool, needs_key: bool) -> object:
         kind = self._random.random()

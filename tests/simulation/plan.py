@@ -184,7 +184,8 @@ class Offset:
 @value
 class Job:
     """A program. `path`: the file that a writer writes, `after_error`: what it does then; `persists`: writes the rest
-    again after a short count. A job of a follower runs on a read-only mount of the same directory."""
+    again after a short count; `shares`: one open file with all others that share it. A job of a follower runs on a
+    read-only mount of the same directory."""
 
     kind: str
     name: str
@@ -192,6 +193,7 @@ class Job:
     path: str = ""
     after_error: str = DROPS
     persists: bool = True
+    shares: bool = False
     follows: bool = False
 
 
