@@ -120,7 +120,10 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "cramjam": ("storage.format.compression",),
     "xxhash": ("storage.format.record_digest",),
     "psutil": (
-        "storage.files.dir_lock", "storage.upkeep.retention", "kafkafs.mounting.status", "kafkafs.mounting.mountpoint",
+        "storage.files.dir_lock",
+        "storage.upkeep.retention",
+        "kafkafs.mounting.status",
+        "kafkafs.mounting.mountpoint",
         "kafkafs.cli*",
     ),
     # Another process may truncate a file: SIGBUS kills the mount. The one module has memory without a file.
@@ -129,8 +132,20 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 
 # Bytes, pure: no I/O, no clock, no logging. The grammar of paths is pure too.
 PURE = ("storage.format*", "storage.errors", "storage.types", "kafkafs.tree.paths", "kafkafs.selection.range_names")
-NOT_PURE = {"io", "os", "logging", "time", "datetime", "shutil", "subprocess", "socket", "threading", "tempfile",
-            "random", "mmap"}
+NOT_PURE = {
+    "io",
+    "os",
+    "logging",
+    "time",
+    "datetime",
+    "shutil",
+    "subprocess",
+    "socket",
+    "threading",
+    "tempfile",
+    "random",
+    "mmap",
+}
 # calendar arithmetic without a clock
 PURE_BUT_FOR = {"kafkafs.tree.paths": {"datetime"}, "kafkafs.selection.range_names": {"datetime"}}
 

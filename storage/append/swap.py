@@ -69,9 +69,14 @@ class CleanedSegment:
         self._directory = directory
         self._ending = ending
         remove_cleaned(disk, directory, base_offset, ending)
-        self._files = ActiveSegment.create(
-            disk, directory, base_offset, interval_bytes=interval_bytes, now_ms=0, ending=ending
-        )
+        try:
+            self._files = ActiveSegment.create(
+                disk, directory, base_offset, interval_bytes=interval_bytes, now_ms=0, ending=ending
+            )
+        except OSError:  # some of its files may be there, and the caller has nothing yet that it could remove
+            with suppress(OSError):
+                remove_cleaned(disk, directory, base_offset, ending)
+            raise
 
     @property
     def size(self) -> int:

@@ -43,10 +43,13 @@ from tests.simulation.plan import (
     Truncate,
     Write,
 )
+from tests.simulation.themes import EVERYTHING, LINES, MADE_AGAIN, OPENINGS, POWER, RETENTION, ROT, TRUNCATION, theme_of
 from tests.support.owned_dirs import NOW_MS
 
 _LIMIT = ("max.message.bytes", str(MAX_MESSAGE_BYTES))
+_ROOM = ("max.message.bytes", "2000")
 _SIZES = ("300", "700", "2000")
+_LIMITS = (("retention.bytes", "900"), ("retention.ms", "200"), ("retention.bytes", "300"), ("retention.bytes", "0"))
 
 
 def draw(seed: int) -> Plan:
@@ -62,33 +65,50 @@ class _Drawing:
         self._upto = source.randrange
 
     def plan(self, seed: int) -> Plan:
-        self._has_copy = self._is(0.3)
-        self._has_commits = self._is(0.2)
-        self._has_keys = self._is(0.35)
-        self._remakes = self._is(0.2)
-        self._has_groups = self._is(0.05)
-        self._rots = self._is(0.15)
-        self._fails = self._is(0.45)
-        self._has_times = self._is(0.3)
-        topics = [self._topic("plain", 2), self._topic("kept", 2, retained=True)]
+        self._theme = theme = theme_of(self._random)
+        self._has_copy = self._is(theme.copies)
+        self._has_commits = self._is(theme.commits)
+        self._has_keys = self._is(theme.keys)
+        self._remakes = self._is(theme.remakes)
+        self._has_groups = self._is(theme.groups)
+        self._rots = self._is(theme.rots)
+        self._fails = self._is(theme.fails)
+        self._has_times = self._is(theme.times)
+        self._deletes = self._is(theme.deletes)
+        # One request has lines for several partitions, none of which can be too large (kafkafs.writing.destinations).
+        self._scatters = theme is LINES and self._is(0.4)
+        self._shared = self._is(0.5) if theme is LINES and not self._scatters and self._is(0.4) else None
+        self._fails &= self._shared is None
+        wanted = ("plain", "kept") if theme.topics is None else theme.topics
+        topics = [self._topic(name, 2, retained=name == "kept") for name in wanted]
         topics += [self._topic("keyed", 2, compacted=True)] if self._has_keys else []
         topics += [self._topic("copy", 1)] if self._has_copy else []
         topics += [self._topic("again", 1)] if self._remakes else []
+        self._topics = {topic.name for topic in topics}
         self._names = [(topic.name, number) for topic in topics for number in range(topic.partitions)]
         # Programs meet at the same few files.
-        themes = ("copy", "again", "plain") if self._rots else ("copy", "again")
-        self._names += [name for name in self._names if name[0] in themes] * 2
+        common = ("copy", "again", "plain") if self._rots else ("copy", "again")
+        self._names += [name for name in self._names if name[0] in common] * 2
         self._ranges = [self._range() for _ in range(4)]
-        count = self._of((1, 1, 2, 2, 3))
+        count = self._of(theme.processes)
         processes = tuple(self._process(number, count) for number in range(count))
-        return Plan(seed, tuple(topics), processes, self._of((24, 48, 96, 96, 200)))
+        sizes = (24, 96, 200, 600, 600) if theme is LINES else (24, 48, 96, 96, 200)
+        sizes = sizes if self._shared is None else (600,)
+        return Plan(seed, tuple(topics), processes, self._of(sizes))
 
     def _topic(self, name: str, partitions: int, *, retained: bool = False, compacted: bool = False) -> TopicOf:
-        sizes = ("300", "300", "700") if name == "copy" or (retained and self._has_commits) else _SIZES
-        config = [_LIMIT, ("segment.bytes", self._of(sizes)), ("index.interval.bytes", self._of(("0", "100", "4096")))]
+        small = name == "copy" or (retained and self._has_commits) or self._theme in (ROT, POWER)
+        sizes = ("300", "300", "700") if small else _SIZES
+        if self._scatters:
+            sizes = ("2000",)
+        config = [
+            _ROOM if self._scatters else _LIMIT,
+            ("segment.bytes", self._of(sizes)),
+            ("index.interval.bytes", self._of(("0", "100", "4096"))),
+        ]
         if retained:
             config += [("file.delete.delay.ms", "20")]
-            config += [self._of((("retention.bytes", "900"), ("retention.ms", "200"), ("retention.bytes", "300")))]
+            config += [self._of(_LIMITS if self._theme is not RETENTION or self._is(0.6) else _LIMITS[-1:])]
         if compacted:
             config += [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.1")]
             config += [("file.delete.delay.ms", "20")]
@@ -103,40 +123,48 @@ class _Drawing:
         return TopicOf(name, partitions, tuple(config))
 
     def _process(self, number: int, count: int) -> ProcessOf:
+        theme = self._theme
         jobs: list[Job] = []
-        for index in range(self._upto(1, 3)):
-            jobs.append(self._writer(f"w{index}", self._of(("plain", "plain", "kept"))))
+        if self._shared is not None:
+            jobs += [self._sharing(f"s{index}") for index in range(self._of((2, 3)))]
+        for index in range(self._of(theme.writers)):
+            jobs.append(self._writer(f"w{index}", self._of(theme.written), keyed=self._scatters))
         if self._has_keys and self._is(0.7):
             jobs.append(self._writer("k", "keyed", keyed=True))
         if self._remakes:
             jobs.append(self._writer("g", "again"))
         if self._has_copy and self._is(0.9):
-            jobs.append(self._leader())
+            jobs.append(self._leader(number))
         if self._has_commits and self._is(0.8):
-            jobs.append(Job("driver", "d", self._some(1, 5, self._commit)))
+            jobs.append(Job("driver", "d", self._some(*((3, 8) if theme is RETENTION else (1, 5)), self._commit)))
         if self._has_groups:
             jobs.append(Job("consumer", "c", self._some(1, 4, self._offset)))
-        for index in range(self._of((0, 1, 1, 2))):
+        for index in range(self._of(theme.readers)):
             jobs.append(Job("reader", f"r{index}", self._some(1, 6, self._look)))
-        if self._is(0.6) or self._remakes or self._fails:
+        if self._is(theme.administrator) or self._remakes or self._fails:
             jobs.append(Job("administrator", "a", self._administration()))
-        if self._is(0.8):
-            jobs.append(Job("upkeep", "u", (Pause(self._of((5, 15, 40))),)))
-        if self._is(0.3) or (self._is(0.5) and (self._has_copy or self._remakes)):
+        if self._is(theme.upkeep):
+            jobs.append(Job("upkeep", "u", (Pause(self._of((40, 100) if theme is RETENTION else (5, 15, 40))),)))
+        if self._is(theme.follows) or (theme is EVERYTHING and self._is(0.35) and (self._has_copy or self._remakes)):
             jobs.append(Job("reader", "f", self._some(1, 6, self._look), follows=True))
-        kill_at = self._of((None, self._upto(1, 300), self._upto(1, 2500), self._upto(1, 2500)))
+        kill_at = self._upto(1, self._of(theme.kill_within)) if self._is(theme.kills) else None
+        kill_operation = None
+        if kill_at is not None and self._is(0.4):
+            kill_at, kill_operation = None, 1 + kill_at // 8
+        is_killed = kill_at is not None or kill_operation is not None
         return ProcessOf(
             tuple(jobs),
             kill_at,
-            kill_at is not None and self._is(0.5),
+            kill_operation,
+            is_killed and self._is(theme.power),
             self._of((0.02, 0.1, 0.3, 0.5)),
             self._upto(1 << 32),
             gentle=self._is(0.2),
             trust_clean=self._is(0.8),
-            committed=self._has_copy and self._is(0.5),
+            committed=self._has_copy and self._is(theme.committed),
             clamp=self._is(0.2),
             held=self._of((None, None, 6)),
-            unchecked=kill_at is not None and not self._has_copy and not self._rots and self._is(0.4),
+            unchecked=is_killed and not self._has_copy and not self._rots and self._is(0.4),
             rots=self._rotting() if self._rots else (),
         )
 
@@ -146,16 +174,37 @@ class _Drawing:
     # Writers
 
     def _writer(self, name: str, topic: str, *, keyed: bool = False) -> Job:
-        json = keyed or self._is(0.35 if not self._has_times else 0.8)
+        theme = self._theme
+        json = keyed or self._is(0.1 if theme is LINES else 0.35 if not self._has_times else 0.8)
         folder = self._of((f"/{topic}", f"/{topic}/0", f"/{topic}/0"))
         if topic in ("plain", "kept"):
             folder = self._of((f"/{topic}", f"/{topic}/0", f"/{topic}/1"))
         path = f"{folder}/@append.jsonl" if json else f"{folder}/@append"
         policy = self._of((DROPS, GIVES_UP, NEXT, AGAIN))
-        make = partial(self._writing, json=json, keyed=keyed)
-        return Job("writer", name, self._some(2, 11, make), path, policy, self._is(0.75))
+        if theme is LINES:
+            path = path if json and self._is(0.3) else f"/{topic}/{path.rpartition('/')[2]}"
+            policy = self._of((DROPS, DROPS, policy, AGAIN, AGAIN))
+        make = partial(self._writing, json=json, keyed=keyed, needs_key=topic == "keyed")
+        return Job(
+            "writer",
+            name,
+            self._some(2, 15 if theme is LINES else 11, make),
+            path,
+            policy,
+            self._is(0.5 if theme is LINES else 0.75),
+        )
 
-    def _writing(self, *, json: bool, keyed: bool) -> object:
+    def _sharing(self, name: str) -> Job:
+        """One of several programs that have inherited one open file: each writes whole lines, and each line is in one
+        request."""
+        path = "/plain/@append.jsonl" if self._shared else "/plain/@append"
+        ops = [
+            Sync() if self._is(0.1) else Write(tuple(LineOf(self._of((0, 20, 60))) for _ in range(self._upto(1, 4))))
+            for _ in range(self._upto(3, 12))
+        ]
+        return Job("writer", name, tuple(ops), path, shares=True)
+
+    def _writing(self, *, json: bool, keyed: bool, needs_key: bool) -> object:
         kind = self._random.random()
         if kind < 0.15:
             return Sync()
@@ -163,25 +212,27 @@ class _Drawing:
             return Close()
         if kind < 0.3:
             return Pause(self._upto(1, 20))
-        lines = [self._line(json=json, keyed=keyed) for _ in range(self._of((1, 1, 2, 3, 5, 7)))]
-        if self._is(0.2):
-            bad = [TOO_LARGE, HUGE] + [NOT_JSON] * json + [NO_KEY] * keyed
+        counts = (1, 3, 5, 7) if self._theme is LINES else (1, 1, 2, 3, 5, 7)
+        lines = [self._line(json=json, keyed=keyed) for _ in range(self._of(counts))]
+        if self._is(0.5 * (not keyed) if self._theme is LINES else 0.2):
+            bad = [TOO_LARGE, HUGE] + [NOT_JSON] * json + [NO_KEY] * needs_key
             lines.insert(self._upto(len(lines) + 1), self._line(json=json, keyed=keyed, kind=self._of(bad)))
         if json and self._is(0.1):  # small enough for one request, which ends within a line after a bad one
-            bad = LineOf(kind=self._of((NOT_JSON, NO_KEY) if keyed else (NOT_JSON,)), key=lines[0].key)
+            bad = LineOf(kind=self._of((NOT_JSON, NO_KEY) if needs_key else (NOT_JSON,)), key=lines[0].key)
             cut, last = self._random.random(), LineOf(key=lines[0].key)
             return Write((bad, last), ended=False) if cut < 0.3 else Write((*lines[:1], bad, last), round(cut, 3))
         first = self._of((1.0, 1.0, self._random.random()))
         if self._is(0.15):
             return Write(tuple(lines), round(self._random.random(), 3), first=round(first, 3))
-        return Write(tuple(lines), ended=self._is(0.93), first=round(first, 3))
+        return Write(tuple(lines), ended=self._is(0.8 if self._theme is LINES else 0.93), first=round(first, 3))
 
     def _line(self, *, json: bool, keyed: bool, kind: str = GOOD) -> LineOf:
-        key = self._upto(3) if keyed else None
+        key = self._upto(6 if self._theme is LINES else 3) if keyed else None
         age = None
         if json and self._has_times and self._is(0.7):
             age = self._of((0, 10, 1000, 3000, -1000))
-        return LineOf(self._of((0, 0, 20, 60, 120)), kind, key, age)
+        sizes = ((0, 20, 20) if keyed else (20, 60, 120, 120)) if self._theme is LINES else (0, 0, 20, 60, 120)
+        return LineOf(self._of(sizes), kind, key, age)
 
     # Readers
 
@@ -189,6 +240,8 @@ class _Drawing:
         topic, partition = ("copy", 0) if self._has_copy and self._is(0.5) else self._of(self._names)
         name = self._of(("messages", *self._ranges, self._range()))
         ending = self._of(("txt", "jsonl", "jsonl", "log"))
+        if self._theme is TRUNCATION and self._is(0.4):
+            name, ending = "messages", "jsonl"
         reads = tuple(self._read() for _ in range(self._of((0, 1, 3, 6))))
         return Look(topic, partition, f"{name}.{ending}", reads, self._is(0.85))
 
@@ -212,9 +265,18 @@ class _Drawing:
     # Others
 
     def _administration(self) -> tuple[object, ...]:
-        ops: list[object] = [self._alteration()] if self._is(0.3) else []
-        kinds = [self._alteration, self._jump, Status, self._pause, self._before]
-        kinds += [self._remaking] * 3 if self._remakes else [self._creating]
+        theme = self._theme
+        ops: list[object] = []
+        if self._fails and self._is(0.6 if theme in (OPENINGS, LINES) else 0.1):
+            ops += self._fault()  # before anybody has opened anything
+        if self._is(0.3):
+            ops.append(self._alteration())
+        kinds = [self._alteration, self._jump, Status, self._pause]
+        kinds += [self._before] * (3 if self._remakes else 1) if self._deletes else []
+        if self._remakes:
+            kinds += [self._remaking] * (8 if theme is MADE_AGAIN else 3)
+        else:
+            kinds += [self._creating]
         kinds += [self._fault] * 3 if self._fails else []
         for _ in range(self._upto(2, 7)):
             made = self._of(kinds)()
@@ -222,7 +284,7 @@ class _Drawing:
         return tuple(ops)
 
     def _alteration(self) -> Alter:
-        topic = self._of(("plain", "kept"))
+        topic = self._of([name for name in ("plain", "kept", "again") if name in self._topics] or ["copy"])
         key, values = self._of((("segment.bytes", _SIZES), ("index.interval.bytes", ("0", "50", "4096"))))
         return Alter(topic, key, self._of(values))
 
@@ -232,17 +294,27 @@ class _Drawing:
     def _pause(self) -> Pause:
         return Pause(self._upto(1, 40))
 
-    def _before(self) -> Before:
-        return Before("kept", self._upto(2), round(self._random.random(), 2))
+    def _before(self) -> Before | Pause:
+        topics = [name for name in ("kept", "again") if name in self._topics]
+        if not topics:
+            return self._pause()
+        topic = self._of(topics)
+        return Before(topic, self._upto(2) if topic == "kept" else 0, round(self._random.random(), 2))
 
     def _remaking(self) -> list[object]:
-        again = [self._pause(), Remove("again"), Create("again")]
-        return again if self._is(0.8) else [Remove("again"), self._pause(), Create("again")]
+        waits = [self._pause()] if self._is(0.6) else []
+        if self._is(0.7):
+            return [*waits, Remove("again"), Create("again")]
+        if self._is(0.3):
+            return [*waits, Remove("again"), self._pause(), Status(), Create("again")]
+        return [Remove("again"), self._pause(), Create("again")]
 
     def _creating(self) -> list[object]:
         return [Create("x"), self._pause(), Remove("x")] if self._is(0.5) else [Create("x")]
 
     def _fault(self) -> list[object]:
+        if self._theme is LINES and self._is(0.8):  # some of several partitions get their lines
+            return [Fault("ENOSPC", self._of((0.5, 0.3, 0.1))), Pause(self._upto(20, 150)), Fault("ENOSPC")]
         kind = self._of(("ENOSPC", "ENOSPC", "EMFILE", "EMFILE", "EIO", "slow"))
         rate = self._of((1.0, 0.3)) if kind in ("ENOSPC", "slow") else self._of((0.3, 0.1, 0.03))
         if self._is(0.15):
@@ -250,9 +322,14 @@ class _Drawing:
         ends = [self._of((Pause(self._upto(1, 60)), Status())), Fault(kind)]
         return [Fault(kind, rate), *ends]
 
-    def _leader(self) -> Job:
+    def _leader(self, number: int) -> Job:
         ops: list[object] = []
+        if self._theme is TRUNCATION and self._is(0.5):  # what the process before has left is all on disk
+            ops += self._rewritten(written=number == 0)
         for _ in range(self._upto(4, 20)):
+            if self._theme is TRUNCATION and self._is(0.2):
+                ops += self._of((self._undecided, self._rewritten))()
+                continue
             kind = self._random.random()
             if kind < 0.48:
                 producer = self._of((-1, 1, 2))
@@ -270,6 +347,21 @@ class _Drawing:
                 ops.append(Pause(self._upto(1, 20)))
         return Job("leader", "l", tuple(ops), "/copy/0")
 
+    def _undecided(self) -> list[object]:
+        """A transaction whose marker is cut off, and then decided again."""
+        producer = self._of((1, 2))
+        ops: list[object] = [Batch(self._of((1, 2)), 5, producer, transactional=True)]
+        ops += [Batch(self._of((1, 2)), 30) for _ in range(self._upto(4))]  # the marker may be in another segment
+        ops += [Marker(producer, self._is(0.7)), Pause(self._upto(1, 40)), Truncate(0.99)]
+        ops += [Pause(self._upto(1, 10))] if self._is(0.2) else []
+        return [*ops, Marker(producer, self._is(0.3)), Pause(self._upto(1, 30))]
+
+    def _rewritten(self, *, written: bool = True) -> list[object]:
+        """Several segments are cut off, and as much is written again."""
+        batches = [Batch(self._of((1, 2)), self._of((5, 30))) for _ in range(self._upto(3, 7))]
+        flushes = [Flush()] if self._is(0.3) else []
+        return [*(batches * written), *flushes, Truncate(self._of((0.0, 0.3, 0.6))), *batches]
+
     def _commit(self) -> Commit:
         shares = self._random.sample([("kept", 0), ("kept", 1), ("plain", 0), ("plain", 1)], self._upto(1, 4))
         return Commit(
@@ -284,7 +376,8 @@ class _Drawing:
 
     def _rotting(self) -> tuple[Rot, ...]:
         names = [name for name in self._names if name[0] == "plain"]
+        unclean, counts = (0.1, (1, 2, 3)) if self._theme is ROT else (0.4, (0, 1, 1))
         return tuple(
-            Rot(*self._of(names), round(self._random.random(), 3), self._upto(4000), self._is(0.4))
-            for _ in range(self._of((0, 1, 1)))
+            Rot(*self._of(names), round(self._random.random(), 3), self._upto(4000), self._is(unclean))
+            for _ in range(self._of(counts))
         )

@@ -86,6 +86,7 @@ class Process:
     clamp: bool = False
     owned: OwnedDir | None = None
     maintenance: Maintenance | None = None
+    shared: dict[str, tuple[Opened, int]] = field(default_factory=dict)  # open files of several programs, and how many
     working: int = 0  # programs that are not through yet
     close: Callable[[], None] = field(default=lambda: None)
 

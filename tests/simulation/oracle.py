@@ -66,7 +66,7 @@ class Oracle:
         known = sorted(rotten.union(offsets))
         if tp.topic not in COMPACTED and known and known[-1] - known[0] + 1 != len(known):
             raise Anomaly(f"lost write: {tp} has holes: {offsets}")
-        if tp.topic not in COMPACTED | RETAINED and known and known[0] != 0:
+        if tp.topic not in COMPACTED | RETAINED and known and known[0] > self._world.deleted.get(tp, 0):
             raise Anomaly(f"lost write: {tp} begins at {known[0]}")
 
     def _check_same_as_before(self, found: Messages) -> None:
@@ -100,7 +100,17 @@ class Oracle:
                 self._check_sight(sight, history.get(sight.tp, {}))
 
     def _check_generation(self, sight: Sight) -> None:
-        """Of a topic that was removed and made again, a reader sees messages of one topic."""
+        """Of a topic that was removed and made again, a reader sees messages of one topic: that which it has opened."""
+        seen = [self._world.lines[value] for value in sight.values if value in self._world.lines]
+        for removal in self._world.removals[sight.tp.topic]:
+            if removal.end is None or removal.failed:
+                continue
+            later = [line for line in seen if line.began > removal.end]
+            earlier = sight.opened < removal.begin or any(
+                line.told is not None and line.told < removal.begin for line in seen
+            )
+            if later and earlier:
+                raise Anomaly(f"another topic's messages: {sight.path} showed {later[0].value!r} of one made later")
         for value in sight.values:
             line = self._world.lines.get(value)
             if line is None or line.topic != sight.tp.topic or line.fate is Fate.REFUSED:

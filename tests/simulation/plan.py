@@ -184,7 +184,8 @@ class Offset:
 @value
 class Job:
     """A program. `path`: the file that a writer writes, `after_error`: what it does then; `persists`: writes the rest
-    again after a short count. A job of a follower runs on a read-only mount of the same directory."""
+    again after a short count; `shares`: one open file with all others that share it. A job of a follower runs on a
+    read-only mount of the same directory."""
 
     kind: str
     name: str
@@ -192,6 +193,7 @@ class Job:
     path: str = ""
     after_error: str = DROPS
     persists: bool = True
+    shares: bool = False
     follows: bool = False
 
 
@@ -209,13 +211,15 @@ class Rot:
 
 @value
 class ProcessOf:
-    """A mount from start to end. `kill_at`: the step at which it is killed; `switching`: how probable it is that
+    """A mount from start to end. `kill_at`: the step at which it is killed, or `kill_operation`: which operation of
+    the disk it does not survive; `switching`: how probable it is that
     another thread goes on at a switch point, as `order` draws it; `held`: how many descriptors of written files may be
     open; `unchecked`: the next process recovers what this one leaves; otherwise that is done and compared between
     them."""
 
     jobs: tuple[Job, ...]
     kill_at: int | None = None
+    kill_operation: int | None = None
     loses_power: bool = False
     switching: float = 0.2
     order: int = 0

@@ -380,6 +380,11 @@ FAULTS: tuple[Fault, ...] = (
         "storage/compaction/compaction.py",
         "bounds = (last_stable_offset(snapshot), segments[-1].base_offset, high_watermark, kept_from)",
         "bounds = (last_stable_offset(snapshot), snapshot.log_end_offset, high_watermark, kept_from)",
+        (
+            "storage/compaction/compaction.py",
+            "uncleanable = segments[max(snapshot.segment_index(limit), 0)].base_offset",
+            "uncleanable = limit",
+        ),
     ),
     _fault(
         "cleaned-segment-not-synced",

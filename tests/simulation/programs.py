@@ -57,8 +57,6 @@ class Program:
                 getattr(self, f"_{type(op).__name__.lower()}")(op)
             except Problem:
                 continue
-        lasting = {op.kind for op in self._job.ops if isinstance(op, Fault) and op.lasting}
-        self._world.failing = {kind: rate for kind, rate in self._world.failing.items() if kind in lasting}
 
     def _pause(self, op: Pause) -> None:
         for _ in range(op.times):
@@ -95,6 +93,11 @@ class Administrator(Program):
     """Makes and removes topics, changes their configuration, deletes records, sets the clock; and what befalls the
     disk."""
 
+    def run(self) -> None:
+        super().run()
+        lasting = {op.kind for op in self._job.ops if isinstance(op, Fault) and op.lasting}
+        self._world.failing = {kind: rate for kind, rate in self._world.failing.items() if kind in lasting}
+
     def _create(self, op: Create) -> None:
         self._world.flushed_topics.discard(op.topic)
         self._owned.create_topic(op.topic, 1, {"segment.bytes": "400", "max.message.bytes": str(MAX_MESSAGE_BYTES)})
@@ -105,6 +108,9 @@ class Administrator(Program):
         try:
             self._owned.delete_topic(op.topic)
             removal.failed = False
+            self._world.altered = {key: to for key, to in self._world.altered.items() if key[0] != op.topic}
+            self._check_failures()
+            self._world.deleted = {tp: offset for tp, offset in self._world.deleted.items() if tp.topic != op.topic}
         except Killed:
             raise
         finally:
@@ -112,7 +118,9 @@ class Administrator(Program):
                 removal.end = self._world.tick()
 
     def _alter(self, op: Alter) -> None:
+        self._world.altered.pop((op.topic, op.key), None)
         self._owned.alter_config(op.topic, {op.key: op.to})
+        self._world.altered[op.topic, op.key] = op.to
         # The only program that does this has returned from it: this is in force, for logs that are being opened too.
         for log in self._owned.logs():
             if log.tp.topic == op.topic and str(getattr(log.config, op.key.replace(".", "_"))) != op.to:
@@ -131,12 +139,19 @@ class Administrator(Program):
         self._process.operations._tree.status()
         assert self._process.maintenance is not None
         self._process.maintenance.status()
-        self._owned.failures()
+        self._check_failures()
+
+    def _check_failures(self) -> None:
+        """No other program makes or removes topics: what is listed as offline is there."""
+        gone = [tp for tp in self._owned.failures() if not (self._world.path / tp.dir_name).exists()]
+        if gone:
+            raise Anomaly(f"partitions are offline that do not exist: {gone}")
 
     def _before(self, op: Before) -> None:
         log = self._owned.log(TopicPartition(op.topic, op.partition))
         start, end = log.log_start_offset, log.log_end_offset
         before = start + int(op.part * (end - start))
+        self._world.deleted[log.tp] = max(before, self._world.deleted.get(log.tp, 0))
         for segment in log.snapshot().segments:
             for message in messages_of(segment.log.path.read_bytes()):
                 if message.offset < before:  # it may no longer be shown, and its segment stays
@@ -198,6 +213,8 @@ class Leader(Program):
                 self._copy.refused()
             raise
         self._copy.appended()
+        if self._tp.topic in self._world.flushed_topics:
+            self._copy.flushed(batch.last + 1)
 
     def _truncate(self, op: Truncate) -> None:
         log = self._owned.log(self._tp)

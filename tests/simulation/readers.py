@@ -56,12 +56,12 @@ class Reader:
         except Problem:
             return
         try:
-            opened = self._log_start(tp, 1 << 61)
+            tick_opened, opened = self._world.tick(), self._log_start(tp, 1 << 61)
             reading = _Reading(self._process, info, path, tp, self._log_end)
             is_whole = all(reading.read(read) for read in op.reads) and (not op.to_end or reading.to_end())
-            if (
-                reading.is_torn and copy is not None
-            ):  # a file that was cut shows from its beginning on what is there now
+            if reading.is_torn and copy is not None and info.direct_io:
+                # A file that was cut shows from its beginning on what is there now. In the page cache it has what it
+                # was opened with (kafkafs.views.path_pages).
                 cuts = None if copy.cutting is not None else copy.cuts
                 is_whole = reading.begin_again() and op.to_end
         finally:
@@ -79,7 +79,9 @@ class Reader:
         if found is None:
             return
         values, offsets = found
-        sight = Sight(tp, path, values, offsets, begins, tick=tick, start=self._log_start(tp, 1 << 61))
+        sight = Sight(
+            tp, path, values, offsets, begins, tick=tick, opened=tick_opened, start=self._log_start(tp, 1 << 61)
+        )
         sight.ended = reading.ended if is_whole and op.to_end else None
         if isinstance(spec, TimeBetween):
             sight.times = spec.start_ms, spec.end_ms
@@ -174,7 +176,8 @@ class _Reading:
         return self._read_at(position, read.size) is not None
 
     def begin_again(self) -> bool:
-        """Reads all from the beginning."""
+        """Reads all from the beginning, once a handle would look at the log again (kafkafs.views.open_view.LOOK_S)."""
+        self._process.world.clock.rest(1)
         self._bytes.clear()
         self._front, self.is_torn = 0, False
         self._cuts = 0 if self._copy is None else self._copy.cuts

@@ -31,12 +31,13 @@ from storage.verify.verify import verify_log_dir
 from tests.simulation import mounts, rotting
 from tests.simulation.copies import Copy
 from tests.simulation.drawing import draw
+from tests.simulation.last_looks import last_look
 from tests.simulation.locks import simulated_locks
 from tests.simulation.oracle import Oracle
 from tests.simulation.plan import Before, Job, Plan, ProcessOf
 from tests.simulation.programs import Administrator, Consumer, Driver, Leader, Upkeep
 from tests.simulation.readers import Reader
-from tests.simulation.scheduler import Choices, Scheduler
+from tests.simulation.scheduler import Choices, Scheduler, Task
 from tests.simulation.world import Anomaly, Fate, World
 from tests.simulation.writers import Writer, cut_bytes
 
@@ -250,10 +251,11 @@ class _Run:
             self._world.disk.stopped = True
 
         scheduler.on_kill = stop
-        scheduler.spawn("mount", lambda: self._mount(scheduler, of, opened))
+        self._world.disk.left = -1 if of.kill_operation is None else of.kill_operation
+        mounted = scheduler.spawn("mount", lambda: self._mount(scheduler, of, opened))
         followers = [job for job in of.jobs if job.follows]
         if followers:
-            scheduler.spawn("follower", lambda: self._follow(scheduler, of, followers, opened))
+            scheduler.spawn("follower", lambda: self._follow(scheduler, of, followers, opened, mounted))
         try:
             scheduler.run()
         finally:
@@ -277,15 +279,32 @@ class _Run:
         for job in jobs:
             scheduler.spawn(job.name, partial(self._work, process, job))
         scheduler.wait_until(lambda: process.working <= 0, "unmount")
+        if not world.failing and not world.had_errors:
+            world.clock.rest(1)
+            last_look(process, self._partitions())
         process.operations.destroy("/")
         assert process.maintenance is not None
         process.maintenance.stop()
+        self._check_configuration(owned)
         closing = owned.close()
         self._check_closing(closing)
+
+    def _partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(topic.name, n) for topic in self._plan.topics for n in range(topic.partitions)]
+
+    def _check_configuration(self, owned: OwnedDir) -> None:
+        """What was set last is in force, also for logs that were being opened then."""
+        for log in owned.logs():
+            for (topic, key), to in self._world.altered.items():
+                if topic == log.tp.topic and str(getattr(log.config, key.replace(".", "_"))) != to:
+                    raise Anomaly(f"configuration: {log.tp} does not have {key} {to}")
 
     def _check_closing(self, closing: Closing) -> None:
         """What an orderly end has to be, after which faults."""
         world = self._world
+        gone = [tp for tp in closing.errors if not (world.path / tp.dir_name).exists()]
+        if gone:
+            raise Anomaly(f"partitions did not close that do not exist: {closing}")
         if not closing.clean and self._is_clean and not world.faults:
             raise Anomaly(f"an orderly end is not clean: {closing}")
         passing = world.faults.keys() <= {"ENOSPC", "EMFILE", "slow"} and "plain" not in world.flushed_topics
@@ -302,7 +321,9 @@ class _Run:
         _PROGRAMS[job.kind](process, job).run()  # type: ignore[abstract]
         process.working -= 1
 
-    def _follow(self, scheduler: Scheduler, of: ProcessOf, jobs: list[Job], opened: list[OwnedDir]) -> None:
+    def _follow(
+        self, scheduler: Scheduler, of: ProcessOf, jobs: list[Job], opened: list[OwnedDir], mounted: Task
+    ) -> None:
         topics = [f"{topic.name}-0" for topic in self._plan.topics]
         scheduler.wait_until(
             lambda: all((self._world.path / name).exists() for name in topics) or bool(opened), "a mount"
@@ -311,6 +332,10 @@ class _Run:
         try:
             for job in jobs:
                 Reader(process, job).run()
+            scheduler.wait_until(lambda: mounted.done, "the mount's end")
+            if not self._world.had_errors and not self._world.failing:
+                self._world.clock.rest(1)
+                last_look(process, self._partitions())
         finally:
             process.close()
 

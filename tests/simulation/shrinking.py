@@ -165,7 +165,18 @@ def _simpler(state: _Shrinking) -> None:
 
 def _defaults(of: ProcessOf) -> Iterator[dict[str, Any]]:
     plain = ProcessOf(())
-    for name in ("kill_at", "loses_power", "gentle", "trust_clean", "committed", "clamp", "held", "unchecked", "rots"):
+    for name in (
+        "kill_at",
+        "kill_operation",
+        "loses_power",
+        "gentle",
+        "trust_clean",
+        "committed",
+        "clamp",
+        "held",
+        "unchecked",
+        "rots",
+    ):
         if getattr(of, name) != getattr(plain, name):
             yield {name: getattr(plain, name)}
 

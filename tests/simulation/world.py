@@ -3,7 +3,6 @@ written."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import random
@@ -20,10 +19,10 @@ from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
+from tests.simulation.clocks import Inodes, SimulatedClock
 from tests.simulation.copies import Copy
-from tests.simulation.scheduler import current
+from tests.simulation.scheduler import Killed, current
 from tests.support.faults import FaultyDisk, FaultyFile, _Inode
-from tests.support.owned_dirs import NOW_MS
 
 
 class Anomaly(AssertionError):
@@ -81,63 +80,6 @@ class Removal:
     failed: bool = False
 
 
-class SimulatedClock:
-    """It goes on a little at each look, and jumps when it is told to.
-
-    Three clocks in one: what the engine calls the time, which may be set back; what never goes back; and what the file
-    system stamps files with, of which no two stamps are the same.
-    """
-
-    def __init__(self, seed: random.Random) -> None:
-        self.time_ms = NOW_MS
-        self._random = seed
-        self._stamp_ns = NOW_MS * 1_000_000
-
-    def monotonic(self) -> float:
-        """Seconds, as time.monotonic."""
-        return self._stamp_ns / 1e9
-
-    def time_ns(self) -> int:
-        """The file system's time, as time.time_ns: now and then it is long after the last stamp."""
-        self._stamp_ns += self._random.choice((0, 1000, 100_000_000))
-        return self._stamp_ns
-
-    def stamp(self, path: Path) -> None:
-        """Marks a file or directory as changed now."""
-        self._stamp_ns += 10_007
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(path, ns=(self._stamp_ns, self._stamp_ns))
-
-    def now_ms(self) -> int:
-        scheduler = current()
-        if scheduler is not None and not scheduler.killed:
-            scheduler.switch("clock")
-        self.time_ms += self._random.choice((0, 0, 1, 3))
-        return self.time_ms
-
-
-class Inodes:
-    """Inode numbers as file systems give them: that of a removed file goes to the next new one."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[int, int] = {}  # by the real ones
-        self._free: list[int] = []
-        self._next = 1
-
-    def of(self, real: int) -> int:
-        """The number of a file, given when it is first asked for."""
-        if real not in self._numbers:
-            if self._free:
-                self._numbers[real] = self._free.pop()
-            else:
-                self._numbers[real], self._next = self._next, self._next + 1
-        return self._numbers[real]
-
-    def freed(self, real: int) -> None:
-        """The file was removed."""
-        self._free.append(self.of(real))
-
-
 class SimulatedFile(FaultyFile):
     """A FaultyFile whose failed sync loses what it should have written, as Linux does: the process's next sync does not
     bring it back, although everybody still reads it."""
@@ -161,6 +103,7 @@ class SimulatedDisk(FaultyDisk):
         super().__init__(root, seed=world.stream("disk").randrange(1 << 32))
         self._world = world
         self.fail = self._failure
+        self.left = -1  # operations until the process is killed in one of them; negative: it is not
         self.lost: list[tuple[_Inode, list[tuple[int, bytes | None]]]] = []  # what failed syncs did not write
 
     def repair(self) -> None:
@@ -173,6 +116,10 @@ class SimulatedDisk(FaultyDisk):
         scheduler = current()
         if scheduler is not None:
             scheduler.switch(what)
+            self.left -= 1
+            if not self.left:
+                scheduler.kill()
+                raise Killed
         super().operation(what, path)
 
     def open(self, path: Path, *, create: bool = False) -> FaultyFile:
@@ -241,12 +188,13 @@ class SimulatedDisk(FaultyDisk):
 
     def _note_removed(self, path: Path) -> None:
         """A segment is removed in order once it has its `.deleted` name: it need not be on disk for that."""
-        tp = self._note(path, messages_of(path.read_bytes()))
-        if tp is None:
+        messages = list(messages_of(path.read_bytes()))
+        tp = self._note(path, messages)
+        if tp is None or not messages or messages[-1].offset < self._world.deleted.get(tp, 0):
             return
         limit = self._world.retained_bytes.get(tp.topic)
         left = sum(other.stat().st_size for other in path.parent.glob("*.log"))
-        if limit is not None and left < limit and not self._world.deletes_records:
+        if limit is not None and left < limit:
             raise Anomaly(f"lost write: retention leaves {left} bytes of {tp}, {limit} were to be kept")
 
     def _note(self, path: Path, messages: Iterable[Message]) -> TopicPartition | None:
@@ -302,7 +250,9 @@ class World:
     commits: list[list[Line]] = field(default_factory=list)  # writes that are there as a whole, or not at all
     offsets: dict[str, list[int | None]] = field(default_factory=dict)  # of groups: the last commit, and tried ones
     retained_bytes: dict[str, int] = field(default_factory=dict)  # retention.bytes of topics
-    deletes_records: bool = False  # a program asks for the deletion of records, which limits do not bound
+    deletes_records: bool = False  # a program asks for the deletion of records
+    deleted: dict[TopicPartition, int] = field(default_factory=dict)  # up to where: limits do not bound that
+    altered: dict[tuple[str, str], str] = field(default_factory=dict)  # configuration: the last change that succeeded
     flushed_topics: set[str] = field(default_factory=set)  # flush.messages=1: what is acknowledged is on disk
     faults: dict[str, int] = field(default_factory=dict)
     failing: dict[str, float] = field(default_factory=dict)
@@ -423,8 +373,8 @@ class Sight:
     """What a program read of a file from its beginning, in order: whole messages.
 
     `offsets`, `timestamps`: of each message, where the format shows them. `begins`: what the range's first offset may
-    have been; `start`: the log start after the last read; `ended`: the log end before the end of file was read, None
-    where reading ended before it.
+    have been; `tick` and `opened`: when opening it began and ended; `start`: the log start after the last read;
+    `ended`: the log end before the end of file was read, None where reading ended before it.
     """
 
     tp: TopicPartition
@@ -437,6 +387,7 @@ class Sight:
     times: tuple[int | None, int | None] | None = None
     ended: int | None = None
     tick: int = 0
+    opened: int = 0
     start: int = 0
 
 

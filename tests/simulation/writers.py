@@ -87,11 +87,24 @@ class Writer:
             self._close()
 
     def _open(self) -> bool:
+        path, shared = self._job.path, self._process.shared
+        while self._job.shares and path in shared:
+            info, programs = shared[path]
+            if programs:
+                shared[path] = info, programs + 1
+                self._info = info
+                return True
+            self._process.scheduler.pause("another program opens it")
         info = Opened(os.O_WRONLY | os.O_APPEND)
+        if self._job.shares:
+            shared[path] = info, 0
         try:
-            self._process.operations.open(self._job.path, info)
+            self._process.operations.open(path, info)
         except Problem:
+            shared.pop(path, None)
             return False
+        if self._job.shares:
+            shared[path] = info, 1
         self._info = info
         return True
 
@@ -101,6 +114,13 @@ class Writer:
         if self._info is None:
             return
         info, unended = self._info, self._unended
+        if self._job.shares:
+            programs = self._process.shared[self._job.path][1] - 1
+            if programs:
+                self._process.shared[self._job.path] = info, programs
+                self._new_file()
+                return
+            del self._process.shared[self._job.path]
         operations = self._process.operations
         operations.refused_at_release = None
         operations.release(None, info)
@@ -262,7 +282,8 @@ class Writer:
         may have got their lines.
         """
         lines = [sent for sent in lines if sent.left]
-        certain = isinstance(error, _OF_A_LINE) if error is not None else not self._world.faults
+        passes = not self._world.faults and self._topic not in self._world.removals
+        certain = isinstance(error, _OF_A_LINE) if error is not None else passes
         for sent in lines:
             if not sent.is_bad and not sent.given_up and sent.line.fate is not Fate.UNKNOWN:
                 sent.line.fate = Fate.REFUSED if certain else Fate.UNKNOWN

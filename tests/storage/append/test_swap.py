@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from storage.format.batches import BatchTable, scan
 from storage.log.segment import Segment
 from storage.types import TopicPartition
 from tests.support.crash_points import Sessions, every_crash
+from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import append, close_clean, opened, read, values_of
 
 TP = TopicPartition("t", 0)
@@ -135,3 +137,15 @@ def test_stopped_anywhere(tmp_path: Path, kept: list[int]) -> None:
         left = {name.rpartition(".")[2] for name in names_in(stopped.path)}
         assert left <= {"log", "index", "timeindex", "snapshot"}, f"{stopped}: {left}"
     assert {"old", "new"} <= seen
+
+
+@pytest.mark.parametrize("kind", [FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX])
+def test_a_segment_of_which_one_file_cannot_be_created_leaves_none(tmp_path: Path, kind: FileKind) -> None:
+    """Found by the simulation: with few descriptors the files that were created first stayed, after an orderly end
+    too."""
+    disk = FaultyDisk(tmp_path)
+    missing = segment_file(7, kind, FileState.CLEANED)
+    disk.fail = lambda what, path: errno.EMFILE if what.startswith("create") and path.name == missing else None
+    with pytest.raises(OSError, match="Too many open files"):
+        CleanedSegment(disk, tmp_path, 7, interval_bytes=0)
+    assert not list(tmp_path.iterdir())

@@ -19,11 +19,11 @@ TP = TopicPartition("t", 0)
 SEGMENT_BYTES = 3000
 
 
-def rolled_after_flush(path: Path) -> tuple[Path, list[bytes]]:
+def rolled_after_flush(path: Path, interval_bytes: int = 500) -> tuple[Path, list[bytes]]:
     """A log of two segments whose recovery point is where the second begins: the first one's time index, and the
     values. It was not closed."""
     owned = opened(path)
-    overrides = {"segment.bytes": str(SEGMENT_BYTES), "index.interval.bytes": "500"}
+    overrides = {"segment.bytes": str(SEGMENT_BYTES), "index.interval.bytes": str(interval_bytes)}
     owned.create_topic("t", 1, overrides)
     log = owned.log(TP)
     values: list[bytes] = []
@@ -58,6 +58,20 @@ def test_it_is_mended(tmp_path: Path, spoil: object) -> None:
     whole = times.read_bytes()
     assert len(whole) > 24
     times.write_bytes(spoil(whole))  # type: ignore[operator]
+    owned = opened(tmp_path)
+    assert read(owned, "t") == values
+    close_clean(owned)
+    assert times.read_bytes() == whole
+    assert not verify_log_dir(tmp_path)
+
+
+def test_an_only_entry_that_is_garbage_is_not_none(tmp_path: Path) -> None:
+    """Found by the simulation: an entry that cannot be right was taken for one that is being written, and the time
+    index for one without entries, which is left as it is."""
+    times, values = rolled_after_flush(tmp_path, SEGMENT_BYTES)
+    whole = times.read_bytes()
+    assert len(whole) == 12
+    times.write_bytes(whole[:8] + b"\xff" * 4)
     owned = opened(tmp_path)
     assert read(owned, "t") == values
     close_clean(owned)

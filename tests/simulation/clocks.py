@@ -1,0 +1,72 @@
+"""Simulated times and inode numbers, which the file system of the machine would give otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from pathlib import Path
+
+from tests.simulation.scheduler import current
+from tests.support.owned_dirs import NOW_MS
+
+
+class SimulatedClock:
+    """It goes on a little at each look, and jumps when it is told to.
+
+    Three clocks in one: what the engine calls the time, which may be set back; what never goes back; and what the file
+    system stamps files with, of which no two stamps are the same.
+    """
+
+    def __init__(self, seed: random.Random) -> None:
+        self.time_ms = NOW_MS
+        self._random = seed
+        self._stamp_ns = NOW_MS * 1_000_000
+
+    def monotonic(self) -> float:
+        """Seconds, as time.monotonic."""
+        return self._stamp_ns / 1e9
+
+    def rest(self, seconds: int) -> None:
+        """Nothing happens for so long."""
+        self._stamp_ns += seconds * 1_000_000_000
+
+    def time_ns(self) -> int:
+        """The file system's time, as time.time_ns: now and then it is long after the last stamp."""
+        self._stamp_ns += self._random.choice((0, 1000, 100_000_000))
+        return self._stamp_ns
+
+    def stamp(self, path: Path) -> None:
+        """Marks a file or directory as changed now."""
+        self._stamp_ns += 10_007
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(path, ns=(self._stamp_ns, self._stamp_ns))
+
+    def now_ms(self) -> int:
+        scheduler = current()
+        if scheduler is not None and not scheduler.killed:
+            scheduler.switch("clock")
+        self.time_ms += self._random.choice((0, 0, 1, 3))
+        return self.time_ms
+
+
+class Inodes:
+    """Inode numbers as file systems give them: that of a removed file goes to the next new one."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}  # by the real ones
+        self._free: list[int] = []
+        self._next = 1
+
+    def of(self, real: int) -> int:
+        """The number of a file, given when it is first asked for."""
+        if real not in self._numbers:
+            if self._free:
+                self._numbers[real] = self._free.pop()
+            else:
+                self._numbers[real], self._next = self._next, self._next + 1
+        return self._numbers[real]
+
+    def freed(self, real: int) -> None:
+        """The file was removed."""
+        self._free.append(self.of(real))

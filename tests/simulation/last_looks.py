@@ -1,0 +1,65 @@
+"""What a mount shows once everybody is through: exactly what is in the directory, whatever happened before."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+from storage.types import Isolation, TopicPartition
+from tests.simulation.copies import shown
+from tests.simulation.mounts import Opened, Problem, Process
+from tests.simulation.world import Anomaly, messages_in
+
+_NAME = "messages.jsonl"
+_BYTES = 1 << 16
+_TRIES = 3  # a file that another thread has just replaced may need another look
+
+Content = list[tuple[int, str]]
+
+
+def last_look(process: Process, partitions: Sequence[TopicPartition]) -> None:
+    """Opens and reads a file of all messages of each partition, with views and caches as they are by now. Nothing
+    changes meanwhile, the disk works, and so must this. Of partitions that are offline or damaged nothing is known."""
+    world, owned = process.world, process.owned
+    offline = () if owned is None else owned.failures()
+    damaged = {tp for tp, _ in world.rotten}
+    there = messages_in(world.path, damaged.union(offline))
+    for tp in partitions:
+        if tp in offline or tp in damaged or tp not in there:
+            continue
+        start = 0 if owned is None else owned.log(tp).log_start_offset
+        expected = [(one.offset, (one.value or b"").decode()) for one in there[tp] if one.offset >= start]
+        copy = world.copies.get(tp)
+        if copy is not None and process.isolation is Isolation.READ_COMMITTED:
+            if copy.appending or copy.cutting is not None:
+                continue
+            expected = [(offset, value.decode()) for offset, value, _ in shown(copy.batches, committed=True)]
+        found = _content(process, f"/{tp.topic}/{tp.partition}/{_NAME}")
+        if found != expected:
+            raise Anomaly(f"last look: {tp} shows {found}, and there is {expected}")
+
+
+def _content(process: Process, path: str) -> Content:
+    problem: Exception | None = None
+    for _ in range(_TRIES):
+        info = Opened(os.O_RDONLY)
+        try:
+            process.operations.open(path, info)
+        except Problem as error:
+            problem = error
+            continue
+        try:
+            data, position = b"", 0
+            handle = process.operations.handles[info.fh]
+            while part := handle.read(position, _BYTES):
+                data += part
+                position += len(part)
+        except Problem as error:
+            problem = error
+            continue
+        finally:
+            if not process.scheduler.killed:
+                process.operations.release(None, info)
+        return [(int(one["offset"]), str(one["value"])) for one in map(json.loads, data.splitlines())]
+    raise Anomaly(f"last look: {path} cannot be read: {problem!r}")
