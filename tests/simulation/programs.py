@@ -299,6 +299,9 @@ class Driver(Program):
         try:
             commit(self._owned, write, files)
         except CommitUnfinished:
+            # All of a share may be visible before its index is written, which then cannot be undone
+            # (PartitionLog.append_whole).
+            world.had_unfinished = True
             self._query, self._batch = str(uuid.uuid4()), 0  # a query that fails so is not continued
             self._unfinished += 1
             for line in fresh:  # the next opening will see to it, if the disk has really kept what began

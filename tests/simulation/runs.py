@@ -309,6 +309,7 @@ class _Run:
             raise Anomaly(f"an orderly end is not clean: {closing}")
         passing = world.faults.keys() <= {"ENOSPC", "EMFILE", "slow"} and "plain" not in world.flushed_topics
         offline = [tp for tp in closing.errors if tp.topic == "plain"]
+        passing = passing and not world.had_unfinished
         if offline and passing and self._is_clean and not world.failing and not world.rotten:
             raise Anomaly(f"an error that passes took a partition offline: {closing}")
         if closing.clean:

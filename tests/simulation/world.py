@@ -257,6 +257,7 @@ class World:
     faults: dict[str, int] = field(default_factory=dict)
     failing: dict[str, float] = field(default_factory=dict)
     had_errors: bool = False  # a disk that failed: partitions may be offline
+    had_unfinished: bool = False  # a commit that was left to the next opening: so may be its partitions
     number: int = 0  # of the process
     on_lock: Callable[[DirLock], None] = lambda _lock: None
     _ticks: int = 0
