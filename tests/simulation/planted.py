@@ -355,7 +355,7 @@ FAULTS: tuple[Fault, ...] = (
         "intent-left-out",
         "storage/staged_writes/commit.py",
         "        owned.commits.change(lambda ledger: ledger.begun(begun))\n",
-        "",
+        "        pass\n",
     ),
     _fault(
         "share-becomes-visible-early",
