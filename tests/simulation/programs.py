@@ -105,10 +105,11 @@ class Administrator(Program):
     def _remove(self, op: Remove) -> None:
         removal = Removal(self._world.tick(), failed=True)
         self._world.removals.setdefault(op.topic, []).append(removal)
+        # One that fails half-way may have been carried out by the next opening.
+        self._world.altered = {key: to for key, to in self._world.altered.items() if key[0] != op.topic}
         try:
             self._owned.delete_topic(op.topic)
             removal.failed = False
-            self._world.altered = {key: to for key, to in self._world.altered.items() if key[0] != op.topic}
             self._check_failures()
             self._world.deleted = {tp: offset for tp, offset in self._world.deleted.items() if tp.topic != op.topic}
         except Killed:
