@@ -29,6 +29,14 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("kafkafs")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints the figures that tests have recorded, whichever process they ran in."""
+    for report in [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]:
+        for name, value in report.user_properties:
+            if name == "figures":
+                terminalreporter.write_line(f"{report.nodeid}: {value}")
+
+
 @pytest.fixture(autouse=True)
 def what_was_written_is_sound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """At the end `verify` reports only notes for each log directory that the test opened for writing and closed; if the
