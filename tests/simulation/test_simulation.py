@@ -69,9 +69,9 @@ def test_every_planted_fault_applies(tmp_path: Path) -> None:
 
 
 def test_a_planted_fault_is_found() -> None:
-    done = simulate("--mutations", "recovery-point-too-far", "--seeds", "100")
+    done = simulate("--mutations", "recovery-point-too-far", "directory-sync-left-out", "--seeds", "100")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Anomaly" in done.stdout
+    assert "lost write" in done.stdout
 
 
 def test_a_failing_plan_is_reduced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
