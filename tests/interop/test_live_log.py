@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,14 +31,22 @@ def _value(number: int) -> bytes:
     return b"%08d " % number + b"x" * (number % 97)
 
 
-def _follow(log_dir: LogDir, topic: str, write: Callable[[], None], check: Callable[[LogSnapshot], None]) -> int:
-    """Runs `write` in a thread, and `check` on snapshots meanwhile and once after it; returns the number of checks."""
+def _follow(
+    log_dir: LogDir, topic: str, writes: Sequence[Callable[[], None]], check: Callable[[LogSnapshot], None]
+) -> int:
+    """Runs `writes` in a thread, and `check` on snapshots meanwhile and once after them; returns the number of checks.
+
+    Checks are made between the writes too, however slow: each write waits until there was one more check.
+    """
     log = log_dir.log(TopicPartition(topic, 0))
     failures: list[BaseException] = []
+    checked = threading.Semaphore(0)
 
     def run() -> None:
         try:
-            write()
+            for write in writes:
+                assert checked.acquire(timeout=120)
+                write()
         except BaseException as error:  # noqa: BLE001 - raised again in the test's own thread
             failures.append(error)
 
@@ -48,6 +57,7 @@ def _follow(log_dir: LogDir, topic: str, write: Callable[[], None], check: Calla
         try:
             check(log.snapshot())
             looks += 1
+            checked.release()
         except SegmentGone:
             continue  # retention or compaction was faster; the next snapshot shows it
     writer.join()
@@ -77,11 +87,11 @@ def test_appends_rolls_and_retention(broker: Broker, client: Client, preallocate
         assert all(record.value == _value(record.offset) for record in records)
         seen.add((start, snapshot.log_end_offset))
 
-    def write() -> None:
-        for first in range(0, 6000, 300):
-            client.produce(topic, [Message(_value(n)) for n in range(first, first + 300)], batch=7)
+    def write(first: int) -> None:
+        client.produce(topic, [Message(_value(n)) for n in range(first, first + 300)], batch=7)
 
-    assert _follow(_open(broker, topic), topic, write, check) > 10
+    writes = [partial(write, first) for first in range(0, 6000, 300)]
+    assert _follow(_open(broker, topic), topic, writes, check) > 10
     assert len({start for start, _ in seen}) > 2
     assert max(end for _, end in seen) == 6000
 
@@ -109,12 +119,12 @@ def test_compaction(broker: Broker, client: Client) -> None:
         }
         sizes.append(len(offsets))
 
-    def write() -> None:
-        for first in range(0, 5000, 250):
-            messages = [Message(_value(n), b"%d" % (n % 50)) for n in range(first, first + 250)]
-            client.produce(topic, messages, batch=9)
+    def write(first: int) -> None:
+        messages = [Message(_value(n), b"%d" % (n % 50)) for n in range(first, first + 250)]
+        client.produce(topic, messages, batch=9)
 
-    assert _follow(_open(broker, topic), topic, write, check) > 10
+    writes = [partial(write, first) for first in range(0, 5000, 250)]
+    assert _follow(_open(broker, topic), topic, writes, check) > 10
     assert min(after - before for before, after in itertools.pairwise(sizes)) < 0
 
 
@@ -129,16 +139,15 @@ def test_transactions(broker: Broker, client: Client) -> None:
         whole = [record for record in read_all(snapshot, 0, stable) if (record.value or b"").startswith(b"keep")]
         assert committed == whole
 
-    def write() -> None:
-        for turn in range(6):
-            rounds = [
-                (number % 3 != 0, [Message(b"%s %d" % (b"drop" if number % 3 == 0 else b"keep", n)) for n in range(20)])
-                for number in range(12)
-            ]
-            client.transactions(topic, rounds, id=f"tx-{turn % 2}")
+    def write(turn: int) -> None:
+        rounds = [
+            (number % 3 != 0, [Message(b"%s %d" % (b"drop" if number % 3 == 0 else b"keep", n)) for n in range(20)])
+            for number in range(6)
+        ]
+        client.transactions(topic, rounds, id=f"tx-{turn % 2}")
 
     log_dir = _open(broker, topic)
-    assert _follow(log_dir, topic, write, check) > 10
+    assert _follow(log_dir, topic, [partial(write, turn) for turn in range(12)], check) > 10
     snapshot = log_dir.log(TopicPartition(topic, 0)).snapshot()
     assert last_stable_offset(snapshot) == snapshot.log_end_offset
     for isolation in Isolation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -44,12 +45,17 @@ def test_readers_beside_producers(broker: Broker, client: Client, live: Mounted)
                 data = (live.path / "busy" / str(partition) / "messages.jsonl").read_bytes()
                 seen.append((partition, read_jsonl(data)))
 
+    def seen_since(count: int) -> bool:
+        return {partition for partition, _ in seen[count + 1 :]} == {0, 1} or not reader.is_alive()
+
     reader = threading.Thread(target=read)
     reader.start()
     try:
         rng = random.Random(1)
         for round_ in range(30):
             client.produce("busy", any_messages(rng, 60), round_ % 2, batch=7, compression_type=CODECS[round_ % 5])
+            if round_ % 6 == 5:  # however slow the reader is, it sees several states of each
+                wait_for("both were read", partial(seen_since, len(seen)))
     finally:
         stop.set()
         reader.join()
