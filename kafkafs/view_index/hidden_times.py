@@ -1,6 +1,6 @@
 """Which times damage may hide: a range of times that includes one of them must not read as if nothing had been there.
 
-The content of a damaged batch is unknown. Its times are assumed to be between those of the batches before and after it,
+The content of a damaged batch is unknown. Its times are assumed to be those between the batches before and after it,
 and those in its own header if they are near. Without a neighbour the times are open at that end.
 """
 
@@ -10,8 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from kafkafs.view_index.pieces import NO_GREATEST, NO_LEAST, OPEN_ABOVE, OPEN_BELOW
-from storage.format.batches import BatchTable
-from storage.log.timestamps import times_of
+from storage.format.batches import BatchTable, times_of
 from storage.types import NO_TIMESTAMP
 
 Times = tuple[int, int]
@@ -20,9 +19,15 @@ Times = tuple[int, int]
 _NEAR_MS = 366 * 86_400_000  # a damaged batch's own times are used if they are at most so far from its neighbours'
 
 
-def between(before: Times | None, behind: Times | None) -> Times:
-    """The times that may have been between two batches. None: no batch is known on that side."""
-    known = _known(before, behind)
+def hidden_times(before: Times | None, behind: Times | None, own: Times | None) -> Times:
+    """The times that damage between two batches may hide, open where no batch is known on that side (None).
+
+    `own`: of a header in the damage, if one can be read.
+    """
+    known = [time for pair in (before, behind) if pair is not None for time in pair if time > NO_TIMESTAMP]
+    if own is not None and known and own[0] > NO_TIMESTAMP:
+        is_near = min(known) - _NEAR_MS <= own[0] and own[1] <= max(known) + _NEAR_MS
+        known += own if is_near else ()
     least = OPEN_BELOW if before is None else min(known, default=NO_LEAST)
     greatest = OPEN_ABOVE if behind is None else max(known, default=NO_GREATEST)
     return least, greatest
@@ -38,11 +43,7 @@ def of_damaged_rows(table: BatchTable, damaged: Sequence[int], before: Times | N
         slot = bisect_left(good, row)
         last = times_of(table, good[slot - 1]) if slot else before
         following = times_of(table, good[slot]) if slot < len(good) else None
-        least, greatest = between(last, following)
-        own, known = times_of(table, row), _known(last, following)
-        if known and own[0] > NO_TIMESTAMP and min(known) - _NEAR_MS <= own[0] and own[1] <= max(known) + _NEAR_MS:
-            least, greatest = min(least, own[0]), max(greatest, own[1])
-        found[row] = least, greatest
+        found[row] = hidden_times(last, following, times_of(table, row))
     return found
 
 
@@ -54,7 +55,3 @@ def times_at_ends(table: BatchTable, damaged: Sequence[int]) -> tuple[Times, Tim
         return None
     last = next(row for row in reversed(range(table.rows)) if row not in bad)
     return times_of(table, first), times_of(table, last)
-
-
-def _known(before: Times | None, behind: Times | None) -> list[int]:
-    return [time for pair in (before, behind) if pair is not None for time in pair if time > NO_TIMESTAMP]

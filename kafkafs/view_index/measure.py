@@ -16,16 +16,14 @@ import numpy.typing as npt
 
 from kafkafs.formats.base import Format
 from kafkafs.view_index import measure_kernel
-from kafkafs.view_index.hidden_times import Times, between, of_damaged_rows, times_at_ends
+from kafkafs.view_index.hidden_times import Times, hidden_times, of_damaged_rows, times_at_ends
 from kafkafs.view_index.key_blocks import KeyCollector, Secret
 from kafkafs.view_index.key_scan import add_keys, collect_keys
 from kafkafs.view_index.parts import OnBytes, in_parts, window_bytes
 from kafkafs.view_index.pieces import (
     NO_CRC,
-    NO_LEAST,
     NOT_SPLIT,
     OPEN_ABOVE,
-    OPEN_BELOW,
     PIECE_BYTES,
     SPLIT_BYTES,
     MessageFilter,
@@ -35,12 +33,10 @@ from kafkafs.view_index.pieces import (
 )
 from kafkafs.view_index.workbench import Skips, Workbench
 from kafkafs.view_index.workers import Workers
-from storage.format.batches import BatchTable
-from storage.log.scanning import Window, scan_batches
+from storage.format.batches import BatchTable, times_of
+from storage.log.scanning import SpanDamage, Window, scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-from storage.log.timestamps import times_of
-from storage.types import NO_TIMESTAMP
 
 _SIZE = 0  # row of the totals
 _ALL = np.empty(0, dtype=np.uint8)
@@ -59,10 +55,16 @@ class SegmentTask:
 
 
 class Measured:
-    """The pieces of some batches, without `Piece.end`, and their keys if they are collected."""
+    """The pieces of some batches, without `Piece.end`, and their keys if they are collected.
+
+    `before`: the times of the last readable batch. `waiting`: of the damaged pieces at the end, by file position, those
+    of the batch before and of their own header, until the batch after them is known.
+    """
 
     def __init__(self, secret: Secret | None = None) -> None:
         self.pieces: list[Piece] = []
+        self.before: Times | None = None
+        self.waiting: dict[int, tuple[Times | None, Times | None]] = {}
         self.keys = None if secret is None else KeyCollector(secret)
 
 
@@ -91,15 +93,15 @@ def measure(bench: Workbench, task: SegmentTask, found: Measured, start: int, st
     SegmentGone when the file is gone or was truncated.
     """
     reached = start
-    before: Times | None = None  # of the last readable batch
     for window in scan_batches(task.snapshot, task.segment, start, stop, window=window_bytes(start, stop)):
         if window.damage is not None:
-            found.pieces.append(_no_batch(window.damage.position, window.damage.end, before))
+            found.pieces.append(_no_batch(window.damage, found.before))
+            found.waiting[window.damage.position] = found.before, window.damage.times
             behind = window.damage.end
             if found.keys is not None:
                 found.keys.add_damage(window.damage.position, behind)
         else:
-            before = _measure_window(bench, task, window, found, before)
+            _measure_window(bench, task, window, found)
             behind = int(window.table.position[-1] + window.table.size[-1])
         on_bytes(behind - reached)
         reached = behind
@@ -121,10 +123,8 @@ def measure_row(bench: Workbench, task: SegmentTask, data: memoryview, table: Ba
     return int((sizes if mask is None else sizes[mask]).sum())
 
 
-def _measure_window(
-    bench: Workbench, task: SegmentTask, window: Window, found: Measured, before: Times | None
-) -> Times | None:
-    """Adds the pieces and keys of a window. `before` and the result: the times of the last readable batch."""
+def _measure_window(bench: Workbench, task: SegmentTask, window: Window, found: Measured) -> None:
+    """Adds the pieces and keys of a window."""
     table = window.table
     totals = bench.totals(table.rows)
     cuts: dict[int, list[int]] = {}
@@ -153,7 +153,7 @@ def _measure_window(
         if block.damage is not None:
             damaged.append(block.damage.row)
             row = block.damage.row + 1
-    hidden = of_damaged_rows(table, damaged, before) if damaged else {}
+    hidden = of_damaged_rows(table, damaged, found.before) if damaged else {}
     for row, times in hidden.items():
         size = measure_row(bench, task, window.buffer, table, row, window.origin)
         # Nothing in its header is certain, so it is shown even if it seems to be empty.
@@ -161,22 +161,26 @@ def _measure_window(
         totals[_SIZE, row] = min(max(size, int(shown)), SPLIT_BYTES)
     ends = times_at_ends(table, damaged)
     if ends is not None:
-        _close_above(found.pieces, ends[0])
+        _close_above(found, ends[0])
+        found.before = ends[1]
+    for row, (_, greatest) in hidden.items():
+        if greatest == OPEN_ABOVE:
+            found.waiting[int(table.position[row])] = found.before, times_of(table, row)
     found.pieces += _cut(bench, table, totals, cuts, hidden)
     if found.keys is not None and skip is not None:
         collect_keys(bench, found.keys, window)  # also of the batches that were left out
-    return before if ends is None else ends[1]
 
 
-def _close_above(pieces: list[Piece], behind: Times) -> None:
+def _close_above(found: Measured, behind: Times) -> None:
     """Sets the open upper times of the damaged pieces at the end from the batch that follows them."""
-    slot = len(pieces)
-    while slot and pieces[slot - 1].crc == NO_CRC and pieces[slot - 1].greatest == OPEN_ABOVE:
-        slot -= 1
-        least = pieces[slot].least
-        before = None if least == OPEN_BELOW else (NO_TIMESTAMP, NO_TIMESTAMP) if least == NO_LEAST else (least, least)
-        least, greatest = between(before, behind)
-        pieces[slot] = pieces[slot]._replace(least=least, greatest=greatest)
+    for slot in reversed(range(len(found.pieces))):
+        piece = found.pieces[slot]
+        if piece.position not in found.waiting:
+            break
+        before, own = found.waiting[piece.position]
+        least, greatest = hidden_times(before, behind, own)
+        found.pieces[slot] = piece._replace(least=least, greatest=greatest)
+    found.waiting.clear()
 
 
 def _split(sizes: npt.NDArray[np.int64]) -> list[int]:
@@ -230,6 +234,7 @@ def _even_pieces(
     return [Piece._make(line) for line in lines[:count].tolist()]
 
 
-def _no_batch(position: int, file_end: int, before: Times | None) -> Piece:
+def _no_batch(damage: SpanDamage, before: Times | None) -> Piece:
     # The messages that were there are unknown, so there are no offsets.
-    return Piece(0, 1, position, file_end, NOT_SPLIT, -1, NO_CRC, *between(before, None), 0)
+    times = hidden_times(before, None, damage.times)
+    return Piece(0, 1, damage.position, damage.end, NOT_SPLIT, -1, NO_CRC, *times, 0)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kafkafs.view_index.extent import Extent
+from kafkafs.view_index.hidden_times import Times, hidden_times
 from kafkafs.view_index.index import ViewIndex
 from kafkafs.view_index.pieces import (
     CRC,
@@ -34,9 +35,10 @@ from kafkafs.view_index.pieces import (
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.views.layout import Run
 from kafkafs.views.spans import Span
+from storage.format.batches import BATCH_HEADER_SIZE, times_in
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-from storage.log.timestamps import first_times_behind, greatest_timestamp, may_reach
+from storage.log.timestamps import first_times_behind, greatest_timestamp, may_reach, times_before
 from storage.types import NO_TIMESTAMP, TimeRange
 
 _SKIP, _WHOLE, _PART = range(3)
@@ -287,33 +289,24 @@ def lies_before(snapshot: LogSnapshot, span: Span, times: TimeRange) -> bool:
     return not may_reach(snapshot, span.segment, times.start_ms)
 
 
-def may_have_held(snapshot: LogSnapshot, segment: Segment, pieces: Pieces, row: int) -> tuple[int, int]:
-    """Least and greatest timestamp that the damaged piece `row` may have held. An open end is taken from the neighbour
+def may_have_held(snapshot: LogSnapshot, segment: Segment, pieces: Pieces, row: int) -> Times:
+    """Least and greatest timestamp that the damaged piece `row` may have held. If an end is open, its neighbours are
     in another chunk or segment."""
+    columns = pieces.columns
+    least, greatest = int(columns[LEAST, row]), int(columns[GREATEST, row])
+    if least != OPEN_BELOW and greatest != OPEN_ABOVE:
+        return least, greatest
+    good = np.flatnonzero(columns[CRC] != NO_CRC)
+    slot = int(good.searchsorted(row))
+    before = _times_of(pieces, good[slot - 1]) if slot else times_before(snapshot, segment)
+    behind = _times_of(pieces, good[slot]) if slot < len(good) else first_times_behind(snapshot, segment)
+    own = times_in(segment.log.read(int(columns[POSITION, row]), BATCH_HEADER_SIZE))
+    return hidden_times(before, behind, own)
+
+
+def _times_of(pieces: Pieces, row: int) -> Times:
     least, greatest = int(pieces.columns[LEAST, row]), int(pieces.columns[GREATEST, row])
-    good = pieces.columns[CRC] != NO_CRC
-    if least == OPEN_BELOW:
-        before = np.flatnonzero(good[:row])
-        if len(before):
-            least = min(int(pieces.columns[LEAST, before[-1]]), greatest)
-        else:
-            least = _greatest_before(snapshot, segment)
-    if greatest == OPEN_ABOVE:
-        behind = np.flatnonzero(good[row:])
-        if len(behind):
-            greatest = max(int(pieces.columns[GREATEST, row + behind[0]]), least)
-        elif (first := first_times_behind(snapshot, segment)) is not None:
-            greatest = max(first[1], least)
-    return least, greatest
-
-
-def _greatest_before(snapshot: LogSnapshot, segment: Segment) -> int:
-    slot = snapshot.segment_index(segment.base_offset)
-    for earlier in reversed(snapshot.segments[:slot]):
-        timestamp = greatest_timestamp(snapshot, earlier).timestamp
-        if timestamp > NO_TIMESTAMP:
-            return timestamp
-    return OPEN_BELOW
+    return (least, greatest) if least <= greatest else (NO_TIMESTAMP, NO_TIMESTAMP)
 
 
 def _check_not_raced(pieces: Pieces, span: Span) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kafkafs.selection.select import time_mask
-from kafkafs.view_index.hidden_times import Times, between, of_damaged_rows, times_at_ends
+from kafkafs.view_index.hidden_times import Times, hidden_times, of_damaged_rows, times_at_ends
 from kafkafs.view_index.pieces import RecordFilter, may_lie_in
 from kafkafs.view_index.workbench import Workbench, workbench
 from kafkafs.views.layout import Layout, Run
@@ -74,19 +74,21 @@ class RawTimePlan(RawPlan):
                     continue
                 chosen = self._choose(bench, span, window, before)
                 if chosen.ends is not None:
-                    self._add_damage(runs, span, waiting, between(before, chosen.ends[0]))
+                    self._add_damage(runs, span, waiting, before, chosen.ends[0])
                     before = chosen.ends[1]
                 for row in np.flatnonzero(chosen.holds).tolist():
                     start = int(window.table.position[row])
                     add_bytes(runs, span.segment, start, start + int(window.table.size[row]))
                 greatest = max(greatest, chosen.greatest)
-        self._add_damage(runs, span, waiting, between(before, first_times_behind(snapshot, span.segment)))
+        self._add_damage(runs, span, waiting, before, first_times_behind(snapshot, span.segment))
         return greatest
 
-    def _add_damage(self, runs: list[Run], span: Span, waiting: list[SpanDamage], hidden: Times) -> None:
+    def _add_damage(
+        self, runs: list[Run], span: Span, waiting: list[SpanDamage], before: Times | None, behind: Times | None
+    ) -> None:
         """Adds the bytes of stretches without a valid batch where they may have held messages of the range."""
-        if may_lie_in(self._times, *hidden):
-            for damage in waiting:
+        for damage in waiting:
+            if may_lie_in(self._times, *hidden_times(before, behind, damage.times)):
                 add_bytes(runs, span.segment, damage.position, damage.end)
         waiting.clear()
 

@@ -15,6 +15,7 @@ from storage.append.producer_table import ProducerTable
 from storage.errors import SegmentGone, StorageError, UnknownTopicOrPartition
 from storage.files.names import TRANSACTION_STATE_TOPIC
 from storage.files.producer_state import ProducerEntry
+from storage.format.batches import times_of
 from storage.format.transaction_records import TransactionMetadata, TransactionState, parse_key, parse_value
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
@@ -23,7 +24,6 @@ from storage.log.reader import find_batch, read_range
 from storage.log.rereading import Rereads
 from storage.log.scanning import scan_sound_batches
 from storage.log.snapshot import Log, LogSnapshot
-from storage.log.timestamps import times_of
 from storage.types import NO_TIMESTAMP, TopicPartition
 
 

@@ -6,6 +6,7 @@ FileLogInputStream).
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from storage.format import decode_kernel
-from storage.types import TimestampType
+from storage.types import NO_TIMESTAMP, TimestampType
 
 if TYPE_CHECKING:
     from typing import Self
@@ -39,6 +40,10 @@ TIMESTAMP_TYPE_MASK = 0x08
 TRANSACTIONAL_MASK = 0x10
 CONTROL_MASK = 0x20
 DELETE_HORIZON_MASK = 0x40
+
+# Of a v2 header: magic, attributes, base timestamp, greatest timestamp. Of a v1 message: magic, attributes, timestamp.
+_TIMES = struct.Struct(">16xb4xh4xqq18x")
+_TIME_OF_V1 = struct.Struct(">16xbbq")
 
 
 class Column(IntEnum):
@@ -188,6 +193,32 @@ class BatchTable:
         """Values of `TimestampType`; v0 has none."""
         stored = (self.attributes & TIMESTAMP_TYPE_MASK) >> 3
         return np.where(self.magic == 0, int(TimestampType.NO_TIMESTAMP_TYPE), stored)
+
+
+def times_of(table: BatchTable, row: int) -> tuple[int, int]:
+    """Least and greatest timestamp in a batch's header; the first message's may not be the least of all.
+
+    Equal where the header has just one. (-1, -1) for messages without a timestamp.
+    """
+    magic, attributes = int(table.magic[row]), int(table.attributes[row])
+    return _times(magic, attributes, int(table.base_timestamp[row]), int(table.max_timestamp[row]))
+
+
+def times_in(head: bytes | memoryview) -> tuple[int, int] | None:
+    """As `times_of`, from the first bytes of what may be a batch, whatever its length and checksum are; None if they
+    are too few, or of a format without timestamps."""
+    if len(head) > MAGIC_AT and head[MAGIC_AT] == 1 and len(head) >= _TIME_OF_V1.size:
+        magic, attributes, timestamp = _TIME_OF_V1.unpack_from(head)
+        return _times(magic, attributes, timestamp, timestamp)
+    if len(head) < _TIMES.size or head[MAGIC_AT] != 2:
+        return None
+    return _times(*_TIMES.unpack_from(head))
+
+
+def _times(magic: int, attributes: int, base: int, greatest: int) -> tuple[int, int]:
+    # With a delete horizon, or append time, the base has another meaning.
+    plain = magic == 2 and not attributes & (DELETE_HORIZON_MASK | TIMESTAMP_TYPE_MASK)
+    return (base, greatest) if plain and NO_TIMESTAMP < base < greatest else (greatest, greatest)
 
 
 def scan(buffer: Buffer, position: int, table: BatchTable, start: int = 0, end: int | None = None) -> ScanOutcome:

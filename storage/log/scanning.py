@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
-from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
+from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan, times_in, times_of
 from storage.format.decoder import verify_crcs
 from storage.log import buffers
 from storage.log.buffers import WINDOW_BYTES
@@ -27,11 +27,16 @@ _ADVICE: Final = "`kafkafs verify` shows more, `kafkafs salvage` copies what is 
 
 @dataclass(frozen=True, slots=True)
 class SpanDamage:
-    """Bytes from `position` (included) to `end` (excluded) that are not batches; reading continues at `end`."""
+    """Bytes from `position` (included) to `end` (excluded) that are not batches; reading continues at `end`.
+
+    `times`: least and greatest timestamp in the header of a batch that begins there, whatever is wrong with it; None
+    if none does.
+    """
 
     position: int
     end: int
     error: StorageError
+    times: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +179,15 @@ class _BatchScan:
 
     def _wrong_offset(self, data: memoryview, origin: int, table: BatchTable, row: int, last_offset: int) -> SpanDamage:
         """What is wrong with the batch in a row, whose offset does not follow `last_offset`."""
-        position, end = int(table.position[row]), int(table.end[row])
+        position, end, times = int(table.position[row]), int(table.end[row]), times_of(table, row)
         corrupt = verify_crcs(data, table, row, row + 1, origin)
         if corrupt is None:
             expected, found = f"a last offset above {last_offset}", int(table.last_offset[row])
             error = self._error(CorruptBatch, "offsets do not ascend", position, last_offset + 1, expected, found)
-            return SpanDamage(position, end, error)
+            return SpanDamage(position, end, error, times)
         wrong = corrupt.error
         error = self._error(CorruptBatch, wrong.what, position, last_offset + 1, wrong.expected, wrong.found)
-        return SpanDamage(position, self._resume(position, end, last_offset), error)
+        return SpanDamage(position, self._resume(position, end, last_offset), error, times)
 
     def _no_batch(self, position: int) -> SpanDamage:
         """What is wrong at a position where a batch should begin, and where reading can continue."""
@@ -192,6 +197,7 @@ class _BatchScan:
         claimed = int.from_bytes(head[:8], "big", signed=True)
         magic = head[16] if len(head) > 16 else None
         end = self._resume(position, position + 12 + length, last_offset)
+        times = times_in(head)
         if magic is not None and magic > 2:
             what, expected = "record batch has an unknown format version", "magic 0, 1 or 2"
             # Readers use this offset: one that does not belong here would make them skip the damage.
@@ -200,7 +206,7 @@ class _BatchScan:
         expected = f"a length from 14 to {limit - position - 12}"
         found = length if len(head) >= 12 else f"{len(head)} bytes"
         error = self._error(CorruptBatch, "no record batch begins here", position, last_offset + 1, expected, found)
-        return SpanDamage(position, end, error)
+        return SpanDamage(position, end, error, times)
 
     def _error(
         self, kind: type[StorageError], what: str, position: int, offset: int, expected: object, found: object

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from storage.errors import StorageError
-from storage.format.batches import DELETE_HORIZON_MASK, TIMESTAMP_TYPE_MASK
+from storage.format.batches import times_of
 from storage.log.scanning import scan_batches
 from storage.log.segment import Segment
 from storage.types import NO_TIMESTAMP, TimestampOffset
@@ -33,8 +33,9 @@ _LOOKUP_WINDOW = 64 << 10
 class _Found:
     """What was found, and up to which position of the .log: a growing segment is read from there on.
 
-    `unborne`: the last timestamp of a time index if the log does not confirm it, -1 if it does. `damaged_at`: the
-    file's ctime (ns) if damage was met; a file that was changed since is read again. None: no damage was met.
+    `unborne`: the greatest timestamp that the time index, or the header of a damaged batch, names and the log does not
+    confirm, -1 if there is none. `damaged_at`: the file's ctime (ns) if damage was met; a file that was changed since
+    is read again. None: no damage was met.
     """
 
     greatest: TimestampOffset
@@ -58,15 +59,15 @@ def greatest_timestamp(snapshot: LogSnapshot, segment: Segment) -> TimestampOffs
 def may_reach(snapshot: LogSnapshot, segment: Segment, timestamp: int) -> bool:
     """Whether a segment holds a message with this timestamp or a later one, or may have held one where it is damaged.
 
-    Damage is assumed to hide nothing later than the time index shows, or the batch that follows it.
+    Damage is assumed to hide nothing later than the time index shows, its own header, or the batches around it.
     """
     found = _find(snapshot, segment)
     if max(found.greatest.timestamp, found.unborne) >= timestamp:
         return True
     if found.damaged_at is None:
         return False
-    behind = first_times_behind(snapshot, segment)
-    return behind is None or behind[1] >= timestamp
+    before, behind = times_before(snapshot, segment), first_times_behind(snapshot, segment)
+    return behind is None or behind[1] >= timestamp or (before is not None and before[1] >= timestamp)
 
 
 def retention_timestamp_ms(snapshot: LogSnapshot, segment: Segment) -> int:
@@ -86,6 +87,16 @@ def position_for_timestamp(snapshot: LogSnapshot, segment: Segment, timestamp: i
     return 0 if position is None else position
 
 
+def times_before(snapshot: LogSnapshot, segment: Segment) -> tuple[int, int] | None:
+    """The greatest timestamp (twice) of the last segment before this one that has any; None where there is none."""
+    slot = snapshot.segment_index(segment.base_offset)
+    for earlier in reversed(snapshot.segments[:slot]):
+        timestamp = greatest_timestamp(snapshot, earlier).timestamp
+        if timestamp > NO_TIMESTAMP:
+            return timestamp, timestamp
+    return None
+
+
 def first_times_behind(snapshot: LogSnapshot, segment: Segment) -> tuple[int, int] | None:
     """Least and greatest timestamp in the header of the first batch after a segment, -1 for messages without; None
     where nothing follows, or it cannot be read."""
@@ -101,18 +112,6 @@ def first_times_behind(snapshot: LogSnapshot, segment: Segment) -> tuple[int, in
     return None
 
 
-def times_of(table: BatchTable, row: int) -> tuple[int, int]:
-    """Least and greatest timestamp in a batch's header; the first message's may not be the least of all.
-
-    Equal where the header has just one. (-1, -1) for messages without a timestamp.
-    """
-    greatest = int(table.max_timestamp[row])
-    base = int(table.base_timestamp[row])
-    # With a delete horizon, or append time, the base has another meaning.
-    plain = int(table.magic[row]) == 2 and not int(table.attributes[row]) & (DELETE_HORIZON_MASK | TIMESTAMP_TYPE_MASK)
-    return (base, greatest) if plain and NO_TIMESTAMP < base < greatest else (greatest, greatest)
-
-
 def _find(snapshot: LogSnapshot, segment: Segment) -> _Found:
     end = snapshot.end_position(segment)
     with _lock:
@@ -125,12 +124,14 @@ def _find(snapshot: LogSnapshot, segment: Segment) -> _Found:
     changed_at = segment.changed_ns()  # before it is read
     if known is None:
         known = _from_index(snapshot, segment, end)
-    greatest, damaged = known.greatest, known.damaged_at is not None
+    greatest, unborne, damaged = known.greatest, known.unborne, known.damaged_at is not None
     for window in scan_batches(snapshot, segment, known.end, end):
         if window.table.rows:
             greatest = _greater(window.table, greatest)
-        damaged |= window.damage is not None
-    found = _Found(greatest, end, known.unborne, changed_at if damaged else None)
+        if window.damage is not None:
+            damaged = True
+            unborne = max(unborne, NO_TIMESTAMP if window.damage.times is None else window.damage.times[1])
+    found = _Found(greatest, end, unborne, changed_at if damaged else None)
     with _lock:
         _found[segment] = found
     return found

@@ -22,7 +22,8 @@ def last_look(process: Process, partitions: Sequence[TopicPartition]) -> None:
     """Opens and reads a file of all messages of each partition, with views and caches as they are by now. Nothing
     changes meanwhile, the disk works, and so must this. Of partitions that are offline or damaged nothing is known."""
     world, owned = process.world, process.owned
-    offline = () if owned is None else owned.failures()
+    owner = process.owner()
+    offline = () if owner is None else owner.failures()
     damaged = {tp for tp, _ in world.rotten}
     there = messages_in(world.path, damaged.union(offline))
     for tp in partitions:

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.simulation.plan import HUGE, Batch, Job, LineOf, Marker, Plan, ProcessOf, Sync, TopicOf, Truncate, Write
+from tests.simulation.plan import (
+    HUGE,
+    Batch,
+    Job,
+    LineOf,
+    Look,
+    Marker,
+    Plan,
+    ProcessOf,
+    Read,
+    Rot,
+    Sync,
+    TopicOf,
+    Truncate,
+    Write,
+)
 from tests.simulation.runs import run, simulation
 from tests.simulation.scheduler import Choices
 
@@ -65,3 +80,21 @@ def test_what_a_truncation_cut_from_an_index_does_not_come_back() -> None:
         request_bytes=96,
     )
     simulate(plan, [{}, {}, {}])
+
+
+def test_a_damaged_batch_between_later_and_earlier_ones_shows_in_a_range_of_times() -> None:
+    """The only batch of a segment has a last offset that is too high. The segment before is later than the range, the
+    batch behind is in it, as was the damaged one: a file of that range showed neither it nor an error."""
+    later, lines = LineOf(120, age_ms=-1000), (LineOf(20), LineOf(), LineOf(20, age_ms=-1000))
+    writer = Job("writer", "w0", (Write((LineOf(20), later, later, *lines)),), "/plain/1/@append.jsonl")
+    look = Look("plain", 1, "time/until-1763700000232.jsonl", (Read(4000, wait=3),))
+    plan = Plan(
+        605246479737,
+        topics=(TopicOf("plain", 2, (("segment.bytes", "300"),)),),
+        processes=(
+            ProcessOf((writer,), switching=0.5, order=3380127997, rots=(Rot("plain", 1, 0.576, bit=3465),)),
+            ProcessOf((Job("reader", "r0", (look,)),), order=894405250),
+        ),
+        request_bytes=200,
+    )
+    simulate(plan, [{}, {}])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -178,3 +180,48 @@ def test_damage_in_what_is_read_ahead_does_not_stop_the_workers(live: LiveLog) -
         assert content(tree, "/t/0/offsets/50-.txt") == part(live, 50, 300)
     finally:
         tree.stop()
+
+
+def _raise_last_offset(path: Path, start: int) -> None:
+    patch(path, start + 23, struct.pack(">i", 1000))
+
+
+def _spoil_checksum(path: Path, start: int) -> None:
+    patch(path, start + 17, b"bad!")
+
+
+def _spoil_length(path: Path, start: int) -> None:
+    patch(path, start + 8, struct.pack(">i", 0))
+
+
+@pytest.mark.parametrize("spoil", [_raise_last_offset, _spoil_checksum, _spoil_length])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_damaged_batch_shows_in_time_ranges_of_its_messages(
+    tmp_path: Path, spoil: Callable[[Path, int], None], seed: int
+) -> None:
+    """Segments of one to three batches, the times of batches in any order; one or two batches are damaged."""
+    dice = random.Random(seed)
+    live = LiveLog(tmp_path / "log")
+    times: dict[tuple[Path, int], tuple[int, int]] = {}  # of a batch, by where it begins
+    for _ in range(dice.randint(1, 4)):
+        for _ in range(dice.randint(1, 3)):
+            first = START_MS + 1000 * dice.randrange(8)
+            path = live.log(live.segments[-1])
+            times[path, path.stat().st_size] = first, first + 500
+            live.append(b"a", b"b", timestamps=[first, first + 500])
+        live.roll()
+    live.append(b"the last", timestamps=[START_MS + 1000 * dice.randrange(8)])
+    damaged = dice.sample(sorted(times), min(len(times), dice.randint(1, 2)))
+    for path, start in damaged:
+        spoil(path, start)
+    tree = tree_of(live.path.parent)
+    for indexed in (False, True):
+        if indexed:
+            tree.lookup("/t/0/messages.txt").open().close()
+        for path, start in damaged:
+            for stamp in times[path, start]:
+                for name in (f"{stamp}--{stamp + 1}", f"{stamp}--", f"until-{stamp + 1}"):
+                    _, errors = readable(tree.lookup(f"/t/0/time/{name}.txt"))
+                    assert errors, (indexed, path.name, start, name)
+                    raw = content(tree, f"/t/0/time/{name}.log")
+                    assert path.read_bytes()[start : start + 61] in raw, (indexed, path.name, start, name)
