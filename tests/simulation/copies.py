@@ -55,7 +55,8 @@ class Copy:
         self.appending = []
 
     def refused(self) -> None:
-        """After one that failed and left nothing."""
+        """After one that failed and left nothing, if the power stays: what undid it is not on disk yet."""
+        self.gone += self.appending
         self.appending = []
 
     def cut(self, offset: int) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -69,6 +70,7 @@ class Message(NamedTuple):
 
 
 Messages = dict[TopicPartition, list[Message]]
+Writes = list[tuple[int, bytes | None]]  # of a file, as in _Inode
 
 
 @dataclass
@@ -85,13 +87,33 @@ class SimulatedFile(FaultyFile):
     bring it back, although everybody still reads it."""
 
     def sync(self) -> None:
+        assert isinstance(self._disk, SimulatedDisk)
+        writes = list(self._inode.pending)
         try:
             super().sync()
         except OSError:
-            assert isinstance(self._disk, SimulatedDisk)
-            self._disk.lost.append((self._inode, list(self._inode.pending)))
+            self._disk.lost.append((self._inode, writes))
             self._inode.pending.clear()
             raise
+        for inode, lost in self._disk.lost:
+            if inode is self._inode:
+                lost[:] = _left_of(lost, writes)
+
+
+def _left_of(lost: Writes, writes: Writes) -> Writes:
+    """What later writes, which did reach the disk, leave of earlier ones that did not."""
+    for position, data in writes:
+        end = sys.maxsize if data is None else position + len(data)
+        left: Writes = []
+        for at, earlier in lost:
+            if earlier is None:
+                left += [(at, None)] if end <= at else []
+                continue
+            before, behind = earlier[: max(0, position - at)], earlier[max(0, end - at) :]
+            left += [(at, before)] if before else []
+            left += [(at + len(earlier) - len(behind), behind)] if behind else []
+        lost = left
+    return lost
 
 
 class SimulatedDisk(FaultyDisk):
@@ -104,7 +126,7 @@ class SimulatedDisk(FaultyDisk):
         self._world = world
         self.fail = self._failure
         self.left = -1  # operations until the process is killed in one of them; negative: it is not
-        self.lost: list[tuple[_Inode, list[tuple[int, bytes | None]]]] = []  # what failed syncs did not write
+        self.lost: list[tuple[_Inode, Writes]] = []  # what failed syncs did not write
 
     def repair(self) -> None:
         """Before a mount is started again the disk is repaired, and what its cache held is written."""
