@@ -73,7 +73,7 @@ class PartitionLog:
         self._files = PartitionFiles(disk, path)
         self._files.opened_with(loaded.segments, loaded.recovery_point, clock.now_ms())
         self._flushing = Flushing(self._lock, self._files, self._health, clock)
-        self._opener = SegmentOpener(disk, path, self._files, clock)
+        self._opener = SegmentOpener(disk, path, self._files, self._health, clock)
         self._sealed: tuple[Segment, ...] = tuple(loaded.segments[:-1])
         for segment in self._sealed:
             segment.sealed = True
@@ -158,7 +158,7 @@ class PartitionLog:
         the flush that flush.messages requires fails, everything is appended and the log is offline.
         """
         with self._lock:
-            self._health.check()
+            self._opener.check()
             base_offset, epoch = self._next_offset, self._epochs.latest_epoch
             data = memoryview(place(base_offset, 0 if epoch is None else epoch))
             self._append_locked(data, scanned(data, self.path))
@@ -169,7 +169,7 @@ class PartitionLog:
     def append_batch(self, batch: NewBatch, now_ms: int) -> int:
         """As `append`, for one finished batch, which is not checked. Returns its base offset."""
         with self._lock:
-            self._health.check()
+            self._opener.check()
             base_offset, epoch = self._next_offset, self._epochs.latest_epoch
             batch.place(base_offset, 0 if epoch is None else epoch)
             data, offsets, max_timestamp = batch
@@ -195,7 +195,7 @@ class PartitionLog:
         `flush`.
         """
         with self._flushing, self._lock:
-            self._health.check()
+            self._opener.check()
             base_offset, epoch = self._next_offset, self._epochs.latest_epoch
             whole = place(base_offset, 0 if epoch is None else epoch)
             if self._active.size and not whole_append.fits(whole, self._active, self._limits, self._clock.now_ms()):
@@ -221,7 +221,7 @@ class PartitionLog:
         if damage is not None:
             raise damage.error
         with self._lock:
-            self._health.check()
+            self._opener.check()
             check_continues(table, self._next_offset, self.path)
             first = self._next_offset
             self._append_locked(data, table)
@@ -476,8 +476,7 @@ class PartitionLog:
             try:
                 self._health.check_online()
                 with self._health.failing():
-                    self._active.finish()
-                    self._files.wrote(self._active.paths())
+                    self._opener.finish(self._active)
                     # An append that failed may have left the epoch that its batch would have begun.
                     self._replace_epochs_locked(self._epochs.truncate_from_end(self._next_offset + 1))
                     self._files.write_producer_snapshot(self._next_offset, self._producers.snapshot())

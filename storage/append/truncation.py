@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage.append.rolling_rules import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
-from storage.files import time_index, transaction_index
+from storage.files import offset_index, time_index, transaction_index
 from storage.files.disk import opened
 from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
@@ -45,7 +45,8 @@ def cut_segment(disk: Disk, segment: Segment, position: int, offset: int) -> Seg
     after the truncation; and no recovery looks at entries that came back, since the recovery point is where the segment
     now ends. An entry of an aborted transaction would then hide messages that are appended later.
     """
-    offsets = segment.offset_index(position)
+    # Both are loaded anew: what Segment keeps of a sealed segment's index is that of the whole segment.
+    offsets = offset_index.load(segment.path_of(FileKind.OFFSET_INDEX), segment.base_offset, position, growing=True)
     times = time_index.load(segment.path_of(FileKind.TIME_INDEX), segment.base_offset, offset, growing=True)
     _cut(disk, segment.path_of(FileKind.OFFSET_INDEX), len(offsets) * OFFSET_ENTRY_SIZE)
     _cut(disk, segment.path_of(FileKind.TIME_INDEX), len(times) * TIME_ENTRY_SIZE)

@@ -98,3 +98,31 @@ def test_a_damaged_batch_between_later_and_earlier_ones_shows_in_a_range_of_time
         request_bytes=200,
     )
     simulate(plan, [{}, {}])
+
+
+def test_an_index_is_cut_to_where_its_segment_now_ends() -> None:
+    """A truncation within a sealed segment, then a new segment, then the power goes: an entry of the index pointed
+    beyond the end of the log."""
+    of = (
+        Batch(5, 30, 1, True),
+        Batch(2, 30, 1, True),
+        Batch(1, 5, 1),
+        Batch(2, 5),
+        Batch(1, 30, skips=2),
+        Batch(1, 30),
+    )
+    plan = Plan(
+        155533294570,
+        topics=(TopicOf("copy", config=(("segment.bytes", "300"), ("index.interval.bytes", "0"))),),
+        processes=(
+            ProcessOf((Job("leader", "l", of, "/copy/0"),), order=3650393752),
+            ProcessOf(
+                (Job("leader", "l", (Truncate(0.6), Batch(1, 30)), "/copy/0"),),
+                kill_at=223,
+                loses_power=True,
+                order=4080359223,
+            ),
+        ),
+        request_bytes=96,
+    )
+    simulate(plan, [{}, {}])

@@ -61,6 +61,7 @@ class Writer:
         self._over: list[_Sent] = []  # lines of which a part is still to be written
         self._unended: list[_Sent] = []  # taken, without a newline
         self._pending = False  # a short count has shown an error that nobody has told yet
+        self._left = b""  # what that write(2) did not take
         self._lacking = False  # the disk's error keeps taken bytes from becoming a message
         self._sent: list[_Sent] = []
         self._refused = 0  # the size of the last request of which something was refused
@@ -224,12 +225,13 @@ class Writer:
             self._took(lines, taken)
             self._lacking = False
             if error is None:
-                if was_pending:
+                # A first request that is the beginning of what was refused may be the rest written again (LineWriter).
+                if was_pending and not self._left.startswith(data[: self._first_bytes(first)]):
                     raise Anomaly(f"{self._job.path} took bytes before it told the error of earlier ones")
                 if taken == len(data):
                     self._pending = False
                     return
-                self._pending = True
+                self._pending, self._left = True, data[taken:]
                 if not self._job.persists:
                     self._forget(lines, None, back)
                     if not lines[-1].data.endswith(b"\n"):
@@ -305,12 +307,17 @@ class Writer:
         else:
             self._over = []
 
+    def _first_bytes(self, first: float) -> int:
+        """The size of a write(2)'s first request."""
+        whole = self._process.request_bytes
+        least = cut_bytes(whole)
+        return least + int((whole - least) * first)
+
     def _write_once(self, data: bytes, first: float) -> tuple[int, Exception | None]:
         """write(2) as the kernel makes it of requests: how much was taken, or the error of the first request."""
         assert self._info is not None
         whole = self._process.request_bytes
-        least = cut_bytes(whole)
-        done, size = 0, least + int((whole - least) * first)
+        done, size = 0, self._first_bytes(first)
         while done < len(data):
             part = data[done : done + size]
             self._refused = len(part)

@@ -22,9 +22,11 @@ from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_blocks
 from storage.types import TopicPartition
+from storage.verify.verify import verify_log_dir
 from tests.support.faults import FaultyDisk, full_disk
 from tests.support.fixtures import FIXTURES, topics_of
 from tests.support.owned_dirs import StandingClock, append, close_clean, opened, read, tree_of, values_of
+from tests.support.readers import read_all
 from tests.support.replayed_logs import BESIDE, replayed
 
 TP = TopicPartition("t", 0)
@@ -215,6 +217,73 @@ def test_what_was_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Path, p
         assert read(again, "t")[1:3] == [b"kept", b"too"]
         assert full.stat().st_size == size
         close_clean(again)
+
+
+def test_an_index_that_was_read_is_cut_with_its_segment(tmp_path: Path) -> None:
+    """A truncation within a sealed segment whose index a reader has loaded, and another segment is begun: after a power
+    loss no entry is left that points beyond the end of the log. (The segment ends at the recovery point, so no recovery
+    looks at it.)"""
+    for seed in range(20):
+        path = tmp_path / str(seed)
+        path.mkdir()
+        disk = FaultyDisk(path, seed=seed)
+        owned = opened(path, disk=disk)
+        owned.create_topic("t", 1, {"segment.bytes": "400", "index.interval.bytes": "0"})
+        log = owned.log(TP)
+        for n in range(6):
+            append(log, [b"%d" % n * 30])
+        close_clean(owned)
+        owned = opened(path, disk=disk)
+        assert read_all(owned.log(TP).snapshot(), 1)
+        owned.truncate_to(TP, 2)
+        append(owned.log(TP), [b"n" * 300])  # in a segment of its own
+        owned._logs.abandon()
+        owned._dir_lock.release()
+        disk.power_loss()
+        close_clean(opened(path))
+        assert not verify_log_dir(path)
+
+
+@pytest.mark.parametrize("kind", [names.FileKind.OFFSET_INDEX, names.FileKind.TIME_INDEX])
+@pytest.mark.parametrize("removal", ["succeeds", "fails once"])
+def test_a_segment_that_could_not_be_created_does_not_come_back(
+    tmp_path: Path, kind: names.FileKind, removal: str
+) -> None:
+    """The disk is full while a log is rolled, and the log grows on in the old segment: after a crash an empty segment
+    in the middle of its messages would be the active one."""
+    for seed in range(40):
+        path = tmp_path / str(seed)
+        path.mkdir()
+        disk = FaultyDisk(path, seed=seed)
+        owned = opened(path, disk=disk)
+        owned.create_topic("t", 1, {"segment.bytes": "400"})
+        log = owned.log(TP)
+        append(log, [b"first" * 20])
+        log.flush()
+        owned.checkpoint()
+        failing = {f"create {names.segment_file(1, kind)}"}
+        if removal == "fails once":
+            failing.add(f"unlink {names.segment_file(1, names.FileKind.LOG)}")
+        disk.fail = lambda what, _path, failing=failing: errno.ENOSPC if what in failing else None  # type: ignore[misc]
+        with pytest.raises(OSError, match="No space"):
+            append(log, [b"x" * 300])
+        if removal == "fails once":
+            with pytest.raises(OSError, match="No space"):  # nothing is appended as long as it is there
+                append(log, [b"second"])
+        disk.fail = lambda _what, _path: None
+        for value in (b"second", b"third"):
+            append(log, [value])
+        owned._logs.abandon()
+        owned._dir_lock.release()
+        if seed % 4:
+            disk.power_loss()
+        again = opened(path)
+        found = read(again, "t")
+        assert found == [b"first" * 20, b"second", b"third"][: len(found)]
+        append(again.log(TP), [b"last"])
+        assert read(again, "t") == [*found, b"last"]
+        close_clean(again)
+        assert not verify_log_dir(path)
 
 
 def test_no_epoch_is_left_of_a_batch_that_was_not_appended(tmp_path: Path) -> None:
