@@ -43,6 +43,9 @@ def spans_from(
 
     `visible_end`: where the log ends for this reader, its end or the last stable offset. SegmentGone when files vanish.
     """
+    if cursor.next_offset < snapshot.log_start_offset:
+        # Deleted before anybody looked at them, though the files may still have their bytes.
+        cursor = Cursor(snapshot.log_start_offset)
     natural = end_offset is None or end_offset >= visible_end
     bound = visible_end if end_offset is None else min(end_offset, visible_end)
     if cursor.next_offset >= bound:

@@ -170,6 +170,21 @@ def test_the_last_messages_are_those_at_the_open(live: LiveLog, tree: Tree) -> N
     assert read_all(first) == before == live.text(lambda offset, _: 95 <= offset < 100)
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "last"), [("100+3", 104, 106), ("100-105", 104, 105), ("100-", 104, 109), ("", 104, 109)]
+)
+def test_what_was_deleted_before_a_reader_saw_it_is_not_shown(
+    live: LiveLog, tree: Tree, name: str, first: int, last: int
+) -> None:
+    """Opened at the log end; then messages come in one batch, and some of these are deleted: their bytes stay."""
+    (live.path.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 100\n")
+    handle = opened(tree, f"/t/0/offsets/{name}.txt" if name else PATH)
+    assert handle.size == 0
+    live.write(10)
+    (live.path.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 104\n")
+    assert read_all(handle) == live.text(lambda offset, _: first <= offset <= last)
+
+
 def test_a_range_that_is_gone_is_gone_for_others(live: LiveLog, tree: Tree, asking: Asking) -> None:
     path = "/t/0/offsets/40-60.txt"
     handle = opened(tree, path)
