@@ -133,10 +133,10 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "lock-taken-too-late",
         f"{_APPEND}/partition_log.py",
-        "        with self._lock:\n            self._health.check()\n"
+        "        with self._lock:\n            self._opener.check()\n"
         "            base_offset, epoch = self._next_offset, self._epochs.latest_epoch\n            batch.place(",
         "        base_offset, epoch = self._next_offset, self._epochs.latest_epoch\n"
-        "        with self._lock:\n            self._health.check()\n            batch.place(",
+        "        with self._lock:\n            self._opener.check()\n            batch.place(",
     ),
     _fault(
         "lines-without-a-lock",
@@ -391,5 +391,29 @@ FAULTS: tuple[Fault, ...] = (
         f"{_APPEND}/swap.py",
         "        for path in paths:\n            sync_path(self._disk, path)\n",
         "",
+    ),
+    _fault(
+        "leftover-of-a-roll-stays",
+        f"{_APPEND}/segment_opener.py",
+        "        if self._leftover is not None:\n            with",
+        "        if False:\n            with",
+    ),
+    _fault(
+        "index-cut-as-it-was-kept",
+        f"{_APPEND}/truncation.py",
+        "offset_index.load(segment.path_of(FileKind.OFFSET_INDEX), segment.base_offset, position, growing=True)",
+        "segment.offset_index(position)",
+    ),
+    _fault(
+        "deleted-messages-shown",
+        f"{_VIEWS}/spans.py",
+        "    if cursor.next_offset < snapshot.log_start_offset:",
+        "    if False:",
+    ),
+    _fault(
+        "damage-hides-its-own-times",
+        "kafkafs/view_index/hidden_times.py",
+        "        known += own if is_near else ()\n",
+        "        known += () if is_near else ()\n",
     ),
 )
