@@ -43,7 +43,21 @@ from tests.simulation.plan import (
     Truncate,
     Write,
 )
-from tests.simulation.themes import EVERYTHING, LINES, MADE_AGAIN, OPENINGS, POWER, RETENTION, ROT, TRUNCATION, theme_of
+from tests.simulation.themes import (
+    CUT,
+    DELETED,
+    EVERYTHING,
+    FULL,
+    JUMBLED,
+    LINES,
+    MADE_AGAIN,
+    OPENINGS,
+    POWER,
+    RETENTION,
+    ROT,
+    TRUNCATION,
+    theme_of,
+)
 from tests.support.owned_dirs import NOW_MS
 
 _LIMIT = ("max.message.bytes", str(MAX_MESSAGE_BYTES))
@@ -97,14 +111,14 @@ class _Drawing:
         return Plan(seed, tuple(topics), processes, self._of(sizes))
 
     def _topic(self, name: str, partitions: int, *, retained: bool = False, compacted: bool = False) -> TopicOf:
-        small = name == "copy" or (retained and self._has_commits) or self._theme in (ROT, POWER)
+        small = name == "copy" or (retained and self._has_commits) or self._theme in (ROT, POWER, FULL, JUMBLED)
         sizes = ("300", "300", "700") if small else _SIZES
         if self._scatters:
             sizes = ("2000",)
         config = [
             _ROOM if self._scatters else _LIMIT,
             ("segment.bytes", self._of(sizes)),
-            ("index.interval.bytes", self._of(("0", "100", "4096"))),
+            ("index.interval.bytes", "0" if self._theme is CUT else self._of(("0", "100", "4096"))),
         ]
         if retained:
             config += [("file.delete.delay.ms", "20")]
@@ -179,8 +193,9 @@ class _Drawing:
         folder = self._of((f"/{topic}", f"/{topic}/0", f"/{topic}/0"))
         if topic in ("plain", "kept"):
             folder = self._of((f"/{topic}", f"/{topic}/0", f"/{topic}/1"))
+        folder = "/plain/0" if theme is FULL else folder
         path = f"{folder}/@append.jsonl" if json else f"{folder}/@append"
-        policy = self._of((DROPS, GIVES_UP, NEXT, AGAIN))
+        policy = DROPS if theme is FULL else self._of((DROPS, GIVES_UP, NEXT, AGAIN))
         if theme is LINES:
             path = path if json and self._is(0.3) else f"/{topic}/{path.rpartition('/')[2]}"
             policy = self._of((DROPS, DROPS, policy, AGAIN, AGAIN))
@@ -188,7 +203,7 @@ class _Drawing:
         return Job(
             "writer",
             name,
-            self._some(2, 15 if theme is LINES else 11, make),
+            self._some(*((10, 30) if theme is FULL else (2, 15 if theme is LINES else 11)), make),
             path,
             policy,
             self._is(0.5 if theme is LINES else 0.75),
@@ -206,13 +221,13 @@ class _Drawing:
 
     def _writing(self, *, json: bool, keyed: bool, needs_key: bool) -> object:
         kind = self._random.random()
-        if kind < 0.15:
+        if kind < (0.03 if self._theme is FULL else 0.15):
             return Sync()
         if kind < 0.25:
             return Close()
         if kind < 0.3:
             return Pause(self._upto(1, 20))
-        counts = (1, 3, 5, 7) if self._theme is LINES else (1, 1, 2, 3, 5, 7)
+        counts = (1, 3, 5, 7) if self._theme is LINES else (1,) if self._theme is FULL else (1, 1, 2, 3, 5, 7)
         lines = [self._line(json=json, keyed=keyed) for _ in range(self._of(counts))]
         if self._is(0.5 * (not keyed) if self._theme is LINES else 0.2):
             bad = [TOO_LARGE, HUGE] + [NOT_JSON] * json + [NO_KEY] * needs_key
@@ -231,6 +246,8 @@ class _Drawing:
         age = None
         if json and self._has_times and self._is(0.7):
             age = self._of((0, 10, 1000, 3000, -1000))
+        if self._theme is FULL:
+            return LineOf(self._of((0, 60, 120)), kind, key, age)
         sizes = ((0, 20, 20) if keyed else (20, 60, 120, 120)) if self._theme is LINES else (0, 0, 20, 60, 120)
         return LineOf(self._of(sizes), kind, key, age)
 
@@ -252,6 +269,9 @@ class _Drawing:
             f"offsets/{first}+{size + 1}", f"offsets/{first}+{size + 1}", f"offsets/last-{size + 1}",
             f"offsets/{first}",
         ]  # fmt: skip
+        if self._theme is DELETED:
+            first = self._upto(4)
+            names = [f"offsets/{first}+{size % 4 + 1}", f"offsets/{first}-", f"offsets/{first}-{first + size}"]
         if self._has_times and self._is(0.6):
             start = NOW_MS + self._of((-3000, -1000, 0, 20, 100)) + self._upto(50)
             end = start + self._of((30, 200, 3000))
@@ -272,7 +292,7 @@ class _Drawing:
         if self._is(0.3):
             ops.append(self._alteration())
         kinds = [self._alteration, self._jump, Status, self._pause]
-        kinds += [self._before] * (3 if self._remakes else 1) if self._deletes else []
+        kinds += [self._before] * (3 if self._remakes or theme is DELETED else 1) if self._deletes else []
         if self._remakes:
             kinds += [self._remaking] * (8 if theme is MADE_AGAIN else 3)
         else:
@@ -313,8 +333,10 @@ class _Drawing:
         return [Create("x"), self._pause(), Remove("x")] if self._is(0.5) else [Create("x")]
 
     def _fault(self) -> list[object]:
-        if self._theme is LINES and self._is(0.8):  # some of several partitions get their lines
-            return [Fault("ENOSPC", self._of((0.5, 0.3, 0.1))), Pause(self._upto(20, 150)), Fault("ENOSPC")]
+        if self._theme is FULL or (self._theme is LINES and self._is(0.8)):
+            # Some of several partitions get their lines, some of several files are created.
+            lasts = (20, 500) if self._theme is FULL else (20, 150)
+            return [Fault("ENOSPC", self._of((0.5, 0.3, 0.1))), Pause(self._upto(*lasts)), Fault("ENOSPC")]
         kind = self._of(("ENOSPC", "ENOSPC", "EMFILE", "EMFILE", "EIO", "slow"))
         rate = self._of((1.0, 0.3)) if kind in ("ENOSPC", "slow") else self._of((0.3, 0.1, 0.03))
         if self._is(0.15):
@@ -323,6 +345,8 @@ class _Drawing:
         return [Fault(kind, rate), *ends]
 
     def _leader(self, number: int) -> Job:
+        if self._theme is CUT:
+            return Job("leader", "l", tuple(self._continued(number)), "/copy/0")
         ops: list[object] = []
         if self._theme is TRUNCATION and self._is(0.5):  # what the process before has left is all on disk
             ops += self._rewritten(written=number == 0)
@@ -346,6 +370,13 @@ class _Drawing:
             else:
                 ops.append(Pause(self._upto(1, 20)))
         return Job("leader", "l", tuple(ops), "/copy/0")
+
+    def _continued(self, number: int) -> list[object]:
+        """The first process writes several segments, the next cuts them and writes on."""
+        batches = [Batch(self._of((2, 5)), self._of((5, 30)), skips=self._of((0, 0, 0, 2))) for _ in range(6)]
+        if number == 0:
+            return [*batches]
+        return [Truncate(self._of((0.3, 0.5, 0.6, 0.7))), Batch(5, 30), *batches[: self._upto(3)]]
 
     def _undecided(self) -> list[object]:
         """A transaction whose marker is cut off, and then decided again."""
@@ -376,7 +407,7 @@ class _Drawing:
 
     def _rotting(self) -> tuple[Rot, ...]:
         names = [name for name in self._names if name[0] == "plain"]
-        unclean, counts = (0.1, (1, 2, 3)) if self._theme is ROT else (0.4, (0, 1, 1))
+        unclean, counts = (0.1, (1, 2, 3)) if self._theme in (ROT, JUMBLED) else (0.4, (0, 1, 1))
         return tuple(
             Rot(*self._of(names), round(self._random.random(), 3), self._upto(4000), self._is(unclean))
             for _ in range(self._of(counts))

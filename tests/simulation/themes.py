@@ -50,7 +50,7 @@ class Theme:
 
 
 EVERYTHING = Theme(
-    "everything", 34, copies=0.3, commits=0.2, keys=0.35, remakes=0.2, groups=0.05, rots=0.15, fails=0.45, follows=0.3
+    "everything", 16, copies=0.3, commits=0.2, keys=0.35, remakes=0.2, groups=0.05, rots=0.15, fails=0.45, follows=0.3
 )
 MADE_AGAIN = Theme(
     "a topic that is removed and made again", 13, topics=(), written=("again",), writers=(1, 2), processes=(1, 1, 2),
@@ -84,8 +84,39 @@ LINES = Theme(
     "lines that are refused, and written again", 12, topics=("plain",), written=("plain",), writers=(1, 1, 2),
     processes=(1, 1, 2), readers=(0,), kills=0.2, fails=0.7, upkeep=0.1, administrator=0.0,
 )  # fmt: skip
+FULL = Theme(
+    "segments that cannot be created", 5, topics=("plain",), written=("plain",), processes=(3,), readers=(0,),
+    kills=1.0, power=1.0, kill_within=(700, 1500), fails=1.0, upkeep=0.0, administrator=1.0, deletes=0.0,
+)  # fmt: skip
+DELETED = Theme(
+    "records deleted under open views", 4, topics=("kept",), written=("kept",), processes=(1,), readers=(1, 2, 3),
+    kills=0.1, times=0.1, follows=0.6, upkeep=0.2, administrator=1.0, deletes=1.0,
+)  # fmt: skip
+CUT = Theme(
+    "a log that is opened, cut and continued", 4, topics=(), writers=(0,), processes=(2,), readers=(0, 1), kills=0.6,
+    power=1.0, kill_within=(200, 350), copies=1.0, upkeep=0.1, administrator=0.0,
+)  # fmt: skip
+JUMBLED = Theme(
+    "bits that flip among messages of any time", 5, topics=("plain",), written=("plain",), processes=(2,),
+    readers=(2, 3), kills=0.1, rots=1.0, upkeep=0.2, administrator=0.0, times=1.0,
+)  # fmt: skip
 
-THEMES = (EVERYTHING, MADE_AGAIN, RETENTION, TRUNCATION, ROT, OPENINGS, POWER, VIEWS, LINES)
+# The new ones take the place of worlds of everything, so that a seed of any other theme is the world that it was.
+THEMES = (
+    EVERYTHING,
+    FULL,
+    DELETED,
+    CUT,
+    JUMBLED,
+    MADE_AGAIN,
+    RETENTION,
+    TRUNCATION,
+    ROT,
+    OPENINGS,
+    POWER,
+    VIEWS,
+    LINES,
+)
 
 
 def theme_of(source: random.Random) -> Theme:
