@@ -161,7 +161,8 @@ class _Drawing:
             jobs.append(Job("upkeep", "u", (Pause(self._of((40, 100) if theme is RETENTION else (5, 15, 40))),)))
         if self._is(theme.follows) or (theme is EVERYTHING and self._is(0.35) and (self._has_copy or self._remakes)):
             jobs.append(Job("reader", "f", self._some(1, 6, self._look), follows=True))
-        kill_at = self._upto(1, self._of(theme.kill_within)) if self._is(theme.kills) else None
+        is_killed = self._is(theme.kills) and not (theme is CUT and number == 0)
+        kill_at = self._upto(1, self._of(theme.kill_within)) if is_killed else None
         kill_operation = None
         if kill_at is not None and self._is(0.4):
             kill_at, kill_operation = None, 1 + kill_at // 8
@@ -272,7 +273,7 @@ class _Drawing:
         if self._theme is DELETED:
             first = self._upto(4)
             names = [f"offsets/{first}+{size % 4 + 1}", f"offsets/{first}-", f"offsets/{first}-{first + size}"]
-        if self._has_times and self._is(0.6):
+        if self._has_times and self._is(1.0 if self._theme is JUMBLED else 0.6):
             start = NOW_MS + self._of((-3000, -1000, 0, 20, 100)) + self._upto(50)
             end = start + self._of((30, 200, 3000))
             names = [f"time/{start}--{end}", f"time/{start}--", f"time/until-{end}", f"time/{start}--{end}"]

@@ -152,7 +152,9 @@ class Oracle:
             # What retention had taken by then was not there at the open, or was never looked at.
             is_needed = one.offset >= max(latest if len(left) == len(sight.values) else 0, sight.start)
             # A batch whose damaged header says that it ends before the range is not looked at (kafkafs/DESIGN.md).
-            is_needed &= not all((sight.tp, offset) in self._world.rotten for offset in range(first - 1, one.offset + 1))
+            within = range(first - 1, one.offset + 1)
+            is_needed &= sight.times is None or (sight.tp, one.offset) not in self._world.untimed
+            is_needed &= not all((sight.tp, offset) in self._world.rotten for offset in within)
             if not is_needed or len(sight.values) - len(left) == sight.most:
                 continue
             if left:

@@ -93,7 +93,7 @@ DELETED = Theme(
     kills=0.1, times=0.1, follows=0.6, upkeep=0.2, administrator=1.0, deletes=1.0,
 )  # fmt: skip
 CUT = Theme(
-    "a log that is opened, cut and continued", 4, topics=(), writers=(0,), processes=(2,), readers=(0, 1), kills=0.6,
+    "a log that is opened, cut and continued", 4, topics=(), writers=(0,), processes=(2,), readers=(0, 1), kills=0.95,
     power=1.0, kill_within=(200, 350), copies=1.0, upkeep=0.1, administrator=0.0,
 )  # fmt: skip
 JUMBLED = Theme(

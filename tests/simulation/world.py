@@ -266,6 +266,7 @@ class World:
     lines: dict[bytes, Line] = field(default_factory=dict)
     removed: dict[Place, Message] = field(default_factory=dict)
     rotten: dict[Place, Message] = field(default_factory=dict)  # what a flipped bit may have destroyed
+    untimed: set[Place] = field(default_factory=set)  # of these: earlier than the first of their batch
     copies: dict[TopicPartition, Copy] = field(default_factory=dict)
     sights: list[Sight] = field(default_factory=list)
     removals: dict[str, list[Removal]] = field(default_factory=dict)
