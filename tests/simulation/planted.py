@@ -393,18 +393,6 @@ FAULTS: tuple[Fault, ...] = (
         "",
     ),
     _fault(
-        "leftover-of-a-roll-stays",
-        f"{_APPEND}/segment_opener.py",
-        "        if self._leftover is not None:\n            with",
-        "        if False:\n            with",
-    ),
-    _fault(
-        "index-cut-as-it-was-kept",
-        f"{_APPEND}/truncation.py",
-        "offset_index.load(segment.path_of(FileKind.OFFSET_INDEX), segment.base_offset, position, growing=True)",
-        "segment.offset_index(position)",
-    ),
-    _fault(
         "deleted-messages-shown",
         f"{_VIEWS}/spans.py",
         "    if cursor.next_offset < snapshot.log_start_offset:",
