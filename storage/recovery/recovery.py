@@ -350,6 +350,8 @@ class Recovery:
         self.report.cut = Cut(segment.base_offset, position, next_offset, lost)
         with opened(self._disk, segment.log.path) as file:
             file.truncate(position)
+            # The recovery point may be here already: once another segment follows, nobody looks for what came back.
+            file.sync()
         segment.size = position
 
     # Passes 7 to 9

@@ -12,7 +12,7 @@ from tests.simulation.values import value
 
 @value
 class Theme:
-    """What a world is likely to have. `weight`: how many of all worlds have this theme.
+    """What a world is likely to have.
 
     `topics`: those that exist besides the ones of the features; None: "plain" and "kept". `written`: where writers
     write to. `processes`: how many there may be, one of these numbers. `readers`: how many a process has. `kills`: how
@@ -25,7 +25,6 @@ class Theme:
     """
 
     name: str
-    weight: int
     topics: tuple[str, ...] | None = None
     written: tuple[str, ...] = ("plain", "plain", "kept")
     writers: tuple[int, ...] = (1, 2)
@@ -50,75 +49,66 @@ class Theme:
 
 
 EVERYTHING = Theme(
-    "everything", 16, copies=0.3, commits=0.2, keys=0.35, remakes=0.2, groups=0.05, rots=0.15, fails=0.45, follows=0.3
+    "everything", copies=0.3, commits=0.2, keys=0.35, remakes=0.2, groups=0.05, rots=0.15, fails=0.45, follows=0.3
 )
 MADE_AGAIN = Theme(
-    "a topic that is removed and made again", 13, topics=(), written=("again",), writers=(1, 2), processes=(1, 1, 2),
+    "a topic that is removed and made again", topics=(), written=("again",), writers=(1, 2), processes=(1, 1, 2),
     readers=(1, 2, 2), kills=0.4, remakes=1.0, fails=0.15, follows=0.6, upkeep=0.4, administrator=1.0, deletes=0.6,
 )  # fmt: skip
 RETENTION = Theme(
-    "staged commits while retention goes on", 13, written=("kept", "kept", "plain"), processes=(1, 2),
+    "staged commits while retention goes on", written=("kept", "kept", "plain"), processes=(1, 2),
     readers=(0, 1), kills=0.6, power=0.1, kill_within=(1500, 3000), commits=0.75, fails=0.5, upkeep=1.0, times=0.6,
 )  # fmt: skip
 TRUNCATION = Theme(
-    "truncations under open views", 12, topics=(), writers=(0,), processes=(1, 1, 2, 2), readers=(1, 2, 2), kills=0.5,
+    "truncations under open views", topics=(), writers=(0,), processes=(1, 1, 2, 2), readers=(1, 2, 2), kills=0.5,
     power=0.8, kill_within=(300, 1200), copies=1.0, follows=0.6, upkeep=0.5, administrator=0.1, committed=0.6,
 )  # fmt: skip
 ROT = Theme(
-    "bits that flip", 6, topics=("plain",), written=("plain",), writers=(1, 2), processes=(2, 2, 3), readers=(1, 2, 3),
+    "bits that flip", topics=("plain",), written=("plain",), writers=(1, 2), processes=(2, 2, 3), readers=(1, 2, 3),
     kills=0.15, rots=1.0, upkeep=0.3, administrator=0.1, times=0.1,
 )  # fmt: skip
 OPENINGS = Theme(
-    "few descriptors and a full disk while partitions are opened", 10, processes=(2, 2, 3), readers=(0, 1), kills=0.2,
+    "few descriptors and a full disk while partitions are opened", processes=(2, 2, 3), readers=(0, 1), kills=0.2,
     remakes=0.3, fails=0.8, upkeep=0.5, administrator=1.0,
 )  # fmt: skip
 POWER = Theme(
-    "losses of power", 8, topics=("plain",), written=("plain",), processes=(2, 3), readers=(0,), kills=0.7, power=1.0,
+    "losses of power", topics=("plain",), written=("plain",), processes=(2, 3), readers=(0,), kills=0.7, power=1.0,
     kill_within=(150, 600, 1500), keys=0.5, upkeep=0.7, administrator=0.0,
 )  # fmt: skip
 VIEWS = Theme(
-    "views that grow", 4, topics=("plain", "kept"), written=("plain", "kept"), processes=(1,), readers=(2, 3),
+    "views that grow", topics=("plain", "kept"), written=("plain", "kept"), processes=(1,), readers=(2, 3),
     kills=0.1, upkeep=0.5, administrator=0.3, follows=0.5,
 )  # fmt: skip
 LINES = Theme(
-    "lines that are refused, and written again", 12, topics=("plain",), written=("plain",), writers=(1, 1, 2),
+    "lines that are refused, and written again", topics=("plain",), written=("plain",), writers=(1, 1, 2),
     processes=(1, 1, 2), readers=(0,), kills=0.2, fails=0.7, upkeep=0.1, administrator=0.0,
 )  # fmt: skip
 FULL = Theme(
-    "segments that cannot be created", 5, topics=("plain",), written=("plain",), processes=(3,), readers=(0,),
+    "segments that cannot be created", topics=("plain",), written=("plain",), processes=(3,), readers=(0,),
     kills=1.0, power=1.0, kill_within=(700, 1500), fails=1.0, upkeep=0.0, administrator=1.0, deletes=0.0,
 )  # fmt: skip
 DELETED = Theme(
-    "records deleted under open views", 4, topics=("kept",), written=("kept",), processes=(1,), readers=(1, 2, 3),
+    "records deleted under open views", topics=("kept",), written=("kept",), processes=(1,), readers=(1, 2, 3),
     kills=0.1, times=0.1, follows=0.6, upkeep=0.2, administrator=1.0, deletes=1.0,
 )  # fmt: skip
 CUT = Theme(
-    "a log that is opened, cut and continued", 4, topics=(), writers=(0,), processes=(2,), readers=(0, 1), kills=0.95,
+    "a log that is opened, cut and continued", topics=(), writers=(0,), processes=(2,), readers=(0, 1), kills=0.95,
     power=1.0, kill_within=(200, 350), copies=1.0, upkeep=0.1, administrator=0.0,
 )  # fmt: skip
 JUMBLED = Theme(
-    "bits that flip among messages of any time", 5, topics=("plain",), written=("plain",), processes=(2,),
+    "bits that flip among messages of any time", topics=("plain",), written=("plain",), processes=(2,),
     readers=(2, 3), kills=0.1, rots=1.0, upkeep=0.2, administrator=0.0, times=1.0,
 )  # fmt: skip
 
-# The new ones take the place of worlds of everything, so that a seed of any other theme is the world that it was.
-THEMES = (
-    EVERYTHING,
-    FULL,
-    DELETED,
-    CUT,
-    JUMBLED,
-    MADE_AGAIN,
-    RETENTION,
-    TRUNCATION,
-    ROT,
-    OPENINGS,
-    POWER,
-    VIEWS,
-    LINES,
-)
+# How many of all worlds have each theme. Those of FULL to JUMBLED came later, amid the worlds of everything, so that
+# the seeds by which the planted faults are found are the worlds that they were.
+SHARES = (
+    (EVERYTHING, 2), (FULL, 4), (DELETED, 4), (CUT, 1), (JUMBLED, 4), (EVERYTHING, 19),
+    (MADE_AGAIN, 13), (RETENTION, 13), (TRUNCATION, 12), (ROT, 6), (OPENINGS, 10), (POWER, 8), (VIEWS, 4), (LINES, 12),
+)  # fmt: skip
 
 
 def theme_of(source: random.Random) -> Theme:
     """The theme of a world: what is drawn first."""
-    return source.choices(THEMES, [theme.weight for theme in THEMES])[0]
+    themes, weights = zip(*SHARES, strict=True)
+    return source.choices(themes, weights)[0]

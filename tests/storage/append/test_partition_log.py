@@ -219,6 +219,30 @@ def test_what_was_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Path, p
         close_clean(again)
 
 
+def test_what_recovery_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Path) -> None:
+    """Recovery cuts a torn batch off behind the recovery point, and the log is rolled at once."""
+    for seed in range(20):
+        path = tmp_path / str(seed)
+        path.mkdir()
+        owned = opened(path)
+        owned.create_topic("t", 1, {"segment.bytes": "300"})
+        append(owned.log(TP), [b"kept"])
+        close_clean(owned)
+        (path / names.CLEAN_SHUTDOWN).unlink()
+        with (path / "t-0" / names.segment_file(0, names.FileKind.LOG)).open("ab") as file:
+            file.write(_batch(1, [b"torn" * 20])[:100])
+        disk = FaultyDisk(path, seed=seed)
+        owned = opened(path, disk=disk)
+        append(owned.log(TP), [b"n" * 210])  # in the next segment
+        owned._logs.abandon()
+        owned._dir_lock.release()
+        disk.power_loss()
+        again = opened(path)
+        assert read(again, "t")[:1] == [b"kept"]
+        close_clean(again)
+        assert not verify_log_dir(path)
+
+
 def test_an_index_that_was_read_is_cut_with_its_segment(tmp_path: Path) -> None:
     """A truncation within a sealed segment whose index a reader has loaded, and another segment is begun: after a power
     loss no entry is left that points beyond the end of the log. (The segment ends at the recovery point, so no recovery
