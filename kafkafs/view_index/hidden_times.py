@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from kafkafs.view_index.pieces import NO_GREATEST, NO_LEAST, OPEN_ABOVE, OPEN_BELOW
-from storage.format.batches import BatchTable, times_of
+from storage.format.batches import BatchTable, claimed_times, times_of
 from storage.types import NO_TIMESTAMP
 
 Times = tuple[int, int]
@@ -22,12 +22,12 @@ _NEAR_MS = 366 * 86_400_000  # a damaged batch's own times are used if they are 
 def hidden_times(before: Times | None, behind: Times | None, own: Times | None) -> Times:
     """The times that damage between two batches may hide, open where no batch is known on that side (None).
 
-    `own`: of a header in the damage, if one can be read.
+    `own`: those in the header of a damaged batch, if it has one. Each counts if it is near the others.
     """
     known = [time for pair in (before, behind) if pair is not None for time in pair if time > NO_TIMESTAMP]
-    if own is not None and known and own[0] > NO_TIMESTAMP:
-        is_near = min(known) - _NEAR_MS <= own[0] and own[1] <= max(known) + _NEAR_MS
-        known += own if is_near else ()
+    if own is not None and known:
+        first, last = min(known) - _NEAR_MS, max(known) + _NEAR_MS
+        known += [time for time in own if max(first, 0) <= time <= last]
     least = OPEN_BELOW if before is None else min(known, default=NO_LEAST)
     greatest = OPEN_ABOVE if behind is None else max(known, default=NO_GREATEST)
     return least, greatest
@@ -43,7 +43,7 @@ def of_damaged_rows(table: BatchTable, damaged: Sequence[int], before: Times | N
         slot = bisect_left(good, row)
         last = times_of(table, good[slot - 1]) if slot else before
         following = times_of(table, good[slot]) if slot < len(good) else None
-        found[row] = hidden_times(last, following, times_of(table, row))
+        found[row] = hidden_times(last, following, claimed_times(table, row))
     return found
 
 

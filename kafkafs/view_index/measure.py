@@ -33,7 +33,7 @@ from kafkafs.view_index.pieces import (
 )
 from kafkafs.view_index.workbench import Skips, Workbench
 from kafkafs.view_index.workers import Workers
-from storage.format.batches import BatchTable, times_of
+from storage.format.batches import BatchTable, claimed_times, times_of
 from storage.log.scanning import SpanDamage, Window, scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
@@ -165,7 +165,7 @@ def _measure_window(bench: Workbench, task: SegmentTask, window: Window, found: 
         found.before = ends[1]
     for row, (_, greatest) in hidden.items():
         if greatest == OPEN_ABOVE:
-            found.waiting[int(table.position[row])] = found.before, times_of(table, row)
+            found.waiting[int(table.position[row])] = found.before, claimed_times(table, row)
     found.pieces += _cut(bench, table, totals, cuts, hidden)
     if found.keys is not None and skip is not None:
         collect_keys(bench, found.keys, window)  # also of the batches that were left out

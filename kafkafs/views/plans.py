@@ -35,7 +35,7 @@ from kafkafs.view_index.pieces import (
 from kafkafs.view_index.workbench import Rendition
 from kafkafs.views.layout import Run
 from kafkafs.views.spans import Span
-from storage.format.batches import BATCH_HEADER_SIZE, times_in
+from storage.format.batches import BATCH_HEADER_SIZE, claimed_times_in
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import first_times_behind, greatest_timestamp, may_reach, times_before
@@ -300,7 +300,7 @@ def may_have_held(snapshot: LogSnapshot, segment: Segment, pieces: Pieces, row: 
     slot = int(good.searchsorted(row))
     before = _times_of(pieces, good[slot - 1]) if slot else times_before(snapshot, segment)
     behind = _times_of(pieces, good[slot]) if slot < len(good) else first_times_behind(snapshot, segment)
-    own = times_in(segment.log.read(int(columns[POSITION, row]), BATCH_HEADER_SIZE))
+    own = claimed_times_in(segment.log.read(int(columns[POSITION, row]), BATCH_HEADER_SIZE))
     return hidden_times(before, behind, own)
 
 

@@ -41,9 +41,8 @@ TRANSACTIONAL_MASK = 0x10
 CONTROL_MASK = 0x20
 DELETE_HORIZON_MASK = 0x40
 
-# Of a v2 header: magic, attributes, base timestamp, greatest timestamp. Of a v1 message: magic, attributes, timestamp.
-_TIMES = struct.Struct(">16xb4xh4xqq18x")
-_TIME_OF_V1 = struct.Struct(">16xbbq")
+_TIMES = struct.Struct(">27xqq")  # of a v2 header: base timestamp, greatest timestamp
+_TIME_OF_V1 = struct.Struct(">18xq")
 
 
 class Column(IntEnum):
@@ -200,25 +199,28 @@ def times_of(table: BatchTable, row: int) -> tuple[int, int]:
 
     Equal where the header has just one. (-1, -1) for messages without a timestamp.
     """
-    magic, attributes = int(table.magic[row]), int(table.attributes[row])
-    return _times(magic, attributes, int(table.base_timestamp[row]), int(table.max_timestamp[row]))
-
-
-def times_in(head: bytes | memoryview) -> tuple[int, int] | None:
-    """As `times_of`, from the first bytes of what may be a batch, whatever its length and checksum are; None if they
-    are too few, or of a format without timestamps."""
-    if len(head) > MAGIC_AT and head[MAGIC_AT] == 1 and len(head) >= _TIME_OF_V1.size:
-        magic, attributes, timestamp = _TIME_OF_V1.unpack_from(head)
-        return _times(magic, attributes, timestamp, timestamp)
-    if len(head) < _TIMES.size or head[MAGIC_AT] != 2:
-        return None
-    return _times(*_TIMES.unpack_from(head))
-
-
-def _times(magic: int, attributes: int, base: int, greatest: int) -> tuple[int, int]:
+    greatest = int(table.max_timestamp[row])
+    base = int(table.base_timestamp[row])
     # With a delete horizon, or append time, the base has another meaning.
-    plain = magic == 2 and not attributes & (DELETE_HORIZON_MASK | TIMESTAMP_TYPE_MASK)
+    plain = int(table.magic[row]) == 2 and not int(table.attributes[row]) & (DELETE_HORIZON_MASK | TIMESTAMP_TYPE_MASK)
     return (base, greatest) if plain and NO_TIMESTAMP < base < greatest else (greatest, greatest)
+
+
+def claimed_times(table: BatchTable, row: int) -> tuple[int, int]:
+    """The two timestamps in a batch's header, whatever they mean: of a damaged batch either may be right."""
+    return int(table.base_timestamp[row]), int(table.max_timestamp[row])
+
+
+def claimed_times_in(head: bytes | memoryview) -> tuple[int, int] | None:
+    """As `claimed_times`, from the first bytes of what may be a batch, whatever its length and checksum are; None if
+    they are too few, or of a format without timestamps."""
+    if len(head) > MAGIC_AT and head[MAGIC_AT] == 1 and len(head) >= _TIME_OF_V1.size:
+        (timestamp,) = _TIME_OF_V1.unpack_from(head)
+        return timestamp, timestamp
+    if len(head) < BATCH_HEADER_SIZE or head[MAGIC_AT] != 2:
+        return None
+    base, greatest = _TIMES.unpack_from(head)
+    return base, greatest
 
 
 def scan(buffer: Buffer, position: int, table: BatchTable, start: int = 0, end: int | None = None) -> ScanOutcome:

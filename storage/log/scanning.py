@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
-from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan, times_in, times_of
+from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, claimed_times, claimed_times_in, scan
 from storage.format.decoder import verify_crcs
 from storage.log import buffers
 from storage.log.buffers import WINDOW_BYTES
@@ -29,8 +29,8 @@ _ADVICE: Final = "`kafkafs verify` shows more, `kafkafs salvage` copies what is 
 class SpanDamage:
     """Bytes from `position` (included) to `end` (excluded) that are not batches; reading continues at `end`.
 
-    `times`: least and greatest timestamp in the header of a batch that begins there, whatever is wrong with it; None
-    if none does.
+    `times`: the two timestamps in the header of a batch that begins there, whatever is wrong with it; None if none
+    does.
     """
 
     position: int
@@ -179,7 +179,7 @@ class _BatchScan:
 
     def _wrong_offset(self, data: memoryview, origin: int, table: BatchTable, row: int, last_offset: int) -> SpanDamage:
         """What is wrong with the batch in a row, whose offset does not follow `last_offset`."""
-        position, end, times = int(table.position[row]), int(table.end[row]), times_of(table, row)
+        position, end, times = int(table.position[row]), int(table.end[row]), claimed_times(table, row)
         corrupt = verify_crcs(data, table, row, row + 1, origin)
         if corrupt is None:
             expected, found = f"a last offset above {last_offset}", int(table.last_offset[row])
@@ -197,7 +197,7 @@ class _BatchScan:
         claimed = int.from_bytes(head[:8], "big", signed=True)
         magic = head[16] if len(head) > 16 else None
         end = self._resume(position, position + 12 + length, last_offset)
-        times = times_in(head)
+        times = claimed_times_in(head)
         if magic is not None and magic > 2:
             what, expected = "record batch has an unknown format version", "magic 0, 1 or 2"
             # Readers use this offset: one that does not belong here would make them skip the damage.

@@ -130,7 +130,7 @@ def _find(snapshot: LogSnapshot, segment: Segment) -> _Found:
             greatest = _greater(window.table, greatest)
         if window.damage is not None:
             damaged = True
-            unborne = max(unborne, NO_TIMESTAMP if window.damage.times is None else window.damage.times[1])
+            unborne = max((unborne, *(window.damage.times or ())))
     found = _Found(greatest, end, unborne, changed_at if damaged else None)
     with _lock:
         _found[segment] = found

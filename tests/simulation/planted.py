@@ -401,7 +401,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "damage-hides-its-own-times",
         "kafkafs/view_index/hidden_times.py",
-        "        known += own if is_near else ()\n",
-        "        known += () if is_near else ()\n",
+        "        known += [time for time in own if max(first, 0) <= time <= last]\n",
+        "        known += []\n",
     ),
 )

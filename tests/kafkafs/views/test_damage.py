@@ -194,7 +194,17 @@ def _spoil_length(path: Path, start: int) -> None:
     patch(path, start + 8, struct.pack(">i", 0))
 
 
-@pytest.mark.parametrize("spoil", [_raise_last_offset, _spoil_checksum, _spoil_length])
+def _spoil_first_time(path: Path, start: int) -> None:
+    patch(path, start + 27, b"\x40")
+
+
+def _spoil_greatest_time(path: Path, start: int) -> None:
+    patch(path, start + 35, b"\x40")
+
+
+@pytest.mark.parametrize(
+    "spoil", [_raise_last_offset, _spoil_checksum, _spoil_length, _spoil_first_time, _spoil_greatest_time]
+)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_damaged_batch_shows_in_time_ranges_of_its_messages(
     tmp_path: Path, spoil: Callable[[Path, int], None], seed: int
@@ -219,7 +229,8 @@ def test_a_damaged_batch_shows_in_time_ranges_of_its_messages(
         if indexed:
             tree.lookup("/t/0/messages.txt").open().close()
         for path, start in damaged:
-            for stamp in times[path, start]:
+            left = {_spoil_first_time: slice(1, 2), _spoil_greatest_time: slice(1)}.get(spoil, slice(2))
+            for stamp in times[path, start][left]:
                 for name in (f"{stamp}--{stamp + 1}", f"{stamp}--", f"until-{stamp + 1}"):
                     _, errors = readable(tree.lookup(f"/t/0/time/{name}.txt"))
                     assert errors, (indexed, path.name, start, name)

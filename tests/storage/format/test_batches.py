@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from storage.format import batches
-from storage.format.batches import BatchTable, Column, ScanStop, scan, times_in, times_of
+from storage.format.batches import (
+    BatchTable,
+    Column,
+    ScanStop,
+    claimed_times,
+    claimed_times_in,
+    scan,
+    times_of,
+)
 from storage.types import TimestampType
 from tests.support.raw_batches import batch, message, record
 from tests.support.uncompiled import uncompiled
@@ -88,27 +96,29 @@ def test_flags() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "times"),
+    ("data", "times", "claimed"),
     [
-        (batch([record()]), (1000, 2000)),
-        (batch([record()], base_timestamp=3000), (2000, 2000)),
-        (batch([record()], base_timestamp=-1, max_timestamp=-1), (-1, -1)),
-        (batch([record()], attributes=0x08), (2000, 2000)),  # the time of the append
-        (batch([record()], attributes=0x40), (2000, 2000)),  # the base timestamp is a delete horizon
-        (message(7, b"v", timestamp=1234), (1234, 1234)),
+        (batch([record()]), (1000, 2000), (1000, 2000)),
+        (batch([record()], base_timestamp=3000), (2000, 2000), (3000, 2000)),
+        (batch([record()], base_timestamp=-1, max_timestamp=-1), (-1, -1), (-1, -1)),
+        (batch([record()], attributes=0x08), (2000, 2000), (1000, 2000)),  # the time of the append
+        (batch([record()], attributes=0x40), (2000, 2000), (1000, 2000)),  # the base timestamp is a delete horizon
+        (message(7, b"v", timestamp=1234), (1234, 1234), (1234, 1234)),
     ],
 )
-def test_the_times_of_a_header_need_no_more_of_the_batch(data: bytes, times: tuple[int, int]) -> None:
-    assert times_of(table_of(data), 0) == times
-    for length in (0, 1, 2**31 - 1):
+def test_the_times_of_a_header(data: bytes, times: tuple[int, int], claimed: tuple[int, int]) -> None:
+    table = table_of(data)
+    assert times_of(table, 0) == times
+    assert claimed_times(table, 0) == claimed
+    for length in (0, 1, 2**31 - 1):  # they need no more of the batch
         head = (data[:8] + struct.pack(">i", length) + data[12:])[: 61 if data[16] == 2 else 26]
-        assert times_in(head) == times
-        assert times_in(head[:-1]) is None
+        assert claimed_times_in(head) == claimed
+        assert claimed_times_in(head[:-1]) is None
 
 
 def test_an_old_message_has_no_time() -> None:
-    assert times_in(message(7, b"value " * 20, magic=0)) is None
-    assert times_in(b"\0" * 16 + b"\x03" + b"\1" * 60) is None
+    assert claimed_times_in(message(7, b"value " * 20, magic=0)) is None
+    assert claimed_times_in(b"\0" * 16 + b"\x03" + b"\1" * 60) is None
 
 
 def test_the_second_attribute_byte_is_kept_and_means_nothing() -> None:
