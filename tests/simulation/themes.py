@@ -100,10 +100,10 @@ JUMBLED = Theme(
     readers=(2, 3), kills=0.1, rots=1.0, upkeep=0.2, administrator=0.0, times=1.0,
 )  # fmt: skip
 
-# How many of all worlds have each theme. Those of FULL to JUMBLED came later, amid the worlds of everything, so that
-# the seeds by which the planted faults are found are the worlds that they were.
+# How many of all worlds have each theme. Those from DELETED to JUMBLED came later, amid the worlds of everything, so
+# that the seeds by which the planted faults are found are the worlds that they were.
 SHARES = (
-    (EVERYTHING, 2), (FULL, 4), (DELETED, 4), (CUT, 1), (JUMBLED, 4), (EVERYTHING, 19),
+    (EVERYTHING, 2), (DELETED, 4), (FULL, 4), (CUT, 1), (JUMBLED, 4), (EVERYTHING, 19),
     (MADE_AGAIN, 13), (RETENTION, 13), (TRUNCATION, 12), (ROT, 6), (OPENINGS, 10), (POWER, 8), (VIEWS, 4), (LINES, 12),
 )  # fmt: skip
 
