@@ -55,6 +55,7 @@ class SegmentOpener:
 
     def create(self, base_offset: int, config: LogConfig) -> ActiveSegment:
         """A new, empty segment."""
+        self._remove_leftover()  # it may have this very name
         segment = ActiveSegment.create(
             self._disk,
             self._directory,

@@ -310,6 +310,25 @@ def test_a_segment_that_could_not_be_created_does_not_come_back(
         assert not verify_log_dir(path)
 
 
+def test_a_log_that_begins_where_a_segment_could_not_be_created(tmp_path: Path) -> None:
+    """A follower's log loses its messages to a truncation, and begins again at that offset."""
+    disk = FaultyDisk(tmp_path)
+    owned = opened(tmp_path, disk=disk)
+    owned.create_topic("t", 1, {"segment.bytes": "200"})
+    log = owned.log(TP)
+    log.append_batches(memoryview(_batch(0, [b"a" * 80])))
+    disk.fail = lambda what, _path: errno.ENOSPC if what.startswith("create 0") and what.endswith(".index") else None
+    with pytest.raises(OSError, match="No space"):
+        log.append_batches(memoryview(_batch(5, [b"b" * 80])))
+    disk.fail = lambda _what, _path: None
+    owned.truncate_to(TP, 0)
+    log.restart_at(5)
+    log.append_batches(memoryview(_batch(5, [b"c"])))
+    assert read(owned, "t") == [b"c"]
+    close_clean(owned)
+    assert read(opened(tmp_path), "t") == [b"c"]
+
+
 def test_no_epoch_is_left_of_a_batch_that_was_not_appended(tmp_path: Path) -> None:
     disk = FaultyDisk(tmp_path)
     owned = opened(tmp_path, disk=disk)
