@@ -35,6 +35,8 @@ from tests.support.readers import read_all, read_past_damage
 
 _EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms
 _OUT_OF_RANGE = 1  # Errors.OFFSET_OUT_OF_RANGE
+# A consumer does not get past batches without records at the end of a log: its position stays before them.
+_WITHOUT_PROGRESS_S = 30
 # What another encoder makes of the same records may have other bytes, and horizons are of the moment of the pass.
 _OF_THE_ENCODER = (Column.POSITION, Column.SIZE, Column.CRC, Column.BASE_TIMESTAMP)
 
@@ -313,7 +315,9 @@ async def _consume(
         consumer.assign(sorted(left))
         for theirs in left:
             consumer.seek(theirs, first[theirs])
-        while left:
+        positions: dict[object, int] = {}
+        deadline = time.monotonic() + _WITHOUT_PROGRESS_S
+        while left and time.monotonic() < deadline:
             try:
                 got = await consumer.getmany(*left, timeout_ms=500)
             except CorruptRecordException as error:
@@ -324,7 +328,11 @@ async def _consume(
                 continue
             for theirs, records in got.items():
                 found[wanted[theirs]] += [_golden(record) for record in records if record.offset < last[theirs]]
-            done = {theirs for theirs in left if await consumer.position(theirs) >= last[theirs]}
+            now = {theirs: await consumer.position(theirs) for theirs in left}
+            if any(positions.get(theirs) != now[theirs] for theirs in left):
+                positions |= now
+                deadline = time.monotonic() + _WITHOUT_PROGRESS_S
+            done = {theirs for theirs in left if now[theirs] >= last[theirs]}
             left -= done
             consumer.pause(*done)
         return found
