@@ -35,7 +35,7 @@ from tests.support.readers import read_all, read_past_damage
 
 _EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms
 _OUT_OF_RANGE = 1  # Errors.OFFSET_OUT_OF_RANGE
-# A consumer does not get past batches without records at the end of a log: its position stays before them.
+# A consumer may get no further although the log does: what it has got by then is compared.
 _WITHOUT_PROGRESS_S = 30
 # What another encoder makes of the same records may have other bytes, and horizons are of the moment of the pass.
 _OF_THE_ENCODER = (Column.POSITION, Column.SIZE, Column.CRC, Column.BASE_TIMESTAMP)

@@ -166,7 +166,6 @@ class _Drawing:
         kill_operation = None
         if kill_at is not None and self._is(0.4):
             kill_at, kill_operation = None, 1 + kill_at // 8
-        is_killed = kill_at is not None or kill_operation is not None
         return ProcessOf(
             tuple(jobs),
             kill_at,

@@ -79,6 +79,12 @@ def _batch(base_offset: int, values: list[bytes], *, epoch: int = 0) -> bytes:
     return encode_batch(records, base_offset=base_offset, fields=BatchFields(leader_epoch=epoch))
 
 
+def _crash(owned: OwnedDir) -> None:
+    """Its process has ended: nothing is written any more, and the lock is free."""
+    owned._logs.abandon()
+    owned._dir_lock.release()
+
+
 def test_follower_takes_gaps_and_refuses_what_goes_back(owned: OwnedDir) -> None:
     log = owned.log(TP)
     log.append_batches(memoryview(_batch(5, [b"a", b"b"]) + _batch(20, [b"c"])))
@@ -157,8 +163,7 @@ def test_truncated_messages_do_not_come_back(tmp_path: Path) -> None:
         for n in range(9):
             append(owned.log(TP), [b"new %d" % n])
         assert len(owned.log(TP).snapshot().segments) > 1
-        owned._logs.abandon()
-        owned._dir_lock.release()
+        _crash(owned)
         disk.power_loss()
         again = opened(path)
         assert not set(read(again, "t")) & set(old)
@@ -210,8 +215,7 @@ def test_what_was_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Path, p
                 append(log, [b"undone"])
             disk.fail = lambda _what, _path: None
         append(log, [b"n" * 120])  # in the next segment
-        owned._logs.abandon()
-        owned._dir_lock.release()
+        _crash(owned)
         disk.power_loss()
         again = opened(path)
         assert read(again, "t")[1:3] == [b"kept", b"too"]
@@ -234,8 +238,7 @@ def test_what_recovery_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Pa
         disk = FaultyDisk(path, seed=seed)
         owned = opened(path, disk=disk)
         append(owned.log(TP), [b"n" * 210])  # in the next segment
-        owned._logs.abandon()
-        owned._dir_lock.release()
+        _crash(owned)
         disk.power_loss()
         again = opened(path)
         assert read(again, "t")[:1] == [b"kept"]
@@ -261,8 +264,7 @@ def test_an_index_that_was_read_is_cut_with_its_segment(tmp_path: Path) -> None:
         assert read_all(owned.log(TP).snapshot(), 1)
         owned.truncate_to(TP, 2)
         append(owned.log(TP), [b"n" * 300])  # in a segment of its own
-        owned._logs.abandon()
-        owned._dir_lock.release()
+        _crash(owned)
         disk.power_loss()
         close_clean(opened(path))
         assert not verify_log_dir(path)
@@ -297,8 +299,7 @@ def test_a_segment_that_could_not_be_created_does_not_come_back(
         disk.fail = lambda _what, _path: None
         for value in (b"second", b"third"):
             append(log, [value])
-        owned._logs.abandon()
-        owned._dir_lock.release()
+        _crash(owned)
         if seed % 4:
             disk.power_loss()
         again = opened(path)
