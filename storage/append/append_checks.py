@@ -56,13 +56,22 @@ def first_offset(table: BatchTable, row: int) -> int:
 
 
 def assigned_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: int) -> LeaderEpochs:
-    """The epochs with those that begin in the rows `first` to `last`; the same object when none does.
+    """The epochs when the rows `first` to `last` are appended: with those that begin in them; the same object when none
+    does.
 
     An append that failed may have left an epoch that begins above the first of these rows: it is replaced.
     """
     base_offset = int(table.base_offset[first])
     if epochs.entries and epochs.entries[-1].start_offset > base_offset >= 0:
         epochs = epochs.truncate_from_end(base_offset)
+    return recovered_epochs(epochs, table, first, last)
+
+
+def recovered_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: int) -> LeaderEpochs:
+    """The epochs with those in the rows `first` to `last` that are newer than all known ones (LogSegment.recover).
+
+    What is known of older ones stays: compaction may have taken the batches with which they began.
+    """
     known = -1 if epochs.latest_epoch is None else epochs.latest_epoch
     newer = (table.magic[first:last] == 2) & (table.leader_epoch[first:last] > known)
     for row in (newer.nonzero()[0] + first).tolist():

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.append.append_checks import assigned_epochs
+from storage.append.append_checks import recovered_epochs
 from storage.append.append_values import LoadedLog
 from storage.append.index_state import IndexEntries, IndexState
 from storage.append.producer_rebuild import ProducerSnapshots, rebuild, replay
@@ -299,7 +299,7 @@ class Recovery:
             if changes is not None:
                 aborted.extend(changes.aborted)
             producers.commit(changes, int(table.last_offset[rows - 1]) + 1)
-            self._epochs = assigned_epochs(self._epochs, table, 0, rows)
+            self._epochs = recovered_epochs(self._epochs, table, 0, rows)
             self._progress.advance(int(table.end[rows - 1] - table.position[0]))
 
         check = check_segment(segment.log, segment.base_offset, segment.size, visit, threads=self._plan.threads)

@@ -37,17 +37,22 @@ _EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms
 _OUT_OF_RANGE = 1  # Errors.OFFSET_OUT_OF_RANGE
 # A consumer may get no further although the log does: what it has got by then is compared.
 _WITHOUT_PROGRESS_S = 30
+# Why a broker does otherwise (storage/DESIGN.md, "Where we differ from a broker").
+FORGOTTEN = "recovery of segments below the log start: a broker forgets the producers before each of them"
+BATCH_AT_LOG_START = "a transaction that is open at the log start: a broker tells the base offset of the batch there"
+WITHOUT_TIMES = "a broker takes a segment whose time index is empty for one without timestamps"
 # What another encoder makes of the same records may have other bytes, and horizons are of the moment of the pass.
 _OF_THE_ENCODER = (Column.POSITION, Column.SIZE, Column.CRC, Column.BASE_TIMESTAMP)
 
 
 class Difference(NamedTuple):
-    """One thing that the two do not agree about."""
+    """One thing that the two do not agree about. `reason`: why, if that is known."""
 
     tp: TopicPartition
     what: str
     broker: object
     ours: object
+    reason: str | None = None
 
     def __str__(self) -> str:
         return f"{self.tp}: {self.what}: broker {_short(self.broker)}, kafkafs {_short(self.ours)}"
@@ -71,8 +76,7 @@ def segment_files(directory: Path) -> dict[str, bytes]:
 def different_files(tp: TopicPartition, broker: Path, ours: Path, log_start: int = 0) -> list[Difference]:
     """Byte for byte; of the leader epochs all but the one that the broker has begun after the recovery.
 
-    `log_start`: producers whose last batch is below it need not be in both (storage/DESIGN.md, "Where we differ from a
-    broker").
+    `log_start`: of what is below it a broker may know less (FORGOTTEN).
     """
     theirs, mine = segment_files(broker / tp.dir_name), segment_files(ours / tp.dir_name)
     found = []
@@ -80,9 +84,14 @@ def different_files(tp: TopicPartition, broker: Path, ours: Path, log_start: int
         found.append(Difference(tp, "files", sorted(theirs.keys() - mine.keys()), sorted(mine.keys() - theirs.keys())))
     for name in theirs.keys() & mine.keys():
         if theirs[name] != mine[name] and not _same_producers(name, theirs[name], mine[name], log_start):
-            found.append(Difference(tp, name, *_first_difference(theirs[name], mine[name])))
+            forgotten = _forgotten_transactions(name, theirs[name], mine[name], log_start)
+            difference = _first_difference(theirs[name], mine[name])
+            found.append(Difference(tp, name, *difference, FORGOTTEN if forgotten else None))
     begun, epochs = (_epochs(where / tp.dir_name) for where in (broker, ours))
-    if begun[:-1] != [entry for entry in epochs if not begun or entry[0] < begun[-1][0]]:
+    # An epoch takes the place of those that begin where it does (LeaderEpochFileCache.assign).
+    if begun[:-1] != [
+        entry for entry in epochs if not begun or all(a < b for a, b in zip(entry, begun[-1], strict=True))
+    ]:
         found.append(Difference(tp, "leader epochs", begun, epochs))
     return found
 
@@ -96,24 +105,58 @@ def _first_difference(theirs: bytes, mine: bytes) -> tuple[str, str]:
 
 def _same_producers(name: str, theirs: bytes, mine: bytes, log_start: int) -> bool:
     """Whether two snapshots have the same entries: their order is free."""
-    part = parse_segment_file(name)
-    if part is None or part.kind is not FileKind.PRODUCER_SNAPSHOT:
+    if _kind(name) is not FileKind.PRODUCER_SNAPSHOT:
         return False
-    return _producers(theirs, log_start) == _producers(mine, log_start)
+    a, b = _producers(theirs, log_start), _producers(mine, log_start)
+    return a.keys() == b.keys() and all(_same_producer(a[key], b[key], log_start) for key in a)
 
 
-def _producers(data: bytes, log_start: int) -> list[bytes]:
-    """The entries that have not expired, because when a producer is forgotten depends on when a log was opened, and
-    whose last batch is at `log_start` or above."""
+class _Producer(NamedTuple):
+    """An entry of a snapshot: what nothing takes away, and what a broker forgets of markers below the log start."""
+
+    head: bytes
+    coordinator_epoch: int
+    transaction: int
+
+
+def _producers(data: bytes, log_start: int) -> dict[bytes, _Producer]:
+    """The entries by producer id: those that have not expired, because when a producer is forgotten depends on when a
+    log was opened, and whose last batch is at `log_start` or above."""
     now_ms = time.time() * 1000
-    found = []
+    found = {}
     for at in range(10, len(data), 46):
-        last_offset, _, timestamp, _, transaction = struct.unpack_from(">qiqiq", data, at + 14)
+        last_offset, _, timestamp, coordinator_epoch, transaction = struct.unpack_from(">qiqiq", data, at + 14)
         if last_offset < log_start:
             continue
         if transaction >= 0 or now_ms - timestamp < _EXPIRATION_MS:
-            found.append(data[at : at + 46])
-    return sorted(found)
+            found[data[at : at + 8]] = _Producer(data[at : at + 34], coordinator_epoch, transaction)
+    return found
+
+
+def _same_producer(theirs: _Producer, mine: _Producer, log_start: int) -> bool:
+    coordinator = theirs.coordinator_epoch in (mine.coordinator_epoch, -1 if log_start else mine.coordinator_epoch)
+    transaction = theirs.transaction == mine.transaction or 0 <= mine.transaction < log_start
+    return theirs.head == mine.head and coordinator and transaction
+
+
+def _forgotten_transactions(name: str, theirs: bytes, mine: bytes, log_start: int) -> bool:
+    """Whether a broker's transaction index lacks only what began below the log start: transactions, or their first
+    batches. (Which transaction was open at a marker depends on them too.)"""
+    if _kind(name) is not FileKind.TRANSACTION_INDEX:
+        return False
+    a, b = (_aborted(data) for data in (theirs, mine))
+    return a.keys() <= b.keys() and all(a.get(key) == first for key, first in b.items() if first >= log_start)
+
+
+def _aborted(data: bytes) -> dict[tuple[int, int], int]:
+    """The first offset by producer id and last offset."""
+    entries = (struct.unpack_from(">qqq", data, at + 2) for at in range(0, len(data), 34))
+    return {(producer, last): first for producer, first, last in entries}
+
+
+def _kind(name: str) -> FileKind | None:
+    part = parse_segment_file(name)
+    return None if part is None else part.kind
 
 
 def _epochs(directory: Path) -> list[tuple[int, int]]:
@@ -158,7 +201,7 @@ def _table(data: bytes) -> BatchTable:
 
 
 class Logs:
-    """The engine's view of a directory that nobody writes to: snapshots, what is damaged, what a consumer gets."""
+    """The engine's view of a directory that nobody writes to: snapshots, what is damaged, where times are missing."""
 
     def __init__(self, path: Path, partitions: Iterable[TopicPartition]) -> None:
         log_dir = LogDir.open_read_only(path)
@@ -166,18 +209,31 @@ class Logs:
             tp: log_dir.log(tp).snapshot() for tp in partitions
         }  # fmt: skip
         self.damaged = {tp for tp, snapshot in self.snapshots.items() if read_past_damage(snapshot)[1]}
+        self.without_times = {tp for tp in self.snapshots if _lacks_times(path / tp.dir_name)}
+
+
+def _lacks_times(directory: Path) -> bool:
+    """Whether a segment holds timestamps, and its time index nothing."""
+    for log in directory.glob("*.log"):
+        times = log.with_suffix(".timeindex")
+        if not (times.exists() and times.stat().st_size):
+            table = _table(log.read_bytes())
+            if (table.max_timestamp[: table.rows] >= 0).any():
+                return True
+    return False
 
 
 def different_lookups(
     address: str,
     logs: Logs,
-    dice: random.Random,
+    dice: Callable[..., random.Random],
     rounds: int,
     timestamps: Mapping[TopicPartition, Sequence[int]],
     rewritten: Collection[TopicPartition] = (),
 ) -> list[Difference]:
     """ListOffsets for special values and for `rounds` random times, in both isolations; fetches at random offsets.
 
+    `dice(…)`: dice for what is named, so that a partition gets the same questions whatever else is asked.
     `rewritten`: logs whose batches another encoder has compressed, so that their bytes differ.
     """
     client = RawClient(address)
@@ -191,16 +247,18 @@ def different_lookups(
                     mine = _answer(partial(list_offset, snapshot, special, isolation))
                     ends = special is not SpecialTimestamp.MAX_TIMESTAMP and isolation is Isolation.READ_UNCOMMITTED
                     excused = () if ends else logs.damaged
-                    _compare(found, tp, f"{special.name} {isolation.value}", answers[tp], mine, excused)
-        for _ in range(rounds):
-            wanted = {tp: _some_time(dice, timestamps.get(tp, ())) for tp in logs.snapshots}
+                    what, theirs = f"{special.name} {isolation.value}", answers[tp]
+                    _compare(found, tp, what, theirs, mine, excused, _why(logs, tp, special, theirs, mine))
+        for number in range(rounds):
+            wanted = {tp: _some_time(dice("time", number, tp), timestamps.get(tp, ())) for tp in logs.snapshots}
             for isolation in Isolation:
                 answers = _listed(client, wanted, isolation)
                 for tp, snapshot in logs.snapshots.items():
                     mine = _answer(partial(offset_for_timestamp, snapshot, wanted[tp], isolation))
-                    _compare(found, tp, f"time {wanted[tp]} {isolation.value}", answers[tp], mine, logs.damaged)
-        for _ in range(rounds):
-            fetched = _different_fetches(client, logs, dice)
+                    reason = WITHOUT_TIMES if tp in logs.without_times else None
+                    _compare(found, tp, f"time {wanted[tp]} {isolation.value}", answers[tp], mine, logs.damaged, reason)
+        for number in range(rounds):
+            fetched = _different_fetches(client, logs, partial(dice, "fetch", number))
             found += (difference for difference in fetched if difference.tp not in rewritten)
     finally:
         client.close()
@@ -235,10 +293,28 @@ def _compare(
     theirs: object,
     mine: object,
     damaged: Collection[TopicPartition],
+    reason: str | None = None,
 ) -> None:
-    """Where a batch is damaged, an answer may depend on it: a broker does not look."""
+    """Where a batch is damaged, an answer may depend on it: a broker does not look. `reason`: of a difference here."""
     if theirs != mine and tp not in damaged:
-        found.append(Difference(tp, what, theirs, mine))
+        found.append(Difference(tp, what, theirs, mine, reason))
+
+
+def _why(logs: Logs, tp: TopicPartition, special: SpecialTimestamp, theirs: Listed, mine: Listed | str) -> str | None:
+    if special is SpecialTimestamp.MAX_TIMESTAMP and tp in logs.without_times:
+        return WITHOUT_TIMES
+    if special is SpecialTimestamp.LATEST and not isinstance(mine, str):
+        return _why_stable(logs.snapshots[tp], theirs.offset, mine.offset)
+    return None
+
+
+def _why_stable(snapshot: LogSnapshot, theirs: int, mine: int) -> str | None:
+    """Why last stable offsets differ: UnifiedLog.maybeIncrementFirstUnstableOffset moves one that is below the log
+    start there, and tells the base offset of the batch that it reads at that place."""
+    if mine != snapshot.log_start_offset or mine == snapshot.log_end_offset:
+        return None
+    (base_offset,) = struct.unpack_from(">q", read_chunk(snapshot, mine, 8).read())
+    return BATCH_AT_LOG_START if theirs == base_offset else None
 
 
 def _some_time(dice: random.Random, known: Sequence[int]) -> int:
@@ -247,21 +323,27 @@ def _some_time(dice: random.Random, known: Sequence[int]) -> int:
     return max(dice.choice(known) + dice.choice((-1, 0, 0, 1, 5000)), 0)
 
 
-def _different_fetches(client: RawClient, logs: Logs, dice: random.Random) -> list[Difference]:
+def _different_fetches(client: RawClient, logs: Logs, dice: Callable[..., random.Random]) -> list[Difference]:
     """Bytes from a random offset of each log on, those below its start and above its end included."""
     found: list[Difference] = []
-    max_bytes = dice.choice((100_000, 1 << 20))
+    max_bytes = dice().choice((100_000, 1 << 20))
     offsets = {}
     for tp, snapshot in logs.snapshots.items():
         start, end = snapshot.log_start_offset, snapshot.log_end_offset
-        offsets[tp] = dice.choice((dice.randrange(start, end + 1), start, max(end - 1, 0), end + 1, max(start - 1, 0)))
+        own = dice(tp)
+        offsets[tp] = own.choice((own.randrange(start, end + 1), start, max(end - 1, 0), end + 1, max(start - 1, 0)))
     answers = client.fetch(offsets, max_bytes)
     for tp, offset in offsets.items():
         snapshot, answer = logs.snapshots[tp], answers[tp]
         mine: object
-        theirs: object = (answer.error, answer.last_stable_offset, answer.records)
+        theirs: object = (answer.error, answer.records)
         try:
-            mine = (0, last_stable_offset(snapshot), bytes(read_chunk(snapshot, offset, max_bytes).read()))
+            mine = (0, bytes(read_chunk(snapshot, offset, max_bytes).read()))
+            stable = last_stable_offset(snapshot)
+            why = _why_stable(snapshot, answer.last_stable_offset, stable)
+            what = f"last stable offset in a fetch of {offset}"
+            if not answer.error:
+                _compare(found, tp, what, answer.last_stable_offset, stable, logs.damaged, why)
         except OffsetOutOfRange:
             mine, theirs = _OUT_OF_RANGE, answer.error
         except StorageError as error:

@@ -1,6 +1,7 @@
 """Logs and damages drawn from a seed, given to a real broker and to the engine: both must make the same of them.
 
     python -m tests.interop.differential --logs 300 --damages 300 --seed 7
+    python -m tests.interop.differential --logs 300 --damages 300 --seed 7 --now 1795399323071 --only d4-2,d17-0
 
 One broker has them all as partitions of its log directory, so a few starts serve hundreds of logs:
 
@@ -25,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -32,7 +34,11 @@ from storage.compaction.directory_compaction import compact_partition
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import StorageError
 from storage.files import checkpoints, names
+from storage.log.intact import Fault, walk
+from storage.log.segment import Segment
+from storage.log.segment_check import ignore_batches
 from storage.types import TopicPartition
+from storage.upkeep.retention import Retention
 from tests.interop.client import Client
 from tests.interop.comparing import (
     Difference,
@@ -50,6 +56,8 @@ from tests.support.owned_dirs import HastyDisk
 
 PER_TOPIC = 10
 HOUR_MS = "3600000"
+_WITHOUT_TRANSACTIONS = {"without.txnindex", "without_any_index", "transaction_index_cut"}
+DESCENT = "recovery cuts at offsets that do not ascend, where a broker looks at checksums alone"
 # Nothing of the broker's own happens to the logs, unless a phase asks for it.
 AT_REST = {
     "log.cleaner.enable": "false",
@@ -136,6 +144,7 @@ class Differential:
         self._broker = Broker(directory / "broker", AT_REST)
         self._built: dict[TopicPartition, BuiltPartition] = {}
         self._starts: dict[TopicPartition, int] = {}
+        self._descending: set[TopicPartition] = set()
 
     def run(self) -> Outcome:
         try:
@@ -154,7 +163,7 @@ class Differential:
     def _note(self, differences: Sequence[Difference]) -> None:
         for difference in differences:
             case = self._cases[difference.tp]
-            reason = explained(case, difference, self._starts.get(difference.tp, 0))
+            reason = explained(case, difference)
             if reason is None:
                 self.outcome.differences.append((case, difference))
             else:
@@ -180,6 +189,8 @@ class Differential:
             log = DamagedLog(partition, built, spec.recovery_point, spec.log_start_offset, self._dice("damage", tp))
             if case.unclean is not None:
                 UNCLEAN[case.unclean](log)
+                if _recovery_meets_a_descent(partition, log.recovery_point):
+                    self._descending.add(tp)
             _replace(log_dir / tp.dir_name, partition)
             points[tp] = log.recovery_point
             if log.log_start is not None:
@@ -200,18 +211,20 @@ class Differential:
         failures = owned.failures()
         closing = owned.close()
         assert closing.clean, (closing, failures)
-        logs = Logs(ours, self._cases)
+        compared = [tp for tp in self._cases if tp not in self._descending]
+        logs = Logs(ours, compared)
         self.outcome.left_damaged = len(logs.damaged)
-        self._compare_answers(client.address, logs, list(self._cases))
+        self._compare_answers(client.address, logs, compared)
         self._broker.stop()
-        for tp in self._cases:
+        self._note([Difference(tp, "log", "looks at checksums", "cuts", DESCENT) for tp in self._descending])
+        for tp in compared:
             self._note(different_files(tp, self._broker.log_dir, ours, self._starts.get(tp, 0)))
 
     def _compare_answers(
         self, address: str, logs: Logs, partitions: Sequence[TopicPartition], rewritten: Collection[TopicPartition] = ()
     ) -> None:
         times = {tp: [record.timestamp for record in self._built[tp].all_records] for tp in partitions}
-        self._note(different_lookups(address, logs, self._dice("lookups"), 8, times, rewritten))
+        self._note(different_lookups(address, logs, partial(self._dice, "lookups"), 8, times, rewritten))
         self._note(different_consumption(address, logs))
 
     def _copied(self, name: str) -> Path:
@@ -239,13 +252,16 @@ class Differential:
             owned.log(tp)
         failed: dict[TopicPartition, StorageError] = {}
         ends: dict[TopicPartition, int] = {}
+        # The broker's cleaner removes what is below the log start before it cleans a log for the first time.
+        below_the_start = Retention(owned.clock, lambda: 2**63, None, None, only_start=True)
         for tp in compacted:
             try:
+                files = [*below_the_start.run(owned.log(tp)).files]
                 result = compact_partition(owned, tp)
             except StorageError as error:
                 failed[tp] = error
                 continue
-            for path in result.files:
+            for path in (*files, *result.files):
                 owned.disk.unlink(path)
             if result.end_offset > result.first_dirty:
                 ends[tp] = result.end_offset
@@ -281,17 +297,12 @@ class Differential:
             time.sleep(0.5)
 
 
-def explained(case: Case, difference: Difference, log_start: int) -> str | None:
+def explained(case: Case, difference: Difference) -> str | None:
     """Why a broker does otherwise, in words of storage/DESIGN.md; None if nothing explains it."""
-    if difference.what.endswith(".txnindex") and int(difference.what.partition(".")[0]) < log_start:
-        return "recovery of segments below the log start: a broker forgets the producers before each of them"
-    if case.unclean in ("batches_swapped", "last_batch_twice"):
-        return "recovery cuts at offsets that do not ascend, where a broker looks at checksums alone"
-    if difference.what.startswith(("MAX_TIMESTAMP", "time ")) and case.clean in (
-        "without.timeindex",
-        "without_any_index",
-    ):
-        return "a broker takes a segment whose time index is empty for one without timestamps"
+    if difference.reason is not None:
+        return difference.reason
+    if difference.what.startswith("consumed read_committed") and {case.unclean, case.clean} & _WITHOUT_TRANSACTIONS:
+        return "a broker takes a segment whose transaction index is missing for one without aborted transactions"
     if difference.what == "files":
         only = [name for names_here in (difference.broker, difference.ours) for name in cast("list[str]", names_here)]
         if len(only) == 1 and only[0].endswith(".snapshot"):
@@ -305,6 +316,18 @@ def _why_given_up(text: str, tp: TopicPartition) -> str:
     """What the broker's cleaner said when it set this partition aside; empty if it did not."""
     said = re.search(rf"Unexpected exception thrown when cleaning log Log\(dir=\S*/{tp.dir_name},.*\n.*", text)
     return "" if said is None else said[0].splitlines()[1]
+
+
+def _recovery_meets_a_descent(directory: Path, recovery_point: int) -> bool:
+    """Whether the first thing that recovery refuses is a sound batch, whose offsets do not ascend."""
+    bases = sorted(int(path.stem) for path in directory.glob("*.log"))
+    first = max(sum(base <= recovery_point for base in bases) - 1, 0)
+    for base in bases[first:]:
+        segment = Segment.at(directory, base)
+        breaks = walk(segment, ignore_batches, lambda *_: None).breaks
+        if breaks:
+            return breaks[0].fault in (Fault.ORDER, Fault.RANGE)
+    return False
 
 
 def _replace(directory: Path, built: Path) -> None:
@@ -323,9 +346,11 @@ def _set(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     path.write_bytes(checkpoints.encode({**before, **offsets}))
 
 
-def run(directory: Path, *, logs: int, damages: int, seed: int, now_ms: int | None = None) -> Outcome:
-    """One run; see the module."""
-    chosen = cases(logs, damages, seed)
+def run(
+    directory: Path, *, logs: int, damages: int, seed: int, now_ms: int | None = None, only: Collection[str] = ()
+) -> Outcome:
+    """One run; see the module. `only`: directory names of the partitions that are wanted, if not all are."""
+    chosen = [case for case in cases(logs, damages, seed) if not only or case.tp.dir_name in only]
     return Differential(directory, chosen, seed, now_ms or int(time.time() * 1000)).run()
 
 
@@ -337,14 +362,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--now", type=int, help="epoch milliseconds that timestamps are relative to; default: now")
     parser.add_argument("--keep", type=Path, help="a directory to be created, for looking at the files afterwards")
+    parser.add_argument("--only", default="", help="the partitions that differed, as d4-2,d17-0: the same logs again")
     chosen = parser.parse_args(arguments)
     began = time.monotonic()
     now_ms = chosen.now or int(time.time() * 1000)
     print(f"seed {chosen.seed}, now {now_ms}", flush=True)  # noqa: T201 - a command for people
     with tempfile.TemporaryDirectory() as temporary:
         outcome = run(
-            chosen.keep or Path(temporary), logs=chosen.logs, damages=chosen.damages, seed=chosen.seed, now_ms=now_ms
-        )
+            chosen.keep or Path(temporary), logs=chosen.logs, damages=chosen.damages, seed=chosen.seed, now_ms=now_ms,
+            only=set(filter(None, chosen.only.split(","))),
+        )  # fmt: skip
     print(outcome)  # noqa: T201 - a command for people
     print(f"{time.monotonic() - began:.0f} s")  # noqa: T201 - a command for people
     return bool(outcome.differences)

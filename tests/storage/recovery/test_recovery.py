@@ -14,7 +14,8 @@ from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import PartitionOffline
-from storage.files import checkpoints, names, producer_state
+from storage.files import checkpoints, leader_epochs, names, producer_state
+from storage.files.leader_epochs import EpochEntry
 from storage.files.names import FileKind
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
@@ -24,7 +25,7 @@ from storage.recovery.recovery import RecoveryPlan, RecoveryReport
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind
 from storage.verify.verify import verify_log_dir
-from tests.support.builders import ROLL, Batch, Marker, Partition, build_log_dir, commit
+from tests.support.builders import ROLL, Batch, Marker, Partition, build_log_dir, commit, many
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.fixtures import FIXTURES, copy_log_dir, topics_of
 from tests.support.owned_dirs import ONE_THREAD, StandingClock, append, close_clean, opened, read, tree_of
@@ -311,6 +312,20 @@ def test_a_producer_expires_between_two_segments(tmp_path: Path) -> None:
         {7: (3, -1), 8: (-1, 3)},
     ]
     close_clean(owned)
+
+
+def test_leader_epochs_whose_batches_were_compacted_away_stay(tmp_path: Path) -> None:
+    """Epoch 1 has no batch left, and 2 not its first: a broker's recovery only adds what is newer."""
+    items = [Batch(many(2)), ROLL, Batch(many(2), base_offset=5, leader_epoch=2), Batch(many(1), leader_epoch=3)]
+    path = tmp_path / "dir"
+    build_log_dir(path, {"t": [Partition(items, recovery_point=0)]}, clean=False)
+    known = [EpochEntry(0, 0), EpochEntry(1, 2), EpochEntry(2, 3)]
+    checkpoint = path / "t-0" / names.LEADER_EPOCH_CHECKPOINT
+    checkpoint.write_bytes(leader_epochs.encode(known))
+    owned = opened(path)
+    assert owned.reports()[TP].recovered_segments == [0, 5]
+    close_clean(owned)
+    assert leader_epochs.read(checkpoint).entries == (*known, EpochEntry(3, 7))
 
 
 def test_several_partitions_with_progress(tmp_path: Path) -> None:
