@@ -31,7 +31,7 @@ import numpy as np
 from storage.append.append_checks import recovered_epochs
 from storage.append.append_values import LoadedLog
 from storage.append.index_state import IndexEntries, IndexState
-from storage.append.producer_rebuild import ProducerSnapshots, rebuild, replay
+from storage.append.producer_rebuild import ProducerSnapshots, rebuild
 from storage.append.producer_table import ProducerTable
 from storage.append.rolling_rules import TIME_ENTRY_SIZE
 from storage.clock import Clock
@@ -47,7 +47,7 @@ from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable
 from storage.log import tail
 from storage.log.intact import intact_batch
 from storage.log.segment import Segment
-from storage.log.segment_check import check_segment, ignore_batches, never_written
+from storage.log.segment_check import SegmentCheck, check_segment, ignore_batches, never_written
 from storage.log.segments import live_offsets
 from storage.progress import NoProgress, Progress
 from storage.recovery import final_time_entry, overflow
@@ -157,8 +157,9 @@ class Recovery:
 
     # Passes 1 to 3
 
-    def _finish_leftovers(self) -> None:
-        files = [path.name for path in self._directory.iterdir() if path.is_file()]
+    def _finish_leftovers(self, kept: str | None = None) -> None:
+        """`kept`: a file that stays although a replacement covers it."""
+        files = [path.name for path in self._directory.iterdir() if path.is_file() and path.name != kept]
         leftovers = plan_leftovers(files, self._next_offset_of)
         for name in leftovers.remove:
             self._note(f"removes {name}")
@@ -226,7 +227,8 @@ class Recovery:
         self._note(
             f"splits {segment.log.path.name}, whose offsets pass 32 bits, into segments at {', '.join(map(str, bases))}"
         )
-        self._finish_leftovers()
+        # The first part begins where the segment did. (After a crash the snapshot is removed, as by a broker.)
+        self._finish_leftovers(names.segment_file(segment.base_offset, FileKind.PRODUCER_SNAPSHOT))
 
     # Pass 6
 
@@ -258,34 +260,30 @@ class Recovery:
             for row in chosen:
                 segment = segments[row]
                 if producers is None or producers.end_offset > segment.base_offset or row - 1 not in chosen:
-                    producers = self._producers_at(snapshots, segments[:row], segment.base_offset)
+                    # A broker loads the segments, and recovers those without indexes, one after the other.
+                    loaded = segments if row >= first else segments[:row]
+                    start = plan.log_start_offset
+                    producers = rebuild(snapshots, loaded, start, segment.base_offset, clean=False)
                 producers.end_offset = segment.base_offset
                 snapshots.write(producers)
                 snapshots.expire(producers)  # a broker loads this snapshot for each segment
-                lost = self._recover_segment(segment, producers, segments[row + 1 :], below=row < first)
-                ends[segment.base_offset] = producers.end_offset
+                check = self._recover_segment(segment, producers, segments[row + 1 :], below=row < first)
+                ends[segment.base_offset] = max(check.next_offset, segment.base_offset)
                 snapshots.write(producers)
                 self.report.recovered_segments.append(segment.base_offset)
-                if lost:
+                if check.invalid_bytes:
                     del segments[row + 1 :]
                     break
         finally:
             self._progress.end()
         return ends
 
-    def _producers_at(self, snapshots: ProducerSnapshots, before: Sequence[Segment], offset: int) -> ProducerTable:
-        table = snapshots.reload(self._plan.log_start_offset, offset)
-        for segment in before:
-            table.end_offset = max(table.end_offset, segment.base_offset)
-            replay(table, segment)
-        table.end_offset = offset
-        return table
-
     def _recover_segment(
         self, segment: Segment, producers: ProducerTable, later: Sequence[Segment], *, below: bool
-    ) -> int:
-        """Checks one segment and rebuilds its indexes; `producers` are updated. Returns the bytes that were cut off.
+    ) -> SegmentCheck:
+        """Checks one segment, cuts off what is not sound, and rebuilds its indexes.
 
+        `producers` are updated; they end after the last batch of format v2, as in a broker (LogSegment.recover).
         `below`: it is below the recovery point, checked only because its index is invalid; no later recovery will
         revisit it.
         """
@@ -298,7 +296,9 @@ class Recovery:
             changes = producers.changes(data, table, 0, rows, origin)
             if changes is not None:
                 aborted.extend(changes.aborted)
-            producers.commit(changes, int(table.last_offset[rows - 1]) + 1)
+            newest = (table.magic[:rows] == 2).nonzero()[0]
+            if newest.size:
+                producers.commit(changes, int(table.last_offset[newest[-1]]) + 1)
             self._epochs = recovered_epochs(self._epochs, table, 0, rows)
             self._progress.advance(int(table.end[rows - 1] - table.position[0]))
 
@@ -321,8 +321,7 @@ class Recovery:
         transactions = self._path(segment.base_offset, FileKind.TRANSACTION_INDEX)
         if aborted or transactions.exists():
             self._rewrite(transactions, transaction_index.encode(aborted), durably=below)
-        producers.end_offset = max(producers.end_offset, check.next_offset)
-        return check.invalid_bytes
+        return check
 
     def _cut(self, segment: Segment, position: int, next_offset: int, later: Sequence[Segment]) -> None:
         lost = segment.size - position

@@ -1,4 +1,4 @@
-"""What a broker made of a directory and answers about it, against what the engine made of a copy and answers."""
+"""What a broker answers about a directory, against what the engine answers about a copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import aiokafka
@@ -22,182 +22,27 @@ from aiokafka.record.memory_records import _MemoryRecordsPy
 from storage.client.fetch import read_chunk
 from storage.client.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
 from storage.errors import OffsetOutOfRange, StorageError
-from storage.files.names import FileKind, FileState, parse_segment_file
-from storage.format.batches import BatchTable, Column, scan
+from storage.log.intact import walk
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
+from storage.log.segment import Segment
+from storage.log.segment_check import ignore_batches
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TimestampOffset, TopicPartition
 from tests.interop.client import TYPES
+from tests.interop.comparing_files import FORGOTTEN, Difference, producers_in, table_of
 from tests.interop.raw_requests import Listed, RawClient
 from tests.support.fixtures import Golden
 from tests.support.readers import read_all, read_past_damage
 
-_EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms
-_OUT_OF_RANGE = 1  # Errors.OFFSET_OUT_OF_RANGE
+_OUT_OF_RANGE, _UNKNOWN = 1, -1  # Errors.OFFSET_OUT_OF_RANGE, UNKNOWN_SERVER_ERROR
 # A consumer may get no further although the log does: what it has got by then is compared.
 _WITHOUT_PROGRESS_S = 30
 # Why a broker does otherwise (storage/DESIGN.md, "Where we differ from a broker").
-FORGOTTEN = "recovery of segments below the log start: a broker forgets the producers before each of them"
 BATCH_AT_LOG_START = "a transaction that is open at the log start: a broker tells the base offset of the batch there"
 WITHOUT_TIMES = "a broker takes a segment whose time index is empty for one without timestamps"
-# What another encoder makes of the same records may have other bytes, and horizons are of the moment of the pass.
-_OF_THE_ENCODER = (Column.POSITION, Column.SIZE, Column.CRC, Column.BASE_TIMESTAMP)
-
-
-class Difference(NamedTuple):
-    """One thing that the two do not agree about. `reason`: why, if that is known."""
-
-    tp: TopicPartition
-    what: str
-    broker: object
-    ours: object
-    reason: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.tp}: {self.what}: broker {_short(self.broker)}, kafkafs {_short(self.ours)}"
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) < 300 else f"{text[:200]} … {len(text)} characters"
-
-
-def segment_files(directory: Path) -> dict[str, bytes]:
-    """The segments' files and snapshots, without those that await deletion."""
-    found = {}
-    for path in sorted(directory.iterdir()):
-        part = parse_segment_file(path.name)
-        if part is not None and part.state is not FileState.DELETED:
-            found[path.name] = path.read_bytes()
-    return found
-
-
-def different_files(tp: TopicPartition, broker: Path, ours: Path, log_start: int = 0) -> list[Difference]:
-    """Byte for byte; of the leader epochs all but the one that the broker has begun after the recovery.
-
-    `log_start`: of what is below it a broker may know less (FORGOTTEN).
-    """
-    theirs, mine = segment_files(broker / tp.dir_name), segment_files(ours / tp.dir_name)
-    found = []
-    if theirs.keys() != mine.keys():
-        found.append(Difference(tp, "files", sorted(theirs.keys() - mine.keys()), sorted(mine.keys() - theirs.keys())))
-    for name in theirs.keys() & mine.keys():
-        if theirs[name] != mine[name] and not _same_producers(name, theirs[name], mine[name], log_start):
-            forgotten = _forgotten_transactions(name, theirs[name], mine[name], log_start)
-            difference = _first_difference(theirs[name], mine[name])
-            found.append(Difference(tp, name, *difference, FORGOTTEN if forgotten else None))
-    begun, epochs = (_epochs(where / tp.dir_name) for where in (broker, ours))
-    # An epoch takes the place of those that begin where it does (LeaderEpochFileCache.assign).
-    if begun[:-1] != [
-        entry for entry in epochs if not begun or all(a < b for a, b in zip(entry, begun[-1], strict=True))
-    ]:
-        found.append(Difference(tp, "leader epochs", begun, epochs))
-    return found
-
-
-def _first_difference(theirs: bytes, mine: bytes) -> tuple[str, str]:
-    """Sizes, and the bytes around the first that differs."""
-    at = next((n for n, (a, b) in enumerate(zip(theirs, mine, strict=False)) if a != b), min(len(theirs), len(mine)))
-    start = max(at - at % 4 - 4, 0)
-    return tuple(f"{len(data)} bytes, at {start}: {data[start : start + 40].hex(' ', 4)}" for data in (theirs, mine))  # type: ignore[return-value]
-
-
-def _same_producers(name: str, theirs: bytes, mine: bytes, log_start: int) -> bool:
-    """Whether two snapshots have the same entries: their order is free."""
-    if _kind(name) is not FileKind.PRODUCER_SNAPSHOT:
-        return False
-    a, b = _producers(theirs, log_start), _producers(mine, log_start)
-    return a.keys() == b.keys() and all(_same_producer(a[key], b[key], log_start) for key in a)
-
-
-class _Producer(NamedTuple):
-    """An entry of a snapshot: what nothing takes away, and what a broker forgets of markers below the log start."""
-
-    head: bytes
-    coordinator_epoch: int
-    transaction: int
-
-
-def _producers(data: bytes, log_start: int) -> dict[bytes, _Producer]:
-    """The entries by producer id: those that have not expired, because when a producer is forgotten depends on when a
-    log was opened, and whose last batch is at `log_start` or above."""
-    now_ms = time.time() * 1000
-    found = {}
-    for at in range(10, len(data), 46):
-        last_offset, _, timestamp, coordinator_epoch, transaction = struct.unpack_from(">qiqiq", data, at + 14)
-        if last_offset < log_start:
-            continue
-        if transaction >= 0 or now_ms - timestamp < _EXPIRATION_MS:
-            found[data[at : at + 8]] = _Producer(data[at : at + 34], coordinator_epoch, transaction)
-    return found
-
-
-def _same_producer(theirs: _Producer, mine: _Producer, log_start: int) -> bool:
-    coordinator = theirs.coordinator_epoch in (mine.coordinator_epoch, -1 if log_start else mine.coordinator_epoch)
-    transaction = theirs.transaction == mine.transaction or 0 <= mine.transaction < log_start
-    return theirs.head == mine.head and coordinator and transaction
-
-
-def _forgotten_transactions(name: str, theirs: bytes, mine: bytes, log_start: int) -> bool:
-    """Whether a broker's transaction index lacks only what began below the log start: transactions, or their first
-    batches. (Which transaction was open at a marker depends on them too.)"""
-    if _kind(name) is not FileKind.TRANSACTION_INDEX:
-        return False
-    a, b = (_aborted(data) for data in (theirs, mine))
-    return a.keys() <= b.keys() and all(a.get(key) == first for key, first in b.items() if first >= log_start)
-
-
-def _aborted(data: bytes) -> dict[tuple[int, int], int]:
-    """The first offset by producer id and last offset."""
-    entries = (struct.unpack_from(">qqq", data, at + 2) for at in range(0, len(data), 34))
-    return {(producer, last): first for producer, first, last in entries}
-
-
-def _kind(name: str) -> FileKind | None:
-    part = parse_segment_file(name)
-    return None if part is None else part.kind
-
-
-def _epochs(directory: Path) -> list[tuple[int, int]]:
-    path = directory / "leader-epoch-checkpoint"
-    lines = path.read_text().splitlines()[2:] if path.exists() else []
-    return [(int(epoch), int(start)) for epoch, start in map(str.split, lines)]
-
-
-def different_compacted(tp: TopicPartition, broker: Path, ours: Path) -> list[Difference]:
-    """Segments by name, batches by their headers, uncompressed ones byte for byte where no horizon is in them."""
-    theirs, mine = (
-        {name: data for name, data in segment_files(where / tp.dir_name).items() if name.endswith(".log")}
-        for where in (broker, ours)
-    )
-    if theirs.keys() != mine.keys():
-        return [Difference(tp, "compacted segments", sorted(theirs), sorted(mine))]
-    found = []
-    for name in theirs:
-        tables = [_table(theirs[name]), _table(mine[name])]
-        if tables[0].rows != tables[1].rows:
-            found.append(Difference(tp, f"batches of {name}", tables[0].rows, tables[1].rows))
-            continue
-        for column in Column:
-            if column not in _OF_THE_ENCODER:
-                columns = [table.data[column, : table.rows].tolist() for table in tables]
-                if columns[0] != columns[1]:
-                    found.append(Difference(tp, f"{column.name} of {name}", *columns))
-        same = (tables[0].codec == 0) & ~np.asarray(tables[0].has_delete_horizon, dtype=bool)
-        crcs = [table.crc[same].tolist() for table in tables]
-        if crcs[0] != crcs[1]:
-            found.append(Difference(tp, f"CRCs of {name}", *crcs))
-    return found
-
-
-def _table(data: bytes) -> BatchTable:
-    table = BatchTable.empty(len(data) // 26 + 1)
-    scan(data, 0, table)
-    return table
-
-
-# Answers to requests
+STALE_TIMES = "a broker believes a time index whose last entry is beyond the end of its log"
+DAMAGE_BELOW_START = "a lookup by time that may meet damage below the log start fails on one side"
 
 
 class Logs:
@@ -209,18 +54,66 @@ class Logs:
             tp: log_dir.log(tp).snapshot() for tp in partitions
         }  # fmt: skip
         self.damaged = {tp for tp, snapshot in self.snapshots.items() if read_past_damage(snapshot)[1]}
-        self.without_times = {tp for tp in self.snapshots if _lacks_times(path / tp.dir_name)}
+        self.wrong_times = {tp: _wrong_times(path / tp.dir_name) for tp in self.snapshots}
+        # Why a broker's last stable offset is another one, where it is; found out when it is asked for.
+        self.other_stable: dict[TopicPartition, str] = {}
+        self._path = path
 
+    def why(self, tp: TopicPartition, what: SpecialTimestamp | None, isolation: Isolation) -> str | None:
+        """Why the broker's answer may differ: to a special timestamp, or else to a time."""
+        if what in (None, SpecialTimestamp.MAX_TIMESTAMP) and self.wrong_times[tp]:
+            return self.wrong_times[tp]
+        return self.other_stable.get(tp) if isolation is Isolation.READ_COMMITTED else None
 
-def _lacks_times(directory: Path) -> bool:
-    """Whether a segment holds timestamps, and its time index nothing."""
-    for log in directory.glob("*.log"):
-        times = log.with_suffix(".timeindex")
-        if not (times.exists() and times.stat().st_size):
-            table = _table(log.read_bytes())
-            if (table.max_timestamp[: table.rows] >= 0).any():
+    def why_stable(self, tp: TopicPartition, theirs: int, mine: int) -> str | None:
+        """Why last stable offsets differ: a broker forgets a transaction that began below the log start, or its last
+        stable offset is there (UnifiedLog.maybeIncrementFirstUnstableOffset), told as the base offset of the batch that
+        it reads at that place."""
+        snapshot = self.snapshots[tp]
+        start, end = snapshot.log_start_offset, snapshot.log_end_offset
+        if theirs == mine or not mine == start < end:
+            return None
+        (base_offset,) = struct.unpack_from(">q", read_chunk(snapshot, start, 8).read())
+        if theirs == base_offset:
+            self.other_stable[tp] = BATCH_AT_LOG_START
+        elif theirs in {end, *self._continued(tp, start)}:
+            self.other_stable[tp] = FORGOTTEN
+        return self.other_stable.get(tp)
+
+    def _continued(self, tp: TopicPartition, start: int) -> set[int]:
+        """Where transactions begin or go on above `start` that are open at the end, by the last snapshot."""
+        directory = self._path / tp.dir_name
+        last = max(directory.glob("*.snapshot"), default=None)
+        producers = {} if last is None else producers_in(last.read_bytes(), 0)
+        open_ones = [int.from_bytes(key) for key, producer in producers.items() if producer.transaction >= 0]
+        found: set[int] = set()
+        for log in directory.glob("*.log"):
+            table = table_of(log.read_bytes())
+            base = table.base_offset[: table.rows]
+            theirs = table.is_transactional[: table.rows] & np.isin(table.producer_id[: table.rows], open_ones)
+            found.update(base[theirs & (base >= start)].tolist())
+        return found
+
+    def is_damaged_below_start(self, tp: TopicPartition) -> bool:
+        """Whether a segment holds damage, wherever."""
+        for path in (self._path / tp.dir_name).glob("*.log"):
+            if walk(Segment.at(path.parent, int(path.stem)), ignore_batches, lambda *_: None).breaks:
                 return True
-    return False
+        return False
+
+
+def _wrong_times(directory: Path) -> str | None:
+    """How the time index of a segment misleads a broker, if one does."""
+    for log in sorted(directory.glob("*.log")):
+        path = log.with_suffix(".timeindex")
+        times = path.read_bytes() if path.exists() else b""
+        table = table_of(log.read_bytes())
+        if not times and (table.max_timestamp[: table.rows] >= 0).any():
+            return WITHOUT_TIMES
+        end = int(table.last_offset[table.rows - 1]) if table.rows else -1
+        if times and int(log.stem) + struct.unpack(">i", times[-4:])[0] > end:
+            return STALE_TIMES
+    return None
 
 
 def different_lookups(
@@ -248,14 +141,20 @@ def different_lookups(
                     ends = special is not SpecialTimestamp.MAX_TIMESTAMP and isolation is Isolation.READ_UNCOMMITTED
                     excused = () if ends else logs.damaged
                     what, theirs = f"{special.name} {isolation.value}", answers[tp]
-                    _compare(found, tp, what, theirs, mine, excused, _why(logs, tp, special, theirs, mine))
+                    reason = logs.why(tp, special, isolation)
+                    if special is SpecialTimestamp.LATEST and not isinstance(mine, str):
+                        reason = logs.why_stable(tp, theirs.offset, mine.offset)
+                    _compare(found, tp, what, theirs, mine, excused, reason)
         for number in range(rounds):
             wanted = {tp: _some_time(dice("time", number, tp), timestamps.get(tp, ())) for tp in logs.snapshots}
             for isolation in Isolation:
                 answers = _listed(client, wanted, isolation)
                 for tp, snapshot in logs.snapshots.items():
                     mine = _answer(partial(offset_for_timestamp, snapshot, wanted[tp], isolation))
-                    reason = WITHOUT_TIMES if tp in logs.without_times else None
+                    reason = logs.why(tp, None, isolation)
+                    failed = answers[tp].error == _UNKNOWN or isinstance(mine, str)
+                    if failed and answers[tp] != mine and logs.is_damaged_below_start(tp):
+                        reason = DAMAGE_BELOW_START
                     _compare(found, tp, f"time {wanted[tp]} {isolation.value}", answers[tp], mine, logs.damaged, reason)
         for number in range(rounds):
             fetched = _different_fetches(client, logs, partial(dice, "fetch", number))
@@ -300,23 +199,6 @@ def _compare(
         found.append(Difference(tp, what, theirs, mine, reason))
 
 
-def _why(logs: Logs, tp: TopicPartition, special: SpecialTimestamp, theirs: Listed, mine: Listed | str) -> str | None:
-    if special is SpecialTimestamp.MAX_TIMESTAMP and tp in logs.without_times:
-        return WITHOUT_TIMES
-    if special is SpecialTimestamp.LATEST and not isinstance(mine, str):
-        return _why_stable(logs.snapshots[tp], theirs.offset, mine.offset)
-    return None
-
-
-def _why_stable(snapshot: LogSnapshot, theirs: int, mine: int) -> str | None:
-    """Why last stable offsets differ: UnifiedLog.maybeIncrementFirstUnstableOffset moves one that is below the log
-    start there, and tells the base offset of the batch that it reads at that place."""
-    if mine != snapshot.log_start_offset or mine == snapshot.log_end_offset:
-        return None
-    (base_offset,) = struct.unpack_from(">q", read_chunk(snapshot, mine, 8).read())
-    return BATCH_AT_LOG_START if theirs == base_offset else None
-
-
 def _some_time(dice: random.Random, known: Sequence[int]) -> int:
     if not known or dice.random() < 0.1:
         return dice.choice((0, 1, 10**12, 2**62))
@@ -340,7 +222,7 @@ def _different_fetches(client: RawClient, logs: Logs, dice: Callable[..., random
         try:
             mine = (0, bytes(read_chunk(snapshot, offset, max_bytes).read()))
             stable = last_stable_offset(snapshot)
-            why = _why_stable(snapshot, answer.last_stable_offset, stable)
+            why = logs.why_stable(tp, answer.last_stable_offset, stable)
             what = f"last stable offset in a fetch of {offset}"
             if not answer.error:
                 _compare(found, tp, what, answer.last_stable_offset, stable, logs.damaged, why)
@@ -367,13 +249,14 @@ def different_consumption(address: str, logs: Logs) -> list[Difference]:
         }
         # aiokafka's compiled reader of formats v0 and v1 fails at null keys and values; the one in Python does not.
         with mock.patch.object(fetcher, "MemoryRecords", _MemoryRecordsPy):
-            consumed = asyncio.run(_consume(address, list(expected), isolation))
+            consumed = asyncio.run(_consume(address, list(expected), isolation)) if expected else {}
         for tp, records in expected.items():
             if consumed[tp] != records:
                 pairs = zip(consumed[tp], records, strict=False)
                 at = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(consumed[tp]), len(records)))
                 what = f"consumed {isolation.value}: {len(consumed[tp])} and {len(records)} records; number {at}"
-                found.append(Difference(tp, what, consumed[tp][at : at + 1], records[at : at + 1]))
+                reason = logs.why(tp, SpecialTimestamp.EARLIEST, isolation)
+                found.append(Difference(tp, what, consumed[tp][at : at + 1], records[at : at + 1], reason))
     return found
 
 
@@ -394,7 +277,8 @@ async def _consume(
         first = await consumer.beginning_offsets(list(wanted))
         last = await consumer.end_offsets(list(wanted))
         left = {theirs for theirs in wanted if first[theirs] < last[theirs]}
-        consumer.assign(sorted(left))
+        consumer.assign(sorted(wanted))
+        consumer.pause(*(wanted.keys() - left))
         for theirs in left:
             consumer.seek(theirs, first[theirs])
         positions: dict[object, int] = {}

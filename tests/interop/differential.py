@@ -37,17 +37,12 @@ from storage.files import checkpoints, names
 from storage.log.intact import Fault, walk
 from storage.log.segment import Segment
 from storage.log.segment_check import ignore_batches
+from storage.recovery.overflow import overflows
 from storage.types import TopicPartition
 from storage.upkeep.retention import Retention
 from tests.interop.client import Client
-from tests.interop.comparing import (
-    Difference,
-    Logs,
-    different_compacted,
-    different_consumption,
-    different_files,
-    different_lookups,
-)
+from tests.interop.comparing import Logs, different_consumption, different_lookups
+from tests.interop.comparing_files import Difference, different_compacted, different_files
 from tests.interop.kafka import Broker
 from tests.interop.log_damages import CLEAN, UNCLEAN, Damage, DamagedLog
 from tests.interop.random_logs import TopicShape, random_log, topic_shape
@@ -56,8 +51,13 @@ from tests.support.owned_dirs import HastyDisk
 
 PER_TOPIC = 10
 HOUR_MS = "3600000"
-_WITHOUT_TRANSACTIONS = {"without.txnindex", "without_any_index", "transaction_index_cut"}
+# Replacements are made without a transaction index.
+_WITHOUT_TRANSACTIONS = {
+    "without.txnindex", "without_any_index", "transaction_index_cut",
+    "swap_left", "swap_and_sources_gone", "swap_and_cleaned",
+}  # fmt: skip
 DESCENT = "recovery cuts at offsets that do not ascend, where a broker looks at checksums alone"
+NO_START = "recovery cuts at one offset that is too far from its segment, where a broker does not start"
 # Nothing of the broker's own happens to the logs, unless a phase asks for it.
 AT_REST = {
     "log.cleaner.enable": "false",
@@ -144,7 +144,7 @@ class Differential:
         self._broker = Broker(directory / "broker", AT_REST)
         self._built: dict[TopicPartition, BuiltPartition] = {}
         self._starts: dict[TopicPartition, int] = {}
-        self._descending: set[TopicPartition] = set()
+        self._set_aside: set[TopicPartition] = set()
 
     def run(self) -> Outcome:
         try:
@@ -189,8 +189,12 @@ class Differential:
             log = DamagedLog(partition, built, spec.recovery_point, spec.log_start_offset, self._dice("damage", tp))
             if case.unclean is not None:
                 UNCLEAN[case.unclean](log)
-                if _recovery_meets_a_descent(partition, log.recovery_point):
-                    self._descending.add(tp)
+                reason = _not_comparable(partition, log.recovery_point)
+                if reason is not None:
+                    self._note([Difference(tp, "log", None, None, reason)])
+                    self._set_aside.add(tp)
+                    shutil.rmtree(partition)
+                    continue
             _replace(log_dir / tp.dir_name, partition)
             points[tp] = log.recovery_point
             if log.log_start is not None:
@@ -211,12 +215,11 @@ class Differential:
         failures = owned.failures()
         closing = owned.close()
         assert closing.clean, (closing, failures)
-        compared = [tp for tp in self._cases if tp not in self._descending]
+        compared = [tp for tp in self._cases if tp not in self._set_aside]
         logs = Logs(ours, compared)
         self.outcome.left_damaged = len(logs.damaged)
         self._compare_answers(client.address, logs, compared)
         self._broker.stop()
-        self._note([Difference(tp, "log", "looks at checksums", "cuts", DESCENT) for tp in self._descending])
         for tp in compared:
             self._note(different_files(tp, self._broker.log_dir, ours, self._starts.get(tp, 0)))
 
@@ -257,13 +260,15 @@ class Differential:
         for tp in compacted:
             try:
                 files = [*below_the_start.run(owned.log(tp)).files]
+                sealed = owned.log(tp).snapshot().segments[:-1]
                 result = compact_partition(owned, tp)
             except StorageError as error:
                 failed[tp] = error
                 continue
             for path in (*files, *result.files):
                 owned.disk.unlink(path)
-            if result.end_offset > result.first_dirty:
+            # A broker leaves a log alone that has nothing to be cleaned.
+            if result.end_offset > result.first_dirty and any(segment.size for segment in sealed):
                 ends[tp] = result.end_offset
         assert owned.close().clean
         self.outcome.compacted = len(ends)
@@ -276,17 +281,21 @@ class Differential:
         for tp, failure in failed.items():
             self._note([Difference(tp, "compaction", "?", str(failure))])
         compared = [*chosen, *sorted(done)]
-        self._compare_answers(client.address, Logs(ours, compared), compared, done)
+        logs = Logs(ours, compared)
+        for tp in sorted(done):
+            different = different_compacted(tp, self._broker.log_dir, ours, logs.snapshots[tp].log_start_offset)
+            if any(difference.reason for difference in different):
+                logs.wrong_times[tp] = different[0].reason
+            self._note(different)
+        self._compare_answers(client.address, logs, compared, done)
         self._broker.stop()
         for tp in chosen:
-            self._note(different_files(tp, self._broker.log_dir, ours))
-        for tp in sorted(done):
-            self._note(different_compacted(tp, self._broker.log_dir, ours))
+            self._note(different_files(tp, self._broker.log_dir, ours, logs.snapshots[tp].log_start_offset))
 
     def _cleaned(self, ends: Mapping[TopicPartition, int], said: int) -> set[TopicPartition]:
         """Waits until the broker's cleaner has reached these offsets, or has given up; returns where it did."""
         path = self._broker.log_dir / names.CLEANER_CHECKPOINT
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 120
         while True:
             there = checkpoints.read(path) if path.exists() else {}
             done = {tp for tp, end in ends.items() if there.get(tp) == end}
@@ -307,6 +316,8 @@ def explained(case: Case, difference: Difference) -> str | None:
         only = [name for names_here in (difference.broker, difference.ours) for name in cast("list[str]", names_here)]
         if len(only) == 1 and only[0].endswith(".snapshot"):
             return "the snapshot of an empty log, which the next opening removes"
+    if difference.what == "compaction" and "Attempt to append to a full" in str(difference.broker):
+        return "its cleaner fails where an index of a segment that it writes is full"
     if difference.what == "compaction" and "Empty batches are only supported for magic v2" in str(difference.broker):
         return "its cleaner fails where the last batch of a round has an old format and no records left"
     return None
@@ -318,16 +329,21 @@ def _why_given_up(text: str, tp: TopicPartition) -> str:
     return "" if said is None else said[0].splitlines()[1]
 
 
-def _recovery_meets_a_descent(directory: Path, recovery_point: int) -> bool:
-    """Whether the first thing that recovery refuses is a sound batch, whose offsets do not ascend."""
+def _not_comparable(directory: Path, recovery_point: int) -> str | None:
+    """Why what recovery makes of a log cannot be compared: the first thing that it refuses is a sound batch, because of
+    its offset."""
     bases = sorted(int(path.stem) for path in directory.glob("*.log"))
     first = max(sum(base <= recovery_point for base in bases) - 1, 0)
     for base in bases[first:]:
         segment = Segment.at(directory, base)
         breaks = walk(segment, ignore_batches, lambda *_: None).breaks
+        if breaks and breaks[0].fault is Fault.ORDER:
+            return DESCENT
+        if breaks and breaks[0].fault is Fault.RANGE and not overflows(segment):
+            return NO_START
         if breaks:
-            return breaks[0].fault in (Fault.ORDER, Fault.RANGE)
-    return False
+            return None
+    return None
 
 
 def _replace(directory: Path, built: Path) -> None:

@@ -131,6 +131,8 @@ class SegmentFiles:
 
     def must_roll(self, batch: StoredBatch, segment_bytes: int, segment_ms: int) -> bool:
         """LogSegment.shouldRoll, without jitter and wall clock."""
+        if not 0 <= batch.last_offset - self.base_offset < 2**31:
+            return True
         if self.size == 0:
             return False
         assert self.first_timestamp is not None
@@ -139,7 +141,6 @@ class SegmentFiles:
             or batch.max_timestamp - self.first_timestamp > segment_ms
             or len(self.index) >= self.index_max_bytes // 8
             or len(self.time_index) >= self.index_max_bytes // 12 - 1
-            or not 0 <= batch.last_offset - self.base_offset < 2**31
         )
 
     def files(self, *, preallocated: bool = False) -> dict[str, bytes]:

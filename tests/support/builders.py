@@ -294,9 +294,11 @@ def build_partition(
         data, records = _encode(item, next_offset, producers)
         built.all_records += records
         for batch in stored_batches(data):
+            base = max(next_offset, batch.base_offset)
+            # An empty segment is not rolled to one of the same name.
+            roll = roll and (segment.size > 0 or base > segment.base_offset)
             if roll or segment.must_roll(batch, spec.segment_bytes, spec.segment_ms):
                 segment.close()
-                base = max(next_offset, batch.base_offset)
                 segment = _new_segment(spec, base)
                 segments.append(segment)
                 snapshots[base] = producers.snapshot()
@@ -312,7 +314,7 @@ def build_partition(
             if batch.transactional and not batch.control:
                 offsets = range(batch.base_offset, next_offset)
                 built._producer_of.update(dict.fromkeys(offsets, batch.producer_id))
-    if roll:
+    if roll and (segment.size or next_offset > segment.base_offset):
         segment.close()
         segments.append(_new_segment(spec, next_offset))
         snapshots[next_offset] = producers.snapshot()

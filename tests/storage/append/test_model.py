@@ -26,6 +26,7 @@ from storage.log.scanning import scan_batches
 from storage.log.snapshot import LogSnapshot
 from storage.types import TimestampOffset, TopicPartition
 from storage.upkeep.retention import Retention
+from storage.verify.findings import FaultKind
 from storage.verify.verify import verify_log_dir
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import ONE_THREAD, StandingClock
@@ -70,11 +71,6 @@ def _batch_ends(snapshot: LogSnapshot) -> set[int]:
     return ends
 
 
-def _verify(path: Path) -> None:
-    found = verify_log_dir(path)
-    assert not found, "\n".join(map(str, found))
-
-
 class LogMachine(RuleBasedStateMachine):
     """The log, and what it should hold."""
 
@@ -92,6 +88,7 @@ class LogMachine(RuleBasedStateMachine):
         self.flushed = 0
         self.count = 0
         self.renamed: list[Path] = []  # awaiting deletion
+        self.power_lost = False
         self.unsure_below = 0  # what lies below this, and below the start, may have gone with the power
         self.owned: OwnedDir | None = None
 
@@ -183,7 +180,10 @@ class LogMachine(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1), unlink=st.booleans())
     def retain_by_size(self, share: float, unlink: bool) -> None:
         assert self.owned is not None
-        limit = int(share * self.log.snapshot().size_bytes)
+        # Segments below the log start go first, and count for nothing.
+        segments = self.log.snapshot().segments
+        ends = [*(segment.base_offset for segment in segments[1:]), self.end + 1]
+        limit = int(share * sum(segment.size for segment, end in zip(segments, ends, strict=True) if end > self.start))
         self.owned.alter_config("t", {"retention.bytes": str(limit)})
         result = Retention(self.clock, lambda: 0).run(self.log)
         assert self.log.snapshot().size_bytes >= limit
@@ -203,7 +203,7 @@ class LogMachine(RuleBasedStateMachine):
             self._unlink()
 
     def _unlink(self) -> None:
-        for path in self.renamed:
+        for path in dict.fromkeys(self.renamed):  # a segment can be cut off, made again, and cut off again
             self.disk.unlink(path)
         self.renamed = []
 
@@ -231,7 +231,17 @@ class LogMachine(RuleBasedStateMachine):
         owned, self.owned = self.owned, None
         self._unlink()
         assert owned.close().clean
-        _verify(self.path)
+        self._verify()
+
+    def _verify(self) -> None:
+        there = {entry.offset for entry in self.entries}
+        found = [
+            finding
+            for finding in verify_log_dir(self.path)
+            # A power loss may take the end of a segment that was not synced, and leave the next one.
+            if not (finding.kind is FaultKind.SEGMENT_GAP and self.power_lost and finding.offset not in there)
+        ]
+        assert not found, "\n".join(map(str, found))
 
     @rule()
     def close_and_reopen(self) -> None:
@@ -254,6 +264,7 @@ class LogMachine(RuleBasedStateMachine):
     def lose_power(self) -> None:
         self._let_go()
         self.disk.power_loss()
+        self.power_lost = True
         self.disk = FaultyDisk(self.path, seed=self.count)
         self._open()
         snapshot = self.log.snapshot()

@@ -18,6 +18,7 @@ from storage.format.record_columns import Record
 from storage.recovery.dry_run import rehearse
 from storage.recovery.recovery import RecoveryPlan
 from storage.types import TopicPartition
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.owned_dirs import StandingClock, append, close_clean, opened, read, tree_of
 
@@ -86,6 +87,23 @@ def test_it_is_split(tmp_path: Path, shape: str, clean: bool, later: bool) -> No
     owned = opened(tmp_path / "dir")
     assert read(owned, "t") == [*values(offsets + more), b"after"]
     assert not owned.reports()[TP].changes
+    close_clean(owned)
+
+
+def test_the_snapshot_at_its_base_stays(tmp_path: Path) -> None:
+    """As in a broker, although the producer in it has expired by now."""
+    path = tmp_path / "dir"
+    records = [Record(None, b"x", (), StandingClock().now_ms() - 2 * 86_400_000)]
+    items = [Batch(records, producer_id=7), ROLL, Batch(records), ROLL, Batch(records)]
+    build_log_dir(path, {"t": [Partition(items, recovery_point=2)]}, clean=False)
+    with (path / "t-0" / names.segment_file(2, FileKind.LOG)).open("ab") as file:
+        file.write(batch(SPAN + 3))
+    snapshot = path / "t-0" / names.segment_file(2, FileKind.PRODUCER_SNAPSHOT)
+    before = snapshot.read_bytes()
+    owned = opened(path)
+    assert any("splits" in change for change in owned.reports()[TP].changes)
+    assert bases(path) == [0, 1, 2, SPAN + 3]
+    assert snapshot.read_bytes() == before
     close_clean(owned)
 
 

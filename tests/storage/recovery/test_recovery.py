@@ -314,6 +314,22 @@ def test_a_producer_expires_between_two_segments(tmp_path: Path) -> None:
     close_clean(owned)
 
 
+@pytest.mark.parametrize(("magic", "expected"), [(1, [1, 2, 5, 6, 7]), (2, [1, 2, 3, 5, 6, 7])])
+def test_snapshots_when_an_index_is_missing(tmp_path: Path, magic: int, expected: list[int]) -> None:
+    """As a broker writes them: at the two segments before the one without an index, there, and at its end if it has
+    batches of format v2; then at the last two segments and at the log end."""
+    items = [item for _ in range(7) for item in (Batch(many(1), magic=magic), ROLL)][:-1]
+    path = tmp_path / "dir"
+    build_log_dir(path, {"t": [Partition(items)]})
+    for snapshot in (path / "t-0").glob("*.snapshot"):
+        snapshot.unlink()
+    (path / "t-0" / names.segment_file(2, FileKind.OFFSET_INDEX)).unlink()
+    owned = opened(path)
+    assert owned.log(TP).log_end_offset == 7
+    close_clean(owned)
+    assert sorted(int(snapshot.stem) for snapshot in (path / "t-0").glob("*.snapshot")) == expected
+
+
 def test_leader_epochs_whose_batches_were_compacted_away_stay(tmp_path: Path) -> None:
     """Epoch 1 has no batch left, and 2 not its first: a broker's recovery only adds what is newer."""
     items = [Batch(many(2)), ROLL, Batch(many(2), base_offset=5, leader_epoch=2), Batch(many(1), leader_epoch=3)]

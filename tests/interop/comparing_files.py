@@ -1,0 +1,183 @@
+"""What a broker made of a directory, against what the engine made of a copy: files, batches, snapshots."""
+
+from __future__ import annotations
+
+import struct
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.files.names import FileKind, FileState, parse_segment_file
+from storage.format.batches import BatchTable, Column, scan
+from storage.types import TopicPartition
+
+_EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms
+# Why a broker does otherwise (storage/DESIGN.md, "Where we differ from a broker").
+FORGOTTEN = "recovery of segments below the log start: a broker forgets the producers before each of them"
+ABORTED_BELOW_START = "compaction: a broker does not know transactions that were aborted below the log start"
+# What another encoder makes of the same records may have other bytes, and horizons are of the moment of the pass.
+_OF_THE_ENCODER = (Column.POSITION, Column.SIZE, Column.CRC, Column.BASE_TIMESTAMP)
+
+
+class Difference(NamedTuple):
+    """One thing that the two do not agree about. `reason`: why, if that is known."""
+
+    tp: TopicPartition
+    what: str
+    broker: object
+    ours: object
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.tp}: {self.what}: broker {_short(self.broker)}, kafkafs {_short(self.ours)}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 300 else f"{text[:200]} … {len(text)} characters"
+
+
+def segment_files(directory: Path) -> dict[str, bytes]:
+    """The segments' files and snapshots, without those that await deletion."""
+    found = {}
+    for path in sorted(directory.iterdir()):
+        part = parse_segment_file(path.name)
+        if part is not None and part.state is not FileState.DELETED:
+            found[path.name] = path.read_bytes()
+    return found
+
+
+def different_files(tp: TopicPartition, broker: Path, ours: Path, log_start: int = 0) -> list[Difference]:
+    """Byte for byte; of the leader epochs all but the one that the broker has begun after the recovery.
+
+    `log_start`: of what is below it a broker may know less (FORGOTTEN).
+    """
+    theirs, mine = segment_files(broker / tp.dir_name), segment_files(ours / tp.dir_name)
+    found = []
+    if theirs.keys() != mine.keys():
+        found.append(Difference(tp, "files", sorted(theirs.keys() - mine.keys()), sorted(mine.keys() - theirs.keys())))
+    for name in theirs.keys() & mine.keys():
+        if theirs[name] != mine[name] and not _same_producers(name, theirs[name], mine[name], log_start):
+            forgotten = _forgotten_transactions(name, theirs[name], mine[name], log_start)
+            difference = _first_difference(theirs[name], mine[name])
+            found.append(Difference(tp, name, *difference, FORGOTTEN if forgotten else None))
+    begun, epochs = (_epochs(where / tp.dir_name) for where in (broker, ours))
+    # An epoch takes the place of those that begin where it does (LeaderEpochFileCache.assign).
+    if begun[:-1] != [
+        entry for entry in epochs if not begun or all(a < b for a, b in zip(entry, begun[-1], strict=True))
+    ]:
+        found.append(Difference(tp, "leader epochs", begun, epochs))
+    return found
+
+
+def _first_difference(theirs: bytes, mine: bytes) -> tuple[str, str]:
+    """Sizes, and the bytes around the first that differs."""
+    at = next((n for n, (a, b) in enumerate(zip(theirs, mine, strict=False)) if a != b), min(len(theirs), len(mine)))
+    start = max(at - at % 4 - 4, 0)
+    return tuple(f"{len(data)} bytes, at {start}: {data[start : start + 40].hex(' ', 4)}" for data in (theirs, mine))  # type: ignore[return-value]
+
+
+def _same_producers(name: str, theirs: bytes, mine: bytes, log_start: int) -> bool:
+    """Whether two snapshots have the same entries: their order is free."""
+    if _kind(name) is not FileKind.PRODUCER_SNAPSHOT:
+        return False
+    a, b = producers_in(theirs, log_start), producers_in(mine, log_start)
+    return a.keys() == b.keys() and all(_same_producer(a[key], b[key], log_start) for key in a)
+
+
+class Producer(NamedTuple):
+    """An entry of a snapshot: what nothing takes away, and what a broker forgets of markers below the log start."""
+
+    head: bytes
+    coordinator_epoch: int
+    transaction: int
+
+
+def producers_in(data: bytes, log_start: int) -> dict[bytes, Producer]:
+    """The entries by producer id: those that have not expired, because when a producer is forgotten depends on when a
+    log was opened, and whose last batch is at `log_start` or above."""
+    now_ms = time.time() * 1000
+    found = {}
+    for at in range(10, len(data), 46):
+        last_offset, _, timestamp, coordinator_epoch, transaction = struct.unpack_from(">qiqiq", data, at + 14)
+        if last_offset < log_start:
+            continue
+        if transaction >= 0 or now_ms - timestamp < _EXPIRATION_MS:
+            found[data[at : at + 8]] = Producer(data[at : at + 34], coordinator_epoch, transaction)
+    return found
+
+
+def _same_producer(theirs: Producer, mine: Producer, log_start: int) -> bool:
+    coordinator = theirs.coordinator_epoch in (mine.coordinator_epoch, -1 if log_start else mine.coordinator_epoch)
+    transaction = theirs.transaction == mine.transaction or 0 <= mine.transaction < log_start
+    return theirs.head == mine.head and coordinator and transaction
+
+
+def _forgotten_transactions(name: str, theirs: bytes, mine: bytes, log_start: int) -> bool:
+    """Whether a broker's transaction index lacks only what began below the log start: transactions, or their first
+    batches. (Which transaction was open at a marker depends on them too.)"""
+    if _kind(name) is not FileKind.TRANSACTION_INDEX:
+        return False
+    a, b = (_aborted(data) for data in (theirs, mine))
+    return a.keys() <= b.keys() and all(a.get(key) == first for key, first in b.items() if first >= log_start)
+
+
+def _aborted(data: bytes) -> dict[tuple[int, int], int]:
+    """The first offset by producer id and last offset."""
+    entries = (struct.unpack_from(">qqq", data, at + 2) for at in range(0, len(data), 34))
+    return {(producer, last): first for producer, first, last in entries}
+
+
+def _kind(name: str) -> FileKind | None:
+    part = parse_segment_file(name)
+    return None if part is None else part.kind
+
+
+def _epochs(directory: Path) -> list[tuple[int, int]]:
+    path = directory / "leader-epoch-checkpoint"
+    lines = path.read_text().splitlines()[2:] if path.exists() else []
+    return [(int(epoch), int(start)) for epoch, start in map(str.split, lines)]
+
+
+def different_compacted(tp: TopicPartition, broker: Path, ours: Path, log_start: int) -> list[Difference]:
+    """Segments by name, batches by their headers, uncompressed ones byte for byte where no horizon is in them."""
+    theirs, mine = (
+        {name: data for name, data in segment_files(where / tp.dir_name).items() if name.endswith(".log")}
+        for where in (broker, ours)
+    )
+    if theirs.keys() != mine.keys():
+        return [Difference(tp, "compacted segments", sorted(theirs), sorted(mine))]
+    found = []
+    for name in theirs:
+        tables = table_of(theirs[name]), table_of(mine[name])
+        different = _different_batches(*tables, 0)
+        if different is not None:
+            visible = _different_batches(*tables, log_start)
+            found.append(
+                Difference(tp, f"{name}: {different[0]}", *different[1:], None if visible else ABORTED_BELOW_START)
+            )
+    return found
+
+
+def _different_batches(theirs: BatchTable, mine: BatchTable, start: int) -> tuple[str, object, object] | None:
+    """The first thing that differs in the headers of batches that reach `start`, and both."""
+    pair = [(table, table.last_offset[: table.rows] >= start) for table in (theirs, mine)]
+    counts = [int(chosen.sum()) for _, chosen in pair]
+    if counts[0] != counts[1]:
+        return "batches", *counts
+    for column in Column:
+        if column not in _OF_THE_ENCODER:
+            a, b = (table.data[column, : table.rows][chosen].tolist() for table, chosen in pair)
+            if a != b:
+                return column.name, a, b
+    same = (theirs.codec == 0) & ~np.asarray(theirs.has_delete_horizon, dtype=bool)
+    a, b = (table.crc[: table.rows][chosen][same[: theirs.rows][pair[0][1]]].tolist() for table, chosen in pair)
+    return ("CRCs", a, b) if a != b else None
+
+
+def table_of(data: bytes) -> BatchTable:
+    table = BatchTable.empty(len(data) // 26 + 1)
+    scan(data, 0, table)
+    return table
