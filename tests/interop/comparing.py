@@ -168,8 +168,8 @@ def _wait_for_leaders(client: RawClient, logs: Logs) -> None:
     """A broker that has just started becomes the leader of one partition after the other."""
     deadline = time.monotonic() + 120
     wanted = dict.fromkeys(logs.snapshots, int(SpecialTimestamp.EARLIEST))
-    while any(answer.error for answer in client.list_offsets(wanted).values()):
-        assert time.monotonic() < deadline
+    while failing := {str(tp): answer.error for tp, answer in client.list_offsets(wanted).items() if answer.error}:
+        assert time.monotonic() < deadline, f"no leader, or another error: {failing}"
         time.sleep(0.2)
 
 
