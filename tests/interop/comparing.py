@@ -39,7 +39,7 @@ _OUT_OF_RANGE, _UNKNOWN = 1, -1  # Errors.OFFSET_OUT_OF_RANGE, UNKNOWN_SERVER_ER
 # A consumer may get no further although the log does: what it has got by then is compared.
 _WITHOUT_PROGRESS_S = 30
 # Why a broker does otherwise (storage/DESIGN.md, "Where we differ from a broker").
-BATCH_AT_LOG_START = "a transaction that is open at the log start: a broker tells the base offset of the batch there"
+BATCH_THERE = "an open transaction began below the log start, or in a gap: a broker tells the batch that it finds there"
 WITHOUT_TIMES = "a broker takes a segment whose time index is empty for one without timestamps"
 STALE_TIMES = "a broker believes a time index whose last entry is beyond the end of its log"
 DAMAGE_BELOW_START = "a lookup by time that may meet damage below the log start fails on one side"
@@ -66,17 +66,16 @@ class Logs:
         return self.other_stable.get(tp) if isolation is Isolation.READ_COMMITTED else None
 
     def why_stable(self, tp: TopicPartition, theirs: int, mine: int) -> str | None:
-        """Why last stable offsets differ: a broker forgets a transaction that began below the log start, or its last
-        stable offset is there (UnifiedLog.maybeIncrementFirstUnstableOffset), told as the base offset of the batch that
-        it reads at that place."""
+        """Why last stable offsets differ: UnifiedLog.maybeIncrementFirstUnstableOffset tells the base offset of the
+        batch that it reads at that place; and a broker forgets a transaction that began below the log start."""
         snapshot = self.snapshots[tp]
         start, end = snapshot.log_start_offset, snapshot.log_end_offset
-        if theirs == mine or not mine == start < end:
+        if theirs == mine or not start <= mine < end:
             return None
-        (base_offset,) = struct.unpack_from(">q", read_chunk(snapshot, start, 8).read())
+        (base_offset,) = struct.unpack_from(">q", read_chunk(snapshot, mine, 8).read())
         if theirs == base_offset:
-            self.other_stable[tp] = BATCH_AT_LOG_START
-        elif theirs in {end, *self._continued(tp, start)}:
+            self.other_stable[tp] = BATCH_THERE
+        elif mine == start and theirs in {end, *self._continued(tp, start)}:
             self.other_stable[tp] = FORGOTTEN
         return self.other_stable.get(tp)
 
@@ -94,8 +93,8 @@ class Logs:
             found.update(base[theirs & (base >= start)].tolist())
         return found
 
-    def is_damaged_below_start(self, tp: TopicPartition) -> bool:
-        """Whether a segment holds damage, wherever."""
+    def holds_damage(self, tp: TopicPartition) -> bool:
+        """Whether a segment holds damage, also below the log start."""
         for path in (self._path / tp.dir_name).glob("*.log"):
             if walk(Segment.at(path.parent, int(path.stem)), ignore_batches, lambda *_: None).breaks:
                 return True
@@ -153,7 +152,7 @@ def different_lookups(
                     mine = _answer(partial(offset_for_timestamp, snapshot, wanted[tp], isolation))
                     reason = logs.why(tp, None, isolation)
                     failed = answers[tp].error == _UNKNOWN or isinstance(mine, str)
-                    if failed and answers[tp] != mine and logs.is_damaged_below_start(tp):
+                    if failed and answers[tp] != mine and logs.holds_damage(tp):
                         reason = DAMAGE_BELOW_START
                     _compare(found, tp, f"time {wanted[tp]} {isolation.value}", answers[tp], mine, logs.damaged, reason)
         for number in range(rounds):
