@@ -326,11 +326,14 @@ class OwnedDir:
                     if only_empty and not all(self.log(tp).abandon(only_empty=True) for tp in partitions):
                         raise OSError(errno.ENOTEMPTY, "topic holds messages", topic)
                 finally:
-                    self._logs.forget(partitions)
+                    closed = self._logs.forget(partitions)
                 try:
                     renamed = partition_dirs.set_aside(self.disk, self.path, partitions)
                 finally:
                     self.log_dir.refresh()
+                # Readers may still hold these logs, and files of a topic that is made again may get their inodes.
+                for segment in (segment for log in closed for segment in log.snapshot().segments):
+                    segment.log.remove()
                 self.checkpoints.remove(partitions)
                 self._logs.sound(partitions)
             for directory in renamed:

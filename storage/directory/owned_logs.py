@@ -171,11 +171,13 @@ class OwnedLogs:
             self._open(tp, clean=False, progress=progress, from_start=True, threads=threads)
             return self.reports()[tp]
 
-    def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Closes logs without further writes. They are recovered when they are next used, whatever failed before.
+    def forget(self, partitions: Collection[TopicPartition]) -> list[PartitionLog]:
+        """Closes logs without further writes, and returns them. They are recovered when they are next used, whatever
+        failed before.
 
         The caller holds their turns until it has finished with them.
         """
+        closed = []
         for tp in partitions:
             with self._noting:
                 with self._lock:
@@ -186,7 +188,9 @@ class OwnedLogs:
                 if log is not None:
                     log.abandon()
                     self._checkpoints.set(tp, self.offsets_of(log))
+                    closed.append(log)
             self._log_dir.forget(tp)
+        return closed
 
     def sound(self, partitions: Collection[TopicPartition]) -> None:
         """Notes that these partitions were just created, or removed, and need no check."""

@@ -79,13 +79,14 @@ class FileIdentity:
 class LogFile:
     """One .log file by its identity, under whatever name Kafka has given it meanwhile."""
 
-    __slots__ = ("_fixed", "_flags", "_on_change", "_place", "identity")
+    __slots__ = ("_fixed", "_flags", "_is_removed", "_on_change", "_place", "identity")
 
     def __init__(self, path: Path | str, identity: FileIdentity | None = None) -> None:
         """`identity`: from the caller's stat; by default that of the file there now (FileNotFoundError)."""
         self._place = os.fspath(path)
         self._flags = _READ_FLAGS | _O_NOATIME
         self._fixed: FileMark | None = None
+        self._is_removed = False
         self._on_change: Callable[[], None] | None = None
         self.identity = FileIdentity.of(os.stat(self._place)) if identity is None else identity  # noqa: PTH116
 
@@ -106,6 +107,10 @@ class LogFile:
         """
         self._on_change = on_change
         self._fixed = FileMark.of(status)
+
+    def remove(self) -> None:
+        """From now on the file counts as gone: who owns it has removed it, and another one may get its inode."""
+        self._is_removed = True
 
     def is_as_fixed(self, status: os.stat_result) -> bool:
         """Whether a status shows this file with the content that it had when it was fixed; also False when the times do
@@ -187,6 +192,8 @@ class LogFile:
         raise self._gone()
 
     def _open(self) -> int:
+        if self._is_removed:
+            raise self._gone()
         for place in self._places():
             try:
                 fd = open_fd(place, self._flags)

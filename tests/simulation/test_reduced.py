@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from tests.simulation.plan import (
     HUGE,
     Batch,
+    Close,
+    Create,
     Job,
     LineOf,
     Look,
     Marker,
+    Pause,
     Plan,
     ProcessOf,
     Read,
+    Remove,
     Rot,
     Sync,
     TopicOf,
@@ -126,3 +130,66 @@ def test_an_index_is_cut_to_where_its_segment_now_ends() -> None:
         request_bytes=96,
     )
     simulate(plan, [{}, {}])
+
+
+def test_a_file_of_a_topic_that_was_made_again() -> None:
+    """A reader opens a file while its topic is removed, and reads it when the topic has been made again several times:
+    the new segment had the inode of the old one, and its message was shown."""
+    plan = Plan(
+        16306072844,
+        topics=(TopicOf("again"),),
+        processes=(
+            ProcessOf(
+                jobs=(
+                    Job(
+                        "writer",
+                        "g",
+                        (
+                            Write((LineOf(),)),
+                            Close(),
+                            Pause(9),
+                            Write((LineOf(),), cut=0.212),
+                        ),
+                        path="/again/0/@append",
+                        after_error="gives up",
+                    ),
+                    Job("reader", "r0", ()),
+                    Job(
+                        "reader",
+                        "r1",
+                        (
+                            Look(
+                                "again",
+                                0,
+                                "messages.txt",
+                                (
+                                    Read(400, wait=60),
+                                    Read(10),
+                                    Read(4000, wait=3),
+                                    Read(4000, wait=3),
+                                    Read(400),
+                                    Read(10),
+                                ),
+                            ),
+                        ),
+                    ),
+                    Job(
+                        "administrator",
+                        "a",
+                        (
+                            Remove("again"),
+                            Create("again"),
+                            Remove("again"),
+                            Create("again"),
+                            Remove("again"),
+                            Create("again"),
+                        ),
+                    ),
+                ),
+                switching=0.02,
+                order=3207038545,
+            ),
+        ),
+        request_bytes=96,
+    )
+    simulate(plan, [{("mount", 48): "a", ("a", 4): "r1", ("r1", 75): "a"}])
