@@ -333,7 +333,7 @@ class OwnedDir:
                     self.log_dir.refresh()
                 # Readers may still hold these logs, and files of a topic that is made again may get their inodes.
                 for segment in (segment for log in closed for segment in log.snapshot().segments):
-                    segment.log.remove()
+                    segment.log.mark_removed()
                 self.checkpoints.remove(partitions)
                 self._logs.sound(partitions)
             for directory in renamed:

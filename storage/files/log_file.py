@@ -6,7 +6,8 @@ each read, checked and closed again: no open descriptor holds a deleted file's d
 (if another process truncates a mapped file, SIGBUS kills the reader).
 
 But inode numbers are reused, and a file may be truncated and appended to. So a file that is no longer written can be
-bound to its present size and modification time (`fix`): a file with others is not this one, and is not read.
+bound to its present size and modification time (`fix`): a file with others is not this one, and is not read. And who
+owns a file and has removed it says so (`mark_removed`).
 
 Nothing here locks: a LogFile may be read from any number of threads.
 """
@@ -108,7 +109,7 @@ class LogFile:
         self._on_change = on_change
         self._fixed = FileMark.of(status)
 
-    def remove(self) -> None:
+    def mark_removed(self) -> None:
         """From now on the file counts as gone: who owns it has removed it, and another one may get its inode."""
         self._is_removed = True
 
