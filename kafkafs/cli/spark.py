@@ -15,7 +15,7 @@ import click
 import psutil
 
 from kafkafs.cli import passes, say
-from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.exit_codes import DATA_ERROR, FOUND
 from kafkafs.cli.histogram import drawing
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS
 from kafkafs.cli.signals import interrupt_quietly, interrupts_kept, logging_disabled
@@ -87,8 +87,9 @@ _COMPRESSION = click.option(
 @click.option(
     "--decode",
     is_flag=True,
-    help="Write the fields of Avro records as typed columns; TP is one topic. Needs pip install 'kafkafs[schemas]'.",
+    help="Write the fields of Avro records as typed columns; TP is one topic.",
 )
+@click.option("--strict", is_flag=True, help="With --decode: exit code 1 if there are values that cannot be decoded.")
 @SCHEMAS
 @_COMPRESSION
 @ISOLATION
@@ -103,6 +104,7 @@ def export(
     allow_data_loss: bool,
     headers: bool,
     decode: bool,
+    strict: bool,
     schemas_path: Path | None,
     compression: str,
     isolation: str,
@@ -121,7 +123,8 @@ def export(
 
     With --decode, `value` is a struct with the fields of the newest version of the topic's schema, as it is at the
     first run into DIRECTORY, and all values are read as that version by Avro's rules. `value_schema_id` is the schema
-    that wrote a value. One that cannot be read so is in `value_bytes`, and `decode_error` says why.
+    that wrote a value. One that cannot be read so is in `value_bytes`, and `decode_error` says why; stderr has their
+    number, and with --strict the exit code is 1, after the export.
 
     \b
     kafkafs spark export /var/kafka ./lake orders
@@ -129,6 +132,8 @@ def export(
     """
     if schemas_path is not None and not decode:
         raise click.UsageError("--schemas is for --decode")
+    if strict and not decode:
+        raise click.UsageError("--strict is for --decode")
     log_dir = open_log_dir(logdir)
     chosen = None if tp is None else expand(log_dir, tp)
     with _session(ctx, "export", master, settings) as session:
@@ -158,6 +163,10 @@ def export(
     _report_absent(done.absent)
     for partition, count in sorted(done.undated.items()):
         say(f"{partition}: {count} messages have a timestamp outside the range of dates; it is null in the table")
+    for partition, count in sorted(done.undecoded.items()):
+        say(f"{partition}: {count} values cannot be decoded; they are in value_bytes, and decode_error says why")
+    if strict and done.undecoded:
+        ctx.exit(FOUND)
 
 
 @spark.command()
@@ -405,6 +414,7 @@ def _exported(done: Exported) -> dict[str, Any]:
         "seconds": round(done.seconds, 3),
         "positions": [{**asdict(tp), "next_offset": offset} for tp, offset in sorted(done.positions.items())],
         "undated": [{**asdict(tp), "messages": count} for tp, count in sorted(done.undated.items())],
+        "undecoded": [{**asdict(tp), "messages": count} for tp, count in sorted(done.undecoded.items())],
         "quarantined": [
             {
                 **asdict(bad.tp),

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kafkafs.decoding.avro_schema import AvroType
+from kafkafs.decoding.avro_schema import AvroType, BadSchema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+
     from numpy.typing import NDArray
 
 WIDTH: Final = 6
@@ -24,10 +26,12 @@ WIDTH: Final = 6
 _LITERALS_SPARE: Final = 16
 # Records within records that are not called.
 _MAX_INLINED: Final = 16
+_MOST_STEPS: Final = 1 << 23
 
 
 class Code(IntEnum):
-    """What an instruction does; the kernel has the same numbers. From 16 on it begins by reading a zigzag varint."""
+    """What an instruction does; the kernel has the same numbers. From 16 to 63 it begins by reading a zigzag varint,
+    the value that is loaded then. From 64 on it does not: 64 + FLOAT, DOUBLE, TIME or TIMESTAMP take what is loaded."""
 
     LITERAL = 0
     END = 1  # the data must end here
@@ -46,13 +50,39 @@ class Code(IntEnum):
     LONG = 17
     STRING = 18
     BYTES = 19
-    ENUM = 20  # table of literals, count
+    ENUM = 20  # table of literals, count; a length of -1: a symbol that does not resolve
     UNION = 21  # table of instructions, count
-    BLOCK = 22  # the instruction after the last block
+    BLOCK = 22  # the instruction after the last block, 1: without commas, and the count of all items is then loaded
     DECIMAL = 23  # -, scale
     DATE = 24
     TIME = 25  # units a second, decimals
     TIMESTAMP = 26  # units a second, decimals * 2 + (1: with Z)
+    READ_LONG = 27
+    READ_INT = 28
+    RAW = 29  # 1: must be UTF-8; the bytes as they are
+    DECIMAL128 = 30  # column of the lower 64 bits, the upper ones are the next; table: limit (upper, lower 64 bits)
+    SKIP_BYTES = 31
+    LOADED = 64
+    SET = 96  # column, value
+    CELL = 97  # column, factor of the loaded value: 1, or what does not overflow behind BETWEEN
+    TEXT = 98  # column of the end of the text since the last one, 1: without its quotes
+    RAW_FIXED = 99  # size
+    DECIMAL128_FIXED = 100  # as DECIMAL128, and size in the table
+    READ_FLOAT = 101  # loads the bits
+    READ_DOUBLE = 102
+    READ_BOOLEAN = 103
+    LONG_TO_FLOAT = 104  # of what is loaded
+    LONG_TO_DOUBLE = 105
+    FLOAT_TO_DOUBLE = 106
+    DEFAULT = 107  # start and length of the data in the literals that are read up to RESUME
+    RESUME = 108
+    NOTE = 109  # pushes the place in the data
+    SEEK = 110  # goes to the place that was pushed so many before the last
+    DROP = 111  # so many places
+    FAIL = 112  # what was written does not resolve; the path of the instruction says why
+    NEXT_VALUE = 113  # NEXT without commas
+    SKIP = 114  # size
+    BETWEEN = 115  # the least and the largest that can be loaded
 
 
 class Fault(IntEnum):
@@ -73,6 +103,9 @@ class Fault(IntEnum):
     LARGE_DECIMAL = -14
     NOT_JSON = -15
     OUTSIDE = -16
+    NOT_RESOLVED = -17
+    NOT_EXPRESSED = -18
+    NO_SYMBOL = -19
 
 
 FAULT_TEXTS: Final = {
@@ -90,6 +123,8 @@ FAULT_TEXTS: Final = {
     Fault.LEFT_OVER: "bytes are left over behind the value",
     Fault.LARGE_DECIMAL: "a decimal has more than 8192 bytes",
     Fault.NOT_JSON: "it is not valid JSON",
+    Fault.NOT_EXPRESSED: "a number is beyond what its column can express",
+    Fault.NO_SYMBOL: "the enum that reads it has neither the symbol nor a default",
 }
 
 _SIMPLE: Final = {
@@ -140,24 +175,24 @@ class Programs:
 
     def add_avro(self, root: AvroType) -> int:
         """Adds the program for data of this type; its first instruction."""
-        with self._lock:
-            made = _Assembler(self._steps_used, self._literals_used)
-            made.assemble(root)
-            return self._append(made)
+        return self.add(lambda made: made.assemble(root))
 
     def add_json(self) -> int:
         """Adds the program for JSON texts."""
+        return self.add(lambda made: made.finish(made.emit(Code.JSON)))
+
+    def add(self, assemble: Callable[[Assembler], None]) -> int:
+        """Adds the program that `assemble` makes; its first instruction."""
         with self._lock:
-            made = _Assembler(self._steps_used, self._literals_used)
-            made.emit(Code.JSON)
-            made.emit(Code.END)
+            made = Assembler(self._steps_used, self._literals_used)
+            assemble(made)
             return self._append(made)
 
     def path(self, instruction: int) -> str:
-        """Which field an instruction reads: names with dots between them, "" for the value itself."""
+        """Which field an instruction reads: names with dots between them, "" for the value itself. Of FAIL: why."""
         return self._paths[instruction // WIDTH]
 
-    def _append(self, made: _Assembler) -> int:
+    def _append(self, made: Assembler) -> int:
         entry, steps_end = self._steps_used, self._steps_used + len(made.steps)
         literals_end = self._literals_used + len(made.literals)
         if steps_end > len(self._steps):
@@ -172,42 +207,50 @@ class Programs:
         return entry
 
 
-def _quoted(name: str) -> bytes:
+def quoted(name: str) -> bytes:
+    """As JSON."""
     return json.dumps(name, ensure_ascii=False).encode()
 
 
-class _Assembler:
+class Assembler:
     """Makes one program that will lie at `steps_base` and `literals_base`."""
 
     def __init__(self, steps_base: int, literals_base: int) -> None:
         self.steps: list[int] = []
         self.literals = bytearray()
         self.paths: list[str] = []
+        self.pending = bytearray()  # the literal before the next instruction
+        self.path: list[str] = []
         self._steps_base, self._literals_base = steps_base, literals_base
-        self._pending = bytearray()  # the literal before the next instruction
-        self._path: list[str] = []
-        self._called: dict[int, AvroType] = {}  # records that are called, by id()
-        self._calls: list[tuple[int, int]] = []  # where a CALL is in steps, and the id() of its record
-        self._tables: list[tuple[int, list[int]]] = []  # the instruction that has the table's place as argument
+        self._target = -1  # the last place that was jumped to before it was there
+        self._size = 0  # of steps and tables
+        self._called: dict[Hashable, Callable[[], None]] = {}  # what makes the bodies that are called
+        self._calls: list[tuple[int, Hashable]] = []  # where a CALL is in steps, and the key of its body
+        self._tables: list[tuple[int, list[int]]] = []  # the argument in `steps` that is the table's place
+        self._several: set[int] = set()  # id() of records that are used more than once
 
     def assemble(self, root: AvroType) -> None:
+        """The program that shows data of this type as JSON."""
         self._count_uses(root)
         if root.kind == "bytes" and root.logical is None:
             self.emit(Code.REST)  # the clients write no length before it
         else:
             self._type(root, 0)
+        self.finish()
+
+    def finish(self, _: object = None) -> None:
+        """Adds the end of the data, what is called, and the tables."""
         self.emit(Code.END)
-        bodies: dict[int, int] = {}
+        bodies: dict[Hashable, int] = {}
         while waiting := [item for item in self._called.items() if item[0] not in bodies]:
-            key, record = waiting[0]
-            bodies[key] = self._here()
-            self._path = [str(record).rpartition(".")[2]]
-            self._record(record, 0)
-            self.emit(Code.RETURN)
+            for key, make_body in waiting:
+                bodies[key] = self.here()
+                make_body()
+                self.emit(Code.RETURN)
         for at, key in self._calls:
             self.steps[at + 3] = bodies[key]
         for at, table in self._tables:
-            self.steps[at + 3] = self._here()
+            self.steps[at] = self.here()
             table += [0] * (-len(table) % WIDTH)
             self.steps += table
             self.paths += [""] * (len(table) // WIDTH)
@@ -219,32 +262,79 @@ class _Assembler:
             found = waiting.pop()
             if id(found) in seen:
                 if found.kind == "record":
-                    self._called[id(found)] = found
+                    self._several.add(id(found))
                 continue
             seen.add(id(found))
             waiting += found.children()
 
-    def _here(self) -> int:
+    def here(self) -> int:
+        """The place of the next instruction."""
         return self._steps_base + len(self.steps)
 
-    def _literal(self, text: bytes) -> tuple[int, int]:
+    def literal(self, text: bytes) -> tuple[int, int]:
+        """Adds a literal: its start and length."""
         start = self._literals_base + len(self.literals)
         self.literals += text
         return start, len(text)
 
-    def emit(self, code: Code, first: int = 0, second: int = 0) -> int:
-        """Adds an instruction with the literal that is pending; its place in `steps`."""
+    def emit(self, code: int, first: int = 0, second: int = 0) -> int:
+        """Adds an instruction with the literal that is pending; its place in `steps`. BadSchema if the program becomes
+        too long."""
+        self._grow(WIDTH)
         at = len(self.steps)
-        start, length = self._literal(bytes(self._pending))
-        self._pending.clear()
-        self.steps += (code, start, length, first, second, self._here() + WIDTH)
-        self.paths.append(".".join(self._path))
+        start, length = self.literal(bytes(self.pending))
+        self.pending.clear()
+        self.steps += (code, start, length, first, second, self.here() + WIDTH)
+        self.paths.append(".".join(self.path))
         return at
 
+    def table(self, argument: int, numbers: list[int]) -> None:
+        """Adds a table behind the program, whose place is to be the number at `argument` in `steps`."""
+        self._grow(len(numbers))
+        self._tables.append((argument, numbers))
+
+    def _grow(self, numbers: int) -> None:
+        self._size += numbers
+        if self._size > _MOST_STEPS:
+            raise BadSchema("its types are used too many times")
+
+    def call(self, key: Hashable, make_body: Callable[[], None]) -> None:
+        """Calls the body that is known by `key`, which `make_body` emits once."""
+        self._called.setdefault(key, make_body)
+        self._calls.append((self.emit(Code.CALL), key))
+
     def _type(self, found: AvroType, depth: int) -> None:
+        if found.kind == "union":
+            self.union(found, lambda branch: self._type(branch, depth))
+        elif found.item is not None:
+            item = found.item
+            self.blocks(found.kind == "map", lambda: self._type(item, depth))
+        elif found.kind != "record":
+            self.leaf(found)
+        elif id(found) in self._several or depth >= _MAX_INLINED:
+            self.call(id(found), lambda: self._called_record(found))
+        else:
+            self._record(found, depth + 1)
+
+    def _called_record(self, record: AvroType) -> None:
+        self.path = [str(record).rpartition(".")[2]]
+        self._record(record, 0)
+        self.path = []
+
+    def _record(self, record: AvroType, depth: int) -> None:
+        self.pending += b"{"
+        for i, (name, child) in enumerate(record.fields):
+            self.pending += (b"," if i else b"") + quoted(name) + b":"
+            self.path.append(name)
+            self._type(child, depth)
+            self.path.pop()
+        self.pending += b"}"
+
+    def leaf(self, found: AvroType, loaded: int = 0) -> None:
+        """Shows a value that contains no other; `loaded`: LOADED if it is loaded already, in TIME and the like."""
         kind, logical = found.kind, found.logical
         if kind == "null":
-            self._pending += b"null"
+            self.pending += b"null"
         elif logical == "decimal":
             self.emit(Code.DECIMAL if kind == "bytes" else Code.DECIMAL_FIXED, found.size, found.scale)
         elif logical == "date":
@@ -253,57 +343,51 @@ class _Assembler:
             name, _, unit = logical.rpartition("-")
             per_second, decimals = _UNITS[unit]
             if name == "time":
-                self.emit(Code.TIME, per_second, decimals)
+                self.emit(loaded + Code.TIME, per_second, decimals)
             else:
-                self.emit(Code.TIMESTAMP, per_second, 2 * decimals + (name == "timestamp"))
+                self.emit(loaded + Code.TIMESTAMP, per_second, 2 * decimals + (name == "timestamp"))
         elif kind in _SIMPLE:
-            self.emit(_SIMPLE[kind])
+            self.emit(loaded + _SIMPLE[kind])
         elif kind == "fixed":
             self.emit(Code.FIXED, found.size)
-        elif kind == "enum":
-            at = self.emit(Code.ENUM, 0, len(found.symbols))
-            self._tables.append((at, [n for symbol in found.symbols for n in self._literal(_quoted(symbol))]))
-        elif kind == "union":
-            self._union(found, depth)
-        elif found.item is not None:
-            self._blocks(found.item, kind == "map", depth)
-        elif id(found) in self._called or depth >= _MAX_INLINED:
-            self._called[id(found)] = found
-            self._calls.append((self.emit(Code.CALL), id(found)))
         else:
-            self._record(found, depth + 1)
+            self.enum(map(quoted, found.symbols))
 
-    def _record(self, record: AvroType, depth: int) -> None:
-        self._pending += b"{"
-        for i, (name, child) in enumerate(record.fields):
-            self._pending += (b"," if i else b"") + _quoted(name) + b":"
-            self._path.append(name)
-            self._type(child, depth)
-            self._path.pop()
-        self._pending += b"}"
+    def enum(self, texts: Iterable[bytes | None]) -> None:
+        """The text of each symbol; None: it does not resolve."""
+        numbers = [n for text in texts for n in ((0, -1) if text is None else self.literal(text))]
+        self.table(self.emit(Code.ENUM, 0, len(numbers) // 2) + 3, numbers)
 
-    def _union(self, union: AvroType, depth: int) -> None:
+    def union(self, union: AvroType, each: Callable[[AvroType], None]) -> None:
+        """Goes on with what `each` emits for the branch."""
         at = self.emit(Code.UNION, 0, len(union.branches))
         branches, ends = [], []
         for branch in union.branches:
-            branches.append(self._here())
-            self._type(branch, depth)
-            if self._pending or self._here() == branches[-1]:
-                self.emit(Code.LITERAL)
+            branches.append(self.here())
+            each(branch)
+            if self.pending or self.here() in (branches[-1], self._target):
+                self.emit(Code.LITERAL)  # whose next instruction can be set below
             ends.append(len(self.steps) - WIDTH)
         for end in ends:
-            self.steps[end + 5] = self._here()
-        self._tables.append((at, branches))
+            self.steps[end + 5] = self.here()
+        self._target = self.here()
+        self.table(at + 3, branches)
 
-    def _blocks(self, item: AvroType, is_map: bool, depth: int) -> None:
-        self._pending += b"{" if is_map else b"["
+    def blocks(self, is_map: bool, item: Callable[[], None], key: Callable[[], None] | None = None) -> None:
+        """An array or map as JSON, with what `item` emits for each item; with `key`, which emits what reads a map's key
+        or nothing, without JSON's marks."""
+        if key is None:
+            self.pending += b"{" if is_map else b"["
         self.emit(Code.PUSH)
-        block = self.emit(Code.BLOCK)
-        body = self._here()
-        if is_map:
+        block = self.emit(Code.BLOCK, 0, int(key is not None))
+        body = self.here()
+        if key is not None:
+            key()
+        elif is_map:
             self.emit(Code.STRING)
-            self._pending += b":"
-        self._type(item, depth)
-        self.emit(Code.NEXT, body, self._steps_base + block)
-        self.steps[block + 3] = self._here()
-        self._pending += b"}" if is_map else b"]"
+            self.pending += b":"
+        item()
+        self.emit(Code.NEXT if key is None else Code.NEXT_VALUE, body, self._steps_base + block)
+        self._target = self.steps[block + 3] = self.here()
+        if key is None:
+            self.pending += b"}" if is_map else b"]"

@@ -41,7 +41,10 @@ class AvroType:
     """One type. `kind` is a primitive's name or record, enum, array, map, union, fixed; `logical` the name of a logical
     type that is known and valid here, else None. Types can contain themselves."""
 
-    __slots__ = ("branches", "fields", "item", "kind", "logical", "name", "precision", "scale", "size", "symbols")
+    __slots__ = (
+        *("aliases", "branches", "default", "defaults", "field_aliases", "fields", "item", "kind", "logical", "name"),
+        *("precision", "scale", "size", "symbols"),
+    )
 
     def __init__(self, kind: str, name: str | None = None) -> None:
         self.kind = kind
@@ -50,8 +53,12 @@ class AvroType:
         self.precision = 0  # of a decimal
         self.scale = 0
         self.size = 0  # of a fixed, in bytes
+        self.aliases: frozenset[str] = frozenset()  # full names of a named type
         self.symbols: tuple[str, ...] = ()
+        self.default: str | None = None  # symbol of an enum
         self.fields: tuple[tuple[str, AvroType], ...] = ()  # of a record, in order
+        self.defaults: dict[str, Any] = {}  # by field, as JSON
+        self.field_aliases: dict[str, str] = {}  # alias to field
         self.branches: tuple[AvroType, ...] = ()  # of a union
         self.item: AvroType | None = None  # of an array; of a map's values
 
@@ -182,6 +189,9 @@ class _Parser:
         if name in self._names:
             raise BadSchema(f"the type {_short(name)} is defined twice")
         self._names[name] = made = AvroType(kind, name)
+        made.aliases = frozenset(
+            alias if "." in alias or not namespace else f"{namespace}.{alias}" for alias in _aliases(node)
+        )
         return made, namespace
 
     def _record(self, node: dict[str, Any], namespace: str, depth: int) -> AvroType:
@@ -197,6 +207,9 @@ class _Parser:
             if name in parsed:
                 raise BadSchema(f"the record {made} has two fields {_short(name)}")
             parsed[_unicode(name)] = self._type(field["type"], namespace, depth + 1)
+            if "default" in field:
+                made.defaults[name] = field["default"]
+            made.field_aliases.update((alias, name) for alias in _aliases(field))
         made.fields = tuple(parsed.items())
         return made
 
@@ -206,6 +219,7 @@ class _Parser:
         if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
             raise BadSchema(f"the enum {made} has no list of symbols")
         made.symbols = tuple(map(_unicode, symbols))
+        made.default = node["default"] if node.get("default") in symbols else None
         return made
 
     def _fixed(self, node: dict[str, Any], namespace: str) -> AvroType:
@@ -230,6 +244,11 @@ def _with_logical(made: AvroType, node: dict[str, Any]) -> AvroType:
     elif isinstance(logical, str) and _LOGICAL.get(logical) == made.kind:
         made.logical = logical
     return made
+
+
+def _aliases(node: dict[str, Any]) -> list[str]:
+    found = node.get("aliases")
+    return [alias for alias in found if isinstance(alias, str)] if isinstance(found, list) else []
 
 
 def _unicode(name: str) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from kafkafs.decoding.avro_program import Programs
+    from kafkafs.decoding.avro_resolution import Column
     from kafkafs.schemas.schema import SchemaLookup
 
     Int64s = NDArray[np.int64]
@@ -33,16 +34,19 @@ MAX_DEPTH: Final = 500
 class Room:
     """Memory of one thread: for texts, which grows for a text that does not fit, and for the kernel."""
 
-    __slots__ = ("scratch", "stack", "texts")
+    __slots__ = ("scratch", "stack", "tape", "taped", "texts")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, tape: int = 0) -> None:
         self.texts: NDArray[np.uint8] = np.empty(size, np.uint8)
+        self.tape: Int64s = np.empty(tape, np.int64)  # `taped` numbers: columns' values (avro_resolution)
+        self.taped = 0
         self.stack: Int64s = np.empty(4 * (MAX_DEPTH + 1), np.int64)
         self.scratch: Int64s = np.empty(2052, np.int64)
 
     def grow(self) -> None:
         """Four times the room; what is in it is lost."""
         self.texts = np.empty(4 * len(self.texts), np.uint8)
+        self.tape = np.empty(4 * len(self.tape), np.int64)
 
     def append(self, position: int, data: bytes) -> int:
         """The position after `data`; -1 if it does not fit."""
@@ -85,9 +89,10 @@ class Decoded:
 class ColumnDecoder:
     """Decodes the keys or the values of one topic. Threads can share it, each with a Room of its own."""
 
-    def __init__(self, schemas: SchemaLookup, subject: str, programs: Programs) -> None:
+    def __init__(self, schemas: SchemaLookup, subject: str, programs: Programs, reader: Column | None = None) -> None:
+        """With `reader` the values go to its columns, on the room's tape, and not to texts."""
         self._programs = programs
-        self._plans = Plans(schemas, subject, programs)
+        self._plans = Plans(schemas, subject, programs, reader)
 
     def decode(
         self,
@@ -118,9 +123,9 @@ class ColumnDecoder:
         unknown = self._find_guids(guids, starts, lengths, ids, columns)
         others = others or bool(guids)
         results = np.empty((5, count), np.int64)
-        rows, position = avro_kernel.run(
+        rows, position, room.taped = avro_kernel.run(
             *self._programs.arrays, POWERS, buffer, columns, 0, count, room.texts, position, results,
-            room.stack, room.scratch,
+            room.stack, room.scratch, room.tape,
         )  # fmt: skip
         texts, errors = results[:2], {row: error for row, error in unknown.items() if row < rows}
         for found in np.flatnonzero(results[2, :rows]).tolist():
@@ -189,5 +194,7 @@ class ColumnDecoder:
 
     def _fault(self, schema_id: int, fault: int, at: int, instruction: int) -> str:
         path = self._programs.path(instruction)
+        if fault == Fault.NOT_RESOLVED:
+            return f"schema {schema_id} does not resolve to that of the columns: {path}"
         field = f" in field {path}" if path else ""
         return f"schema {schema_id} does not fit the data: {FAULT_TEXTS[Fault(fault)]}{field}, at byte {at}"

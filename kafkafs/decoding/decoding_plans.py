@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
-from kafkafs.decoding import avro_schema, protobuf
+from kafkafs.decoding import avro_resolution, avro_schema, protobuf
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.schemas.schema import AVRO, JSON, PROTOBUF
 
 if TYPE_CHECKING:
     from kafkafs.decoding.avro_program import Programs
+    from kafkafs.decoding.avro_resolution import Column
     from kafkafs.schemas.schema import Schema, SchemaLookup
 
 # Ids that no schema has, of which it is remembered: keys and values that are no Avro can look like any id.
@@ -40,8 +41,9 @@ class Plans:
     """Plans by schema id and GUID for one subject, made when first asked for and then kept: what was said of one never
     changes, also that it is unknown. Threads can share it; the lock guards the making."""
 
-    def __init__(self, schemas: SchemaLookup, subject: str, programs: Programs) -> None:
-        self._schemas, self._subject, self._programs = schemas, subject, programs
+    def __init__(self, schemas: SchemaLookup, subject: str, programs: Programs, reader: Column | None = None) -> None:
+        """With `reader` the programs put the values into its columns, and there are none but of Avro."""
+        self._schemas, self._subject, self._programs, self._reader = schemas, subject, programs, reader
         self._lock = threading.Lock()
         self._plans: dict[int | bytes, Plan] = {}  # by id or GUID
         self._unknown: set[int | bytes] = set()
@@ -71,6 +73,11 @@ class Plans:
 
     def _made(self, schema: Schema) -> Plan:
         try:
+            if self._reader is not None:
+                if schema.schema_type != AVRO:
+                    return Plan(error=f"schema {schema.schema_id} is of the type {schema.schema_type}, not AVRO")
+                writer = avro_schema.parse(schema, self._schemas)
+                return Plan(avro_resolution.add(self._programs, writer, self._reader))
             if schema.schema_type == AVRO:
                 return Plan(self._programs.add_avro(avro_schema.parse(schema, self._schemas)))
             if schema.schema_type == JSON:

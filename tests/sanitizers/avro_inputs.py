@@ -6,10 +6,12 @@ import json
 import random
 from dataclasses import dataclass
 
-from kafkafs.decoding import parse_avro
+from kafkafs.decoding import BadSchema, parse_avro
 from kafkafs.decoding.avro_program import Programs
-from kafkafs.schemas.schema import JSON
+from kafkafs.decoding.avro_resolution import Column, add
+from kafkafs.schemas.schema import AVRO, JSON, Schema
 from storage.format.record_columns import encode_varint
+from tests.support.avro_evolutions import Evolution
 from tests.support.avro_samples import Samples
 from tests.support.decoded_columns import SchemaTable, one_schema
 
@@ -35,6 +37,7 @@ class Decodable:
     entry: int
     lookup: SchemaTable
     data: bytes
+    reader: Column | None = None  # the columns that it fills
 
 
 class AvroInputs:
@@ -46,6 +49,7 @@ class AvroInputs:
         self._entries = [self._add(made.text) for made in self._samples]
         self._hard = [self._add(text) for text, _ in HARD]
         self._json = self._programs.add_json()
+        self._evolved = [made for seed in range(150) if (made := self._evolve(Evolution(seed))) is not None]
 
     def _add(self, text: str) -> int:
         lookup = one_schema(text)
@@ -53,7 +57,18 @@ class AvroInputs:
         assert schema is not None
         return self._programs.add_avro(parse_avro(schema, lookup))
 
+    def _evolve(self, made: Evolution) -> tuple[Evolution, int, Column] | None:
+        writer, reader = (one_schema(text) for text in made.texts)
+        try:
+            column = Column.of(parse_avro(Schema(7, AVRO, made.texts[1]), reader))
+        except BadSchema:
+            return None  # it contains itself
+        return made, add(self._programs, parse_avro(Schema(7, AVRO, made.texts[0]), writer), column), column
+
     def any(self, dice: random.Random) -> Decodable:
+        if dice.random() < 0.4:
+            made, entry, column = dice.choice(self._evolved)
+            return Decodable(self._programs, entry, one_schema(made.texts[0]), made.data_from(dice), column)
         kind = dice.random()
         if kind < 0.05:
             which = dice.randrange(len(HARD))

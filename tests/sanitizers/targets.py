@@ -14,7 +14,9 @@ from collections.abc import Callable
 import numpy as np
 
 from kafkafs.decoding import DecodedJsonl, TextDecoder, avro_kernel
-from kafkafs.decoding.avro_program import POWERS
+from kafkafs.decoding.avro_program import POWERS, Programs
+from kafkafs.decoding.avro_resolution import Column
+from kafkafs.decoding.columns import ColumnDecoder, Room
 from kafkafs.formats import by_name
 from kafkafs.selection import key_kernel
 from kafkafs.view_index import measure_kernel as view_kernel
@@ -35,7 +37,7 @@ from storage.format.compression import decompress
 from storage.format.decoder import Decoder, verify_crcs
 from storage.latest import key_table_kernel, offset_map_kernel
 from storage.types import TopicPartition
-from tests.sanitizers.avro_inputs import AvroInputs
+from tests.sanitizers.avro_inputs import AvroInputs, Decodable
 from tests.sanitizers.inputs import Logs, any_record, column, exact, index, number, tolerant
 from tests.support.decoded_columns import one_schema
 
@@ -470,11 +472,16 @@ def decode_avro(dice: random.Random) -> None:
     position = dice.choice((0, 0, index(dice, len(out))))
     results = np.full((dice.choice((5, 5, 5, 4)), len(rows)), -9, np.int64)
     stack, scratch = np.empty(dice.choice((4, 8, 12, 400, 2004)), np.int64), np.empty(2052, np.int64)
+    tape = np.empty(dice.choice((0, 1, 2, 3, 5, 20, 200, 1 << 14)), np.int64)
     arguments = (made.programs.arrays[0], made.programs.arrays[1], POWERS, buffer, columns, 0, len(rows), out)
-    done = tolerant(avro_kernel.run, *arguments, position, results, stack, scratch)
+    done = tolerant(avro_kernel.run, *arguments, position, results, stack, scratch, tape)
     if done is None:
         return
     assert 0 <= done[0] <= len(rows)
+    assert 0 <= done[2] <= len(tape)
+    if made.reader is not None:
+        _resolve(made, rows, made.reader)
+        return
     for row in range(done[0]):
         start, length = results[:2, row].tolist()
         if length >= 0:
@@ -486,6 +493,24 @@ def decode_avro(dice: random.Random) -> None:
     whole = exact(b"".join(framed))
     texts, ends, _, _ = form.decode(whole, np.cumsum(sizes) - sizes, sizes)
     assert len(texts) == (int(ends[-1]) if len(ends) else 0)
+
+
+def _resolve(made: Decodable, rows: list[bytes], reader: Column) -> None:
+    """Into columns as the export does it, with a room that grows."""
+    decoder = ColumnDecoder(made.lookup, "t-value", Programs(), reader)
+    room, row = Room(64, 2), 0
+    framed = [b"\0\0\0\0\7" + one for one in rows]
+    sizes = column([len(one) for one in framed])
+    whole = exact(b"".join(framed))
+    while row < len(rows):
+        found, _ = decoder.decode(whole, (np.cumsum(sizes) - sizes)[row:], sizes[row:], room)
+        if not found.rows:
+            room.grow()
+        assert room.taped % 2 == 0
+        assert (
+            not room.taped or 0 <= room.tape[: room.taped : 2].min() <= room.tape[: room.taped : 2].max() < reader.end()
+        )
+        row += found.rows
 
 
 def find_schema_ids(dice: random.Random) -> None:

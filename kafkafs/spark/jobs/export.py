@@ -94,7 +94,7 @@ class LostMessages(NamedTuple):
 class Exported:
     """The result of a run, for all its sets together. `absent`: partitions that the cluster has and the directory
     lacks. `undated`: the number of messages whose timestamp microseconds cannot express, so that the column has null.
-    `seconds`: of the whole run."""
+    `undecoded`: with `decode`, the number of values that are null because of an error. `seconds`: of the whole run."""
 
     sets: int
     files: int
@@ -104,6 +104,7 @@ class Exported:
     lost: tuple[LostMessages, ...]
     absent: tuple[TopicPartition, ...]
     undated: Mapping[TopicPartition, int]
+    undecoded: Mapping[TopicPartition, int]
     positions: dict[TopicPartition, int]
     seconds: float
 
@@ -127,6 +128,7 @@ class Outcome(NamedTuple):
     damage: list[BadBytes]
     lost: list[LostMessages]
     undated: Counter[TopicPartition]
+    undecoded: Counter[TopicPartition]
 
 
 class _Fresh(NamedTuple):
@@ -200,7 +202,7 @@ def export(
 
 def export_splits(task: ExportTask) -> Outcome:
     """Writes the files of some splits to the staging directory, in a worker. StorageError; OSError."""
-    outcome = Outcome([], [], [], Counter())
+    outcome = Outcome([], [], [], Counter(), Counter())
     logs = LogDir.open_read_only(task.log_dir)
     decoder = Decoder()
     options = task.options
@@ -210,6 +212,7 @@ def export_splits(task: ExportTask) -> Outcome:
 
         transform = TypedValues(task.typed, keep_headers=options.headers)
     for split in task.splits:
+        undecoded_before = 0 if transform is None else transform.undecoded
         noted = _SplitProblems(split, options)
         files = DayFiles(
             task.disk, task.staging, split.tp, options.read_columns, options.compression, transform=transform
@@ -228,6 +231,8 @@ def export_splits(task: ExportTask) -> Outcome:
         outcome.damage.extend(noted.bad)
         outcome.lost.extend(noted.lost)
         outcome.undated[split.tp] += files.beyond
+        if transform is not None:
+            outcome.undecoded[split.tp] += transform.undecoded - undecoded_before
     return outcome
 
 
@@ -358,6 +363,7 @@ def _exported(
         lost=tuple(LostMessages(part.tp, gone) for done in sets for part in done.ranges for gone in part.lost),
         absent=absent,
         undated=dict(sum((outcome.undated for outcome in outcomes), Counter())),
+        undecoded=dict(sum((outcome.undecoded for outcome in outcomes), Counter())),
         positions={tp: position.next_offset for tp, position in positions.items()},
         seconds=seconds,
     )

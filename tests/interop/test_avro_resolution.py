@@ -1,0 +1,80 @@
+"""Values that are read as a schema that evolved: the export's columns against Java's Avro.
+
+KAFKAFS_AVRO_PAIRS is the number of pairs of schemas, KAFKAFS_AVRO_SEED the first seed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from kafkafs.decoding import BadSchema, columns, parse_avro
+from kafkafs.schemas.schema import AVRO, Schema
+from kafkafs.spark.jobs.typed_columns import TypedColumn
+from tests.interop.avro_referee import Referee, requires_avro
+from tests.support.avro_evolutions import CannotExpress, Evolution, in_columns, plain
+from tests.support.decoded_columns import SchemaTable, framed
+from tests.support.uncompiled import uncompiled
+
+PAIRS = int(os.environ.get("KAFKAFS_AVRO_PAIRS", "300"))
+SEED = int(os.environ.get("KAFKAFS_AVRO_SEED", "0"))
+VALUES = 6
+WRITER, READER = 1, 2
+
+
+def read(made: Evolution, rows: list[bytes]) -> tuple[pa.Array, dict[int, str]]:
+    writer, reader = made.texts
+    schemas = SchemaTable(Schema(WRITER, AVRO, writer), Schema(READER, AVRO, reader))
+    column = TypedColumn(schemas, "t-value", parse_avro(Schema(READER, AVRO, reader), schemas))
+    values, ids, errors = column.read(pa.array([framed(row, WRITER) for row in rows], pa.binary()), {})
+    assert ids.tolist() == [WRITER] * len(rows)
+    assert values.type == column.type
+    values.validate(full=True)
+    return values, errors
+
+
+@requires_avro
+def test_evolved_schemas() -> None:
+    seen: Counter[str] = Counter()
+    with Referee() as referee:
+        for seed in range(SEED, SEED + PAIRS):
+            made = Evolution(seed)
+            rows = [made.data() for _ in range(VALUES)]
+            answer = referee.read(*made.texts, rows)
+            assert "error" not in answer, (seed, answer, made.texts)
+            try:
+                values, errors = read(made, rows)
+            except BadSchema as error:
+                assert "contains itself" in str(error), (seed, made.texts)  # columns cannot express it
+                continue
+            found = plain(made.reader, values)
+            for row, one in enumerate(answer["values"]):
+                where = (seed, row, *made.texts, rows[row].hex(), errors.get(row), one)
+                try:
+                    expected = in_columns(made.reader, one["value"]) if "error" not in one else CannotExpress
+                except CannotExpress:
+                    expected = CannotExpress
+                seen["error" if expected is CannotExpress else "value"] += 1
+                assert (row in errors) == (expected is CannotExpress), where
+                if expected is not CannotExpress:
+                    assert json.dumps(found[row], default=repr) == json.dumps(expected, default=repr), where
+    assert seen["value"] > PAIRS
+    assert seen["error"] > PAIRS // 10
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_both_forms_of_the_kernel(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(first, first + 20):
+        made = Evolution(seed)
+        rows = [made.data() for _ in range(VALUES)]
+        rows += [row[: len(row) // 2] + row[len(row) // 2 + 1 :] for row in rows]
+        values, errors = read(made, rows)
+        with monkeypatch.context() as patch:
+            patch.setattr(columns, "avro_kernel", uncompiled("kafkafs.decoding.avro_kernel"))
+            others, other_errors = read(made, rows)
+        assert errors == other_errors, made.texts
+        assert plain(made.reader, values) == plain(made.reader, others), made.texts
