@@ -276,6 +276,31 @@ def test_writing() -> None:
         encode_json(schema, table, {"small": 3.5e38})
 
 
+def test_messages_within_each_other() -> None:
+    """As deep as the library decodes; the error names the limit."""
+    table = one_schema(PROTO, PROTOBUF)
+    schema = table.by_id(7)
+    assert schema is not None
+    value: dict[str, Any] = {"text": ""}
+    for _ in range(100):
+        value = {"inner": value}
+    data = encode_json(schema, table, value)
+    assert json.loads(decoded_text(TextDecoder(table, "t-value"), data)) == value
+    for _ in range(400):
+        value = {"inner": value}
+        with pytest.raises(DoesNotFit, match="Message too deep"):
+            encode_json(schema, table, value)
+
+
+def test_a_number_that_could_not_be_shown() -> None:
+    table = one_schema(PROTO, PROTOBUF)
+    schema = table.by_id(7)
+    assert schema is not None
+    for value in ({"any_json": {"a": float("inf")}}, {"d": float("inf")}, {"small": float("-inf")}):
+        with pytest.raises(DoesNotFit, match="larger than a double can hold"):
+            encode_json(schema, table, value)
+
+
 def test_one_compilation_for_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     text = PROTO + "// of this test alone\n"
     assert shown(b"\0", text) == {}
