@@ -134,3 +134,14 @@ def test_random_protobuf_is_the_same_bytes_again(messages: list[dict[str, Any]])
     shown = lines(DecodedJsonl(TP, schemas), rows)
     again = appended(schemas, shown)
     assert again == [(row.key, row.value) for row in rows]
+
+
+def test_what_is_shown_of_any_depth_is_appended() -> None:
+    node = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
+    for schemas, deepest in (
+        (one_schema(json.dumps(node)), b"\2" * 499 + b"\0"),
+        (one_schema("{}", JSON), b"[" * 500 + b"]" * 500),
+    ):
+        shown = lines(DecodedJsonl(TP, schemas), [Row(1, 5, None, framed(deepest))])
+        assert b"error" not in shown[0]
+        assert appended(schemas, shown) == [(None, framed(deepest))]
