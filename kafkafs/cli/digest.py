@@ -15,7 +15,7 @@ from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION, OFFSETS
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json, print_table
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir, say_remote
 from kafkafs.selection.range_names import OffsetsBetween, OffsetsFrom, OffsetSpec, SingleOffset
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.types import MAX_OFFSET, Isolation, TopicPartition
@@ -62,6 +62,7 @@ def digest(
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     targets = expand(log_dir, tp)
+    say_remote(log_dir, targets)
     rows: list[dict[str, Any]] = []
     with progress_bar() as progress:
         for target in targets:

@@ -114,6 +114,8 @@ def _fetched(
             start = snapshot.log_start_offset
         else:
             start = snapshot.log_end_offset
+        if snapshot.remote_note is not None and start != offset != "latest":
+            say(f"note: {snapshot.remote_note}")
         if largest_bytes is None:
             return fetching.MessageSetSend.of(fetching.read_chunk(snapshot, start, max_bytes))
         return fetching.MessageSetSend.of(

@@ -205,6 +205,8 @@ def _notes(results: list[Mirrored], manifest: _Manifest | None, interrupted: Pat
     if interrupted is not None:
         yield f"{interrupted} was not closed in order; this run continued where each partition ended"
     for result in results:
+        if result.remote_note is not None:
+            yield f"note: {result.remote_note}: they were not copied"
         unlisted = None if manifest is None else manifest.recorder.found.get(result.tp)
         if manifest is not None and unlisted is not None:
             yield (

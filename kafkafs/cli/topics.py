@@ -174,6 +174,11 @@ def _print_topic(topic: dict[str, Any]) -> None:
         for part in topic["partitions"]
     ]
     print_table(headings, rows)
+    for part in topic["partitions"]:
+        first, local = part.get("log_start_offset"), part.get("local_log_start_offset")
+        if first != local:
+            place = f"{topic['topic']}/{part['partition']}"
+            say(f"note: {place}: messages {first} to {local - 1} are in tiered storage, not in this directory")
 
 
 def _seconds(moment: str | None) -> str | None:

@@ -22,7 +22,7 @@ from storage.errors import NotPermitted, OffsetOutOfRange
 from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import retention_timestamp_ms
 from storage.types import TopicPartition
-from storage.upkeep.kept_segments import KeptSegment, kept_segments
+from storage.upkeep.kept_segments import KeptSegment, kept_segments, may_be_tiered
 
 # From a log's snapshot to the offset from which on nothing may be removed, None when everything may
 # (storage.staged_writes.commit).
@@ -281,10 +281,13 @@ class Retention:
             raise OffsetOutOfRange(
                 f"records of {snapshot.tp} to be deleted end outside of the log", offset=offset, expected=f"0 to {end}"
             )
+        if snapshot.remote_offsets is not None and offset < snapshot.log_start_offset:
+            raise snapshot.out_of_range(f"records of {snapshot.tp} cannot be deleted", offset)
         return max(snapshot.log_start_offset, offset)
 
     def _expired(self, snapshot: LogSnapshot, config: LogConfig, start: int, now_ms: int) -> tuple[ExpiredSegment, ...]:
-        policies = (LogStartBreach(),) if self.only_start else policies_for(config, self.free_bytes)
+        only_start = self.only_start or may_be_tiered(snapshot, config)
+        policies = (LogStartBreach(),) if only_start else policies_for(config, self.free_bytes)
         return plan(_state(snapshot, config, start, self._limit(snapshot), now_ms), policies)
 
     def _limit(self, snapshot: LogSnapshot) -> int:

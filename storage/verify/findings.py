@@ -69,6 +69,7 @@ class FaultKind(Enum):
         "segment-gap",
         "offsets before this segment are in no segment: a file was lost, unless it was compacted",
     )
+    REMOTE_SEGMENTS = "remote-segments", "messages before this segment are in tiered storage, and were not checked"
     SEGMENT_TOO_LARGE = "segment-too-large", "segment is larger than the positions that an index can hold"
     # Batches
     LOG_CUT_OFF = "log-cut-off", "log ends in bytes that are not a sound batch"
