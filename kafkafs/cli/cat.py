@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS
 from kafkafs.cli.signals import use_default_signals
@@ -279,6 +279,6 @@ class _Printer:
                     self._output.render(form, block)
         except (StorageError, OSError) as error:
             self.failed = True
-            self._output.report(str(error))
+            self._output.report(text_of(error))
             return False
         return True

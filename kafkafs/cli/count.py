@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION
 from kafkafs.cli.signals import use_default_signals
@@ -83,5 +83,5 @@ def _counted(log_dir: LogDir, tp: TopicPartition, isolation: Isolation, progress
         finally:
             progress.end()
     except (StorageError, OSError) as error:
-        row["error"] = str(error)
+        row["error"] = text_of(error)
     return row

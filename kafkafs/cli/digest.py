@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR, FOUND
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION, OFFSETS
@@ -69,7 +69,7 @@ def digest(
             try:
                 rows.append(_digest(log_dir, target, offsets, by, Isolation(isolation), progress))
             except (StorageError, OSError) as error:
-                rows.append({**asdict(target), "error": str(error)})
+                rows.append({**asdict(target), "error": text_of(error)})
     failed = [row["error"] for row in rows if "error" in row]
     if as_json:
         print_json({"algorithm": "xxh3-128", "isolation": isolation, "partitions": rows})
@@ -167,7 +167,7 @@ def diff(
             try:
                 found, absent = _diff(sides, target, start, end, Isolation(isolation), by, progress)
             except (StorageError, OSError) as error:
-                rows.append({**asdict(target), "error": str(error)})
+                rows.append({**asdict(target), "error": text_of(error)})
                 continue
             diffs.append((target, found))
             rows.append({**asdict(target), "absent_in": absent, **_json(found)})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import whole_number
 from kafkafs.cli.signals import use_default_signals
@@ -122,5 +122,5 @@ def _fetched(
             fetching.fetch(snapshot, start, max_bytes=max_bytes, largest_bytes=largest_bytes)
         )
     except (StorageError, OSError) as error:
-        say(f"{tp}: {error}")
+        say(f"{tp}: {text_of(error)}")
         return fetching.MessageSetSend.of(error)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, Moment
@@ -263,5 +263,5 @@ def _json(result: Mirrored, unlisted: OffsetRange | None) -> dict[str, object]:
         "bytes": result.size_bytes,
         "mixed_batch": None if result.mixed is None else asdict(result.mixed),
         "added_to_manifest": None if unlisted is None else [unlisted.start, unlisted.end - 1],
-        "error": None if result.error is None else str(result.error),
+        "error": None if result.error is None else text_of(result.error),
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON
@@ -73,7 +73,7 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
         raise closing.failure
     errors |= {str(found): closing.errors[found] for found in closing.errors if str(found) not in errors}
     if as_json:
-        failed = [{"partition": name, "error": str(errors[name])} for name in errors]
+        failed = [{"partition": name, "error": text_of(errors[name])} for name in errors]
         print_json({"partitions": [_json(result) for result in results], "failed": failed})
     else:
         for result in results:

@@ -291,7 +291,8 @@ class CheckpointedOffsets:
     def find(self, tp: TopicPartition) -> int | None:
         """The partition's checkpointed offset, None where there is none.
 
-        A checkpoint that does not parse changes nothing: the offsets read before remain in force.
+        A checkpoint that does not parse changes nothing: the offsets read before remain in force. OSError each time
+        where it cannot be read.
         """
         with self._lock:
             try:
@@ -299,10 +300,10 @@ class CheckpointedOffsets:
             except (FileNotFoundError, NotADirectoryError):
                 status = None
             if status is not None and not self._mark.matches(status):
-                self._mark = FileMark.of(status)
                 try:
                     self._offsets = checkpoints.read(self._path)
                     self.problem = None
                 except CorruptCheckpoint as error:
                     self.problem = error
+                self._mark = FileMark.of(status)
             return self._offsets.get(tp)

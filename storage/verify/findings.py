@@ -164,7 +164,10 @@ class Finding:
 
     @staticmethod
     def of_error(kind: FaultKind, error: StorageError | OSError, path: Path, how: Repair = UNREPAIRED) -> Finding:
-        """The fault for an error while reading a file; `path` if the error has none. An OSError is UNREADABLE."""
+        """The fault for an error while reading a file; `path` if the error has none. An OSError is UNREADABLE;
+        PermissionError is raised: what this user may not read need not be damaged."""
+        if isinstance(error, PermissionError):
+            raise error
         if isinstance(error, OSError):
             what = f"cannot be read: {error.strerror or error}"
             return Finding(FaultKind.UNREADABLE, path, how._replace(recovery=None), what)
