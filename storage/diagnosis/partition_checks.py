@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from storage.diagnosis.broker_properties import BrokerProperties
 from storage.diagnosis.directory_checks import REVIVE, LogDirState
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.errors import CorruptCheckpoint
@@ -152,19 +153,26 @@ def _has_later_version(path: Path) -> bool:
     return any(int.from_bytes(version, "big", signed=True) > VERSION for version in versions)
 
 
-def check_remote(log_dir: LogDir, partitions: Iterable[TopicPartition]) -> Iterator[Prediction]:
+def check_remote(
+    log_dir: LogDir, partitions: Iterable[TopicPartition], properties: BrokerProperties | None
+) -> Iterator[Prediction]:
     """Partitions that begin in tiered storage. OSError."""
+    loses = properties is not None and not properties.is_tiered
     for tp in partitions:
         bases = live_offsets(log_dir.path / tp.dir_name, FileKind.LOG)
         remote = log_dir.remote_offsets(tp, bases[0]) if bases else None
         if remote is not None:
             yield Prediction(
                 FaultKind.REMOTE_SEGMENTS.name_in_reports,
-                Reaction.FETCHES,
+                Reaction.FORGETS if loses else Reaction.FETCHES,
                 log_dir.path / tp.dir_name,
                 f"offsets {remote.start} to {remote.end - 1} are in tiered storage, not in this directory",
-                "reads them from there; it must be configured for that as before (remote.log.storage.*)",
-                "Keep the tiered storage: a copy of this directory does not have these messages",
+                "begins after them, and removes the log start from its checkpoint: tiered storage is not configured"
+                if loses
+                else "reads them from there if that is configured as before; otherwise it forgets them",
+                "Set remote.log.storage.system.enable=true, and the rest as before, in its configuration"
+                if loses
+                else "Keep the tiered storage: a copy of this directory does not have these messages",
                 tp,
             )
 

@@ -242,6 +242,7 @@ class Retention:
         limit = self._limit(snapshot)
         kept = kept_segments(snapshot, config, len(expired), now_ms, limit, only_start=self.only_start)
         end = snapshot.log_end_offset
+        start = snapshot.whole_start_offset if start == snapshot.log_start_offset else start
         return RetentionResult(snapshot.tp, expired, start, end, rolled=everything, dry_run=True, kept=kept)
 
     def run(self, log: PartitionLog) -> RetentionResult:
@@ -266,7 +267,8 @@ class Retention:
             expired = self._expired(snapshot, config, start, now_ms)[: len(snapshot.segments) - 1]
         files = tuple(log.remove_segments(snapshot.segments[: len(expired)]))
         rolled = everything and len(expired) == len(snapshot.segments) - 1
-        return RetentionResult(log.tp, expired, log.log_start_offset, log.log_end_offset, rolled=rolled, files=files)
+        start = log.snapshot().whole_start_offset
+        return RetentionResult(log.tp, expired, start, log.log_end_offset, rolled=rolled, files=files)
 
     def _log_start(self, snapshot: LogSnapshot, config: LogConfig) -> int:
         """The log start offset once the records before `before` are deleted (Partition.deleteRecordsOnLeader)."""
@@ -299,7 +301,8 @@ class Retention:
 def left_alone(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> RetentionResult:
     """The preview of a log that no pass would look at."""
     kept = kept_segments(snapshot, config, 0, now_ms, snapshot.log_end_offset, only_start=True)
-    return RetentionResult(snapshot.tp, (), snapshot.log_start_offset, snapshot.log_end_offset, dry_run=True, kept=kept)
+    start, end = snapshot.whole_start_offset, snapshot.log_end_offset
+    return RetentionResult(snapshot.tp, (), start, end, dry_run=True, kept=kept)
 
 
 def disk_free_bytes(path: Path) -> FreeBytes:

@@ -77,6 +77,17 @@ def test_verify_and_doctor() -> None:
         assert "and loses nothing\n" not in said.stdout
 
 
+@pytest.mark.parametrize("configured", [True, False])
+def test_doctor_with_a_configuration(tmp_path: Path, configured: bool) -> None:
+    """A broker without tiered storage drops the lines of such partitions from log-start-offset-checkpoint."""
+    properties = tmp_path / "server.properties"
+    properties.write_text(f"log.dirs={LOG}\nremote.log.storage.system.enable={str(configured).lower()}\n")
+    found = json.loads(run("doctor", LOG, "--server-properties", properties, "--json").stdout)
+    named = {kind: [one for one in found[kind] if one["name"] == "remote-segments"] for kind in ("findings", "notes")}
+    assert (len(named["findings"]), len(named["notes"])) == ((0, 3) if configured else (3, 0))
+    assert {one["reaction"] for one in named["findings"] + named["notes"]} == {"fetches" if configured else "forgets"}
+
+
 def test_copies_say_what_they_lack(tmp_path: Path) -> None:
     for words in ("--dry-run",), ():
         told = object_of("revive", LOG, "cut", "--to", tmp_path / "new", *words)
