@@ -77,7 +77,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "kafkafs.formats", "kafkafs.selection", "storage.format", "storage.files", "storage.log",
     ),
     "kafkafs.views": (
-        "kafkafs.view_index", "kafkafs.selection", "storage.format", "storage.log", "storage.latest",
+        "kafkafs.view_index", "kafkafs.formats", "kafkafs.selection", "storage.format", "storage.log", "storage.latest",
         "storage.client",
     ),
     "kafkafs.tree": (

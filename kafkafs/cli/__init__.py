@@ -74,16 +74,24 @@ class _Main(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # click handles it: the reader has closed the pipe, which is not an error
-            say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error)
+            say(error)
             ctx.exit(DATA_ERROR)
         except KeyboardInterrupt:  # only of commands that must clean up; see `signals`
             say("interrupted")
             ctx.exit(INTERRUPTED)
 
 
+def text_of(error: object) -> str:
+    """An error for people. An OSError: the file, what happened, and what to do where that is known."""
+    if not isinstance(error, OSError):
+        return str(error)
+    text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+    return f"{text}. Run as the user that owns it" if error.errno == errno.EACCES else text
+
+
 def say(message: object) -> None:
     """One line on stderr."""
-    text = " ".join(str(message).split("\n"))
+    text = " ".join(text_of(message).split("\n"))
     click.echo(f"kafkafs: {text}", err=True)
 
 

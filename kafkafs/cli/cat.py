@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
-from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_time_spec
+from kafkafs.selection.range_names import LastMessages, MalformedRange, OffsetSpec, TimeSpec, parse_time_spec
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
@@ -219,6 +219,9 @@ def _print(
         following = []
         with nullcontext() if wanted.key is None else key_index() as keys:
             for tp in targets:
+                note = _remote_note(log_dir, tp, wanted)
+                if note is not None:
+                    output.report(note)
                 reader = PartitionReader(
                     log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.report, keys=keys
                 )
@@ -232,6 +235,20 @@ def _print(
 
     output.run(make, stdout_sink(), say)
     return not printer.failed
+
+
+def _remote_note(log_dir: LogDir, tp: TopicPartition, wanted: Wanted) -> str | None:
+    """What to say where messages that may be wanted are not here; of explicit offsets reading says it."""
+    from storage.errors import StorageError
+
+    try:
+        snapshot = log_dir.log(tp).snapshot()
+    except (StorageError, OSError):
+        return None  # reading reports it
+    here = snapshot.log_end_offset - snapshot.log_start_offset
+    asked = wanted.offsets
+    may_be_short = asked is None or (isinstance(asked, LastMessages) and asked.most > here)
+    return f"note: {snapshot.remote_note}" if snapshot.remote_note is not None and may_be_short else None
 
 
 class _Source(NamedTuple):
@@ -262,6 +279,6 @@ class _Printer:
                     self._output.render(form, block)
         except (StorageError, OSError) as error:
             self.failed = True
-            self._output.report(str(error))
+            self._output.report(text_of(error))
             return False
         return True

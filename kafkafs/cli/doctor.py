@@ -61,13 +61,17 @@ def doctor(
 
 
 def _print(diagnosis: Diagnosis) -> None:
+    from storage.diagnosis.predictions import Reaction
+
     for one in diagnosis.predictions:
         kind = "finding" if one.reaction.is_finding else "note"
         click.echo(f"{one.path}: {kind} {one.name}: {one.what}")
         click.echo(f"  the broker: {one.broker}")
         if one.advice:
             click.echo(f"  what to do: {one.advice}")
-    if diagnosis.is_well:
+    if diagnosis.is_well and any(one.reaction is Reaction.FETCHES for one in diagnosis.predictions):
+        click.echo("the broker starts, and loses nothing of what is here; tiered storage was not looked at")
+    elif diagnosis.is_well:
         click.echo("the broker starts, and loses nothing")
     elif diagnosis.starts:
         click.echo("the broker starts, but see the findings above")

@@ -239,13 +239,15 @@ def _resolved(log_dir: LogDir, tp: TopicPartition, target: str | int | TimeSpec)
     from storage.client.offset_lookup import offset_for_timestamp
 
     snapshot = log_dir.log(tp).snapshot()
-    first, end = snapshot.log_start_offset, snapshot.log_end_offset
+    first, end = snapshot.whole_start_offset, snapshot.log_end_offset
     if isinstance(target, str):
         return first if target == "earliest" else end
     if isinstance(target, int):
         if not first <= target <= end:
             say(f"{tp} has no offset {target}: {first if target < first else end} is used instead")
         return min(max(target, first), end)
+    if snapshot.remote_note is not None:
+        say(f"note: {snapshot.remote_note}: no earlier message than {snapshot.log_start_offset} is found by time")
     start_ms = log_dir.clock.now_ms() - target.duration_ms if isinstance(target, LastDuration) else target.start_ms
     found = offset_for_timestamp(snapshot, start_ms or 0)
     return end if found is None else found.offset

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, Moment
@@ -205,6 +205,8 @@ def _notes(results: list[Mirrored], manifest: _Manifest | None, interrupted: Pat
     if interrupted is not None:
         yield f"{interrupted} was not closed in order; this run continued where each partition ended"
     for result in results:
+        if result.remote_note is not None:
+            yield f"note: {result.remote_note}: they were not copied"
         unlisted = None if manifest is None else manifest.recorder.found.get(result.tp)
         if manifest is not None and unlisted is not None:
             yield (
@@ -261,5 +263,5 @@ def _json(result: Mirrored, unlisted: OffsetRange | None) -> dict[str, object]:
         "bytes": result.size_bytes,
         "mixed_batch": None if result.mixed is None else asdict(result.mixed),
         "added_to_manifest": None if unlisted is None else [unlisted.start, unlisted.end - 1],
-        "error": None if result.error is None else str(result.error),
+        "error": None if result.error is None else text_of(result.error),
     }

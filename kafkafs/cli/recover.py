@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON
@@ -189,7 +189,7 @@ def _tell(
     more: dict[str, Any],
 ) -> None:
     if as_json:
-        failed = [{**asdict(tp), "error": str(error)} for tp, error in sorted(errors.items())]
+        failed = [{**asdict(tp), "error": text_of(error)} for tp, error in sorted(errors.items())]
         print_json({"partitions": [_json(report) for report in reports], "failed": failed, **more})
     else:
         for report in reports:

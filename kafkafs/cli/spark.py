@@ -20,7 +20,7 @@ from kafkafs.cli.histogram import drawing
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS
 from kafkafs.cli.signals import interrupt_quietly, interrupts_kept, logging_disabled
 from kafkafs.cli.tables import print_json, print_table
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, absent, expand, open_log_dir
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, absent, expand, open_log_dir, say_remote
 from storage.types import Isolation
 
 if TYPE_CHECKING:
@@ -200,6 +200,7 @@ def stats(
     log_dir = open_log_dir(logdir)
     # Checked before Spark starts, which takes seconds.
     chosen, missing = expand(log_dir, tp), absent(log_dir, tp)
+    say_remote(log_dir, chosen)
     with _session(ctx, "stats", master, settings) as session:
         from kafkafs.spark.jobs.stats import stats as run
 
@@ -378,6 +379,7 @@ def latest(
     """
     log_dir = open_log_dir(logdir)
     chosen = expand(log_dir, tp) if tp is not None else [one for one in expand(log_dir, None) if one.topic[:2] != "__"]
+    say_remote(log_dir, chosen)
     with _session(ctx, "latest", master, settings) as session:
         from kafkafs.spark.jobs.export import ExportOptions
         from kafkafs.spark.jobs.latest import LatestOptions

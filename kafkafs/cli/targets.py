@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from kafkafs.cli import say
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.files import names
 from storage.types import TopicPartition
@@ -81,6 +84,16 @@ def open_log_dir(path: Path) -> LogDir:
     from storage.log.log_dir import LogDir
 
     return LogDir.open_read_only(path)
+
+
+def say_remote(log_dir: LogDir, targets: Iterable[TopicPartition]) -> None:
+    """A note on stderr for each of these partitions whose messages are not all here (LogSnapshot.remote_note)."""
+    for tp in targets:
+        # What cannot be read is for the command to report.
+        with suppress(StorageError, OSError):
+            note = log_dir.log(tp).snapshot().remote_note
+            if note is not None:
+                say(f"note: {note}")
 
 
 def _items(names: list[str], incomplete: str) -> list[CompletionItem]:

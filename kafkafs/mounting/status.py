@@ -111,7 +111,8 @@ def _partition(log: Log) -> Facts:
         return _failed(error)
     return {
         "state": "online",
-        "log_start_offset": snapshot.log_start_offset,
+        "log_start_offset": snapshot.whole_start_offset,
+        "local_log_start_offset": snapshot.log_start_offset,
         "log_end_offset": snapshot.log_end_offset,
         "segments": len(snapshot.segments),
         "size_bytes": snapshot.size_bytes,
@@ -207,7 +208,8 @@ _PLAIN = (
     _Metric("disk.available_bytes", "disk_available_bytes", "gauge", "Free on that disk for users other than root."),
 )
 _PARTITION = (
-    _Metric("log_start_offset", "log_start_offset", "gauge", "First offset that may be read."),
+    _Metric("log_start_offset", "log_start_offset", "gauge", "First offset, in tiered storage or here."),
+    _Metric("local_log_start_offset", "local_log_start_offset", "gauge", "First offset that may be read."),
     _Metric("log_end_offset", "log_end_offset", "gauge", "Offset of the next message."),
     _Metric("segments", "log_segments", "gauge", "Segments."),
     _Metric("size_bytes", "log_size_bytes", "gauge", "Bytes of all segments."),

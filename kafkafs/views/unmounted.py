@@ -153,7 +153,8 @@ class PartitionReader:
             if self._wanted.latest_bytes is not None:
                 self._find_latest(snapshot, self._wanted.latest_bytes)
         elif self._next < snapshot.log_start_offset:
-            lost = f"messages {self._next} to {snapshot.log_start_offset - 1} of {snapshot.tp} were removed unread"
+            how = "removed" if snapshot.remote_offsets is None else "moved to tiered storage"
+            lost = f"messages {self._next} to {snapshot.log_start_offset - 1} of {snapshot.tp} were {how} unread"
             if not self._follow:
                 raise OffsetOutOfRange(lost)
             self._say(lost)

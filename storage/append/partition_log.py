@@ -59,7 +59,7 @@ class PartitionLog:
         self._lock = Lock()
         self._config = config
         self._next_offset = loaded.next_offset
-        self._log_start_offset = loaded.log_start_offset
+        self._log_start_offset, self._remote_offsets = loaded.log_start_offset, loaded.remote_offsets
         self._producers, self._epochs = loaded.producers, loaded.epochs
         self._generation = 0
         self._jitter_ms = new_jitter_ms(config)
@@ -125,12 +125,13 @@ class PartitionLog:
 
     @property
     def is_empty(self) -> bool:
-        """True when there is no message left to read."""
+        """True when there is no message left to read, here or in tiered storage."""
         with self._lock:
             return self._is_empty_locked()
 
     def _is_empty_locked(self) -> bool:
-        return self._log_start_offset >= self._next_offset or not (self._sealed or self._active.size)
+        nothing_here = self._log_start_offset >= self._next_offset or not (self._sealed or self._active.size)
+        return nothing_here and self._remote_offsets is None
 
     def snapshot(self) -> LogSnapshot:
         """The log as it is now; the same object as before when nothing has changed."""
@@ -145,7 +146,7 @@ class PartitionLog:
                 tp=self.tp, segments=self._segments,
                 log_start_offset=self._log_start_offset, log_end_offset=self._next_offset,
                 active_end=self._active.size, active_size=self._active.size,
-                generation=self._generation, transactions=self._transactions,
+                generation=self._generation, transactions=self._transactions, remote_offsets=self._remote_offsets,
             )  # fmt: skip
         return self._snapshot
 
@@ -332,7 +333,7 @@ class PartitionLog:
             if offset > self._next_offset:
                 raise OffsetOutOfRange("log start offset beyond the log end", path=self.path, offset=offset)
             if offset > self._log_start_offset:
-                self._log_start_offset = offset
+                self._log_start_offset, self._remote_offsets = offset, None
                 self._snapshot = None
 
     def remove_segments(self, segments: Sequence[Segment]) -> list[Path]:
@@ -442,7 +443,7 @@ class PartitionLog:
                     if segment.base_offset != offset:
                         self._files.remove_named(segment.base_offset)
                 new.close()
-                self._log_start_offset = offset
+                self._log_start_offset, self._remote_offsets = offset, None
                 self._install_locked((new.segment,), offset, LeaderEpochs())
 
     def _install_locked(self, segments: Sequence[Segment], end_offset: int, epochs: LeaderEpochs) -> None:

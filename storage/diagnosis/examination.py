@@ -23,6 +23,7 @@ from storage.diagnosis.partition_checks import (
     check_absent,
     check_files,
     check_log_start,
+    check_remote,
     check_topics,
     of_finding,
     of_recovery,
@@ -74,6 +75,7 @@ def examine(
         for tp in one.partitions:
             own += check_files(one.path / tp.dir_name, tp)
         own += _recovery_work(one)
+        own += check_remote(LogDir.open_read_only(one.path), one.partitions, properties)
         if not quick:
             own += _damage(one, progress or NoProgress(), clock or SystemClock())
         if any(prediction.reaction is Reaction.OFFLINE for prediction in own):

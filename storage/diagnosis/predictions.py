@@ -31,6 +31,8 @@ class Reaction(Enum):
     REMOVES = "removes", False  # what was to be removed anyway
     REPAIRS = "repairs", False  # rebuilt from the log, nothing is lost
     RECOVERS = "recovers", False  # logs are checked, which takes time
+    FORGETS = "forgets", True  # messages in tiered storage
+    FETCHES = "fetches", False  # from tiered storage, if that is there
     IGNORES = "ignores", False
 
 

@@ -23,6 +23,7 @@ from storage.files.names import FileKind
 from storage.log.log_dir import LogDir
 from storage.log.segment import Segment
 from storage.log.segments import live_offsets
+from storage.log.tiering import is_tiered
 from storage.progress import NoProgress, Progress
 from storage.recovery.recovery import Recovery, RecoveryReport
 from storage.staged_writes import staging
@@ -284,7 +285,9 @@ class OwnedLogs:
         # The recovery point first: it may grow meanwhile, and the log end is never below it.
         recovery_point = log.recovery_point
         snapshot = log.snapshot()
-        begins_late = snapshot.log_start_offset > snapshot.segments[0].base_offset
+        # A tiered log has a line in any case: without it a broker would take 0 for where its remote part begins.
+        start = snapshot.whole_start_offset
+        has_line = start != snapshot.segments[0].base_offset or is_tiered(log.config.other)
         high_watermark: int | None = snapshot.log_end_offset
         with self._lock:
             replicated = log.tp in self._replicated
@@ -292,7 +295,7 @@ class OwnedLogs:
             # What only exists here is not replicated: the brokers' own high watermark applies.
             known = self._checkpoints.of(log.tp).high_watermark
             high_watermark = None if known is None else min(known, snapshot.log_end_offset)
-        return PartitionOffsets(recovery_point, snapshot.log_start_offset if begins_late else None, high_watermark)
+        return PartitionOffsets(recovery_point, start if has_line else None, high_watermark)
 
     def _recover_one(self, tp: TopicPartition, progress: Progress, threads: int) -> None:
         with contextlib.suppress(PartitionOffline, UnknownTopicOrPartition), self.alone([tp]):

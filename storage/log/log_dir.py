@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 from storage.clock import Clock, SystemClock
 from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartition
-from storage.files import checkpoints, names
+from storage.files import checkpoints, leader_epochs, names
 from storage.files.file_mark import NEVER, FileMark
+from storage.files.leader_epochs import LeaderEpochs
 from storage.files.listing import scan_quietly
 from storage.files.names import DirKind
-from storage.types import TopicPartition
+from storage.log.tiering import remote_offsets
+from storage.types import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
     from storage.config.broker_config import BrokerConfig
@@ -196,8 +199,27 @@ class LogDir:
         from storage.log.read_only_log import ReadOnlyLog
 
         return ReadOnlyLog(
-            tp, self.path / tp.dir_name, lambda: self._log_starts.of(tp), lambda: self._recovery_points.of(tp)
+            tp,
+            self.path / tp.dir_name,
+            lambda: self._log_starts.find(tp),
+            lambda: self._recovery_points.of(tp),
+            lambda first_offset: self.remote_offsets(tp, first_offset),
         )
+
+    def remote_offsets(self, tp: TopicPartition, first_offset: int) -> OffsetRange | None:
+        """The offsets of a partition in tiered storage, before its first segment here, which begins at `first_offset`;
+        None where there are none (storage.log.tiering). OSError."""
+
+        def tiered() -> bool | None:
+            try:
+                return self.topic_info(tp.topic).is_tiered
+            except (StorageError, OSError):
+                return None
+
+        epochs = LeaderEpochs()
+        with suppress(CorruptCheckpoint):
+            epochs = leader_epochs.read(self.path / tp.dir_name / names.LEADER_EPOCH_CHECKPOINT)
+        return remote_offsets(first_offset, self._log_starts.find(tp), epochs, tiered)
 
     def opened(self) -> list[Log]:
         """The logs that were requested so far, by topic and partition."""
@@ -269,7 +291,8 @@ class CheckpointedOffsets:
     def find(self, tp: TopicPartition) -> int | None:
         """The partition's checkpointed offset, None where there is none.
 
-        A checkpoint that does not parse changes nothing: the offsets read before remain in force.
+        A checkpoint that does not parse changes nothing: the offsets read before remain in force. OSError each time
+        where it cannot be read.
         """
         with self._lock:
             try:
@@ -277,10 +300,10 @@ class CheckpointedOffsets:
             except (FileNotFoundError, NotADirectoryError):
                 status = None
             if status is not None and not self._mark.matches(status):
-                self._mark = FileMark.of(status)
                 try:
                     self._offsets = checkpoints.read(self._path)
                     self.problem = None
                 except CorruptCheckpoint as error:
                     self.problem = error
+                self._mark = FileMark.of(status)
             return self._offsets.get(tp)

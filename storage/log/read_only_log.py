@@ -37,7 +37,7 @@ from storage.log.isolation import Transactions
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.log.tail import Tail
-from storage.types import TopicPartition
+from storage.types import OffsetRange, TopicPartition
 
 _LISTING_TRIES: Final = 20
 
@@ -49,15 +49,20 @@ class ReadOnlyLog:
         self,
         tp: TopicPartition,
         path: Path,
-        log_start: Callable[[], int] = lambda: 0,
+        log_start: Callable[[], int | None] = lambda: None,
         recovery_point: Callable[[], int] = lambda: 0,
+        remote: Callable[[int], OffsetRange | None] = lambda _first_offset: None,
     ) -> None:
-        """`log_start`, `recovery_point`: return those offsets as checkpointed now, 0 where they are not."""
+        """`log_start`, `recovery_point`: return those offsets as checkpointed now, None and 0 where they are not.
+        `remote`: the offsets in tiered storage before the first segment's; asked when that or the checkpointed log
+        start has changed.
+        """
         # Constant after construction.
         self.tp = tp
         self.path = path
         self._log_start = log_start
         self._recovery_point = recovery_point
+        self._remote = remote
         self._place = os.fspath(path)
         # Has its own locking.
         self._transactions = Transactions(path)
@@ -68,6 +73,7 @@ class ReadOnlyLog:
         self._dir_mark = NEVER  # readers set it to this too, without the lock, to have the directory listed again
         self._active_mark = NEVER
         self._tail = Tail(0, 0)
+        self._checkpointed: int | None = None  # the log start that the snapshot was made with
 
     def snapshot(self) -> LogSnapshot:
         """The log as it is now; the same object as before when nothing has changed.
@@ -99,10 +105,9 @@ class ReadOnlyLog:
     def _is_current_locked(self, before: LogSnapshot) -> bool:
         """True when the log start and the active segment are unchanged; the list of files is not looked at."""
         active = before.active
-        if active is None:
-            return self._log_start() == before.log_start_offset
-        log_start = max(self._log_start(), before.segments[0].base_offset)
-        return log_start == before.log_start_offset and self._active_mark.matches(active.log.stat())
+        if self._log_start() != self._checkpointed:
+            return False
+        return active is None or self._active_mark.matches(active.log.stat())
 
     def _list_locked(self, before: LogSnapshot | None) -> LogSnapshot:
         held = () if before is None else before.segments
@@ -154,7 +159,8 @@ class ReadOnlyLog:
             else:
                 end = tail.extend(found[-1], self._tail, active_size, self._recovery_point())
             found[-1].size = active_size
-        log_start = max(self._log_start(), found[0].base_offset if found else 0)
+        checkpointed = self._log_start()
+        log_start = max(checkpointed or 0, found[0].base_offset if found else 0)
         segments = tuple(found)
         snapshot = LogSnapshot(
             tp=self.tp,
@@ -168,12 +174,25 @@ class ReadOnlyLog:
             generation=0 if before is None else before.generation + (not kept),
             transactions=self._transactions,
             identity=self._identity,
+            remote_offsets=self._remote_locked(before, checkpointed, found),
         )
-        self._tail, self._active_mark = end, mark
+        self._tail, self._active_mark, self._checkpointed = end, mark, checkpointed
         if before == snapshot:
             return before
         self._snapshot = snapshot
         return snapshot
+
+    def _remote_locked(
+        self, before: LogSnapshot | None, checkpointed: int | None, found: list[Segment]
+    ) -> OffsetRange | None:
+        if not found:
+            return None
+        first = found[0].base_offset
+        if before is not None and before.segments and (before.segments[0].base_offset, self._checkpointed) == (
+            first, checkpointed,
+        ):  # fmt: skip
+            return before.remote_offsets
+        return self._remote(first)
 
     def _kept_locked(self, was_active: Segment | None, found: list[Segment]) -> bool:
         """False when the segment that was active has lost messages that were read, or was removed.

@@ -49,6 +49,7 @@ from storage.log.intact import intact_batch
 from storage.log.segment import Segment
 from storage.log.segment_check import SegmentCheck, check_segment, ignore_batches, never_written
 from storage.log.segments import live_offsets
+from storage.log.tiering import remote_offsets
 from storage.progress import NoProgress, Progress
 from storage.recovery import final_time_entry, overflow
 from storage.recovery.leftovers import plan_leftovers
@@ -86,8 +87,8 @@ class RecoveryPlan:
     """What recovery needs to know about a partition.
 
     `clean`: the log directory was shut down cleanly. `recovery_point`: everything below it was synced.
-    `log_start_offset`: as checkpointed, 0 without. `gentle`: only cut a torn tail; PartitionOffline where messages
-    would be removed. `threads`: how many check a segment at once.
+    `log_start_offset`: as checkpointed, None without. `tiered`: see remote_offsets. `gentle`: only cut a torn tail;
+    PartitionOffline where messages would be removed. `threads`: how many check a segment at once.
     """
 
     tp: TopicPartition
@@ -95,7 +96,8 @@ class RecoveryPlan:
     config: LogConfig
     clean: bool
     recovery_point: int = 0
-    log_start_offset: int = 0
+    log_start_offset: int | None = None
+    tiered: bool | None = False
     producer_expiration_ms: int = 86_400_000
     gentle: bool = False
     threads: int = 1
@@ -110,6 +112,7 @@ class Recovery:
         self._clock = clock
         self._progress = progress or NoProgress()
         self._directory = plan.directory
+        self._log_start = plan.log_start_offset or 0
         self.report = RecoveryReport(plan.tp)
         self._epochs = LeaderEpochs()
         self._epochs_before: LeaderEpochs | None = None
@@ -132,19 +135,21 @@ class Recovery:
         segments, unsound = self._open_segments()
         ends = self._check_segments(segments, unsound)
         next_offset = self._next_offset(segments, ends)
-        if segments and next_offset < plan.log_start_offset:
-            self._note(f"log ends at {next_offset}, below its start {plan.log_start_offset}: it restarts there")
+        if segments and next_offset < self._log_start:
+            self._note(f"log ends at {next_offset}, below its start {self._log_start}: it restarts there")
             for segment in reversed(segments):
                 self._remove_segment(segment)
-            segments, next_offset = [], plan.log_start_offset
+            segments, next_offset = [], self._log_start
             self._epochs = LeaderEpochs()
         if not segments:
-            next_offset = max(next_offset, plan.log_start_offset)
+            next_offset = max(next_offset, self._log_start)
             segments = [self._create_segment(next_offset)]
-        log_start = max(plan.log_start_offset, segments[0].base_offset)
+        log_start = max(self._log_start, segments[0].base_offset)
+        remote = remote_offsets(segments[0].base_offset, plan.log_start_offset, self._epochs, lambda: plan.tiered)
         self._store_epochs(next_offset)
         producers = self._rebuild_producers(segments, log_start, next_offset)
-        self.report.log_start_offset, self.report.log_end_offset = log_start, next_offset
+        self.report.log_start_offset = log_start if remote is None else remote.start
+        self.report.log_end_offset = next_offset
         return LoadedLog(
             segments=segments,
             next_offset=next_offset,
@@ -153,6 +158,7 @@ class Recovery:
             producers=producers,
             epochs=self._epochs,
             producer_expiration_ms=plan.producer_expiration_ms,
+            remote_offsets=remote,
         )
 
     # Passes 1 to 3
@@ -262,7 +268,7 @@ class Recovery:
                 if producers is None or producers.end_offset > segment.base_offset or row - 1 not in chosen:
                     # A broker loads the segments, and recovers those without indexes, one after the other.
                     loaded = segments if row >= first else segments[:row]
-                    start = plan.log_start_offset
+                    start = self._log_start
                     producers = rebuild(snapshots, loaded, start, segment.base_offset, clean=False)
                 producers.end_offset = segment.base_offset
                 snapshots.write(producers)
@@ -395,7 +401,7 @@ class Recovery:
         self._epochs_before = self._epochs
 
     def _store_epochs(self, next_offset: int) -> None:
-        epochs = self._epochs.truncate_from_end(next_offset).truncate_from_start(self._plan.log_start_offset)
+        epochs = self._epochs.truncate_from_end(next_offset).truncate_from_start(self._log_start)
         self._epochs = epochs
         path = self._directory / names.LEADER_EPOCH_CHECKPOINT
         if epochs != self._epochs_before or not path.exists():

@@ -214,6 +214,8 @@ def _notes_of_sources(found: Found, revival: Revival, request: Request) -> Itera
         )
     for one in revival.partitions:
         replica = one.replica
+        if replica.snapshot.remote_note is not None:
+            yield f"{replica.snapshot.remote_note}: the new one does not have them"
         for problem in replica.problems:
             yield f"not used: {problem}"
         torn = replica.snapshot.active_size - replica.snapshot.active_end

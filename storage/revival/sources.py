@@ -32,7 +32,8 @@ from storage.log.read_only_log import ReadOnlyLog
 from storage.log.scanning import scan_batches
 from storage.log.segments import live_offsets
 from storage.log.snapshot import LogSnapshot
-from storage.types import TopicPartition
+from storage.log.tiering import is_tiered, remote_offsets
+from storage.types import OffsetRange, TopicPartition
 
 _T = TypeVar("_T")
 
@@ -203,8 +204,17 @@ def _replica(
     epochs_path = path / names.LEADER_EPOCH_CHECKPOINT
     epochs = _readable(leader_epochs.read, epochs_path, problems) if epochs_path.exists() else None
     point = points.get(tp, 0)
-    start = 0 if starts is None else starts.get(tp, 0)
-    log = ReadOnlyLog(tp, path, lambda: start, lambda: point)
+    start = None if starts is None else starts.get(tp)
+    described = None if source.metadata is None else source.metadata.topics.get(tp.topic)
+    if described is not None and described.topic_id != topic_id:
+        described = None
+    configs = {**({} if described is None else described.configs), **(overrides or {})}
+    tiered = is_tiered(configs) or (None if described is None else False)
+
+    def remote(first_offset: int) -> OffsetRange | None:
+        return remote_offsets(first_offset, None if starts is None else start, epochs or LeaderEpochs(), lambda: tiered)
+
+    log = ReadOnlyLog(tp, path, lambda: start, lambda: point, remote)
     snapshot = log.snapshot()
     if starts is None:
         start = _start_by_epochs(snapshot, epochs)

@@ -17,6 +17,7 @@ from storage.errors import InvalidConfig, InvalidTopic
 from storage.files import names, partition_metadata
 from storage.files.metadata_replay import TopicMetadata
 from storage.log.snapshot import LogSnapshot
+from storage.log.tiering import TIERED_KEYS
 from storage.revival.choosing import Choice, choose
 from storage.revival.coordinators import COORDINATORS_TOPICS, partition_count
 from storage.revival.sources import Found, Replica
@@ -30,7 +31,6 @@ _OF_A_CLUSTER: Final = (
     "leader.replication.throttled.replicas",
     "follower.replication.throttled.replicas",
 )
-_OF_TIERS: Final = ("remote.", "local.")
 _OURS_OR_GONE: Final = ("retention.free.bytes", "message.format.version")
 
 
@@ -149,7 +149,7 @@ def _configs(name: str, known: Mapping[str, str]) -> tuple[dict[str, str], tuple
     configs: dict[str, str] = {}
     left_out = []
     for key, value in sorted(known.items()):
-        unfit = key in _OF_A_CLUSTER or key.startswith(_OF_TIERS) or key in _OURS_OR_GONE
+        unfit = key in _OF_A_CLUSTER or key.startswith(TIERED_KEYS) or key in _OURS_OR_GONE
         if unfit or (key not in TOPIC_KEYS and key not in KAFKAS_TOPIC_KEYS):
             left_out.append(f"{key}={value}")
         elif key == "segment.bytes" and value.strip().isdigit() and int(value) < _LEAST_SEGMENT_BYTES:

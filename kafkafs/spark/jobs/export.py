@@ -282,7 +282,7 @@ def _fresh(
         snapshot = logs.log(tp).snapshot()
         topic_id = logs.topic_info(tp.topic).topic_id
         before = positions.get(tp)
-        start = snapshot.log_start_offset if before is None else before.next_offset
+        start = snapshot.whole_start_offset if before is None else before.next_offset
         end = visible_end(snapshot, options.isolation)
         lost: list[LostMessages] = []
         if before is not None and before.topic_id != topic_id and None not in (before.topic_id, topic_id):
@@ -304,7 +304,7 @@ def _fresh(
         if start < snapshot.log_start_offset:
             gone = OffsetRange(start, snapshot.log_start_offset)
             if not options.allow_loss:
-                raise _lost(tp, gone, f"the log begins at {snapshot.log_start_offset}")
+                raise _lost(tp, gone, snapshot.why_not_earlier)
             lost.append(LostMessages(tp, gone))
             start = gone.end
         if start < end:

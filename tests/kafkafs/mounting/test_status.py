@@ -94,6 +94,7 @@ def test_status_json(log_dir: LogDir) -> None:
         "t/1": {
             "state": "online",
             "log_start_offset": 0,
+            "local_log_start_offset": 0,
             "log_end_offset": 0,
             "segments": 0,
             "size_bytes": 0,
