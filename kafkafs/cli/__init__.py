@@ -64,10 +64,17 @@ class _Main(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        from storage.errors import LogLocked, StorageError
+        from storage.errors import BadDestination, LogLocked, NotALogDir, StorageError
 
         try:
             return super().invoke(ctx)
+        except BadDestination as error:
+            raise click.UsageError(str(error)) from None
+        except NotALogDir as error:
+            from kafkafs.cli.targets import meant_by
+
+            say(meant_by(error))
+            ctx.exit(DATA_ERROR)
         except StorageError as error:
             say(error)
             ctx.exit(HELD if isinstance(error, LogLocked) else DATA_ERROR)

@@ -17,7 +17,7 @@ from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, check_destination, expand, open_log_dir
 
 if TYPE_CHECKING:
     from storage.client.histogram import Histogram
@@ -56,6 +56,9 @@ def histogram(
 
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
+    for path in (png, svg):
+        if path is not None:
+            check_destination(path, logdir)
     targets = expand(log_dir, tp)
     found = counted([log_dir.log(target).snapshot() for target in targets], buckets=buckets)
     if png is not None or svg is not None:

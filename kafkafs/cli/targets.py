@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage.errors import StorageError, UnknownTopicOrPartition
+from storage.errors import BadDestination, NotALogDir, StorageError, UnknownTopicOrPartition
 from storage.files import names
 from storage.types import TopicPartition
 
@@ -73,7 +73,7 @@ class TopicName(click.ParamType[str]):
         return _items(_names(ctx, partitions=False), incomplete)
 
 
-LOGDIR = click.argument("logdir", type=click.Path(path_type=Path, file_okay=False))
+LOGDIR = click.argument("logdir", type=click.Path(path_type=Path))
 
 
 def open_log_dir(path: Path) -> LogDir:
@@ -81,6 +81,30 @@ def open_log_dir(path: Path) -> LogDir:
     from storage.log.log_dir import LogDir
 
     return LogDir.open_read_only(path)
+
+
+def check_destination(path: Path, *sources: Path) -> None:
+    """Raises BadDestination where a command may make nothing: where storage's function of this name forbids it, and in
+    the tree of a mount, where a new directory would be a topic."""
+    from kafkafs.mounting.mountpoint import absolute, tree_around
+    from storage.log.places import check_destination as check
+
+    check(path, *sources)
+    tree = tree_around(absolute(path))
+    if tree is not None:
+        what = f"lies in the tree of {tree.source} at {tree.path}"
+        raise BadDestination(what, path=path, advice="Name another place: a directory there is a topic")
+
+
+def meant_by(error: NotALogDir) -> str:
+    """What to tell of a directory that is no log directory: also which one a tree shows."""
+    from kafkafs.mounting.mountpoint import absolute, tree_around
+
+    tree = None if error.path is None else tree_around(absolute(error.path))
+    if tree is not None:
+        found, advice = f"the tree of one at {tree.path}", f"The log directory is {tree.source}"
+        error = NotALogDir("not a log directory", path=error.path, found=found, advice=advice)
+    return str(error)
 
 
 def _items(names: list[str], incomplete: str) -> list[CompletionItem]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli.targets import LOGDIR, TopicName
+from kafkafs.cli.targets import LOGDIR, TopicName, check_destination
 
 if TYPE_CHECKING:
     from storage.directory.owned_dir import OwnedDir
@@ -46,6 +46,7 @@ def create(logdir: Path, topic: str, partitions: int | None, config: tuple[tuple
     \b
     kafkafs topics create ./logs orders --partitions 3 --config cleanup.policy=compact
     """
+    check_destination(logdir)
     with _opened(logdir, create=True) as owned:
         owned.create_topic(topic, partitions, dict(config))
 

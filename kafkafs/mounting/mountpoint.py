@@ -63,6 +63,13 @@ def mount_at(path: Path) -> Mount | None:
     return at[-1] if at else None
 
 
+def tree_around(path: Path) -> Mount | None:
+    """The kafkafs mount in whose tree this absolute path lies, or that is at it; None if there is none."""
+    around = [mount for mount in mounts() if path.is_relative_to(mount.path)]
+    deepest = max(around, key=lambda mount: len(mount.path.parts), default=None)
+    return deepest if deepest is not None and deepest.fs_type == FS_TYPE else None
+
+
 def absolute(path: Path) -> Path:
     """The path, absolute and without symbolic links. Unlike Path.resolve, works for a dead mountpoint too."""
     return Path(os.path.realpath(path))

@@ -20,6 +20,7 @@ from storage.files import checkpoints, names
 from storage.files.file_mark import NEVER, FileMark
 from storage.files.listing import scan_quietly
 from storage.files.names import DirKind
+from storage.log.places import check_log_dir
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -85,9 +86,10 @@ class LogDir:
     def open_read_only(path: Path | str, *, config: BrokerConfig | None = None, clock: Clock | None = None) -> LogDir:
         """Opens a log directory for reading: one of ours, a broker's, running or not, a snapshot, a backup.
 
-        `config`: the broker-level configuration, Kafka's defaults if not given. FileNotFoundError, NotADirectoryError
-        or another OSError when the directory cannot be listed.
+        `config`: the broker-level configuration, Kafka's defaults if not given. NotALogDir; FileNotFoundError or
+        another OSError when the directory cannot be listed.
         """
+        check_log_dir(Path(path))
         log_dir = LogDir(Path(path), config=config, clock=SystemClock() if clock is None else clock)
         log_dir.refresh()
         return log_dir

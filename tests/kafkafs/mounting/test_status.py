@@ -55,6 +55,7 @@ def samples_of(text: bytes) -> dict[str, float]:
 def log_dir(tmp_path: Path) -> LogDir:
     for name in ("t-0", "t-1", "a.b_c-0", "t-2.3f0e61fc71d24e8ab5d0d2ab2d5f3b9c-delete", "odd name"):
         (tmp_path / name).mkdir()
+    (tmp_path / ".kafka_cleanshutdown").touch()
     return LogDir.open_read_only(tmp_path)
 
 
