@@ -6,12 +6,15 @@ import atexit
 import errno
 import gc
 import os
+import sys
 from collections import UserDict
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 import click
 
+from kafkafs.cli import standard_streams
 from kafkafs.cli.exit_codes import DATA_ERROR, HELD, INTERRUPTED
 from storage.files import descriptors
 
@@ -55,8 +58,21 @@ class _Main(click.Group):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Only the real program, not a test that calls `main`, changes how its process handles signals (see `signals`)
         # and how many descriptors it may have. Any command may open a directory of thousands of partitions.
+        standard_streams.open_closed()
         descriptors.raise_limit()
-        return self.main(*args, obj=kwargs.pop("obj", "process"), **kwargs)
+        ends = kwargs.get("standalone_mode", True)
+        try:
+            code = self.main(*args, **{"obj": "process", **kwargs, "standalone_mode": False})
+        except click.ClickException as error:
+            with suppress(OSError):
+                error.show()
+            sys.exit(error.exit_code)
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        except OSError as error:  # a help text that could not be printed
+            _say_failed(error)
+            sys.exit(DATA_ERROR)
+        return sys.exit(code) if ends else code
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and "/" in args[0] and not args[0].startswith("-"):
@@ -81,7 +97,7 @@ class _Main(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # click handles it: the reader has closed the pipe, which is not an error
-            say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error)
+            _say_failed(error)
             ctx.exit(DATA_ERROR)
         except KeyboardInterrupt:  # only of commands that must clean up; see `signals`
             say("interrupted")
@@ -89,9 +105,15 @@ class _Main(click.Group):
 
 
 def say(message: object) -> None:
-    """One line on stderr."""
+    """One line on stderr, if that can be written to: an exit code tells the same."""
     text = " ".join(str(message).split("\n"))
-    click.echo(f"kafkafs: {text}", err=True)
+    with suppress(OSError):
+        click.echo(f"kafkafs: {text}", err=True)
+
+
+def _say_failed(error: OSError) -> None:
+    place = standard_streams.name_of_failed(error)
+    say(f"{place}: {error.strerror}" if place else error.strerror or error)
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
