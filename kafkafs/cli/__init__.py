@@ -10,6 +10,7 @@ import sys
 from collections import UserDict
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -40,6 +41,17 @@ _COMMANDS = {
     "reindex": "recover",
     "umount": "mount",
 }  # fmt: skip
+
+
+# What other tools call our commands.
+_MEANT = {
+    **{name: f"topics {name} LOGDIR" for name in ("list", "describe", "create", "alter", "delete")},
+    "ls": "topics list LOGDIR",
+    "consume": "cat LOGDIR TP --follow",
+    "tail": "cat LOGDIR TP --offsets -10 --follow",
+    "produce": "append LOGDIR TP",
+    "unmount": "umount MNT",
+}
 
 
 class _LazyCommands(UserDict[str, Any]):
@@ -74,6 +86,16 @@ class _Main(click.Group):
             sys.exit(DATA_ERROR)
         return sys.exit(code) if ends else code
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        meant = _MEANT.get(args[0])
+        if meant is not None:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean `kafkafs {meant}`?")
+        if args[0] not in self.commands and Path(args[0]).is_dir():
+            ctx.fail(f"No such command {args[0]!r}. Did you mean `kafkafs mount {args[0]} MNT`?")
+        return super().resolve_command(ctx, args)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and "/" in args[0] and not args[0].startswith("-"):
             args = ["mount", *args]  # this is how mount(8) calls its helpers
@@ -91,9 +113,14 @@ class _Main(click.Group):
 
             say(meant_by(error))
             ctx.exit(DATA_ERROR)
+        except LogLocked as error:
+            from kafkafs.mounting.mountpoint import naming_the_mount
+
+            say(naming_the_mount(error))
+            ctx.exit(HELD)
         except StorageError as error:
             say(error)
-            ctx.exit(HELD if isinstance(error, LogLocked) else DATA_ERROR)
+            ctx.exit(DATA_ERROR)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # click handles it: the reader has closed the pipe, which is not an error

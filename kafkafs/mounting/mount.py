@@ -23,7 +23,15 @@ from kafkafs.mounting import allocator, daemon
 from kafkafs.mounting.daemon import StartupListener
 from kafkafs.mounting.errnos import data_errors
 from kafkafs.mounting.mount_options import MountOptions, escaped
-from kafkafs.mounting.mountpoint import FAILED, LOCKED, USAGE, MountError, check_mountpoint, check_nesting
+from kafkafs.mounting.mountpoint import (
+    FAILED,
+    LOCKED,
+    USAGE,
+    MountError,
+    check_mountpoint,
+    check_nesting,
+    naming_the_mount,
+)
 from kafkafs.mounting.recovery_progress import RecoveryProgress
 from storage.config import BrokerConfig
 from storage.errors import InvalidConfig, LogLocked, StorageError
@@ -298,7 +306,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except LogLocked as error:
-        raise MountError(str(error), LOCKED) from error
+        raise MountError(f"{naming_the_mount(error)}. Or mount it read-only (--read-only)", LOCKED) from error
     except InvalidConfig as error:
         raise MountError(str(error), USAGE) from error
     except (StorageError, OSError) as error:
