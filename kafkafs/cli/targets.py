@@ -134,7 +134,7 @@ def check_destination(path: Path, *sources: Path) -> None:
     check(path, *sources)
     tree = tree_around(absolute(path))
     if tree is not None:
-        what = f"lies in the tree of {tree.source} at {tree.path}"
+        what = f"is inside the tree of {tree.source} at {tree.path}"
         raise BadDestination(what, path=path, advice="Name another place: a directory there is a topic")
 
 

@@ -54,7 +54,10 @@ def check_log_dir(path: Path, *, create: bool = False) -> None:
         advice = "`kafkafs mount --create` and `kafkafs topics create` make a log directory of it"
         raise NotALogDir("not a log directory", path=path, found="an empty directory", advice=advice)
     if not is_empty and not is_log_dir(path):
-        raise _not_a_log_dir(path)
+        error = _not_a_log_dir(path)
+        if create and error.advice is None:
+            error.advice = "Name a new or an empty directory"
+        raise error
 
 
 def check_destination(path: Path, *sources: Path) -> None:
@@ -64,7 +67,9 @@ def check_destination(path: Path, *sources: Path) -> None:
     given = [_real(source) for source in sources]
     if place in given:
         raise BadDestination("is the source itself, which is only read", path=path, advice="Name another place")
-    for above in place.parents:
+    # Some files are made next to the place and renamed, which replaces a link there.
+    link = place if path.name == ".." else _real(path.parent) / path.name
+    for above in (*place.parents, *link.parents):
         if _is_partition(above):
             inside = f"{above}, the directory of a partition"
         elif above in given or is_marked(above):
@@ -72,7 +77,7 @@ def check_destination(path: Path, *sources: Path) -> None:
         else:
             continue
         advice = "Name a place outside: a broker does not start on a log directory with other directories in it"
-        raise BadDestination(f"lies in {inside}", path=path, advice=advice)
+        raise BadDestination(f"is inside {inside}", path=path, advice=advice)
 
 
 def _not_a_log_dir(path: Path, what: str = "not a log directory") -> NotALogDir:

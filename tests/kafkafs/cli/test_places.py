@@ -104,8 +104,8 @@ def test_a_destination_inside(places: dict[str, Path], tmp_path: Path, command: 
     result = run(*words)
     assert result.exit_code == 2, result.output
     log_dir = places["GOOD" if inside.startswith("GOOD") else "OTHER"]
-    assert "x.png: lies in " in result.stderr
-    assert f"in the log directory {log_dir}. " in result.stderr or f"in {log_dir}/t-0, " in result.stderr
+    assert "x.png: is inside " in result.stderr
+    assert f"inside the log directory {log_dir}. " in result.stderr or f"inside {log_dir}/t-0, " in result.stderr
     assert result.stdout == ""
     assert tree_of(tmp_path) == before
 
@@ -134,7 +134,7 @@ def test_in_a_mount(places: dict[str, Path], tmp_path: Path) -> None:
             assert result.stderr.endswith(f"The log directory is {places['OTHER']}\n")
         result = run("mirror", good, mount.path / "copy")
         assert result.exit_code == 2
-        assert f"in the tree of {places['OTHER']}" in result.stderr
+        assert f"inside the tree of {places['OTHER']}" in result.stderr
         assert sorted(path.name for path in mount.path.iterdir() if path.name[0] != "@") == ["t"]
 
 

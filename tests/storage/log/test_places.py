@@ -91,7 +91,8 @@ def test_what_may_be_created(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["logs/new", "logs/t-0/new", "logs/a/b/c", "beside/../logs/new", "link/new", "dangling", "lone-0/new"]
+    "place",
+    ["logs/new", "logs/t-0/new", "logs/a/b/c", "beside/../logs/new", "link/new", "dangling", "lone-0/new", "logs/out"],
 )
 def test_a_destination_in_a_log_directory(tmp_path: Path, place: str) -> None:
     build_log_dir(tmp_path / "logs", {"t": [[b"x"]]}, broker=False)
@@ -99,12 +100,19 @@ def test_a_destination_in_a_log_directory(tmp_path: Path, place: str) -> None:
     made(tmp_path / "lone-0", LOG)  # one that somebody copied
     (tmp_path / "link").symlink_to("logs/t-0")
     (tmp_path / "dangling").symlink_to("logs/new")
+    (tmp_path / "logs" / "out").symlink_to("../beside/new")  # which a file that is renamed would replace
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(BadDestination):
         check_destination(tmp_path / place)
     with pytest.raises(BadDestination):
         OwnedDir.open(tmp_path / place, Opening(create=True))
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_destination_around_a_log_directory(tmp_path: Path) -> None:
+    build_log_dir(tmp_path / "logs", {"t": [[b"x"]]}, broker=False)
+    for place in (tmp_path / "logs" / "..", tmp_path, tmp_path / "new", tmp_path / "logs", tmp_path / "logs2" / "x"):
+        check_destination(place)
 
 
 def test_a_destination_in_the_source(tmp_path: Path) -> None:
