@@ -6,12 +6,16 @@ import atexit
 import errno
 import gc
 import os
+import sys
 from collections import UserDict
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
 
+from kafkafs.cli import standard_streams
 from kafkafs.cli.exit_codes import DATA_ERROR, HELD, INTERRUPTED
 from storage.files import descriptors
 
@@ -39,6 +43,17 @@ _COMMANDS = {
 }  # fmt: skip
 
 
+# What other tools call our commands.
+_MEANT = {
+    **{name: f"topics {name} LOGDIR" for name in ("list", "describe", "create", "alter", "delete")},
+    "ls": "topics list LOGDIR",
+    "consume": "cat LOGDIR TP --follow",
+    "tail": "cat LOGDIR TP --offsets -10 --follow",
+    "produce": "append LOGDIR TP",
+    "unmount": "umount MNT",
+}
+
+
 class _LazyCommands(UserDict[str, Any]):
     """Commands by name. Each is imported when it is first used; until then the name of its module is in its place."""
 
@@ -55,8 +70,31 @@ class _Main(click.Group):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Only the real program, not a test that calls `main`, changes how its process handles signals (see `signals`)
         # and how many descriptors it may have. Any command may open a directory of thousands of partitions.
+        standard_streams.open_closed()
         descriptors.raise_limit()
-        return self.main(*args, obj=kwargs.pop("obj", "process"), **kwargs)
+        ends = kwargs.get("standalone_mode", True)
+        try:
+            code = self.main(*args, **{"obj": "process", **kwargs, "standalone_mode": False})
+        except click.ClickException as error:
+            with suppress(OSError):
+                error.show()
+            sys.exit(error.exit_code)
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        except OSError as error:  # a help text that could not be printed
+            _say_failed(error)
+            sys.exit(DATA_ERROR)
+        return sys.exit(code) if ends else code
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        meant = _MEANT.get(args[0])
+        if meant is not None:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean `kafkafs {meant}`?")
+        if args[0] not in self.commands and Path(args[0]).is_dir():
+            ctx.fail(f"No such command {args[0]!r}. Did you mean `kafkafs mount {args[0]} MNT`?")
+        return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and "/" in args[0] and not args[0].startswith("-"):
@@ -64,17 +102,29 @@ class _Main(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        from storage.errors import LogLocked, StorageError
+        from storage.errors import BadDestination, LogLocked, NotALogDir, StorageError
 
         try:
             return super().invoke(ctx)
+        except BadDestination as error:
+            raise click.UsageError(str(error)) from None
+        except NotALogDir as error:
+            from kafkafs.cli.targets import meant_by
+
+            say(meant_by(error))
+            ctx.exit(DATA_ERROR)
+        except LogLocked as error:
+            from kafkafs.mounting.mountpoint import naming_the_mount
+
+            say(naming_the_mount(error))
+            ctx.exit(HELD)
         except StorageError as error:
             say(error)
-            ctx.exit(HELD if isinstance(error, LogLocked) else DATA_ERROR)
+            ctx.exit(DATA_ERROR)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # click handles it: the reader has closed the pipe, which is not an error
-            say(error)
+            _say_failed(error)
             ctx.exit(DATA_ERROR)
         except KeyboardInterrupt:  # only of commands that must clean up; see `signals`
             say("interrupted")
@@ -90,9 +140,15 @@ def text_of(error: object) -> str:
 
 
 def say(message: object) -> None:
-    """One line on stderr."""
+    """One line on stderr, if that can be written to: an exit code tells the same."""
     text = " ".join(text_of(message).split("\n"))
-    click.echo(f"kafkafs: {text}", err=True)
+    with suppress(OSError):
+        click.echo(f"kafkafs: {text}", err=True)
+
+
+def _say_failed(error: OSError) -> None:
+    error.filename = standard_streams.name_of_failed(error)
+    say(error)
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:

@@ -13,7 +13,7 @@ import click
 
 from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS
+from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS, dated
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.selection.range_names import LastMessages, MalformedRange, OffsetSpec, TimeSpec, parse_time_spec
@@ -31,7 +31,7 @@ _POLL_SECONDS: Final = 0.15
 
 def _times(_ctx: click.Context, _param: click.Parameter, text: str | None) -> TimeSpec | None:
     try:
-        return None if text is None else parse_time_spec(text)
+        return None if text is None else parse_time_spec(dated(text))
     except MalformedRange as error:
         raise click.BadParameter(str(error)) from None
 
@@ -66,7 +66,8 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
     "times",
     callback=_times,
     metavar="R",
-    help="2026-11-20, 2026-11-20T10--, 2026-11-20T10--2026-11-20T12, until-2026-11-20, last-1h; UTC without a zone.",
+    help="2026-11-20, today, 2026-11-20T10--, 2026-11-20T10--2026-11-20T12, until-2026-11-20, last-1h; UTC without a"
+    " zone. An instant may be epoch milliseconds (13 digits).",
 )
 @click.option(
     "--format",
@@ -141,7 +142,11 @@ def cat(
     make_format = _decoded(log_dir, schemas_path) if form == DECODED else _plain(form)
     if wanted.key is not None:
         targets = _in_order_for(wanted.key, log_dir, targets)
-    if not _print(log_dir, targets, wanted, make_format, follow):
+    printed = _print(log_dir, targets, wanted, make_format, follow)
+    if printed.failed:
+        ctx.exit(DATA_ERROR)
+    if key is not None and not printed.messages and not (offsets or times or headers or latest or follow):
+        say(f"{logdir}: no message of {tp} has the key {key!r}")  # in the tree there is no such file
         ctx.exit(DATA_ERROR)
 
 
@@ -204,8 +209,8 @@ def _decoded(log_dir: LogDir, path: Path | None) -> MakeFormat:
 
 def _print(
     log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, make_format: MakeFormat, follow: bool
-) -> bool:
-    """Prints all partitions; False if anything could not be read."""
+) -> _Printer:
+    """Prints all partitions, and returns what did."""
     from kafkafs.cli.output import Output, stdout_sink
     from kafkafs.views.unmounted import PartitionReader, key_index
     from storage.format.decoder import Decoder
@@ -234,7 +239,7 @@ def _print(
                 following = [source for source in following if printer.print(source) and not source.reader.done]
 
     output.run(make, stdout_sink(), say)
-    return not printer.failed
+    return printer
 
 
 def _remote_note(log_dir: LogDir, tp: TopicPartition, wanted: Wanted) -> str | None:
@@ -259,10 +264,11 @@ class _Source(NamedTuple):
 
 
 class _Printer:
-    """Prints partitions. What cannot be read is reported, and printing continues with the next partition."""
+    """Prints partitions. What cannot be read is reported (`failed`), and printing continues with the next partition."""
 
     def __init__(self, output: Output) -> None:
         self.failed = False
+        self.messages = 0
         self._output = output
 
     def print(self, source: _Source) -> bool:
@@ -276,6 +282,7 @@ class _Printer:
                     self._output.put(part)
             else:
                 for block in source.reader.blocks():
+                    self.messages += len(block)
                     self._output.render(form, block)
         except (StorageError, OSError) as error:
             self.failed = True

@@ -117,8 +117,8 @@ def _digest(
 
 
 @click.command()
-@click.argument("logdir", type=click.Path(path_type=Path, file_okay=False), metavar="LOGDIR1")
-@click.argument("other", type=click.Path(path_type=Path, file_okay=False), metavar="LOGDIR2")
+@click.argument("logdir", type=click.Path(path_type=Path), metavar="LOGDIR1")
+@click.argument("other", type=click.Path(path_type=Path), metavar="LOGDIR2")
 @click.argument("tp", type=TopicPartitionPattern())
 @OFFSETS
 @click.option(

@@ -10,7 +10,7 @@ import click
 
 from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import whole_number
+from kafkafs.cli.shared_options import ENDS, whole_number
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET
@@ -29,8 +29,8 @@ class _StartOffset(click.ParamType["int | str"]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         text = str(value)
-        if text in _WORDS:
-            return text
+        if text in ENDS:
+            return ENDS[text]
         number = whole_number(text, MAX_OFFSET)
         if number is None:
             self.fail(f"{value!r} is neither an offset nor earliest or latest", param, ctx)

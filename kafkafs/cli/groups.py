@@ -11,7 +11,7 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON, whole_number
+from kafkafs.cli.shared_options import AS_JSON, ENDS, dated, whole_number
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import moment, print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from kafkafs.selection.range_names import TimeSpec
     from storage.client.group_offsets import ConsumerGroup
     from storage.log.log_dir import LogDir
-
-_WORDS = ("earliest", "latest")
 
 
 class _Target(click.ParamType["str | int | TimeSpec"]):
@@ -34,15 +32,15 @@ class _Target(click.ParamType["str | int | TimeSpec"]):
         from kafkafs.selection.range_names import MalformedRange, parse_time_spec
 
         text = str(value)
-        if text in _WORDS:
-            return text
+        if text in ENDS:
+            return ENDS[text]
         if text.isascii() and text.isdigit():
             number = whole_number(text, MAX_OFFSET)
             if number is None:
                 self.fail(f"{value!r} is above 2^63-1", param, ctx)
             return number
         try:
-            return parse_time_spec(text if text.startswith("last-") else f"{text}--")
+            return parse_time_spec(text if text.startswith("last-") else f"{dated(text)}--")
         except MalformedRange:
             self.fail(f"{value!r} is neither earliest, latest, an offset nor a time (2026-11-20T10:15)", param, ctx)
 

@@ -17,7 +17,14 @@ from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir, say_remote
+from kafkafs.cli.targets import (
+    LOGDIR,
+    TopicPartitionPattern,
+    check_destination,
+    expand,
+    open_log_dir,
+    say_remote,
+)
 
 if TYPE_CHECKING:
     from storage.client.histogram import Histogram
@@ -56,6 +63,9 @@ def histogram(
 
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
+    for path in (png, svg):
+        if path is not None:
+            check_destination(path, logdir)
     targets = expand(log_dir, tp)
     say_remote(log_dir, targets)
     found = counted([log_dir.log(target).snapshot() for target in targets], buckets=buckets)

@@ -11,6 +11,7 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import SCHEMAS
+from kafkafs.cli.targets import check_destination
 from kafkafs.mounting.mount import MountRequest
 from kafkafs.mounting.mount import mount as start_mount
 from kafkafs.mounting.mount_options import BadOption, parse_options
@@ -23,7 +24,7 @@ from kafkafs.mounting.mountpoint import MountError, absolute, unmount
 @click.option(
     "--read-only", is_flag=True, help="Change nothing in LOGDIR and take no lock, so it may be a running broker's."
 )
-@click.option("--create", is_flag=True, help="Create LOGDIR if it does not exist.")
+@click.option("--create", is_flag=True, help="Create LOGDIR if it does not exist or is empty.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A broker's server.properties.")
 @SCHEMAS
 @click.option(
@@ -82,6 +83,10 @@ def mount(
             log=absolute(chosen.log) if chosen.log else None,
         ),
     )
+    if create:
+        check_destination(request.log_dir)
+    if request.options.log is not None:
+        check_destination(request.options.log, request.log_dir)
     try:
         with progress_bar() as progress:
             start_mount(request, foreground=foreground, say=say, progress=progress)

@@ -64,6 +64,9 @@ class FileSink:
                 data = data[os.write(self._fd, data) :]
             except BlockingIOError:
                 wait_for_room(self._fd)
+            except OSError as error:
+                error.filename = "stdout"
+                raise
 
     def is_gone(self) -> bool:
         return self._is_pipe and any(event & select.POLLERR for _, event in self._poll.poll(0))

@@ -12,7 +12,7 @@ import click
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, Moment, whole_number
 from kafkafs.cli.tables import print_json, print_table
-from kafkafs.cli.targets import is_named
+from kafkafs.cli.targets import check_destination, is_named, without_slash
 from storage.types import MAX_OFFSET, TopicPartition
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def revive(
     from storage.revival.revive import Request, plan, run
 
     sources, patterns = _divided(names)
+    check_destination(target)
     request = Request(
         sources=sources,
         target=target,
@@ -165,7 +166,7 @@ def _divided(names: Sequence[str]) -> tuple[list[Path], list[str]]:
         elif not sources or name.startswith((".", "/")):
             raise click.UsageError(f"no such directory: {name}")
         else:
-            patterns.append(name)
+            patterns.append(without_slash(name))
     return sources, patterns
 
 

@@ -13,7 +13,14 @@ from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.tables import print_json
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir, say_remote
+from kafkafs.cli.targets import (
+    LOGDIR,
+    TopicPartitionPattern,
+    check_destination,
+    expand,
+    open_log_dir,
+    say_remote,
+)
 
 if TYPE_CHECKING:
     from storage.upkeep.salvage import LostOffsets, Salvaged
@@ -49,9 +56,8 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
     from storage.errors import StorageError
     from storage.upkeep.salvage import salvage as run
 
-    if logdir.resolve() == target.resolve():
-        raise click.UsageError("LOGDIR and --to are the same directory")
     source = open_log_dir(logdir)
+    check_destination(target, logdir)
     snapshots = {found: source.log(found).snapshot() for found in expand(source, tp)}
     say_remote(source, snapshots)
     owned = OwnedDir.open(target, Opening(create=True, gentle=True))

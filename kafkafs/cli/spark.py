@@ -20,7 +20,15 @@ from kafkafs.cli.histogram import drawing
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS
 from kafkafs.cli.signals import interrupt_quietly, interrupts_kept, logging_disabled
 from kafkafs.cli.tables import print_json, print_table
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, absent, expand, open_log_dir, say_remote
+from kafkafs.cli.targets import (
+    LOGDIR,
+    TopicPartitionPattern,
+    absent,
+    check_destination,
+    expand,
+    open_log_dir,
+    say_remote,
+)
 from storage.types import Isolation
 
 if TYPE_CHECKING:
@@ -130,6 +138,7 @@ def export(
     if schemas_path is not None and not decode:
         raise click.UsageError("--schemas is for --decode")
     log_dir = open_log_dir(logdir)
+    check_destination(directory, logdir)
     chosen = None if tp is None else expand(log_dir, tp)
     with _session(ctx, "export", master, settings) as session:
         from kafkafs.spark.jobs.export import ExportOptions
@@ -196,8 +205,10 @@ def stats(
     kafkafs spark stats /var/kafka 'orders*'
     kafkafs spark stats /var/kafka --png traffic.png
     """
-    draw = None if png is None else drawing(ctx, "kafkafs.spark.jobs.stats_plot")
     log_dir = open_log_dir(logdir)
+    if png is not None:
+        check_destination(png, logdir)
+    draw = None if png is None else drawing(ctx, "kafkafs.spark.jobs.stats_plot")
     # Checked before Spark starts, which takes seconds.
     chosen, missing = expand(log_dir, tp), absent(log_dir, tp)
     say_remote(log_dir, chosen)
@@ -378,6 +389,7 @@ def latest(
     kafkafs spark latest /var/kafka ./customers customers
     """
     log_dir = open_log_dir(logdir)
+    check_destination(directory, logdir)
     chosen = expand(log_dir, tp) if tp is not None else [one for one in expand(log_dir, None) if one.topic[:2] != "__"]
     say_remote(log_dir, chosen)
     with _session(ctx, "latest", master, settings) as session:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import say
-from storage.errors import StorageError, UnknownTopicOrPartition
+from storage.errors import BadDestination, NotALogDir, StorageError, UnknownTopicOrPartition
 from storage.files import names
 from storage.types import TopicPartition
 
@@ -33,13 +33,42 @@ def expand(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
         if is_named(tp, pattern)
     ]
     if not found and pattern is not None:
-        meant = names.parse_dir(pattern).partition
-        advice = None
-        if meant is not None and meant.topic in log_dir.topics() and meant.partition in log_dir.partitions(meant.topic):
-            advice = f"A partition is written as topic/number: {meant}"
         what = f"no topic or partition here is named {pattern}"
-        raise UnknownTopicOrPartition(what, path=log_dir.path, advice=advice)
+        raise UnknownTopicOrPartition(what, path=log_dir.path, advice=_meant(log_dir, pattern))
     return found
+
+
+def expand_topics(log_dir: LogDir, patterns: Sequence[str]) -> list[str]:
+    """The topics that these names and globs name (none: all), in this order. UnknownTopicOrPartition."""
+    found: list[str] = []
+    for pattern in patterns:
+        named = [topic for topic in log_dir.topics() if fnmatchcase(topic, pattern)]
+        if not named:
+            check_topic(log_dir, pattern)
+        found += named
+    return list(dict.fromkeys(found)) if patterns else log_dir.topics()
+
+
+def check_topic(log_dir: LogDir, topic: str) -> None:
+    """UnknownTopicOrPartition, with the name that is probably meant."""
+    if topic not in log_dir.topics():
+        name = topic.partition("/")[0]
+        advice = f"Name the topic alone: {name}" if name in log_dir.topics() else _meant(log_dir, topic)
+        raise UnknownTopicOrPartition(f"no topic {topic!r} here", path=log_dir.path, advice=advice)
+
+
+def _meant(log_dir: LogDir, pattern: str) -> str | None:
+    """What to say of a name that names nothing here."""
+    meant = names.parse_dir(pattern).partition
+    if meant is not None and meant in log_dir.all_partitions():
+        return f"A partition is written as topic/number: {meant}"
+    topic, slash, _ = pattern.partition("/")
+    if slash and topic in log_dir.topics():
+        return f"{topic} has these partitions here: {', '.join(map(str, log_dir.partitions(topic)))}"
+    import difflib
+
+    near = difflib.get_close_matches(topic, log_dir.topics(), n=1)
+    return f"Did you mean {near[0] + slash + pattern.partition('/')[2]}?" if near else None
 
 
 def absent(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
@@ -59,24 +88,36 @@ def is_named(tp: TopicPartition, pattern: str | None) -> bool:
 
 
 class TopicPartitionPattern(click.ParamType[str]):
-    """The text unchanged. A shell completes it to topics and partitions of the LOGDIR before it."""
+    """The text, without the slash that completing a directory's name adds. A shell completes it to topics and
+    partitions of the LOGDIR before it."""
 
     name = "TP"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return without_slash(str(value))
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return _items(_names(ctx, partitions="/" in incomplete), incomplete)
 
 
 class TopicName(click.ParamType[str]):
-    """The text unchanged. A shell completes it to topics of the LOGDIR before it."""
+    """The text, without a slash at its end. A shell completes it to topics of the LOGDIR before it."""
 
     name = "TOPIC"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return without_slash(str(value))
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return _items(_names(ctx, partitions=False), incomplete)
 
 
-LOGDIR = click.argument("logdir", type=click.Path(path_type=Path, file_okay=False))
+def without_slash(name: str) -> str:
+    """`orders/0/` as `orders/0`."""
+    return name.rstrip("/") or name
+
+
+LOGDIR = click.argument("logdir", type=click.Path(path_type=Path))
 
 
 def open_log_dir(path: Path) -> LogDir:
@@ -94,6 +135,30 @@ def say_remote(log_dir: LogDir, targets: Iterable[TopicPartition]) -> None:
             note = log_dir.log(tp).snapshot().remote_note
             if note is not None:
                 say(f"note: {note}")
+
+
+def check_destination(path: Path, *sources: Path) -> None:
+    """Raises BadDestination where a command may make nothing: where storage's function of this name forbids it, and in
+    the tree of a mount, where a new directory would be a topic."""
+    from kafkafs.mounting.mountpoint import absolute, tree_around
+    from storage.log.places import check_destination as check
+
+    check(path, *sources)
+    tree = tree_around(absolute(path))
+    if tree is not None:
+        what = f"is inside the tree of {tree.source} at {tree.path}"
+        raise BadDestination(what, path=path, advice="Name another place: a directory there is a topic")
+
+
+def meant_by(error: NotALogDir) -> str:
+    """What to tell of a directory that is no log directory: also which one a tree shows."""
+    from kafkafs.mounting.mountpoint import absolute, tree_around
+
+    tree = None if error.path is None else tree_around(absolute(error.path))
+    if tree is not None:
+        found, advice = f"the tree of one at {tree.path}", f"The log directory is {tree.source}"
+        error = NotALogDir("not a log directory", path=error.path, found=found, advice=advice)
+    return str(error)
 
 
 def _items(names: list[str], incomplete: str) -> list[CompletionItem]:

@@ -15,7 +15,7 @@ from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import moment, print_json, print_table
-from kafkafs.cli.targets import LOGDIR, TopicName, open_log_dir
+from kafkafs.cli.targets import LOGDIR, TopicName, expand_topics, open_log_dir
 from kafkafs.cli.topic_changes import alter, create, delete
 from storage.types import Isolation, TopicPartition
 
@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from storage.log.topic_info import TopicInfo
 
 
-@click.group()
+class _Topics(click.Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and Path(args[0]).is_dir():
+            ctx.fail(f"No such command {args[0]!r}. Did you mean `kafkafs topics list {args[0]}`?")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Topics)
 def topics() -> None:
     """List, describe, create, change or remove topics."""
 
@@ -82,11 +91,13 @@ def _print_list(found: list[dict[str, Any]], hidden: list[dict[str, Any]]) -> No
 
 @topics.command()
 @LOGDIR
-@click.argument("names", nargs=-1, type=TopicName(), metavar="[TOPIC]...")
+@click.argument("patterns", nargs=-1, type=TopicName(), metavar="[TOPIC]...")
 @AS_JSON
 @click.pass_context
-def describe(ctx: click.Context, logdir: Path, names: tuple[str, ...], as_json: bool) -> None:
+def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_json: bool) -> None:
     """Describe TOPICs, by default all: partitions with their offsets, bytes and times, and the configuration.
+
+    TOPIC is a topic or a glob.
 
     OLDEST is the largest timestamp in the oldest segment: what retention.ms is compared with, and so when the next
     segment to go was written. GAPS counts where offsets between two segments are in neither of them; in a topic that is
@@ -94,10 +105,11 @@ def describe(ctx: click.Context, logdir: Path, names: tuple[str, ...], as_json: 
 
     \b
     kafkafs topics describe /var/kafka orders
+    kafkafs topics describe /var/kafka 'orders*'
     """
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
-    found = [_described(log_dir, topic) for topic in names or log_dir.topics()]
+    found = [_described(log_dir, topic) for topic in expand_topics(log_dir, patterns)]
     if as_json:
         print_json({"topics": found})
     else:

@@ -23,10 +23,19 @@ from kafkafs.mounting import allocator, daemon
 from kafkafs.mounting.daemon import StartupListener
 from kafkafs.mounting.errnos import data_errors
 from kafkafs.mounting.mount_options import MountOptions, escaped
-from kafkafs.mounting.mountpoint import FAILED, LOCKED, USAGE, MountError, check_mountpoint, check_nesting
+from kafkafs.mounting.mountpoint import (
+    FAILED,
+    LOCKED,
+    USAGE,
+    MountError,
+    check_mountpoint,
+    check_nesting,
+    naming_the_mount,
+)
 from kafkafs.mounting.recovery_progress import RecoveryProgress
 from storage.config import BrokerConfig
 from storage.errors import InvalidConfig, LogLocked, StorageError
+from storage.log.places import check_log_dir
 from storage.progress import Progress
 
 if TYPE_CHECKING:
@@ -60,10 +69,15 @@ class MountRequest:
 def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None], progress: Progress) -> None:
     """Mounts. Returns when the tree is ready, or in the foreground when it has been unmounted.
 
-    `say` gets lines for a person, `progress` is recovery's. Raises MountError, whose `exit_code` is the command's.
+    `say` gets lines for a person, `progress` is recovery's. Raises NotALogDir, BadDestination; MountError, whose
+    `exit_code` is the command's.
     """
-    if not (request.options.create and not os.path.lexists(request.log_dir)):
-        _check_log_dir(request.log_dir)
+    try:
+        check_log_dir(request.log_dir, create=request.options.create)
+    except FileNotFoundError:
+        raise MountError(f"{request.log_dir}: no such log directory") from None
+    except OSError as error:
+        raise MountError(f"the log directory {request.log_dir}: {error.strerror}") from None
     check_nesting(request.log_dir, request.mountpoint)
     cleaned = check_mountpoint(request.mountpoint)
     if cleaned:
@@ -292,7 +306,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except LogLocked as error:
-        raise MountError(str(error), LOCKED) from error
+        raise MountError(f"{naming_the_mount(error)}. Or mount it read-only (--read-only)", LOCKED) from error
     except InvalidConfig as error:
         raise MountError(str(error), USAGE) from error
     except (StorageError, OSError) as error:
@@ -340,18 +354,6 @@ def _start_logging(options: MountOptions, *, foreground: bool) -> _LogTarget:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("fuse").setLevel(logging.WARNING)
     return _LogTarget(place, stderr)
-
-
-def _check_log_dir(log_dir: Path) -> None:
-    try:
-        with os.scandir(log_dir):
-            pass
-    except FileNotFoundError:
-        raise MountError(f"{log_dir}: no such log directory") from None
-    except NotADirectoryError:
-        raise MountError(f"{log_dir} is not a directory; a log directory holds one for each partition") from None
-    except OSError as error:
-        raise MountError(f"the log directory {log_dir}: {error.strerror}") from None
 
 
 def _check_fuse() -> None:

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import psutil
 
+from storage.errors import LogLocked
+
 FS_TYPE = "fuse.kafkafs"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
@@ -44,6 +46,7 @@ class Mount:
     path: Path
     fs_type: str
     source: str
+    read_only: bool
 
 
 def mounts() -> list[Mount]:
@@ -53,7 +56,8 @@ def mounts() -> list[Mount]:
         fields = line.split(b" ")
         after = fields.index(b"-")
         fs_type, source = fields[after + 1 : after + 3]
-        found.append(Mount(Path(_unescape(fields[4])), _unescape(fs_type), _unescape(source)))
+        read_only = b"ro" in fields[5].split(b",")
+        found.append(Mount(Path(_unescape(fields[4])), _unescape(fs_type), _unescape(source), read_only))
     return found
 
 
@@ -61,6 +65,22 @@ def mount_at(path: Path) -> Mount | None:
     """What is mounted at exactly this absolute path: the topmost mount if there are several."""
     at = [mount for mount in mounts() if mount.path == path]
     return at[-1] if at else None
+
+
+def tree_around(path: Path) -> Mount | None:
+    """The kafkafs mount in whose tree this absolute path lies, or that is at it; None if there is none."""
+    around = [mount for mount in mounts() if path.is_relative_to(mount.path)]
+    deepest = max(around, key=lambda mount: len(mount.path.parts), default=None)
+    return deepest if deepest is not None and deepest.fs_type == FS_TYPE else None
+
+
+def naming_the_mount(error: LogLocked) -> LogLocked:
+    """The error; if a mount that can be seen here holds the lock, it says how to unmount it."""
+    log_dir = None if error.path is None else str(absolute(error.path))
+    for mount in mounts():
+        if mount.fs_type == FS_TYPE and mount.source == log_dir and not mount.read_only:
+            error.advice = f"It is mounted at {mount.path}: `kafkafs umount {mount.path}` releases it"
+    return error
 
 
 def absolute(path: Path) -> Path:

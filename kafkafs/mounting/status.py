@@ -286,19 +286,20 @@ TOPIC/0/@info.json             offsets, size, times; TOPIC/@config  its settings
 A range can be opened without being listed; it ends in .txt, .jsonl or .log.
 Times are UTC unless they have a zone: 2026-11-20T10:15+01:00--.jsonl
 tail -f TOPIC/0/messages.txt               new messages as they arrive
-grep error TOPIC/*/time/2026-11-20.txt     one day, all partitions
+grep error TOPIC/*/messages.txt            all partitions, each in its own order
 jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99
 getfattr -d TOPIC/0                        offsets and counts as attributes
 """
 
 # What differs on a writable mount.
 _WRITABLE = {
-    "as files. Read only.": "as files.",
+    "as files. Read only.\n\n": "as files.\n",
     "the offset that a consumer group has committed\n": "a group's committed offset; write one\n",
     "jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99\n": (
         "echo hello >> TOPIC/@append                one message a line; also .jsonl\n"
     ),
     "getfattr -d TOPIC/0                        offsets and counts as attributes\n": (
         "mkdir TOPIC; echo retention.ms=3600000 >> TOPIC/@config\n"
+        "rmdir TOPIC   if it is empty; else: umount, kafkafs topics delete LOGDIR TOPIC\n"
     ),
 }

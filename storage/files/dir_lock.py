@@ -95,7 +95,7 @@ def locked_error(path: Path, pid: int | None) -> LogLocked:
         "the log directory is in use",
         path=path.parent,
         found=f"its lock held by {describe_process(pid)}",
-        advice="Stop that process, or open the directory read-only (--read-only)",
+        advice="Stop that process",
     )
 
 
@@ -110,6 +110,8 @@ def describe_process(pid: int | None) -> str:
         command = process.cmdline()
         # A broker's command line is a class path of kilobytes; people recognize its main class.
         broker = next((word for word in command if word.startswith("kafka.")), None)
+        if len(command) > 1 and Path(command[0]).name.startswith("python"):
+            command = [Path(command[1]).name, *command[2:]]
         return f"{broker or ' '.join(command[:4]) or process.name()} (process {pid})"
     return f"process {pid}"
 

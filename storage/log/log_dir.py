@@ -22,6 +22,7 @@ from storage.files.file_mark import NEVER, FileMark
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.listing import scan_quietly
 from storage.files.names import DirKind
+from storage.log.places import check_log_dir
 from storage.log.tiering import remote_offsets
 from storage.types import OffsetRange, TopicPartition
 
@@ -88,9 +89,10 @@ class LogDir:
     def open_read_only(path: Path | str, *, config: BrokerConfig | None = None, clock: Clock | None = None) -> LogDir:
         """Opens a log directory for reading: one of ours, a broker's, running or not, a snapshot, a backup.
 
-        `config`: the broker-level configuration, Kafka's defaults if not given. FileNotFoundError, NotADirectoryError
-        or another OSError when the directory cannot be listed.
+        `config`: the broker-level configuration, Kafka's defaults if not given. NotALogDir; FileNotFoundError or
+        another OSError when the directory cannot be listed.
         """
+        check_log_dir(Path(path))
         log_dir = LogDir(Path(path), config=config, clock=SystemClock() if clock is None else clock)
         log_dir.refresh()
         return log_dir

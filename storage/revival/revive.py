@@ -28,6 +28,7 @@ from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
 from storage.files.producer_state import ProducerEntry
 from storage.log.log_dir import LogDir
+from storage.log.places import check_destination
 from storage.progress import NoProgress, Progress
 from storage.revival import new_cluster, sources, topics
 from storage.revival.building import Building, BuildPlan, Built
@@ -96,10 +97,11 @@ class Revival:
 
 
 def plan(request: Request) -> Revival:
-    """Step 1. LogLocked, InvalidTopic, InvalidConfig, UnknownTopicOrPartition; StorageError at damage; OSError."""
-    sources.check_apart(request.sources, request.target)
-    _check_target(request.target)
+    """Step 1. BadDestination, NotALogDir, LogLocked, InvalidTopic, InvalidConfig, UnknownTopicOrPartition; StorageError
+    at damage; OSError."""
     found = sources.find(request.sources)
+    check_destination(request.target, *request.sources)
+    _check_target(request.target)
     wanted = [replica for replica in found.replicas if _is_wanted(request, replica.tp)]
     if not wanted:
         raise UnknownTopicOrPartition("no partition of the sources is wanted", advice="Check the names of the topics")

@@ -25,6 +25,7 @@ from storage.files import checkpoints, dir_lock, meta_properties, names, partiti
 from storage.files.listing import paths_in
 from storage.files.names import DirKind, FileKind
 from storage.log.log_dir import LogDir
+from storage.log.places import check_log_dir
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
 from storage.verify.findings import (
@@ -83,9 +84,10 @@ def verify_log_dir(
     """Everything wrong in a log directory, by path; `only`: in these partitions, and in the directory's own files.
 
     `workers`: threads that check segments, by default as many as there are processors. `audit_segments`: checks all
-    segments of all partitions (with `PartitionAudit.audit`), instead of threads here. OSError when the directory cannot
-    be listed.
+    segments of all partitions (with `PartitionAudit.audit`), instead of threads here. NotALogDir; OSError when the
+    directory cannot be listed.
     """
+    check_log_dir(path)
     held = dir_lock.holder(path) is not None
     directory = _Directory(path, clean=not held and (path / names.CLEAN_SHUTDOWN).exists(), held=held)
     findings = directory.findings

@@ -28,6 +28,7 @@ from storage.errors import NotPermitted, OffsetOutOfRange, StorageError, Unknown
 from storage.files.disk import RealDisk
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
+from storage.log.places import check_destination
 from storage.types import Isolation, OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -157,14 +158,8 @@ def export(
     began = time.monotonic()
     options = ExportOptions() if options is None else options
     source, target = Path(log_dir).absolute(), Path(directory).absolute()
-    if target.resolve().is_relative_to(source.resolve()):
-        raise NotPermitted(
-            "an export cannot be inside the log directory",
-            path=target,
-            expected=f"a path outside {source}",
-            advice="Choose another directory",
-        )
     logs = LogDir.open_read_only(source)
+    check_destination(target, source)
     chosen = list(_all_partitions(logs) if partitions is None else partitions)
     missing = _all_absent(logs) if absent is None and partitions is None else tuple(absent or ())
     if missing and not options.allow_loss:

@@ -38,6 +38,7 @@ from storage.format.decoder import Decoder
 from storage.latest.latest_records import rows_among, tombstones_marked
 from storage.latest.offset_map import OffsetMap, hash_keys, new_secret
 from storage.log.log_dir import LogDir
+from storage.log.places import check_destination
 from storage.types import Isolation
 
 if TYPE_CHECKING:
@@ -270,13 +271,7 @@ def _raise_damage(_tp: TopicPartition, damage: BatchDamage) -> None:
 
 
 def _check_target(source: Path, target: Path) -> None:
-    if target.resolve().is_relative_to(source.resolve()):
-        raise NotPermitted(
-            "the table cannot be inside the log directory",
-            path=target,
-            expected=f"a path outside {source}",
-            advice="Choose another directory",
-        )
+    check_destination(target, source)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise NotPermitted(
             "the table's directory is not empty: a table is made as a whole and never changed",

@@ -443,7 +443,7 @@ def test_a_full_disk(logdir: Path) -> None:
         cat = process("cat", logdir, "payments", stdout=full)
         _, errors = cat.communicate(timeout=120)
     assert cat.returncode == 4
-    assert errors == b"kafkafs: No space left on device\n"
+    assert errors == b"kafkafs: stdout: No space left on device\n"
 
 
 def test_it_changes_nothing(logdir: Path, tmp_path: Path) -> None:

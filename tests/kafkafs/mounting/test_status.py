@@ -55,6 +55,7 @@ def samples_of(text: bytes) -> dict[str, float]:
 def log_dir(tmp_path: Path) -> LogDir:
     for name in ("t-0", "t-1", "a.b_c-0", "t-2.3f0e61fc71d24e8ab5d0d2ab2d5f3b9c-delete", "odd name"):
         (tmp_path / name).mkdir()
+    (tmp_path / ".kafka_cleanshutdown").touch()
     return LogDir.open_read_only(tmp_path)
 
 
@@ -158,14 +159,17 @@ def test_labels_are_escaped(log_dir: LogDir) -> None:
     assert any(r'mode="a \"b\" \\ c\nd"' in name for name in samples)
 
 
-def test_help_is_one_screen() -> None:
-    lines = help_text().decode().splitlines()
+@pytest.mark.parametrize("writable", [False, True])
+def test_help_is_one_screen(writable: bool) -> None:
+    lines = help_text(writable=writable).decode().splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
 
 
 def test_help_is_true() -> None:
     """Every path in it is one of the tree's."""
+    assert "topics delete" in help_text(writable=True).decode()
+    assert "topics delete" not in help_text().decode()
     text = help_text().decode().replace("TOPIC/*", "TOPIC/0")
     named = re.findall(r"(?<!\S)(TOPIC\S+|@\S+)", text)
     assert len(named) > 12

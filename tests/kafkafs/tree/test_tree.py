@@ -360,6 +360,7 @@ def test_start_and_stop(live: LiveLog, tree: Tree) -> None:
 
 def test_empty_topics_and_directories(tmp_path: Path) -> None:
     (tmp_path / "log" / "empty-0").mkdir(parents=True)
+    (tmp_path / "log" / ".kafka_cleanshutdown").touch()
     tree = tree_of(tmp_path / "log")
     assert content(tree, "/empty/0/messages.txt") == b""
     assert tree.lookup("/empty/0/messages.txt").attributes().size == 0

@@ -24,6 +24,7 @@ from storage.errors import (
     InvalidConfig,
     InvalidTopic,
     LogLocked,
+    NotALogDir,
     NotPermitted,
     PartitionOffline,
     PartitionUnavailable,
@@ -119,7 +120,7 @@ def test_a_directory_is_made_only_when_asked(tmp_path: Path, create: bool) -> No
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for opening in (Opening(), Opening(create=True)):
-        with pytest.raises(NotADirectoryError):
+        with pytest.raises(NotALogDir):
             opened(tmp_path / "file", opening)
 
 
