@@ -56,6 +56,7 @@ def mount(
       uid=N, gid=N               the owner of the files (default: you)
       allow_other, allow_root    others may read and append too (needs user_allow_other in fuse.conf)
       noauto_unmount             a killed kafkafs leaves a dead mountpoint
+      sync                       every write is on disk when it returns, as with O_SYNC
       noexec, nosuid, nodev, noatime, and the words of fstab
 
     In fstab:  LOGDIR MNT fuse.kafkafs ro,noauto,user 0 0

@@ -221,9 +221,11 @@ class Operations(fuse.Operations):  # type: ignore[misc]
             self._close_writer(writer)
         return 0
 
-    def write_from(self, number: int, data: bytes | memoryview, offset: int | None = None) -> int:
-        """Writes to an open file; returns how many bytes were taken. `offset`: see WriteHandle."""
-        count = self._writing[number].write(data, offset)
+    def write_from(
+        self, number: int, data: bytes | memoryview, offset: int | None = None, *, durable: bool = False
+    ) -> int:
+        """Writes to an open file; returns how many bytes were taken. `offset`, `durable`: see WriteHandle."""
+        count = self._writing[number].write(data, offset, durable=durable)
         traffic = self.traffic
         traffic.writes += 1
         traffic.written_bytes += count
@@ -395,7 +397,11 @@ class _Session(fuse.FUSE):  # type: ignore[misc]
     def write(self, path: None, buffer: Any, size: int, offset: int, info: Any) -> int:
         data = string_at(buffer, size) if size < _LARGE_BYTES else _view(addressof(buffer.contents), size, _PYBUF_READ)
         opened = info.contents
-        return self.operations.write_from(opened.fh, data, None if opened.flags & os.O_APPEND else offset)
+        flags = opened.flags
+        # O_DSYNC is a part of O_SYNC. The flags are those of this write: the kernel adds it for RWF_DSYNC and RWF_SYNC,
+        # and on a mount with the option `sync` (fuse_write_flags in fs/fuse/file.c).
+        durable = bool(flags & os.O_DSYNC)
+        return self.operations.write_from(opened.fh, data, None if flags & os.O_APPEND else offset, durable=durable)
 
     def ioctl(self, *arguments: object) -> int:
         return -errno.ENOTTY  # fusepy's fails without a path

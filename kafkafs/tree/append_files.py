@@ -34,8 +34,8 @@ class LinesHandle(BytesHandle):
         super().__init__(content)
         self._writer = LineWriter(destination, parse)
 
-    def write(self, data: bytes | memoryview, offset: int | None = None) -> int:
-        return self._writer.write(data)
+    def write(self, data: bytes | memoryview, offset: int | None = None, *, durable: bool = False) -> int:
+        return self._writer.write(data, durable=durable)
 
     def sync(self) -> None:
         self._writer.sync()
@@ -57,13 +57,13 @@ class AppendHandle(LinesHandle):
         self._end = 0  # after the last byte that was written at a position
         self._is_written = False
 
-    def write(self, data: bytes | memoryview, offset: int | None = None) -> int:
+    def write(self, data: bytes | memoryview, offset: int | None = None, *, durable: bool = False) -> int:
         if offset is None:
-            return super().write(data)
+            return super().write(data, durable=durable)
         if offset > self._end:
             self._fill(offset)
         self._is_written = True
-        taken = super().write(data)
+        taken = super().write(data, durable=durable)
         self._end = max(self._end, offset + taken)
         return taken
 

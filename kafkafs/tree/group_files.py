@@ -277,13 +277,15 @@ class CommitHandle(BytesHandle):
         self._lock = Lock()
         self._begun = b""
 
-    def write(self, data: bytes | memoryview, offset: int | None = None) -> int:
+    def write(self, data: bytes | memoryview, offset: int | None = None, *, durable: bool = False) -> int:
         with self._lock:
             before, self._begun = self._begun, b""
             *lines, begun = (before + bytes(data)).split(b"\n")
             numbers = [number for line in (*lines, begun) if (number := _number(line)) is not None]
             if numbers:
                 self._committer.commit(self._node.group, {self._node.tp: numbers[-1]})
+                if durable:
+                    self.sync()
             self._begun = begun
             return len(data)
 

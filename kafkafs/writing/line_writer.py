@@ -27,7 +27,8 @@ error within an overlong line that fills a request: only the next request shows 
 rest of the line or with another line.
 
 `sync` raises an error that has not been told yet, and a disk error as long as it prevents taken bytes from becoming a
-message.
+message. A durable write (O_SYNC) syncs the lines that it completes; it does not end a line as `sync` does, because one
+write(2) may arrive in several requests.
 """
 
 from __future__ import annotations
@@ -110,25 +111,22 @@ class LineWriter:
         self._discarding = False  # the next bytes are the rest of an overlong line; then `_begun` is empty
         self._failure: _Failure | None = None  # of the last write, unless all of it was taken
         self._may_be_cut = False  # the next request may belong to the same write(2) as the last one
+        self._durable = False  # the last write was a durable one
 
-    def write(self, data: Buffer) -> int:
+    def write(self, data: Buffer, *, durable: bool = False) -> int:
         """Takes `data` up to a line that fails; returns how many bytes, all of them if none fails.
 
         Raises the error if no byte is taken: InvalidRecord, RecordTooLarge, InvalidConfig, PartitionOffline, OSError.
+        `durable`: every line that is complete is on disk when this returns; otherwise it raises what prevented that.
         """
         with self._lock:
             if not len(data):
                 return 0
-            again = self._failure is not None and self._after_failure_locked(self._failure, data)
-            taken, error = self._take_locked(data)
-            if error is None:
-                self._may_be_cut = len(data) >= _CUT_BYTES
-                return taken
-            told = not taken and (again or not self._may_be_cut)
-            self._refuse_locked(data, taken, error, told=told, again=again)
-            if taken:
-                return taken
-            raise error
+            self._durable = durable
+            taken = self._write_locked(data)
+            if durable:
+                self._destination.sync()
+            return taken
 
     def sync(self) -> None:
         """An unterminated last line becomes a message, and everything that was written is on disk when it returns.
@@ -160,6 +158,8 @@ class LineWriter:
                     self._end_line_locked()
                 elif not failure.told:
                     raise failure.error
+                if self._durable:
+                    self._destination.sync()
             finally:
                 self._begun.clear()
 
@@ -167,6 +167,18 @@ class LineWriter:
         """Forgets an unterminated last line, and what was refused."""
         with self._lock:
             self._give_up_locked()
+
+    def _write_locked(self, data: Buffer) -> int:
+        again = self._failure is not None and self._after_failure_locked(self._failure, data)
+        taken, error = self._take_locked(data)
+        if error is None:
+            self._may_be_cut = len(data) >= _CUT_BYTES
+            return taken
+        told = not taken and (again or not self._may_be_cut)
+        self._refuse_locked(data, taken, error, told=told, again=again)
+        if taken:
+            return taken
+        raise error
 
     def _after_failure_locked(self, failure: _Failure, data: Buffer) -> bool:
         """Decides what `data`, the first request after a failure, continues: see the module's table. True when it is

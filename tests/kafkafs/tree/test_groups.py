@@ -16,6 +16,7 @@ from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLogDir
 from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
+from storage.types import TopicPartition
 from tests.support.builders import START_MS, Batch, build_log_dir
 from tests.support.owned_dirs import NOW_MS, close_clean, opened
 
@@ -151,6 +152,15 @@ def test_committing(tree: Tree) -> None:
     write(tree, path, b"\n \n")
     assert read(tree, path) == b"5\n"
     tree.lookup(path).open_to_write().sync()
+
+
+def test_a_commit_to_a_file_opened_with_o_sync_is_durable(tree: Tree, owned: OwnedDir) -> None:
+    handle = tree.lookup(made(tree)).open_to_write()
+    handle.write(b"1\n")
+    logs = [owned.log(TopicPartition(OFFSETS, number)) for number in owned.log_dir.partitions(OFFSETS)]
+    assert [log for log in logs if log.recovery_point < log.log_end_offset]
+    handle.write(b"2\n", durable=True)
+    assert not [log for log in logs if log.recovery_point < log.log_end_offset]
 
 
 @pytest.mark.parametrize(
