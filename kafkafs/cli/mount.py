@@ -95,7 +95,8 @@ def mount(
 def umount(mnt: Path) -> None:
     """Unmount what `kafkafs mount` mounted at MNT, and wait until it has ended.
 
-    Exit code: 0 unmounted, 4 it is busy (the processes that use it are named) or kafkafs is not mounted there.
+    Exit code: 0 unmounted; 4 it is busy (the processes that use it are named), kafkafs is not mounted there, or it was
+    unmounted and not everything could be written to disk.
     """
     try:
         unmount(absolute(mnt))

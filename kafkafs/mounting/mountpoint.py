@@ -19,6 +19,8 @@ from pathlib import Path
 
 import psutil
 
+from kafkafs.mounting import last_word
+
 FS_TYPE = "fuse.kafkafs"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
@@ -105,13 +107,33 @@ def check_nesting(log_dir: Path, mountpoint: Path) -> None:
 
 
 def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> None:
-    """Unmounts the kafkafs at this absolute path and waits until its process has ended. Raises MountError."""
+    """Unmounts the kafkafs at this absolute path and waits until its process has ended.
+
+    Raises MountError, also if the process could not write everything: then it is unmounted all the same.
+    """
     mounted = mount_at(mountpoint)
     if mounted is None:
         raise MountError(f"{mountpoint}: nothing is mounted there")
     if mounted.fs_type != FS_TYPE:
         raise MountError(f"{mountpoint}: that is a mount of type {mounted.fs_type}, not of kafkafs; see umount(8)")
     server = None if _is_dead(mountpoint) else _server_of(mountpoint)
+    if server is None:
+        _unmount(mountpoint)
+        return
+    with last_word.listening(server.pid) as said:
+        _unmount(mountpoint)
+        _wait_for(server, mountpoint, timeout_s)
+        message = said()
+    if message is None:
+        raise MountError(
+            f"{mountpoint} is unmounted, but its process ended before it had closed the log directory: it was killed, "
+            "or has crashed. The next mount, or `kafkafs recover`, repairs what it left"
+        )
+    if message:
+        raise MountError(f"{mountpoint} is unmounted, but its process failed at the end. {message}")
+
+
+def _unmount(mountpoint: Path) -> None:
     failure = _fusermount(mountpoint)
     if failure is not None:
         users = list(holders(mountpoint))
@@ -119,8 +141,11 @@ def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> None:
             who = "; ".join(users) or "processes that you may not see"
             raise MountError(f"{mountpoint} is busy: {who}. End them, or detach it: fusermount -u -z {mountpoint}")
         raise MountError(f"{mountpoint}: {failure}")
+
+
+def _wait_for(server: psutil.Process, mountpoint: Path, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    while server is not None and _runs(server):
+    while _runs(server):
         if time.monotonic() > deadline:
             raise MountError(
                 f"{mountpoint} is unmounted, but its process {server.pid} still serves: another mount namespace "

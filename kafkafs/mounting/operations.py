@@ -135,7 +135,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
     def destroy(self, path: str) -> None:
         # The kernel may not have reported every file that was closed before the umount.
         for number in list(self._writing):
-            self._close_writer(self._writing.pop(number))
+            self.failure = self._close_writer(self._writing.pop(number)) or self.failure
         self._stop()
 
     def stat_into(self, path: str | None, number: int | None, status: Any) -> int:
@@ -238,12 +238,15 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return 0
 
     @staticmethod
-    def _close_writer(writer: WriteHandle) -> None:
+    def _close_writer(writer: WriteHandle) -> Exception | None:
+        """Closes it; returns the error, which is logged."""
         try:
             writer.close()
         except (StorageError, OSError) as error:
             # The kernel drops release's answer: close(2) has returned long before.
             _log.error("the last line of a file that was closed could not be appended: %s", error)
+            return error
+        return None
 
     def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
         if not name.startswith("user."):
