@@ -261,7 +261,10 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return list(self._tree.lookup(path).xattrs())
 
     def statfs(self, path: str) -> dict[str, int]:
-        disk = os.statvfs(self._serving.disk)
+        try:
+            disk = os.statvfs(self._serving.disk)
+        except OSError:  # it has failed: nothing is known, and df(1) still lists the mount
+            return {"f_bsize": _BLOCK_BYTES, "f_frsize": _BLOCK_BYTES, "f_namemax": MAX_NAME_BYTES}
         names = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail")
         return {name: getattr(disk, name) for name in names} | {"f_namemax": MAX_NAME_BYTES}
 

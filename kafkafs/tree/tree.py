@@ -60,6 +60,9 @@ from storage.errors import NotPermitted, ReadOnlyLogDir
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, TopicPartition
 
+# What is answered from memory when the log directory cannot be read: with these a person finds out why.
+_WITHOUT_DISK = (paths.Root, paths.RootFile, paths.Topic, paths.Groups, paths.Schemas)
+
 
 @dataclass(frozen=True, slots=True)
 class TreeOptions:
@@ -174,7 +177,11 @@ class Tree:
             # First, and without a look at the directory: `echo >>` comes here for each line, and only this process
             # makes and removes topics in a directory that it owns.
             return AppendFile(self.owned, node, self._services.decoded.source)
-        self.log_dir.refresh()
+        try:
+            self.log_dir.refresh()
+        except OSError:
+            if not isinstance(node, _WITHOUT_DISK):
+                raise
         make_view = self._makers.get(type(node))
         if make_view is None:
             raise NoSuchPath(path)
