@@ -23,7 +23,15 @@ from kafkafs.mounting import allocator, daemon, last_word
 from kafkafs.mounting.daemon import StartupListener
 from kafkafs.mounting.errnos import data_errors
 from kafkafs.mounting.mount_options import MountOptions, escaped
-from kafkafs.mounting.mountpoint import FAILED, LOCKED, USAGE, MountError, check_mountpoint, check_nesting
+from kafkafs.mounting.mountpoint import (
+    FAILED,
+    LOCKED,
+    USAGE,
+    MountError,
+    check_mountpoint,
+    check_nesting,
+    write_protected,
+)
 from kafkafs.mounting.recovery_progress import RecoveryProgress
 from storage.config import BrokerConfig
 from storage.errors import InvalidConfig, LogLocked, StorageError
@@ -104,10 +112,20 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _LogTarget, listene
 
     allocator.keep_little()
     recovery = RecoveryProgress(listener.progress)
-    with _explained(), _opened(request, config, recovery, listener.say) as (log_dir, owned):
+    with (
+        _explained(),
+        write_protected(request.mountpoint) as protect,
+        _opened(request, config, recovery, listener.say) as (log_dir, owned),
+    ):
         served = _ServedTree(request, log, listener, recovery, log_dir, owned)
+
+        def start() -> None:
+            if owned is not None:
+                protect()
+            served.start()
+
         writable = None if owned is None else served.tree
-        operations = Operations(served.tree, served.serving, served.traffic, served.start, served.stop, writable)
+        operations = Operations(served.tree, served.serving, served.traffic, start, served.stop, writable)
         code = serve(operations, served.serving)
     if code != 0:
         raise MountError(f"libfuse could not mount {request.mountpoint} (its exit code is {code})")

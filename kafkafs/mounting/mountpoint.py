@@ -11,9 +11,10 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ FS_TYPE = "fuse.kafkafs"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 _POLL_S = 0.01
+_ANYBODY_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 USAGE = 2
 LOCKED = 3
@@ -94,8 +96,44 @@ def check_mountpoint(mountpoint: Path) -> str | None:
     except PermissionError as error:
         raise MountError(f"{mountpoint}: {error.strerror}") from None
     if occupied:
-        raise MountError(f"{mountpoint} is not empty: its files would be hidden; mount onto an empty directory")
+        raise MountError(
+            f"{mountpoint} is not empty: its files would be hidden. Were they written while nothing was mounted there? "
+            "Move them away, or mount onto an empty directory"
+        )
     return cleaned
+
+
+@contextlib.contextmanager
+def write_protected(mountpoint: Path) -> Iterator[Callable[[], None]]:
+    """What it yields, called once something is mounted there, makes the directory below unwritable until the end.
+
+    For a killed server it does not end: whoever goes on writing finds a directory that is not writable, and not one in
+    which files arise that no topic ever gets. A mode does not stop root, see README.md, "Writing".
+    """
+    try:
+        # Opened before the mount, it remains the directory below.
+        directory = os.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield lambda: None
+        return
+    try:
+        status = os.fstat(directory)
+        mode = stat.S_IMODE(status.st_mode)
+        if not mode & _ANYBODY_WRITES and os.geteuid() == status.st_uid != 0:
+            # What a killed server left. fusermount wants a directory that its user may write to.
+            mode |= stat.S_IWUSR
+            _change_mode(directory, mode)
+        yield lambda: _change_mode(directory, mode & ~_ANYBODY_WRITES)
+        _change_mode(directory, mode)
+    finally:
+        os.close(directory)
+
+
+def _change_mode(directory: int, mode: int) -> None:
+    """Does nothing for a directory of another owner, on a read-only disk, or one that is immutable."""
+    with contextlib.suppress(OSError):
+        if stat.S_IMODE(os.fstat(directory).st_mode) != mode:
+            os.fchmod(directory, mode)
 
 
 def check_nesting(log_dir: Path, mountpoint: Path) -> None:

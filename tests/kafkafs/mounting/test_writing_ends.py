@@ -237,6 +237,30 @@ def test_a_disk_that_starts_to_fail(tmp_path: Path) -> None:
     assert values(tmp_path / "logs", "good") == [b"while it fails", b"after it"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user, and only root can become one")
+def test_after_a_kill_nobody_writes_into_the_directory_below(tmp_path: Path) -> None:
+    """Except root, whom no mode stops. The next mount that ends in order gives the permission back."""
+    mnt = tmp_path / "mnt"
+    mnt.mkdir()
+    mnt.chmod(0o777)
+
+    def other_user_makes_a_directory() -> int:
+        command = ["setpriv", "--reuid=65534", "--clear-groups", "mkdir", "x"]
+        return subprocess.run(command, cwd=mnt, check=False).returncode
+
+    with writable(tmp_path) as process:
+        process.kill()
+        process.wait()
+        detach(mnt)
+        assert mnt not in kafkafs_mounts()
+        assert other_user_makes_a_directory() != 0
+        assert list(mnt.iterdir()) == []
+    mnt.chmod(0o777)
+    with writable(tmp_path):
+        pass
+    assert other_user_makes_a_directory() == 0
+
+
 @pytest.mark.parametrize("background", [False, True])
 def test_umount_fails_where_not_everything_could_be_written(tmp_path: Path, background: bool) -> None:
     """The disk fails after the last write and before the final flush, so that nobody else is told."""
