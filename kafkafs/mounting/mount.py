@@ -203,6 +203,10 @@ class _ServedTree:
         if self._maintenance is not None:
             self._maintenance.start()
         self._recovery.stop_forwarding()
+        if self._owned is not None and self._request.options.log is None:
+            # Where it is said why a line was refused, which an errno does not tell.
+            place = self._log.place
+            self._listener.say(f"the log of this mount goes {'to ' * (place == 'syslog')}{place}")
         self._listener.ready(self._log.stderr)
         _log.info("serving %s at %s, %s", self._request.log_dir, self._request.mountpoint, self._request.mode)
 

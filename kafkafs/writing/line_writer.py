@@ -43,6 +43,7 @@ import numpy as np
 
 from kafkafs.writing.destinations import Destination, Target
 from kafkafs.writing.line_parsers import Buffer, Int64s, JsonLines, Parse, parse_txt
+from kafkafs.writing.refused_lines import Refused
 from storage.append.appender import AppendedLines
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
 from storage.format.encoder_kernel import split_lines
@@ -95,9 +96,11 @@ class _Failure:
 class LineWriter:
     """One writer with one line buffer. Thread-safe: processes may share a descriptor."""
 
-    def __init__(self, destination: Destination, parse: Parse) -> None:
+    def __init__(self, destination: Destination, parse: Parse, refused: Refused = lambda _line, _error: None) -> None:
+        """`refused` is told of each bad line once."""
         # Constant after construction.
         self._parse = parse
+        self._refused = refused
         # Appends lines without parsing them.
         self._append_lines: Callable[[bytearray, Buffer], AppendedLines | None] | None = None
         if parse is parse_txt and isinstance(destination, Target):
@@ -112,6 +115,7 @@ class LineWriter:
         self._failure: _Failure | None = None  # of the last write, unless all of it was taken
         self._may_be_cut = False  # the next request may belong to the same write(2) as the last one
         self._durable = False  # the last write was a durable one
+        self._lines = 0  # of the requests before this one that may belong to the same write(2)
 
     def write(self, data: Buffer, *, durable: bool = False) -> int:
         """Takes `data` up to a line that fails; returns how many bytes, all of them if none fails.
@@ -170,10 +174,16 @@ class LineWriter:
 
     def _write_locked(self, data: Buffer) -> int:
         again = self._failure is not None and self._after_failure_locked(self._failure, data)
+        if not self._may_be_cut:
+            self._lines = 0
         taken, error = self._take_locked(data)
         if error is None:
             self._may_be_cut = len(data) >= _CUT_BYTES
+            if self._may_be_cut:
+                self._lines += bytes(data).count(b"\n")
             return taken
+        if isinstance(error, _BAD_LINES) and not again:
+            self._refused(self._lines + bytes(data[:taken]).count(b"\n") + 1, error)
         told = not taken and (again or not self._may_be_cut)
         self._refuse_locked(data, taken, error, told=told, again=again)
         if taken:
@@ -244,8 +254,9 @@ class LineWriter:
             return
         try:
             self._append_locked(bytes(self._begun), np.zeros(1, np.int64), np.full(1, len(self._begun), np.int64))
-        except _BAD_LINES:
+        except _BAD_LINES as error:
             self._begun.clear()
+            self._refused(self._lines + 1, error)
             raise
         self._begun.clear()
 

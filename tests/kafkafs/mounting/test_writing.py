@@ -243,6 +243,41 @@ def test_the_mount_option_sync_makes_every_write_durable(tmp_path: Path) -> None
         assert recovery_point(synced.path / "t") == 1
 
 
+def test_why_a_line_was_refused_is_in_the_status_and_the_log(tmp_path: Path) -> None:
+    """EINVAL tells neither the line nor what is wrong with it."""
+    log = tmp_path / "log"
+    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", "-o", f"log={log}", read_only=False) as mount:
+        (mount.path / "t").mkdir()
+        for content in (b'{"value":"a"}\n{"value":"b"}\n{"value":{"x":"\\u001b[31m"}}\n', b'{"value":1}'):
+            file = os.open(mount.path / "t/0/@append.jsonl", os.O_WRONLY)
+            try:
+                taken = os.write(file, content)
+                with fails_with(errno.EINVAL):
+                    os.write(file, content[taken:]) if taken < len(content) else os.fsync(file)
+            finally:
+                os.close(file)
+        with fails_with(errno.EINVAL):
+            (mount.path / "t/@config").write_bytes(b"# set\nretention.ms=\nsegment.bytes=few\n")
+        with fails_with(errno.EINVAL):
+            (mount.path / "a b").mkdir()
+        found = json.loads((mount.path / "@status.json").read_bytes())["refused_lines"]
+    assert [(entry["path"], entry["line"]) for entry in found] == [
+        ("t/0/@append.jsonl", 3),
+        ("t/0/@append.jsonl", 1),
+        ("t/@config", 3),
+        ("a b", None),
+    ]
+    assert found[0]["reason"].startswith("`value` must be a string")
+    assert "tojson" in found[0]["reason"]
+    assert "segment.bytes" in found[2]["reason"]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry["time"]) for entry in found)
+    logged = log.read_text()
+    for entry in found:
+        assert entry["reason"] in logged
+    assert "refused: t/0/@append.jsonl: line 3 of the write: `value` must be" in logged
+    assert "\x1b" not in logged
+
+
 def test_parallel_writers_never_mix_lines(topic: Path) -> None:
     def write(writer: int) -> None:
         with (topic / "0" / "@append").open("wb", buffering=0) as file:
