@@ -394,8 +394,9 @@ def test_internal_topics(mount: Mounted) -> None:
     topic = mount.path / "__consumer_offsets"
     with fails_with(errno.EPERM):
         topic.mkdir()
-    (mount.path / "@groups" / "g" / "t").mkdir(parents=True)
-    (mount.path / "@groups" / "g" / "t" / "0").write_bytes(b"0\n")
+    (mount.path / "read").mkdir()
+    (mount.path / "@groups" / "g" / "read").mkdir(parents=True)
+    (mount.path / "@groups" / "g" / "read" / "0").write_bytes(b"0\n")
     (partition, *_) = (path for path in topic.iterdir() if path.name.isdigit())
     with fails_with(errno.EPERM):
         os.open(partition / "@append", os.O_WRONLY)
