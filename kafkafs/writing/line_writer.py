@@ -127,10 +127,24 @@ class LineWriter:
             if not len(data):
                 return 0
             self._durable = durable
-            taken = self._write_locked(data)
-            if durable:
+            again = self._failure is not None and self._after_failure_locked(self._failure, data)
+            if not self._may_be_cut:
+                self._lines = 0
+            taken, error = self._take_locked(data)
+            if durable and taken:
                 self._destination.sync()
-            return taken
+            if error is None:
+                self._may_be_cut = len(data) >= _CUT_BYTES
+                if self._may_be_cut:
+                    self._lines += bytes(data).count(b"\n")
+                return taken
+            if isinstance(error, _BAD_LINES) and not again:
+                self._refused(self._lines + bytes(data[:taken]).count(b"\n") + 1, error)
+            told = not taken and (again or not self._may_be_cut)
+            self._refuse_locked(data, taken, error, told=told, again=again)
+            if taken:
+                return taken
+            raise error
 
     def sync(self) -> None:
         """An unterminated last line becomes a message, and everything that was written is on disk when it returns.
@@ -171,24 +185,6 @@ class LineWriter:
         """Forgets an unterminated last line, and what was refused."""
         with self._lock:
             self._give_up_locked()
-
-    def _write_locked(self, data: Buffer) -> int:
-        again = self._failure is not None and self._after_failure_locked(self._failure, data)
-        if not self._may_be_cut:
-            self._lines = 0
-        taken, error = self._take_locked(data)
-        if error is None:
-            self._may_be_cut = len(data) >= _CUT_BYTES
-            if self._may_be_cut:
-                self._lines += bytes(data).count(b"\n")
-            return taken
-        if isinstance(error, _BAD_LINES) and not again:
-            self._refused(self._lines + bytes(data[:taken]).count(b"\n") + 1, error)
-        told = not taken and (again or not self._may_be_cut)
-        self._refuse_locked(data, taken, error, told=told, again=again)
-        if taken:
-            return taken
-        raise error
 
     def _after_failure_locked(self, failure: _Failure, data: Buffer) -> bool:
         """Decides what `data`, the first request after a failure, continues: see the module's table. True when it is
