@@ -210,6 +210,7 @@ def _reset(
         committer = GroupCommitter(owned, offsets, force=force)
         before = offsets.group(group)
         wanted = {tp: _resolved(log_dir, tp, target) for tp in chosen}
+        committer.check(group, chosen)
         committer.commit(group, wanted)
         committer.sync(group)
     finally:

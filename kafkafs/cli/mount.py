@@ -57,6 +57,7 @@ def mount(
       uid=N, gid=N               the owner of the files (default: you)
       allow_other, allow_root    others may read and append too (needs user_allow_other in fuse.conf)
       noauto_unmount             a killed kafkafs leaves a dead mountpoint
+      sync                       every write is on disk when it returns, as with O_SYNC
       noexec, nosuid, nodev, noatime, and the words of fstab
 
     In fstab:  LOGDIR MNT fuse.kafkafs ro,noauto,user 0 0
@@ -99,7 +100,8 @@ def mount(
 def umount(mnt: Path) -> None:
     """Unmount what `kafkafs mount` mounted at MNT, and wait until it has ended.
 
-    Exit code: 0 unmounted, 4 it is busy (the processes that use it are named) or kafkafs is not mounted there.
+    Exit code: 0 unmounted; 4 it is busy (the processes that use it are named), kafkafs is not mounted there, or it was
+    unmounted and not everything could be written to disk.
     """
     try:
         unmount(absolute(mnt))

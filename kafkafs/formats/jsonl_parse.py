@@ -169,7 +169,12 @@ def _bytes(found: Any, what: str) -> bytes | None:
             return b64decode(found["base64"], validate=True)
     except (UnicodeEncodeError, binascii.Error, ValueError) as error:
         raise InvalidRecord(f"{what}: {error}", found=_shown(found)) from None
-    raise InvalidRecord(f'{what} must be a string, {{"base64":"…"}} or null', found=_shown(found))
+    is_field = what in ("key", "value")
+    raise InvalidRecord(
+        f'{f"`{what}`" if is_field else what} must be a string, {{"base64":"…"}} or null',
+        found=_shown(found),
+        advice=f"Its JSON text is one: jq -c '.{what} |= tojson'" if is_field else None,
+    )
 
 
 def _number(found: Any, what: str, least: int, most: int) -> int | None:

@@ -92,7 +92,7 @@ class Report:
                 **{str(tp): _failed(error) for tp, error in sources.offline().items()},
             },
             "hidden": [{"name": hidden.name, "reason": hidden.reason} for hidden in sources.log_dir.hidden()],
-            "problems": [str(problem) for problem in sources.log_dir.problems()],
+            "problems": _problems(sources.log_dir),
             **sources.tree(),
             "requests": sources.requests(),
             "errors": sources.errors(),
@@ -101,6 +101,14 @@ class Report:
             "kernels": compiled_kernels.loaded(),
             "versions": self._versions,
         }
+
+
+def _problems(log_dir: LogDir) -> list[str]:
+    try:
+        log_dir.path.stat()
+        return [str(problem) for problem in log_dir.problems()]
+    except OSError as error:
+        return [f"the log directory cannot be read: {error}"]
 
 
 def _partition(log: Log) -> Facts:
