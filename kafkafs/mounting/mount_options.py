@@ -14,12 +14,47 @@ from pathlib import Path
 from storage.types import Isolation
 
 # Options of mount(8) and fstab(5) that are not meant for a filesystem, and defaults.
-_GENERIC = frozenset((
-    "rw", "exec", "suid", "dev", "atime", "async", "auto", "noauto", "user", "nouser", "users", "nousers", "owner",
-    "noowner", "group", "nogroup", "_netdev", "nofail", "defaults", "diratime", "relatime", "norelatime",
-    "nostrictatime", "nolazytime", "loud", "silent", "mand", "nomand", "iversion", "noiversion", "sync", "dirsync",
-    "strictatime", "lazytime", "nodiratime", "nosymfollow", "symfollow",
-))
+_GENERIC = frozenset(
+    (
+        "rw",
+        "exec",
+        "suid",
+        "dev",
+        "atime",
+        "async",
+        "auto",
+        "noauto",
+        "user",
+        "nouser",
+        "users",
+        "nousers",
+        "owner",
+        "noowner",
+        "group",
+        "nogroup",
+        "_netdev",
+        "nofail",
+        "defaults",
+        "diratime",
+        "relatime",
+        "norelatime",
+        "nostrictatime",
+        "nolazytime",
+        "loud",
+        "silent",
+        "mand",
+        "nomand",
+        "iversion",
+        "noiversion",
+        "sync",
+        "dirsync",
+        "strictatime",
+        "lazytime",
+        "nodiratime",
+        "nosymfollow",
+        "symfollow",
+    )
+)
 # What the kernel enforces on the tree if requested.
 _KERNEL = frozenset(("noexec", "nosuid", "nodev", "noatime"))
 # libfuse's own, passed on.

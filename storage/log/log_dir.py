@@ -20,6 +20,7 @@ from storage.files import checkpoints, names
 from storage.files.file_mark import NEVER, FileMark
 from storage.files.listing import scan_quietly
 from storage.files.names import DirKind
+from storage.files.opening import is_directory, real_place
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _REASONS: Final = {
     DirKind.STRAY: "is not in the broker's metadata (a stray)",
     DirKind.REMOTE_INDEX_CACHE: "is a cache of remote indexes",
 }
+_LINK: Final = "is a symbolic link that is not followed: it does not lead to a directory of the same name and owner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class LogDir:
         `open_log` returns the logs of the process that owns the directory (`OwnedDir`); without it they are only read.
         """
         # Constant after construction.
-        self.path = path
+        self.path = path = real_place(path)
         self._place = os.fspath(path)  # converting a Path to text takes longer than the system call
         self.clock = clock
         self._config = config
@@ -106,7 +108,9 @@ class LogDir:
                     if not entry.is_dir():
                         continue
                     parsed = names.parse_dir(entry.name)
-                    if parsed.kind in _SHOWN and parsed.partition is not None:
+                    if entry.is_symlink() and not is_directory(self.path / entry.name):
+                        hidden.append(HiddenDir(entry.name, _LINK, parsed.kind, parsed.partition))
+                    elif parsed.kind in _SHOWN and parsed.partition is not None:
                         topics.setdefault(parsed.partition.topic, []).append(parsed.partition.partition)
                     else:
                         reason = parsed.reason or _REASONS.get(parsed.kind, parsed.kind.value)

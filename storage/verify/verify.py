@@ -23,6 +23,7 @@ from typing import NamedTuple
 from storage.files import checkpoints, dir_lock, meta_properties, names, partition_metadata, topic_properties
 from storage.files.listing import paths_in
 from storage.files.names import DirKind, FileKind
+from storage.files.opening import real_place
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
 from storage.verify.findings import (
@@ -78,6 +79,7 @@ def verify_log_dir(
     segments of all partitions (with `PartitionAudit.audit`), instead of threads here. OSError when the directory cannot
     be listed.
     """
+    path = real_place(path)
     held = dir_lock.holder(path) is not None
     directory = _Directory(path, clean=not held and (path / names.CLEAN_SHUTDOWN).exists(), held=held)
     findings = directory.findings
