@@ -105,11 +105,13 @@ class LogDir:
             hidden = []
             with scan_quietly(self.path) as entries:
                 for entry in entries:
-                    if not entry.is_dir():
+                    is_link = entry.is_symlink()
+                    if not is_link and not entry.is_dir():
                         continue
                     parsed = names.parse_dir(entry.name)
-                    if entry.is_symlink() and not is_directory(self.path / entry.name):
-                        hidden.append(HiddenDir(entry.name, _LINK, parsed.kind, parsed.partition))
+                    if is_link and not is_directory(self.path / entry.name):
+                        if parsed.partition is not None:
+                            hidden.append(HiddenDir(entry.name, _LINK, parsed.kind, parsed.partition))
                     elif parsed.kind in _SHOWN and parsed.partition is not None:
                         topics.setdefault(parsed.partition.topic, []).append(parsed.partition.partition)
                     else:
