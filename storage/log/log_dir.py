@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -36,6 +37,7 @@ _REASONS: Final = {
     DirKind.STRAY: "is not in the broker's metadata (a stray)",
     DirKind.REMOTE_INDEX_CACHE: "is a cache of remote indexes",
 }
+_NUMBER: Final = f"has a partition number above {names.MAX_PARTITIONS - 1}, the highest that is read"
 _LINK: Final = "is a symbolic link that is not followed: it does not lead to a directory of the same name and owner"
 
 
@@ -112,6 +114,8 @@ class LogDir:
                     if is_link and not is_directory(self.path / entry.name):
                         if parsed.partition is not None:
                             hidden.append(HiddenDir(entry.name, _LINK, parsed.kind, parsed.partition))
+                    elif parsed.partition is not None and parsed.partition.partition >= names.MAX_PARTITIONS:
+                        hidden.append(HiddenDir(entry.name, _NUMBER, parsed.kind, parsed.partition))
                     elif parsed.kind in _SHOWN and parsed.partition is not None:
                         topics.setdefault(parsed.partition.topic, []).append(parsed.partition.partition)
                     else:
@@ -153,7 +157,7 @@ class LogDir:
         without metadata, those with lower numbers than a partition that is here.
 
         They are in another log directory of this broker, on other brokers, or lost. A directory that is not a broker's
-        has none: it may hold just some partitions of a topic. OSError.
+        has none: it may hold just some partitions of a topic. Not more than names.MAX_PARTITIONS. OSError.
         """
         if not self.is_broker:
             return []
@@ -169,7 +173,8 @@ class LogDir:
             here = set(self.partitions(topic))
             # None where the metadata describe a later topic of that name, or there are none.
             count = self.topic_info(topic).partition_count or max(here) + 1
-            found += [TopicPartition(topic, number) for number in range(count) if number not in here]
+            absent = (TopicPartition(topic, number) for number in range(count) if number not in here)
+            found += islice(absent, max(0, names.MAX_PARTITIONS - len(found)))
         return sorted(found)
 
     def hidden(self) -> list[HiddenDir]:
