@@ -305,7 +305,7 @@ def check_quorum(
 def _is_quorum_state(data: bytes) -> bool:
     try:
         return isinstance(json.loads(data), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -163,7 +163,7 @@ def _configs(name: str, known: Mapping[str, str]) -> tuple[dict[str, str], tuple
         unfit = key in _OF_A_CLUSTER or key.startswith(_OF_TIERS) or key in _OURS_OR_GONE
         if unfit or (key not in TOPIC_KEYS and key not in KAFKAS_TOPIC_KEYS):
             left_out.append(f"{key}={value}")
-        elif key == "segment.bytes" and value.strip().isdigit() and int(value) < _LEAST_SEGMENT_BYTES:
+        elif key == "segment.bytes" and value.strip().isdigit() and int(value[:20]) < _LEAST_SEGMENT_BYTES:
             configs[INTERNAL_SEGMENT_BYTES] = value
         else:
             configs[key] = value
