@@ -71,8 +71,9 @@ def verify(
 
 def _read(path: Path) -> Manifest:
     from storage.files import manifest
+    from storage.files.opening import real_place
 
-    found = manifest.read(path)
+    found = manifest.read(real_place(path))
     if found is None:
         raise click.UsageError(f"--manifest: {path} does not exist")
     return found

@@ -108,11 +108,12 @@ def _descriptor_set(texts: tuple[tuple[str, str], ...]) -> bytes:
                 path = Path(folder, "files", name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
+            # -P, and a directory of its own: with -m Python imports from the working directory, which may be the log's.
             done = subprocess.run(
-                [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}/files", *_known_files(),
+                [sys.executable, "-P", "-m", "grpc_tools.protoc", f"-I{folder}/files", *_known_files(),
                  "--include_imports", f"--descriptor_set_out={made}", _MAIN],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_SECONDS,
-                check=False,
+                cwd=folder, check=False,
             )  # fmt: skip
             if done.returncode == 0:
                 return made.read_bytes()

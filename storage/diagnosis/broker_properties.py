@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import InvalidConfig
+from storage.files.opening import real_place
 from storage.files.whole_file import read_existing
 from storage.format import properties
 
@@ -29,7 +30,7 @@ class BrokerProperties:
 
 def read(path: Path) -> BrokerProperties:
     """Reads a server.properties. OSError; CorruptCheckpoint; InvalidConfig for a node id that is no number."""
-    found = properties.parse(read_existing(path), path)
+    found = properties.parse(read_existing(real_place(path)), path)
     text = found.get("node.id", found.get("broker.id"))
     try:
         node_id = None if text is None or not text.strip() else int(text)

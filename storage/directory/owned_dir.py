@@ -38,6 +38,7 @@ from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
 from storage.files.names import DirKind
+from storage.files.opening import real_place
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
 from storage.log.read_only_log import ReadOnlyLog
@@ -140,7 +141,7 @@ class OwnedDir:
         offline, alone (`failures`). LogLocked when another process holds the directory; NotALogDir, BadDestination
         (see check_log_dir); FileNotFoundError or another OSError.
         """
-        path = Path(path)
+        path = real_place(Path(path))
         disk = RealDisk() if disk is None else disk
         if not opening.create and not path.exists():
             raise FileNotFoundError(errno.ENOENT, "no such log directory", str(path))

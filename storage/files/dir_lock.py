@@ -10,6 +10,7 @@ storage/DESIGN.md, "Sharing a directory with a broker".
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import struct
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from storage.errors import LogLocked
 from storage.files.disk_protocol import Disk, DiskFile
+from storage.files.opening import open_file
 
 NAME = ".lock"
 
@@ -80,9 +82,13 @@ def holder(directory: Path) -> int | None:
         if path in _held:
             return os.getpid()
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_file(path, os.O_RDONLY)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EINVAL):  # what is no regular file is nobody's lock
+                return None
+            raise
         try:
             return _holder_of(fd)
         finally:

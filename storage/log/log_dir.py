@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,7 @@ from storage.files.file_mark import NEVER, FileMark
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.listing import scan_quietly
 from storage.files.names import DirKind
+from storage.files.opening import is_directory, real_place
 from storage.log.places import check_log_dir
 from storage.log.tiering import remote_offsets
 from storage.types import OffsetRange, TopicPartition
@@ -39,6 +41,8 @@ _REASONS: Final = {
     DirKind.STRAY: "is not in the broker's metadata (a stray)",
     DirKind.REMOTE_INDEX_CACHE: "is a cache of remote indexes",
 }
+_NUMBER: Final = f"has a partition number above {names.MAX_PARTITIONS - 1}, the highest that is read"
+_LINK: Final = "is a symbolic link that is not followed: it does not lead to a directory of the same name and owner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class LogDir:
         `open_log` returns the logs of the process that owns the directory (`OwnedDir`); without it they are only read.
         """
         # Constant after construction.
-        self.path = path
+        self.path = path = real_place(path)
         self._place = os.fspath(path)  # converting a Path to text takes longer than the system call
         self.clock = clock
         self._config = config
@@ -108,10 +112,16 @@ class LogDir:
             hidden = []
             with scan_quietly(self.path) as entries:
                 for entry in entries:
-                    if not entry.is_dir():
+                    is_link = entry.is_symlink()
+                    if not is_link and not entry.is_dir():
                         continue
                     parsed = names.parse_dir(entry.name)
-                    if parsed.kind in _SHOWN and parsed.partition is not None:
+                    if is_link and not is_directory(self.path / entry.name):
+                        if parsed.partition is not None:
+                            hidden.append(HiddenDir(entry.name, _LINK, parsed.kind, parsed.partition))
+                    elif parsed.partition is not None and parsed.partition.partition >= names.MAX_PARTITIONS:
+                        hidden.append(HiddenDir(entry.name, _NUMBER, parsed.kind, parsed.partition))
+                    elif parsed.kind in _SHOWN and parsed.partition is not None:
                         topics.setdefault(parsed.partition.topic, []).append(parsed.partition.partition)
                     else:
                         reason = parsed.reason or _REASONS.get(parsed.kind, parsed.kind.value)
@@ -152,7 +162,7 @@ class LogDir:
         without metadata, those with lower numbers than a partition that is here.
 
         They are in another log directory of this broker, on other brokers, or lost. A directory that is not a broker's
-        has none: it may hold just some partitions of a topic. OSError.
+        has none: it may hold just some partitions of a topic. Not more than names.MAX_PARTITIONS. OSError.
         """
         if not self.is_broker:
             return []
@@ -168,7 +178,8 @@ class LogDir:
             here = set(self.partitions(topic))
             # None where the metadata describe a later topic of that name, or there are none.
             count = self.topic_info(topic).partition_count or max(here) + 1
-            found += [TopicPartition(topic, number) for number in range(count) if number not in here]
+            absent = (TopicPartition(topic, number) for number in range(count) if number not in here)
+            found += islice(absent, max(0, names.MAX_PARTITIONS - len(found)))
         return sorted(found)
 
     def hidden(self) -> list[HiddenDir]:

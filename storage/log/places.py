@@ -10,6 +10,7 @@ from typing import Final
 from storage.errors import BadDestination, NotALogDir
 from storage.files import names
 from storage.files.listing import scan_quietly
+from storage.files.opening import real_place
 
 # A broker or kafkafs writes one of these files into every log directory that it has opened and closed.
 _MARKS: Final = (
@@ -37,6 +38,7 @@ def is_log_dir(path: Path) -> bool:
 def check_log_dir(path: Path, *, create: bool = False) -> None:
     """Raises NotALogDir for what is no log directory, with the one that is probably meant. With `create` a directory
     that is missing or empty will do, unless it lies in a log directory (BadDestination). OSError."""
+    path = real_place(path)
     if create:
         check_destination(path)
     if is_marked(path):

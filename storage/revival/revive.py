@@ -26,6 +26,7 @@ from storage.files import dir_lock, names, partition_metadata
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
+from storage.files.opening import real_place
 from storage.files.producer_state import ProducerEntry
 from storage.log.log_dir import LogDir
 from storage.log.places import check_destination
@@ -127,7 +128,7 @@ def run(
     clock = SystemClock() if clock is None else clock
     progress = NoProgress() if progress is None else progress
     revival = plan(request)
-    target = request.target.absolute()
+    target = real_place(request.target.absolute())
     place = target.with_name(target.name + UNFINISHED_SUFFIX)
     with _taken(disk, place) as lock:
         revival.began_anew = _emptied(disk, place)

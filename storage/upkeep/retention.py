@@ -319,6 +319,6 @@ def _state(snapshot: LogSnapshot, config: LogConfig, log_start: int, high_waterm
             snapshot.end_position(segment),
             lambda segment=segment: retention_timestamp_ms(snapshot, segment),  # type: ignore[misc]
         )
-        for segment, end in zip(snapshot.segments, ends, strict=True)
+        for segment, end in zip(snapshot.segments, ends, strict=False)  # a log without a segment has an end, too
     )
     return LogState(segments, log_start, high_watermark, now_ms, config)

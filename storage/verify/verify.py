@@ -24,6 +24,7 @@ from typing import NamedTuple
 from storage.files import checkpoints, dir_lock, meta_properties, names, partition_metadata, topic_properties
 from storage.files.listing import paths_in
 from storage.files.names import DirKind, FileKind
+from storage.files.opening import real_place
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
 from storage.progress import NoProgress, Progress
@@ -87,6 +88,7 @@ def verify_log_dir(
     segments of all partitions (with `PartitionAudit.audit`), instead of threads here. NotALogDir; OSError when the
     directory cannot be listed.
     """
+    path = real_place(path)
     check_log_dir(path)
     held = dir_lock.holder(path) is not None
     directory = _Directory(path, clean=not held and (path / names.CLEAN_SHUTDOWN).exists(), held=held)

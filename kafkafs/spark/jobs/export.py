@@ -26,6 +26,7 @@ from kafkafs.spark.split_reader import read_split
 from storage.client.counting import visible_end
 from storage.errors import NotPermitted, OffsetOutOfRange, StorageError, UnknownTopicOrPartition
 from storage.files.disk import RealDisk
+from storage.files.opening import real_place
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.log.places import check_destination
@@ -157,7 +158,7 @@ def export(
     """
     began = time.monotonic()
     options = ExportOptions() if options is None else options
-    source, target = Path(log_dir).absolute(), Path(directory).absolute()
+    source, target = real_place(Path(log_dir).absolute()), real_place(Path(directory).absolute())
     logs = LogDir.open_read_only(source)
     check_destination(target, source)
     chosen = list(_all_partitions(logs) if partitions is None else partitions)

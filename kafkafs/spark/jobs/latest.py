@@ -34,6 +34,7 @@ from storage.client.counting import visible_end
 from storage.compaction.key_scan import KeyChunk, spread
 from storage.errors import NotPermitted, OffsetOutOfRange, SegmentGone, StorageError
 from storage.files.disk import RealDisk
+from storage.files.opening import real_place
 from storage.format.decoder import Decoder
 from storage.latest.latest_records import rows_among, tombstones_marked
 from storage.latest.offset_map import OffsetMap, hash_keys, new_secret
@@ -126,7 +127,7 @@ def latest(
     no `directory`.
     """
     began = time.monotonic()
-    source, target = Path(log_dir).absolute(), Path(directory).absolute()
+    source, target = real_place(Path(log_dir).absolute()), real_place(Path(directory).absolute())
     _check_target(source, target)
     disk = RealDisk() if disk is None else disk
     staging = target.parent / f".{target.name}.{uuid4().hex}.unfinished"
