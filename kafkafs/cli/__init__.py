@@ -17,6 +17,7 @@ import click
 
 from kafkafs.cli import standard_streams
 from kafkafs.cli.exit_codes import DATA_ERROR, HELD, INTERRUPTED
+from kafkafs.printable import printable
 from storage.files import descriptors
 
 # numpy brings a linear algebra library whose threads spin while they wait for work that we never give them.
@@ -109,9 +110,9 @@ class _Main(click.Group):
         except BadDestination as error:
             raise click.UsageError(str(error)) from None
         except NotALogDir as error:
-            from kafkafs.cli.targets import meant_by
+            from kafkafs.mounting.mountpoint import naming_the_tree
 
-            say(meant_by(error))
+            say(naming_the_tree(error))
             ctx.exit(DATA_ERROR)
         except LogLocked as error:
             from kafkafs.mounting.mountpoint import naming_the_mount
@@ -141,9 +142,14 @@ def text_of(error: object) -> str:
 
 def say(message: object) -> None:
     """One line on stderr, if that can be written to: an exit code tells the same."""
-    text = " ".join(text_of(message).split("\n"))
+    text = printable(" ".join(text_of(message).split("\n")))
     with suppress(OSError):
         click.echo(f"kafkafs: {text}", err=True)
+
+
+def echo(text: object = "") -> None:
+    """Prints text for people, which may hold what a log directory has chosen: names, configurations. See printable."""
+    click.echo(printable(str(text), "\n\t"))
 
 
 def _say_failed(error: OSError) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say, text_of
+from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION
 from kafkafs.cli.signals import use_default_signals
@@ -50,7 +50,7 @@ def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_j
         print_json({"partitions": rows, "total": total})
     elif len(rows) == 1:
         if not failed:
-            click.echo(total)
+            echo(total)
     else:
         lines = [(f"{row['topic']}/{row['partition']}", row["count"]) for row in rows]
         print_table(("PARTITION", "MESSAGES"), [*lines, ("total", total)])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say, text_of
+from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR, FOUND
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION, OFFSETS
@@ -229,12 +229,12 @@ def _diff(
 
 def _print(tp: TopicPartition, found: LogDiff, sides: tuple[Path, Path]) -> None:
     if found.first is None:
-        click.echo(f"{tp}: equal")
+        echo(f"{tp}: equal")
         return
     ranges = ", ".join(f"{first}-{last}" for first, last in found.ranges)
-    click.echo(f"{tp}: differs first at offset {found.first.offset}; differences within {ranges}")
+    echo(f"{tp}: differs first at offset {found.first.offset}; differences within {ranges}")
     for side, seen in zip(sides, (found.first.left, found.first.right), strict=True):
-        click.echo(f"  {side}: {'no message' if seen is None else _text(seen)}")
+        echo(f"  {side}: {'no message' if seen is None else _text(seen)}")
 
 
 def _text(seen: SeenRecord) -> str:

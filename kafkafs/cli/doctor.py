@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kafkafs.cli import echo
 from kafkafs.cli.exit_codes import FOUND
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON
@@ -65,18 +66,18 @@ def _print(diagnosis: Diagnosis) -> None:
 
     for one in diagnosis.predictions:
         kind = "finding" if one.reaction.is_finding else "note"
-        click.echo(f"{one.path}: {kind} {one.name}: {one.what}")
-        click.echo(f"  the broker: {one.broker}")
+        echo(f"{one.path}: {kind} {one.name}: {one.what}")
+        echo(f"  the broker: {one.broker}")
         if one.advice:
-            click.echo(f"  what to do: {one.advice}")
+            echo(f"  what to do: {one.advice}")
     if diagnosis.is_well and any(one.reaction is Reaction.FETCHES for one in diagnosis.predictions):
-        click.echo("the broker starts, and loses nothing of what is here; tiered storage was not looked at")
+        echo("the broker starts, and loses nothing of what is here; tiered storage was not looked at")
     elif diagnosis.is_well:
-        click.echo("the broker starts, and loses nothing")
+        echo("the broker starts, and loses nothing")
     elif diagnosis.starts:
-        click.echo("the broker starts, but see the findings above")
+        echo("the broker starts, but see the findings above")
     else:
-        click.echo("the broker does not start")
+        echo("the broker does not start")
 
 
 def _json(diagnosis: Diagnosis) -> dict[str, Any]:

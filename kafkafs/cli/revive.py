@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kafkafs.cli import echo
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, Moment, whole_number
 from kafkafs.cli.tables import print_json, print_table
@@ -197,17 +198,17 @@ def _config(settings: Sequence[tuple[str, str, str]]) -> ConfigRequest:
 
 def _print(request: Request, revival: Revival, *, dry_run: bool) -> None:
     if revival.began_anew:
-        click.echo(f"an earlier run to {request.target} had not finished: begun anew")
+        echo(f"an earlier run to {request.target} had not finished: begun anew")
     rows = [
         (str(one.tp), one.replica.log_start_offset, _end(revival, one), one.replica.path) for one in revival.partitions
     ]
     print_table(("PARTITION", "FROM", "END", "SOURCE"), rows)
     for note in revival.notes:
-        click.echo(f"note: {note}")
+        echo(f"note: {note}")
     if dry_run:
-        click.echo(f"{request.target} would hold {len(revival.topics)} topics; nothing was done")
+        echo(f"{request.target} would hold {len(revival.topics)} topics; nothing was done")
     else:
-        click.echo(f"{request.target} is complete: kafka-server-start.sh {request.target}/server.properties")
+        echo(f"{request.target} is complete: kafka-server-start.sh {request.target}/server.properties")
 
 
 def _end(revival: Revival, one: PlannedPartition) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say, text_of
+from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON
@@ -91,17 +91,17 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
 
 
 def _print_result(result: Salvaged) -> None:
-    click.echo(
+    echo(
         f"{result.tp}: {result.first_offset} to {result.log_end_offset}, {result.batches} batches,"
         f" {result.size_bytes} bytes copied"
         + (f", {result.repaired} with a corrected magic byte" if result.repaired else "")
     )
     for lost in result.lost:
-        click.echo(f"  {_range(lost)}")
+        echo(f"  {_range(lost)}")
         for damage in lost.damages:
-            click.echo(f"    {damage.path}: position {damage.position} to {damage.end}: {damage.reason}")
+            echo(f"    {damage.path}: position {damage.position} to {damage.end}: {damage.reason}")
     if not result.lost:
-        click.echo("  nothing lost")
+        echo("  nothing lost")
 
 
 def _range(lost: LostOffsets) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import echo, say
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json, print_table
@@ -98,4 +98,4 @@ def _export(registry: Registry, logdir: Path, target: Path, as_json: bool) -> No
     if as_json:
         print_json({"directory": str(target), **counts})
     else:
-        click.echo(f"{target}: subjects {counts['subjects']}, versions {counts['versions']}, ids {counts['ids']}")
+        echo(f"{target}: subjects {counts['subjects']}, versions {counts['versions']}, ids {counts['ids']}")

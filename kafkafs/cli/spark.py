@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import psutil
 
-from kafkafs.cli import passes, say
+from kafkafs.cli import echo, passes, say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.histogram import drawing
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS
@@ -158,7 +158,7 @@ def export(
     if as_json:
         print_json(_exported(done))
     else:
-        click.echo(f"{done.messages} messages in {done.files} files, {done.size_bytes} bytes, {done.seconds:.1f} s")
+        echo(f"{done.messages} messages in {done.files} files, {done.size_bytes} bytes, {done.seconds:.1f} s")
     for bad in done.quarantined:
         say(f"{bad.path}: quarantined position {bad.position} to {bad.end}, offsets {bad.first_offset} to "
             f"{bad.last_offset}")  # fmt: skip
@@ -405,7 +405,7 @@ def latest(
         ends = [{**asdict(one), "end_offset": end} for one, end in sorted(done.ends.items())]
         print_json({**facts, "seconds": round(done.seconds, 3), "partitions": ends})
     else:
-        click.echo(f"{done.messages} messages in {done.files} files, {done.size_bytes} bytes, {done.seconds:.1f} s")
+        echo(f"{done.messages} messages in {done.files} files, {done.size_bytes} bytes, {done.seconds:.1f} s")
     if done.undated:
         say(f"{done.undated} messages have a timestamp outside the range of dates; it is null in the table")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import say
-from storage.errors import BadDestination, NotALogDir, StorageError, UnknownTopicOrPartition
+from storage.errors import BadDestination, StorageError, UnknownTopicOrPartition
 from storage.files import names
 from storage.types import TopicPartition
 
@@ -148,17 +148,6 @@ def check_destination(path: Path, *sources: Path) -> None:
     if tree is not None:
         what = f"is inside the tree of {tree.source} at {tree.path}"
         raise BadDestination(what, path=path, advice="Name another place: a directory there is a topic")
-
-
-def meant_by(error: NotALogDir) -> str:
-    """What to tell of a directory that is no log directory: also which one a tree shows."""
-    from kafkafs.mounting.mountpoint import absolute, tree_around
-
-    tree = None if error.path is None else tree_around(absolute(error.path))
-    if tree is not None:
-        found, advice = f"the tree of one at {tree.path}", f"The log directory is {tree.source}"
-        error = NotALogDir("not a log directory", path=error.path, found=found, advice=advice)
-    return str(error)
 
 
 def _items(names: list[str], incomplete: str) -> list[CompletionItem]:

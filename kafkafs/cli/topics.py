@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say, text_of
+from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.signals import use_default_signals
@@ -84,7 +84,7 @@ def list_topics(ctx: click.Context, logdir: Path, as_json: bool) -> None:
 def _print_list(found: list[dict[str, Any]], hidden: list[dict[str, Any]]) -> None:
     print_table(("TOPIC", "PARTITIONS", "BYTES"), [(t["topic"], len(t["partitions"]), t["bytes"]) for t in found])
     if hidden:
-        click.echo()
+        echo()
         rows = [(entry["directory"], entry["bytes"], entry["reason"]) for entry in hidden]
         print_table(("NOT A LIVE PARTITION", "BYTES", "REASON"), rows)
 
@@ -115,7 +115,7 @@ def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_jso
     else:
         for number, topic in enumerate(found):
             if number:
-                click.echo()
+                echo()
             _print_topic(topic)
     problems = [problem for topic in found for problem in topic["problems"]]
     problems += [part["problem"] for topic in found for part in topic["partitions"] if "problem" in part]
@@ -171,9 +171,9 @@ def _print_topic(topic: dict[str, Any]) -> None:
     if count is not None and count != here:
         partitions += f" of {count}"
     topic_id = f", id {topic['topic_id']}" if topic["topic_id"] else ""
-    click.echo(f"{topic['topic']}: {partitions}, {topic['replicas']} replica(s){topic_id}")
+    echo(f"{topic['topic']}: {partitions}, {topic['replicas']} replica(s){topic_id}")
     if topic["config"]:
-        click.echo(f"config ({topic['config_source']}): {' '.join(f'{k}={v}' for k, v in topic['config'].items())}")
+        echo(f"config ({topic['config_source']}): {' '.join(f'{k}={v}' for k, v in topic['config'].items())}")
     columns = ("partition", "log_start_offset", "log_end_offset", "last_stable_offset", "messages", "segments", "bytes")
     headings = (
         "PARTITION",

@@ -34,6 +34,7 @@ from kafkafs.mounting.mountpoint import (
     write_protected,
 )
 from kafkafs.mounting.recovery_progress import RecoveryProgress
+from kafkafs.printable import printable
 from storage.config import BrokerConfig
 from storage.errors import InvalidConfig, LogLocked, StorageError
 from storage.log.places import check_log_dir
@@ -356,6 +357,13 @@ def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:
     return options
 
 
+class _Printable(logging.Formatter):
+    """Names and texts of a log directory reach the log, and a terminal that shows it, without control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), "\n\t")
+
+
 def _start_logging(options: MountOptions, *, foreground: bool) -> _LogTarget:
     """Sends the log to the named file; without one to stderr in the foreground, to syslog in the background."""
     handler: logging.Handler
@@ -377,7 +385,7 @@ def _start_logging(options: MountOptions, *, foreground: bool) -> _LogTarget:
         line = "%(levelname)s %(name)s: %(message)s"
     else:
         handler, place = logging.NullHandler(), "nowhere: there is no syslog here, and no -o log=FILE was given"
-    handler.setFormatter(logging.Formatter(line))
+    handler.setFormatter(_Printable(line))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("fuse").setLevel(logging.WARNING)
     return _LogTarget(place, stderr)

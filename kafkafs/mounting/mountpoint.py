@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from kafkafs.mounting import last_word
-from storage.errors import LogLocked
+from storage.errors import LogLocked, NotALogDir
 
 FS_TYPE = "fuse.kafkafs"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
@@ -84,6 +84,15 @@ def naming_the_mount(error: LogLocked) -> LogLocked:
         if mount.fs_type == FS_TYPE and mount.source == log_dir and not mount.read_only:
             error.advice = f"It is mounted at {mount.path}: `kafkafs umount {mount.path}` releases it"
     return error
+
+
+def naming_the_tree(error: NotALogDir) -> NotALogDir:
+    """The error; if its directory is in a tree of ours, it names the log directory that the tree shows."""
+    tree = None if error.path is None else tree_around(absolute(error.path))
+    if tree is None:
+        return error
+    found, advice = f"the tree of one at {tree.path}", f"The log directory is {tree.source}"
+    return NotALogDir("not a log directory", path=error.path, found=found, advice=advice)
 
 
 def absolute(path: Path) -> Path:

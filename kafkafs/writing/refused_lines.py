@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from kafkafs.printable import printable
 from storage.clock import Clock
 from storage.errors import (
     InvalidConfig,
@@ -85,4 +86,4 @@ class RefusedLines:
 def _printable(text: str) -> str:
     """The beginning of a text that may hold what was written, without anything that a terminal acts on."""
     short = text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}..."
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in short)
+    return printable(short)
