@@ -137,6 +137,8 @@ def text_of(error: object) -> str:
     if not isinstance(error, OSError):
         return str(error)
     text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{text}. Free some space there and repeat the command"
     return f"{text}. Run as the user that owns it" if error.errno == errno.EACCES else text
 
 

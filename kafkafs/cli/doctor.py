@@ -70,12 +70,14 @@ def _print(diagnosis: Diagnosis) -> None:
         echo(f"  the broker: {one.broker}")
         if one.advice:
             echo(f"  what to do: {one.advice}")
-    if diagnosis.is_well and any(one.reaction is Reaction.FETCHES for one in diagnosis.predictions):
+    if diagnosis.is_well and diagnosis.quick:
+        echo("the broker starts; no log was read (--quick), so damage and what it would cut were not looked for")
+    elif diagnosis.is_well and any(one.reaction is Reaction.FETCHES for one in diagnosis.predictions):
         echo("the broker starts, and loses nothing of what is here; tiered storage was not looked at")
     elif diagnosis.is_well:
         echo("the broker starts, and loses nothing")
     elif diagnosis.starts:
-        echo("the broker starts, but see the findings above")
+        echo("the broker would start all the same: do not start it before you have seen to the findings above")
     else:
         echo("the broker does not start")
 
@@ -83,7 +85,7 @@ def _print(diagnosis: Diagnosis) -> None:
 def _json(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "starts": diagnosis.starts,
-        "loses_nothing": diagnosis.is_well,
+        "loses_nothing": None if diagnosis.is_well and diagnosis.quick else diagnosis.is_well,
         "findings": [_one_json(one) for one in diagnosis.predictions if one.reaction.is_finding],
         "notes": [_one_json(one) for one in diagnosis.predictions if not one.reaction.is_finding],
     }

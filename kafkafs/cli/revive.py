@@ -128,7 +128,7 @@ def revive(
     kafkafs revive /mnt/broker-1 /mnt/broker-2 --to /var/kafka 'orders*' --until 2026-11-20T10:15
     kafka-server-start.sh /var/kafka/server.properties
     """
-    from storage.revival.revive import Request, plan, run
+    from storage.revival.revive import Request, rehearse, run
 
     sources, patterns = _divided(names)
     check_destination(target)
@@ -147,7 +147,7 @@ def revive(
         port=listener[1],
     )
     if dry_run:
-        revival = plan(request)
+        revival = rehearse(request)
     else:
         with progress_bar() as progress:
             revival = run(request, progress=progress)

@@ -90,7 +90,8 @@ def examine(
     places = {tp: one.path for one in dirs for tp in one.partitions}
     found += check_absent(places, metadata, node_id, metadata_dir.path)
     stays = metadata_dir.path not in offline and len(offline) < len(dirs)
-    return Diagnosis(tuple(sorted(found, key=lambda one: (_WORST_FIRST[one.reaction], str(one.path)))), stays)
+    worst_first = sorted(found, key=lambda one: (_WORST_FIRST[one.reaction], str(one.path)))
+    return Diagnosis(tuple(worst_first), stays, quick)
 
 
 def _recovery_work(one: LogDirState) -> Iterator[Prediction]:

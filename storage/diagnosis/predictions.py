@@ -54,10 +54,11 @@ class Prediction:
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """All predictions, the worst first. `stays`: it does not stop because of directories that it takes offline: the one
-    with the metadata log, or all of them."""
+    with the metadata log, or all of them. `quick`: no log was read."""
 
     predictions: tuple[Prediction, ...]
     stays: bool = True
+    quick: bool = False
 
     @property
     def starts(self) -> bool:
@@ -66,5 +67,5 @@ class Diagnosis:
 
     @property
     def is_well(self) -> bool:
-        """Whether it starts and loses nothing."""
+        """Whether it starts and loses nothing, as far as was looked: see `quick`."""
         return not any(one.reaction.is_finding for one in self.predictions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -473,6 +474,8 @@ def _offline(tp: TopicPartition, directory: Path, error: StorageError | OSError)
     what = f"{tp} cannot be opened"
     if isinstance(error, OSError) and error.errno in PASSING_ERRORS:
         advice = "It is tried again when it is next used"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = f"Free some space on its file system. {advice}"
         return PartitionUnavailable(what, reason=error, path=directory, advice=advice)
     advice = "Repair it, then open the log directory again"
     return PartitionOffline(what, path=directory, found=str(error), advice=advice)

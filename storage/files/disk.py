@@ -37,6 +37,13 @@ class RealFile:
         return os.fstat(self._fd).st_size
 
     def write_at(self, position: int, *buffers: Buffer) -> int:
+        try:
+            return self._write_at(position, *buffers)
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
+
+    def _write_at(self, position: int, *buffers: Buffer) -> int:
         if len(buffers) == 1:
             # A partial write is rare.
             written = os.pwrite(self._fd, buffers[0], position)

@@ -54,8 +54,9 @@ from storage.progress import NoProgress, Progress
 from storage.recovery import final_time_entry, overflow
 from storage.recovery.leftovers import plan_leftovers
 from storage.recovery.overflow import OffsetOverflow
-from storage.types import TopicPartition
+from storage.types import MAX_OFFSET, TopicPartition
 
+_MIN_OFFSET = -(2**63)
 _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 
 
@@ -201,7 +202,7 @@ class Recovery:
         for base_offset in self._offsets_of(FileKind.LOG):
             segment = Segment.at(self._directory, base_offset)
             if segments and base_offset - segments[-1].base_offset > MAX_RELATIVE_OFFSET + 1:
-                self._check_span(segments[-1])
+                self._check_span(segments[-1], base_offset)
             segments.append(segment)
             index = transaction_index.load(self._path(base_offset, FileKind.TRANSACTION_INDEX), base_offset)
             wrong = index.problem is not None or bool((index.last_offset < base_offset).any())
@@ -217,8 +218,9 @@ class Recovery:
 
     # Pass 5
 
-    def _check_span(self, segment: Segment) -> None:
-        if overflow.overflows(segment):
+    def _check_span(self, segment: Segment, end_offset: int = MAX_OFFSET) -> None:
+        """`end_offset`: the next segment's base. Offsets beyond are damage: the parts would displace its messages."""
+        if overflow.overflows(segment, end_offset):
             raise OffsetOverflow(segment)
 
     def _split(self, segment: Segment) -> None:
@@ -228,6 +230,8 @@ class Recovery:
             later = [base for base in self._offsets_of(FileKind.LOG) if base > segment.base_offset]
             segments = [Segment.at(self._directory, base) for base in later]
             self._cut(segment, check.end, check.next_offset, segments)
+        if not check.end:
+            return
         interval_bytes = self._plan.config.index_interval_bytes
         bases = overflow.split(self._disk, self._directory, segment, interval_bytes=interval_bytes)
         self._note(
@@ -310,7 +314,7 @@ class Recovery:
 
         check = check_segment(segment.log, segment.base_offset, segment.size, visit, threads=self._plan.threads)
         if check.overflows:
-            raise OffsetOverflow(segment)
+            self._check_span(segment, later[0].base_offset if later else MAX_OFFSET)
         if check.invalid_bytes:
             self._cut(segment, check.end, check.next_offset, later)
         final = state.final_time_entry()
@@ -331,27 +335,28 @@ class Recovery:
 
     def _cut(self, segment: Segment, position: int, next_offset: int, later: Sequence[Segment]) -> None:
         lost = segment.size - position
-        if self._plan.gentle:
-            behind = None
-            if not never_written(segment.log, position):
-                behind = intact_batch(segment, position + 1, segment.size, next_offset)
-            if later or behind is not None:
-                raise PartitionOffline(
-                    "damage before intact messages",
-                    path=segment.log.path,
-                    position=position,
-                    offset=next_offset,
-                    found=f"{len(later)} later segments" if later else f"an intact batch at position {behind}",
-                    advice="`kafkafs recover` cuts the log there as a broker would; "
-                    "`kafkafs salvage` first copies what is intact",
-                )
+        # No CRC covers an offset: what is intact counts, whatever its offset. No append can have been left unfinished
+        # below the recovery point.
+        unfinished = never_written(segment.log, position) and next_offset >= self._plan.recovery_point
+        behind = None if unfinished else intact_batch(segment, position, segment.size, _MIN_OFFSET, MAX_OFFSET)
+        if self._plan.gentle and (later or behind is not None):
+            raise PartitionOffline(
+                "damage before intact messages",
+                path=segment.log.path,
+                position=position,
+                offset=next_offset,
+                found=f"{len(later)} later segments" if later else f"an intact batch at position {behind}",
+                advice="`kafkafs recover` cuts the log there as a broker would; "
+                "`kafkafs salvage` first copies what is intact",
+            )
         for other in reversed(later):
             self._remove_segment(other)
         if later:
             # Otherwise a power failure could leave the cut, which looks sound, with later segments after it.
             self._disk.sync_dir(self._directory)
         place = f"position {position}, offset {next_offset}"
-        self._note(f"cuts {segment.log.path.name} at {place}: {lost} bytes are removed")
+        intact = "" if behind is None else f", with an intact batch at position {behind}; `kafkafs salvage` keeps it"
+        self._note(f"cuts {segment.log.path.name} at {place}: {lost} bytes are removed{intact}")
         self.report.cut = Cut(segment.base_offset, position, next_offset, lost)
         with opened(self._disk, segment.log.path) as file:
             file.truncate(position)

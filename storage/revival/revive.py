@@ -32,7 +32,7 @@ from storage.log.log_dir import LogDir
 from storage.log.places import check_destination
 from storage.progress import NoProgress, Progress
 from storage.revival import new_cluster, sources, topics
-from storage.revival.building import Building, BuildPlan, Built
+from storage.revival.building import Building, BuildPlan, Built, check
 from storage.revival.choosing import Choice
 from storage.revival.coordinators import COORDINATORS_TOPICS, Coordinated, read_coordinators
 from storage.revival.cuts import LogCut, cut_at_offset, cut_at_time
@@ -116,6 +116,19 @@ def plan(request: Request) -> Revival:
         if tp not in {one.tp for one in revival.partitions}:
             raise UnknownTopicOrPartition(f"an offset is given for {tp}, which is not among the partitions to revive")
     revival.notes += _notes_of_sources(found, revival, request)
+    return revival
+
+
+def rehearse(request: Request) -> Revival:
+    """`plan`, and a look at the logs: errors where `run` would refuse them. Nothing is changed."""
+    revival = plan(request)
+    errors: list[StorageError] = []
+    for one in () if request.salvage else revival.partitions:
+        try:
+            check(_build_plan(one, request, request.target))
+        except StorageError as error:
+            errors.append(error)
+    _raise_together(errors)
     return revival
 
 
@@ -319,16 +332,21 @@ def _build_all(revival: Revival, request: Request, building: Building, place: Pa
     building.progress.begin("revive", total)
     try:
         for one in revival.partitions:
-            to = place / one.tp.dir_name
-            made = BuildPlan(
-                one.replica, to, one.topic.config, one.topic.topic_id, one.cut, request.link, request.salvage
-            )
             try:
-                revival.built[one.tp] = building.build(made, aborts)
+                revival.built[one.tp] = building.build(_build_plan(one, request, place), aborts)
             except StorageError as error:
                 errors.append(error)
     finally:
         building.progress.end()
+    _raise_together(errors)
+
+
+def _build_plan(one: PlannedPartition, request: Request, place: Path) -> BuildPlan:
+    to = place / one.tp.dir_name
+    return BuildPlan(one.replica, to, one.topic.config, one.topic.topic_id, one.cut, request.link, request.salvage)
+
+
+def _raise_together(errors: list[StorageError]) -> None:
     if errors:
         first = errors[0]
         if len(errors) > 1:
