@@ -212,12 +212,12 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "truncation-keeps-checkpoint",
         f"{_OWNED}/owned_logs.py",
-        "lowered = min(known.recovery_point or 0, offset)",
-        "lowered = known.recovery_point",
+        "recovery_point=min(known.recovery_point or 0, base)",
+        "recovery_point=known.recovery_point",
         (
             f"{_OWNED}/owned_logs.py",
-            "            removed = log.truncate_to(offset)\n            self._checkpoint_held()\n",
-            "            removed = log.truncate_to(offset)\n",
+            "            self._checkpoint_held()\n            return removed\n",
+            "            return removed\n",
         ),
     ),
     _fault(
