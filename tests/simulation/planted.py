@@ -432,8 +432,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "log-start-not-checkpointed",
         f"{_OWNED}/owned_logs.py",
-        "begins_late = snapshot.log_start_offset > snapshot.segments[0].base_offset",
-        "begins_late = False",
+        "PartitionOffsets(recovery_point, start if has_line else None, high_watermark)",
+        "PartitionOffsets(recovery_point, None, high_watermark)",
     ),
     _fault(
         "high-watermark-too-low",
