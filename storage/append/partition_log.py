@@ -268,7 +268,7 @@ class PartitionLog:
     def _assign_epochs_locked(self, table: BatchTable, first: int, last: int) -> None:
         """Writes the leader epochs that begin with these batches, before the batches are written
         (UnifiedLog.append)."""
-        self._replace_epochs_locked(assigned_epochs(self._epochs, table, first, last))
+        self._replace_epochs_locked(assigned_epochs(self._epochs, table, first, last, self._next_offset))
 
     def _replace_epochs_locked(self, epochs: LeaderEpochs) -> None:
         if epochs != self._epochs:
