@@ -142,7 +142,8 @@ def cat(
     make_format = _decoded(log_dir, schemas_path) if form == DECODED else _plain(form)
     if wanted.key is not None:
         targets = _in_order_for(wanted.key, log_dir, targets)
-    printed = _print(log_dir, targets, wanted, make_format, follow)
+    added = partial(_added, log_dir, tp, set(targets)) if form != "log" else list[TopicPartition]
+    printed = _print(log_dir, targets, wanted, make_format, added if follow else None)
     if printed.failed:
         ctx.exit(DATA_ERROR)
     if key is not None and not printed.messages and not (offsets or times or headers or latest or follow):
@@ -162,6 +163,19 @@ def _in_order_for(key: bytes, log_dir: LogDir, targets: list[TopicPartition]) ->
         for topic, numbers in partitions.items()
         for partition in in_order_for_key(key, numbers, _count(log_dir, topic))
     ]
+
+
+def _added(log_dir: LogDir, pattern: str, known: set[TopicPartition]) -> list[TopicPartition]:
+    """The partitions that TP names and that are not among the known ones; they are from now on."""
+    from storage.errors import StorageError
+
+    try:
+        log_dir.refresh()
+        added = [tp for tp in expand(log_dir, pattern) if tp not in known]
+    except (StorageError, OSError):
+        return []  # the readers of what is gone tell it
+    known.update(added)
+    return added
 
 
 def _count(log_dir: LogDir, topic: str) -> int:
@@ -208,9 +222,14 @@ def _decoded(log_dir: LogDir, path: Path | None) -> MakeFormat:
 
 
 def _print(
-    log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, make_format: MakeFormat, follow: bool
+    log_dir: LogDir,
+    targets: list[TopicPartition],
+    wanted: Wanted,
+    make_format: MakeFormat,
+    added: Callable[[], list[TopicPartition]] | None,
 ) -> _Printer:
-    """Prints all partitions, and returns what did."""
+    """Prints all partitions, and returns what did. `added`: to follow them, and those that it returns
+    later, from their beginning on."""
     from kafkafs.cli.output import Output, stdout_sink
     from kafkafs.views.unmounted import PartitionReader, key_index
     from storage.format.decoder import Decoder
@@ -221,21 +240,22 @@ def _print(
     decoder = Decoder()
 
     def make(_: Output) -> None:
-        following = []
         with nullcontext() if wanted.key is None else key_index() as keys:
-            for tp in targets:
+
+            def source_of(tp: TopicPartition, wanted: Wanted) -> _Source:
                 note = _remote_note(log_dir, tp, wanted)
                 if note is not None:
                     output.report(note)
-                reader = PartitionReader(
-                    log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.report, keys=keys
-                )
-                source = _Source(reader, partial(make_format, tp))
-                if printer.print(source) and not reader.done:
-                    following.append(source)
-            while following:
+                follow, log = added is not None, log_dir.log(tp)
+                reader = PartitionReader(log, wanted, now_ms, decoder, follow=follow, note=output.report, keys=keys)
+                return _Source(reader, partial(make_format, tp))
+
+            sources = (source_of(tp, wanted) for tp in targets)
+            following = [source for source in sources if printer.print(source) and not source.reader.done]
+            while following and added is not None:
                 output.flush()
                 output.wait(_POLL_SECONDS)
+                following += [source_of(tp, wanted.of_new()) for tp in added()]
                 following = [source for source in following if printer.print(source) and not source.reader.done]
 
     output.run(make, stdout_sink(), say)

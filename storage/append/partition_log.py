@@ -61,7 +61,7 @@ class PartitionLog:
         self._next_offset = loaded.next_offset
         self._log_start_offset, self._remote_offsets = loaded.log_start_offset, loaded.remote_offsets
         self._producers, self._epochs = loaded.producers, loaded.epochs
-        self._generation = 0
+        self._cuts: tuple[int, ...] = ()
         self._jitter_ms = new_jitter_ms(config)
         self._limits = RollLimits.of(config, self._jitter_ms)
         self._snapshot: LogSnapshot | None = None
@@ -146,7 +146,8 @@ class PartitionLog:
                 tp=self.tp, segments=self._segments,
                 log_start_offset=self._log_start_offset, log_end_offset=self._next_offset,
                 active_end=self._active.size, active_size=self._active.size,
-                generation=self._generation, transactions=self._transactions, remote_offsets=self._remote_offsets,
+                cuts=self._cuts, transactions=self._transactions, epochs=self._epochs,
+                remote_offsets=self._remote_offsets,
             )  # fmt: skip
         return self._snapshot
 
@@ -453,7 +454,7 @@ class PartitionLog:
         self._next_offset = end_offset
         self._log_start_offset = min(self._log_start_offset, end_offset)
         self._files.shortened(end_offset)
-        self._generation += 1
+        self._cuts = (*self._cuts, end_offset)
         self._snapshot = None
         self._active.know_largest(greatest_timestamp(self._snapshot_locked(), self._active.segment))
         self._replace_epochs_locked(epochs)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import OffsetOutOfRange
+from storage.files.leader_epochs import LeaderEpochs
 from storage.format.batches import BatchTable
 from storage.log.segment import Segment
 from storage.types import OffsetRange, TopicPartition
@@ -54,9 +55,9 @@ class LogSnapshot:
     `remote_offsets`: those before it that the log has too, in tiered storage (Kafka's log start offset is the first of
     them, and `log_start_offset` its local log start offset); None where there are none.
     `active_end`: bytes of the last segment that are whole valid batches; `active_size`: bytes of its file, more where
-    the tail is torn, garbage, preallocated or being written. `generation`: grows with each truncation that was seen;
-    within one, an offset below `log_end_offset` keeps its meaning. `identity`: of the directory, as far as it is known,
-    for a log that another process writes.
+    the tail is torn, garbage, preallocated or being written. `cuts`: the offset of each truncation that this log object
+    has seen (storage.log.lineage). `epochs`: as the log's leader-epoch-checkpoint has them. `identity`: of the
+    directory, as far as it is known, for a log that another process writes.
     """
 
     tp: TopicPartition
@@ -65,10 +66,16 @@ class LogSnapshot:
     log_end_offset: int
     active_end: int
     active_size: int
-    generation: int
+    cuts: tuple[int, ...]
     transactions: TransactionOutcomes = field(repr=False, compare=False)
     identity: DirIdentity | None = field(default=None, repr=False, compare=False)
     remote_offsets: OffsetRange | None = None
+    epochs: LeaderEpochs = field(default=LeaderEpochs(), repr=False, compare=False)
+
+    @property
+    def generation(self) -> int:
+        """How many truncations were seen. Within one, an offset below `log_end_offset` keeps its meaning."""
+        return len(self.cuts)
 
     @property
     def active(self) -> Segment | None:
