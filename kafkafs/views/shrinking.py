@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.client.counting import visible_end
+from storage.files.log_file import FileIdentity
 from storage.log import lineage
 from storage.log.isolation import stable_offset_before
 from storage.log.segment import Segment
@@ -54,13 +55,18 @@ def kept_covers(covers: Sequence[Cover], next_offset: int, agreed: int, snapshot
     """What is kept of covers, of which the last ends at the cursor, at `next_offset`: those that end at or before the
     offset `agreed`, and whose file was not cut: one that was can only be read as another segment."""
     listed = set(snapshot.segments)
-    files = {segment.log.identity for segment in listed}
+    files = {_file(segment) for segment in listed}
     kept = len(covers)
     for index in range(len(covers)):
         segment = covers[index].segment
         end = covers[index + 1].first_offset if index + 1 < len(covers) else next_offset
-        if end > agreed or (segment not in listed and segment.log.identity in files):
+        if end > agreed or (segment not in listed and _file(segment) in files):
             kept = index
             break
-    gone = (cover.first_offset for cover in covers[kept:] if cover.segment.log.identity not in files)
+    gone = (cover.first_offset for cover in covers[kept:] if _file(cover.segment) not in files)
     return Kept(kept, min(agreed, next(gone, agreed)))
+
+
+def _file(segment: Segment) -> tuple[int, FileIdentity]:
+    """A file under its offset: what replaces another file may get the inode of a third."""
+    return segment.base_offset, segment.log.identity

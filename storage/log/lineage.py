@@ -77,13 +77,14 @@ def _cut_in(changed: Segment, before: LogSnapshot, now: LogSnapshot, last_epoch:
 
 
 def _end_of_epoch(epoch: int, snapshot: LogSnapshot, segment: Segment) -> int | None:
-    """Where a later leader's batches follow those of `epoch` in a segment; None if they do not."""
+    """Where a later leader's batches follow those of `epoch` in a segment, its start if they follow others; None if it
+    has none of a later leader."""
     before = -1
     for window in scan_batches(snapshot, segment, 0, snapshot.end_position(segment)):
         epochs = window.table.leader_epoch[: window.table.rows]
         for row in (epochs > epoch).nonzero()[0][:1].tolist():
             before = int(epochs[row - 1]) if row else before
-            return int(window.table.base_offset[row]) if before == epoch else None
+            return int(window.table.base_offset[row]) if before == epoch else segment.base_offset
         before = int(epochs[-1]) if len(epochs) else before
     return None
 
