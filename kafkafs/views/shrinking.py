@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.client.counting import visible_end
-from storage.files.log_file import FileIdentity
 from storage.log import lineage
 from storage.log.isolation import stable_offset_before
 from storage.log.segment import Segment
@@ -67,6 +66,6 @@ def kept_covers(covers: Sequence[Cover], next_offset: int, agreed: int, snapshot
     return Kept(kept, min(agreed, next(gone, agreed)))
 
 
-def _file(segment: Segment) -> tuple[int, FileIdentity]:
+def _file(segment: Segment) -> tuple[int, object]:
     """A file under its offset: what replaces another file may get the inode of a third."""
     return segment.base_offset, segment.log.identity
