@@ -145,9 +145,8 @@ class PartitionLog:
             self._snapshot = LogSnapshot(
                 tp=self.tp, segments=self._segments,
                 log_start_offset=self._log_start_offset, log_end_offset=self._next_offset,
-                active_end=self._active.size, active_size=self._active.size,
+                active_end=self._active.size, active_size=self._active.size, remote_offsets=self._remote_offsets,
                 cuts=self._cuts, transactions=self._transactions, epochs=self._epochs,
-                remote_offsets=self._remote_offsets,
             )  # fmt: skip
         return self._snapshot
 
