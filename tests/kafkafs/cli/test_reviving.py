@@ -77,7 +77,7 @@ def test_cuts(old: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("--until", "yesterday"),
+        ("--until", "someday"),
         ("--until", "2026-11-20--"),
         ("--config", "retention.ms"),
         ("--config", ":retention.ms=1"),
